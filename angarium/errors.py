@@ -1,0 +1,286 @@
+"""Every error that crosses a wire or an API, each with a stable code.
+
+A code has five digits: the first three are the family that operators of other brokers know (400 the request
+is wrong, 403 not allowed, 503 not possible now, ...), the last two number the reasons inside it. A code
+never changes its meaning and is never reused. The table below is the only place where codes and texts meet;
+`docs/errors.md` lists them all, and a test holds the two together.
+
+Families become exception types, so a caller can handle a whole family or look at `AngariumError.code`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Reason(NamedTuple):
+    """One row of the table: what happened, and what to do about it."""
+
+    name: str
+    text: str
+    advice: str
+
+
+MALFORMED_FRAME: Final = 40001
+UNKNOWN_OPERATION: Final = 40002
+UNSUPPORTED_VERSION: Final = 40003
+INVALID_TOPIC: Final = 40004
+INVALID_FILTER: Final = 40005
+INVALID_SHARE_NAME: Final = 40006
+MESSAGE_TOO_LARGE: Final = 40007
+BATCH_TOO_LARGE: Final = 40008
+INGRESS_CREDIT_EXCEEDED: Final = 40009
+SHARED_LOCAL_DISPATCH: Final = 40010
+INVALID_CLIENT_NAME: Final = 40011
+MAX_SUBSCRIPTIONS_EXCEEDED: Final = 40012
+NOT_LOGGED_IN: Final = 40013
+ROUTING_ID_REFUSED: Final = 40014
+INVALID_ATTRIBUTE: Final = 40015
+ALREADY_LOGGED_IN: Final = 40016
+INVALID_CONFIGURATION: Final = 40017
+INVALID_ARGUMENT: Final = 40018
+UNAUTHORIZED: Final = 40101
+CLIENT_CONNECT_DENIED: Final = 40301
+PUBLISH_DENIED: Final = 40302
+SUBSCRIBE_DENIED: Final = 40303
+SHARE_NAME_DENIED: Final = 40304
+SHARED_SUBSCRIPTION_DENIED: Final = 40305
+SUBSCRIPTION_MANAGER_DENIED: Final = 40306
+UNKNOWN_CLIENT_NAME: Final = 40307
+CLIENT_NAME_IN_USE: Final = 40308
+VPN_NOT_ALLOWED: Final = 40309
+USERNAME_SHUTDOWN: Final = 40310
+RESERVED_TOPIC: Final = 40311
+OBJECT_NOT_FOUND: Final = 40401
+SUBSCRIPTION_NOT_FOUND: Final = 40402
+TIMEOUT: Final = 40801
+KEEPALIVE_TIMEOUT: Final = 40802
+OBJECT_EXISTS: Final = 40901
+OBJECT_IN_USE: Final = 40902
+SESSION_UNKNOWN: Final = 41001
+CONNECT_RATE_EXCEEDED: Final = 42901
+CONTROL_RATE_EXCEEDED: Final = 42902
+INTERNAL: Final = 50001
+VPN_UNAVAILABLE: Final = 50301
+TOO_MANY_CLIENTS: Final = 50302
+TOO_MANY_CONNECTIONS: Final = 50303
+SHUTTING_DOWN: Final = 50304
+SHARD_UNAVAILABLE: Final = 50305
+DISCONNECTED_BY_OPERATOR: Final = 50306
+EGRESS_BLOCKED: Final = 50307
+NODE_UNREACHABLE: Final = 50308
+POISON_FRAME: Final = 50309
+NOT_CONNECTED: Final = 60001
+CLIENT_CLOSED: Final = 60002
+CONNECT_FAILED: Final = 60003
+
+ERRORS: Final[dict[int, Reason]] = {
+    MALFORMED_FRAME: Reason("malformed_frame", "Malformed Frame", "check the frame against docs/protocol.md"),
+    UNKNOWN_OPERATION: Reason(
+        "unknown_operation", "Unknown Operation", "check the operation against docs/protocol.md"
+    ),
+    UNSUPPORTED_VERSION: Reason(
+        "unsupported_version", "Unsupported Protocol Version", "use a client of this version"
+    ),
+    INVALID_TOPIC: Reason(
+        "invalid_topic",
+        "Invalid Topic Name",
+        "a topic has 1 to 250 bytes of UTF-8, at most 128 levels and no NUL",
+    ),
+    INVALID_FILTER: Reason(
+        "invalid_filter",
+        "Subscription Parse Error",
+        "a filter has 1 to 250 bytes of UTF-8, at most 128 levels and no NUL",
+    ),
+    INVALID_SHARE_NAME: Reason(
+        "invalid_share_name", "Invalid Share Name", "write #share/<name>/<filter> with a name without * and >"
+    ),
+    MESSAGE_TOO_LARGE: Reason(
+        "message_too_large", "Message Too Long", "send less, or raise max_message_bytes"
+    ),
+    BATCH_TOO_LARGE: Reason("batch_too_large", "Batch Too Large", "send fewer messages in a batch"),
+    INGRESS_CREDIT_EXCEEDED: Reason(
+        "ingress_credit_exceeded", "Ingress Credit Exceeded", "wait for RETIRED before publishing more"
+    ),
+    SHARED_LOCAL_DISPATCH: Reason(
+        "shared_local_dispatch", "Shared Subscription Cannot Be Local", "use a random share name instead"
+    ),
+    INVALID_CLIENT_NAME: Reason(
+        "invalid_client_name",
+        "Client Name Parse Error",
+        "a client name is a valid topic of at most 160 bytes",
+    ),
+    MAX_SUBSCRIPTIONS_EXCEEDED: Reason(
+        "max_subscriptions_exceeded",
+        "Max Num Subscriptions Exceeded",
+        "remove subscriptions or raise max_subscription_count",
+    ),
+    NOT_LOGGED_IN: Reason("not_logged_in", "Not Logged In", "send HELLO first"),
+    ROUTING_ID_REFUSED: Reason(
+        "routing_id_refused", "Routing Id Refused", "leave the routing id of the socket unset"
+    ),
+    INVALID_ATTRIBUTE: Reason(
+        "invalid_attribute", "Invalid Attribute", "docs/attributes.md lists attributes, ranges and defaults"
+    ),
+    ALREADY_LOGGED_IN: Reason("already_logged_in", "Already Logged In", "send HELLO once per connection"),
+    INVALID_CONFIGURATION: Reason(
+        "invalid_configuration", "Invalid Configuration", "'angarium config check FILE' names each fault"
+    ),
+    INVALID_ARGUMENT: Reason("invalid_argument", "Invalid Argument", "see the documentation of the call"),
+    UNAUTHORIZED: Reason("unauthorized", "Unauthorized", "check the username and its password"),
+    CLIENT_CONNECT_DENIED: Reason(
+        "client_connect_denied", "Client Connect ACL Denied", "allow the address in the ACL profile"
+    ),
+    PUBLISH_DENIED: Reason("publish_denied", "Publish ACL Denied", "allow the topic in the ACL profile"),
+    SUBSCRIBE_DENIED: Reason(
+        "subscribe_denied", "Subscription ACL Denied", "allow the whole filter in the ACL profile"
+    ),
+    SHARE_NAME_DENIED: Reason(
+        "share_name_denied", "Share Name ACL Denied", "allow the share name in the ACL profile"
+    ),
+    SHARED_SUBSCRIPTION_DENIED: Reason(
+        "shared_subscription_denied",
+        "Shared Subscription Permission Denied",
+        "set allow_shared_subscriptions in the client profile",
+    ),
+    SUBSCRIPTION_MANAGER_DENIED: Reason(
+        "subscription_manager_denied",
+        "Subscription Manager Denied",
+        "set subscription_manager on the username",
+    ),
+    UNKNOWN_CLIENT_NAME: Reason(
+        "unknown_client_name", "Unknown Client Name", "'angarium client list' shows who is connected"
+    ),
+    CLIENT_NAME_IN_USE: Reason(
+        "client_name_in_use", "Client Name Already In Use", "choose another client name"
+    ),
+    VPN_NOT_ALLOWED: Reason(
+        "vpn_not_allowed", "Message VPN Not Allowed", "check the name of the Message VPN"
+    ),
+    USERNAME_SHUTDOWN: Reason("username_shutdown", "Client Username Is Shutdown", "enable the username"),
+    RESERVED_TOPIC: Reason(
+        "reserved_topic", "Topic Is Reserved", "topics that start with # belong to the broker"
+    ),
+    OBJECT_NOT_FOUND: Reason("object_not_found", "Not Found", "list the objects to see the names"),
+    SUBSCRIPTION_NOT_FOUND: Reason(
+        "subscription_not_found", "Subscription Not Found", "'angarium subscription list' shows what there is"
+    ),
+    TIMEOUT: Reason("timeout", "Timeout", "try again or wait longer"),
+    KEEPALIVE_TIMEOUT: Reason(
+        "keepalive_timeout", "Keepalive Timeout", "connect again; send PING at least as often as agreed"
+    ),
+    OBJECT_EXISTS: Reason("object_exists", "Already Exists", "use update, or choose another name"),
+    OBJECT_IN_USE: Reason("object_in_use", "In Use", "remove what uses it first"),
+    SESSION_UNKNOWN: Reason("session_unknown", "Session Unknown", "connect again on a new socket"),
+    CONNECT_RATE_EXCEEDED: Reason(
+        "connect_rate_exceeded", "Too Many Connects", "connect less often from one address"
+    ),
+    CONTROL_RATE_EXCEEDED: Reason(
+        "control_rate_exceeded", "Too Many Requests", "send fewer control frames per second"
+    ),
+    INTERNAL: Reason("internal", "Internal Error", "report it with the log of the process"),
+    VPN_UNAVAILABLE: Reason("vpn_unavailable", "Message VPN Unavailable", "enable the Message VPN"),
+    TOO_MANY_CLIENTS: Reason(
+        "too_many_clients", "Too Many Clients", "raise max_connection_count or disconnect clients"
+    ),
+    TOO_MANY_CONNECTIONS: Reason(
+        "too_many_connections",
+        "Too Many Connections For Username",
+        "raise max_connection_count_per_client_username",
+    ),
+    SHUTTING_DOWN: Reason(
+        "shutting_down", "Node Is Shutting Down", "connect again later or to another address"
+    ),
+    SHARD_UNAVAILABLE: Reason("shard_unavailable", "Shard Unavailable", "try again when the worker is back"),
+    DISCONNECTED_BY_OPERATOR: Reason(
+        "disconnected_by_operator", "Disconnected By Operator", "ask the operator, then connect again"
+    ),
+    EGRESS_BLOCKED: Reason("egress_blocked", "Egress Blocked", "read faster; connect again"),
+    NODE_UNREACHABLE: Reason(
+        "node_unreachable", "Node Unreachable", "'angarium up' starts a node; 'angarium status' shows it"
+    ),
+    POISON_FRAME: Reason("poison_frame", "Frame Refused", "the frame ended three workers; report it"),
+    NOT_CONNECTED: Reason("not_connected", "Not Connected", "connect first, or wait for the reconnect"),
+    CLIENT_CLOSED: Reason("client_closed", "Client Closed", "connect again"),
+    CONNECT_FAILED: Reason("connect_failed", "Connect Failed", "check the address, and that the node is up"),
+}
+
+
+class AngariumError(Exception):
+    """What every call of this package raises when it fails.
+
+    Attributes:
+        code: the stable five-digit code.
+        text: the text of the code, without advice.
+        detail: what was wrong with this very request, or empty.
+    """
+
+    def __init__(self, code: int, detail: str = "") -> None:
+        """Build the error of a code, with what was wrong this time."""
+        reason = ERRORS.get(code) or ERRORS[INTERNAL]
+        self.code = code
+        self.text = reason.text
+        self.detail = detail
+        self.advice = reason.advice
+        super().__init__(f"error {code}: {self.describe()}")
+
+    def describe(self) -> str:
+        """Say what happened and what to do next, without the code."""
+        what = f"{self.text}: {self.detail}" if self.detail else self.text
+        return f"{what} ({self.advice})"
+
+
+class InvalidRequestError(AngariumError):
+    """The caller's fault (family 400): the same request fails again."""
+
+
+class UnauthorizedError(AngariumError):
+    """Name or password are wrong (family 401)."""
+
+
+class ForbiddenError(AngariumError):
+    """Known, but not allowed (family 403)."""
+
+
+class NotFoundError(AngariumError):
+    """What the request names does not exist (family 404)."""
+
+
+class TimeoutExpiredError(AngariumError):
+    """No answer in time (family 408); whether it was done is unknown."""
+
+
+class ConflictError(AngariumError):
+    """It exists already, or is in use (family 409)."""
+
+
+class RateLimitError(AngariumError):
+    """Too fast (family 429): go on more slowly."""
+
+
+class UnavailableError(AngariumError):
+    """Not possible now (families 410, 500 and 503): try again later."""
+
+
+class ConnectionLostError(AngariumError):
+    """There is no connection, or not any more (family 600)."""
+
+
+_FAMILIES: Final[dict[int, type[AngariumError]]] = {
+    400: InvalidRequestError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    408: TimeoutExpiredError,
+    409: ConflictError,
+    410: UnavailableError,
+    429: RateLimitError,
+    500: UnavailableError,
+    503: UnavailableError,
+    600: ConnectionLostError,
+}
+
+
+def error_for(code: int, detail: str = "") -> AngariumError:
+    """Give the exception of the family to which a code belongs."""
+    return _FAMILIES.get(code // 100, AngariumError)(code, detail)

@@ -1,0 +1,418 @@
+"""What the shells of router, worker, controller and link share: loop, heartbeat, requests, an orderly end.
+
+A process of a node is a state machine (pure) plus a shell (sockets). This module is the part of the shell
+that is the same everywhere: the poll loop on the monotonic clock, the signal flag, the heartbeat to the
+supervisor, the connection to the controller, and the end when the supervisor is gone. It knows nothing about
+messages, clients or topics, and the client SDK does not import it.
+
+A process is started as `python -m <package> --runtime DIR --index I --incarnation K`. The runtime directory
+(mode 0700, short, made and removed by the supervisor) holds the sockets and one configuration file per role:
+
+    <runtime>/supervisor   ROUTER of the supervisor: heartbeats up, the table of processes down
+    <runtime>/control      ROUTER of the controller: requests and events
+    <runtime>/admin        ROUTER of the controller: the admin API of the command line
+    <runtime>/workers      ROUTER of the router: the workers
+    <runtime>/router.json, <runtime>/worker.json, <runtime>/controller.json   what `load_config` reads
+
+Frames on the first two are one MessagePack array each:
+
+    up to the supervisor     ["heartbeat", role, index, incarnation, state, progress, info]
+                             ["stop"] (controller only)
+    down from it             ["table", [[role, index, incarnation, state, pid], ...], node]
+    up to the controller     ["hello", role, index, incarnation, pid]
+                             ["event", {...}] | ["reply", id, ok, value]
+    down from it             ["request", id, operation, arguments] | anything else goes to `on_control`
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import msgspec
+import zmq
+
+from angarium import errors, wire
+
+#: A hang is told after 5 s, so ten beats may be late before anybody worries.
+HEARTBEAT_INTERVAL_S: Final = 0.5
+#: A controller that was restarted knows every process again within this time.
+HELLO_INTERVAL_S: Final = 1.0
+#: After this long the loop ends although `stop()` does not say drained: the supervisor would kill the process
+#: anyway.
+DRAIN_LIMIT_S: Final = 10.0
+#: Events that wait for a controller; the oldest is lost first, because the newest explains the present.
+PENDING_EVENTS_MAX: Final = 1_000
+#: Control frames taken in one poll round, so that a flood of requests cannot starve the data sockets.
+CONTROL_FRAMES_PER_ROUND: Final = 100
+#: What is sent last (the reply, the event of the end) may take this long to leave.
+LINGER_MS: Final = 200
+#: How long the loop sleeps when `tick` asks for nothing.
+IDLE_TICK_S: Final = 1.0
+
+#: Tells a child who its supervisor is, so that a supervisor that died before the child's first look is
+#: noticed.
+SUPERVISOR_PID_VARIABLE: Final = "ANGARIUM_SUPERVISOR_PID"
+#: The least severity that a process logs; the supervisor hands it on.
+LOG_LEVEL_VARIABLE: Final = "ANGARIUM_LOG_LEVEL"
+
+STATE_STARTING: Final = "starting"
+STATE_READY: Final = "ready"
+STATE_STOPPING: Final = "stopping"
+
+#: Exit status of a process whose supervisor is gone.
+EXIT_ORPHANED: Final = 3
+
+_PR_SET_PDEATHSIG: Final = 1
+_LOG_FORMAT: Final = "%(asctime)s {name} %(levelname)s %(message)s"
+
+_log = logging.getLogger(__name__)
+
+ConfigT = TypeVar("ConfigT")
+Handler = Callable[[], None]
+RequestHandler = Callable[[str, Any], Any]
+TableRow = list[Any]
+
+
+def configure_logging(role: str, index: int | None, level: str = "INFO") -> None:
+    """Make log lines of this process start with its role and index; they go to standard error."""
+    name = role if index is None else f"{role}.{index}"
+    logging.basicConfig(
+        level=level.upper(), format=_LOG_FORMAT.format(name=name), stream=sys.stderr, force=True
+    )
+
+
+def load_config(runtime_dir: str | os.PathLike[str], role: str, kind: type[ConfigT]) -> ConfigT:
+    """Read the configuration that the supervisor wrote for a role.
+
+    Raises:
+        InvalidRequestError: the file is missing or does not fit (40017).
+    """
+    path = Path(runtime_dir) / f"{role}.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise errors.InvalidRequestError(errors.INVALID_CONFIGURATION, f"{path}: {error}") from error
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends; off Linux the heartbeat's look must do."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        _log.warning(
+            "cannot be told of the supervisor's death by the kernel: %s", os.strerror(ctypes.get_errno())
+        )
+
+
+class Process:
+    """One process of a node, from its first heartbeat to its last.
+
+    Use: make it, register sockets and handlers, call `progress` while starting, `ready` when work can be
+    taken, `run`.
+    """
+
+    def __init__(self, role: str, index: int, incarnation: int, runtime_dir: str | os.PathLike[str]) -> None:
+        """Connect to the supervisor, and to the controller unless this is the controller."""
+        #: One of the five roles; with `index` it names a place that at most one live process holds.
+        self.role = role
+        self.index = index
+        #: Higher than that of every earlier process of this node, over restarts of the node too.
+        self.incarnation = incarnation
+        self.runtime_dir = Path(runtime_dir)
+        #: Sockets of the shell belong to it too, so that one call closes all.
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        #: Set by SIGTERM and SIGINT, or by the shell; never unset.
+        self.stopping = False
+        self._state = STATE_STARTING
+        self._progress = ""
+        self._info: dict[str, Any] = {}
+        self._poller = zmq.Poller()
+        #: Exactly the registered sockets and descriptors.
+        self._handlers: dict[Any, Handler] = {}
+        self._request_handler: RequestHandler | None = None
+        self._table_handler: Callable[[list[TableRow]], None] | None = None
+        self._node_handler: Callable[[dict[str, Any]], None] | None = None
+        self._control_handler: Callable[[list[Any]], None] | None = None
+        #: Events not yet handed to a connected controller, oldest first.
+        self._pending_events: deque[dict[str, Any]] = deque(maxlen=PENDING_EVENTS_MAX)
+        self._next_heartbeat = 0.0
+        self._next_hello = 0.0
+        self._parent = self._adopt_parent()
+        self._supervisor = self._connect("supervisor", immediate=False)
+        self.add(self._supervisor, self._read_supervisor)
+        self._control: zmq.Socket[bytes] | None = None
+        if role != "controller":
+            self._control = self._connect("control", immediate=True)
+            self.add(self._control, self._read_control)
+        self._send_heartbeat()
+
+    @classmethod
+    def from_command_line(cls, role: str, arguments: Sequence[str] | None = None) -> Process:
+        """Make the process that `--runtime DIR --index I --incarnation K` describes, with its log set up."""
+        parser = argparse.ArgumentParser(
+            prog=f"python -m {role}", description=f"The {role} process of a node."
+        )
+        parser.add_argument("--runtime", required=True, help="the runtime directory that the supervisor made")
+        parser.add_argument("--index", type=int, default=0, help="the place among the processes of this role")
+        parser.add_argument("--incarnation", type=int, default=1, help="the number of this start")
+        options = parser.parse_args(arguments)
+        configure_logging(role, options.index, os.environ.get(LOG_LEVEL_VARIABLE, "INFO"))
+        return cls(role, options.index, options.incarnation, options.runtime)
+
+    # -- registration ----------------------------------------------------------------------------------------
+
+    def add(self, socket: zmq.Socket[bytes] | int, handler: Handler) -> None:
+        """Have `handler()` called while the socket (or descriptor) is readable; it bounds its own work."""
+        self._handlers[socket] = handler
+        self._poller.register(socket, zmq.POLLIN)
+
+    def remove(self, socket: zmq.Socket[bytes] | int) -> None:
+        """Forget a socket before it is closed."""
+        del self._handlers[socket]
+        self._poller.unregister(socket)
+
+    def on_request(self, handler: RequestHandler) -> None:
+        """Have `handler(operation, arguments)` answer the controller; it may raise an AngariumError."""
+        self._request_handler = handler
+
+    def on_table(self, handler: Callable[[list[TableRow]], None]) -> None:
+        """Have `handler(rows)` called on change and each second; rows as in the frames above."""
+        self._table_handler = handler
+
+    def on_node(self, handler: Callable[[dict[str, Any]], None]) -> None:
+        """Have `handler(node)` called with what the supervisor knows about the node (for the controller)."""
+        self._node_handler = handler
+
+    def on_control(self, handler: Callable[[list[Any]], None]) -> None:
+        """Have `handler(frame)` called with what the controller sends besides requests."""
+        self._control_handler = handler
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    def progress(self, text: str) -> None:
+        """Tell the supervisor that start-up goes on; without such news a start is taken for hung."""
+        self._progress = text
+        self._check_parent()
+        self._send_heartbeat()
+
+    def ready(self, info: dict[str, Any]) -> None:
+        """Tell the supervisor that this process takes work; the router's info holds {"urls": [...]}."""
+        self._state = STATE_READY
+        self._progress = ""
+        self._info = info
+        self._send_heartbeat()
+
+    def emit_event(self, event: dict[str, Any]) -> None:
+        """Hand an event {"severity", "scope", "event", "text", ...} to the controller, with its origin."""
+        stamped = {"time": utc_now(), **event, "role": self.role, "index": self.index}
+        self._pending_events.append(stamped)
+        self._send_events()
+
+    def request_stop(self) -> None:
+        """Ask the supervisor to stop the node in order (used by the controller)."""
+        self._supervisor.send(wire.pack(["stop"]), zmq.NOBLOCK)
+
+    # -- the loop --------------------------------------------------------------------------------------------
+
+    def run(self, tick: Callable[[float], float | None], stop: Callable[[], bool]) -> None:
+        """Run until asked to stop and drained.
+
+        Args:
+            tick: called with the monotonic time after every poll round; returns in how many seconds it wants
+            to be
+                called again at the latest, or None for one second.
+            stop: called after each tick once `stopping` is set; True means drained. It is not waited for
+            longer than
+                DRAIN_LIMIT_S.
+        """
+        with _WakingSignals(self) as descriptor:
+            self.add(descriptor, lambda: _drain_descriptor(descriptor))
+            try:
+                self._loop(tick, stop)
+            finally:
+                self.remove(descriptor)
+
+    def close(self) -> None:
+        """Close every socket of the context, after what was sent last had a moment to leave."""
+        self.context.destroy(linger=LINGER_MS)
+
+    def _loop(self, tick: Callable[[float], float | None], stop: Callable[[], bool]) -> None:
+        monotonic = time.monotonic
+        poll = self._poller.poll
+        handlers = self._handlers
+        deadline: float | None = None
+        wait_s = 0.0
+        while True:
+            for socket, _ in poll(math.ceil(wait_s * 1000.0)):
+                handler = handlers.get(socket)
+                if handler is not None:  # an earlier handler of this round may have removed it
+                    handler()
+            now = monotonic()
+            asked = tick(now)
+            if self.stopping:
+                deadline = self._begin_stopping(now) if deadline is None else deadline
+                if stop() or now >= deadline:
+                    return
+            if now >= self._next_heartbeat:
+                self._beat(now)
+            wait_s = min(IDLE_TICK_S if asked is None else asked, self._next_heartbeat - now)
+            wait_s = max(wait_s, 0.0)
+
+    def _begin_stopping(self, now: float) -> float:
+        self._state = STATE_STOPPING
+        self._send_heartbeat()
+        return now + DRAIN_LIMIT_S
+
+    def _beat(self, now: float) -> None:
+        self._check_parent()
+        self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
+        self._send_heartbeat()
+        if self._control is None:
+            return
+        if now >= self._next_hello:
+            hello = ["hello", self.role, self.index, self.incarnation, os.getpid()]
+            if _send(self._control, hello):
+                self._next_hello = now + HELLO_INTERVAL_S
+        self._send_events()
+
+    # -- sockets ---------------------------------------------------------------------------------------------
+
+    def _connect(self, name: str, *, immediate: bool) -> zmq.Socket[bytes]:
+        socket = self.context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.ROUTING_ID, f"{self.role}-{self.index}-{self.incarnation}".encode())
+        socket.setsockopt(zmq.LINGER, LINGER_MS)
+        # The controller may be restarted: nothing is queued for one that is not there, the hello is repeated
+        # instead.
+        socket.setsockopt(zmq.IMMEDIATE, int(immediate))
+        socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        socket.connect(f"ipc://{self.runtime_dir}/{name}")
+        return socket
+
+    def _send_heartbeat(self) -> None:
+        state = [self.role, self.index, self.incarnation, self._state, self._progress, self._info]
+        _send(self._supervisor, ["heartbeat", *state])
+
+    def _send_events(self) -> None:
+        pending = self._pending_events
+        while pending and self._control is not None and _send(self._control, ["event", pending[0]]):
+            pending.popleft()
+
+    def _read_supervisor(self) -> None:
+        for frame in _receive(self._supervisor):
+            kind, rows, node = frame
+            assert kind == "table", f"the supervisor sent {kind!r}"
+            if self._table_handler is not None:
+                self._table_handler(rows)
+            if self._node_handler is not None:
+                self._node_handler(node)
+
+    def _read_control(self) -> None:
+        assert self._control is not None
+        for frame in _receive(self._control):
+            if frame[0] == "request":
+                _, number, operation, arguments = frame
+                _send(self._control, ["reply", number, *self._answer(operation, arguments)])
+            elif self._control_handler is not None:
+                self._control_handler(frame)
+
+    def _answer(self, operation: str, arguments: Any) -> tuple[bool, Any]:
+        """Give (ok, value); a refusal has the value [code, detail]."""
+        if operation == "log_level":
+            logging.getLogger().setLevel(str(arguments).upper())
+            return True, None
+        try:
+            if self._request_handler is None:
+                raise errors.InvalidRequestError(errors.UNKNOWN_OPERATION, operation)
+            return True, self._request_handler(operation, arguments)
+        except errors.AngariumError as error:
+            return False, [error.code, error.detail]
+
+    # -- the parent ------------------------------------------------------------------------------------------
+
+    def _adopt_parent(self) -> int:
+        """Give the pid that has to stay our parent; a process started by hand takes the one it has."""
+        told = os.environ.get(SUPERVISOR_PID_VARIABLE)
+        if told is None:
+            return os.getppid()
+        die_with_parent()
+        if os.getppid() != int(told):
+            raise SystemExit(EXIT_ORPHANED)
+        return int(told)
+
+    def _check_parent(self) -> None:
+        if os.getppid() != self._parent:
+            _log.error("the supervisor (pid %d) is gone, so this process ends", self._parent)
+            raise SystemExit(EXIT_ORPHANED)
+
+
+class _WakingSignals:
+    """SIGTERM and SIGINT set the flag and wake the poll; the earlier handlers come back at the end."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._earlier: dict[int, Any] = {}
+        self._pipe = (-1, -1)
+        self._earlier_descriptor = -1
+
+    def __enter__(self) -> int:
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._earlier_descriptor = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._earlier[number] = signal.signal(number, self._set_flag)
+        return self._pipe[0]
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._earlier.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._earlier_descriptor)
+        for descriptor in self._pipe:
+            os.close(descriptor)
+
+    def _set_flag(self, _number: int, _frame: object) -> None:
+        self._process.stopping = True
+
+
+def utc_now() -> str:
+    """Give the wall time of an event as ISO 8601 in UTC with milliseconds: 2031-05-04T10:11:12.345Z."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _send(socket: zmq.Socket[bytes], frame: list[Any]) -> bool:
+    """Send without waiting; False if there is nobody or its queue is full."""
+    try:
+        socket.send(wire.pack(frame), zmq.NOBLOCK)
+    except zmq.Again:
+        return False
+    return True
+
+
+def _receive(socket: zmq.Socket[bytes]) -> list[Any]:
+    frames: list[Any] = []
+    for _ in range(CONTROL_FRAMES_PER_ROUND):
+        try:
+            frames.append(wire.unpack(socket.recv(zmq.NOBLOCK)))
+        except zmq.Again:
+            break
+    return frames
+
+
+def _drain_descriptor(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 512):
+            pass
+    except BlockingIOError:
+        return

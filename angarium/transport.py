@@ -1,0 +1,201 @@
+"""A DEALER socket driven by an asyncio event loop.
+
+ZeroMQ signals through one descriptor that is *edge-triggered*: it becomes readable when something may have
+changed, and stays silent as long as nobody asked what. So after every send and every drain this class asks
+`zmq.EVENTS`, and when there is more to read it comes back in the next step of the loop instead of waiting for
+an edge that never comes (http://api.zeromq.org/4-3:zmq-getsockopt, ZMQ_FD). `zmq.asyncio` does the same with
+a future per message, which is what a client that lives from batches cannot pay.
+
+A connection is made once: the socket does not reconnect, and a monitor tells when the connection is gone, so
+that the next one starts with HELLO on a new socket. `angarium.client` uses it; it knows nothing of the
+protocol.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from angarium import errors
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections import deque
+
+#: Multiparts taken in before the loop gets its turn; at 100 rows each about a millisecond of work.
+MESSAGES_PER_STEP: Final = 32
+#: Larger frames are refused by the socket; a router's batches are far smaller.
+FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Frames that wait in a closed socket leave within this time or are lost.
+LINGER_MS: Final = 1_000
+#: A lost connection is closed long before this. With -1, which switches reconnecting off, libzmq throws away
+#: what came and was not read yet.
+NEVER_MS: Final = 3_600_000
+#: Sockets of all clients of one process; each client has three.
+SOCKETS_MAX: Final = 16_384
+
+_GONE: Final = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+_REASONS: Final = {
+    zmq.EVENT_DISCONNECTED: "the connection was closed",
+    zmq.EVENT_CLOSED: "nobody answers at the address",
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the handshake failed: is it a node, and are the CURVE keys right?",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the handshake was refused",
+}
+
+#: The context of a process: a forked child gets its own, because sockets and threads do not survive a fork.
+_contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
+
+
+def _context() -> zmq.Context[zmq.Socket[bytes]]:
+    context = _contexts.get(os.getpid())
+    if context is None or context.closed:
+        context = _contexts[os.getpid()] = zmq.Context()
+        context.set(zmq.MAX_SOCKETS, SOCKETS_MAX)
+    return context
+
+
+class Transport:
+    """One connection to one address."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        url: str,
+        server_key: str | None,
+        on_message: Callable[[list[bytes]], None],
+        on_drained: Callable[[], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        """Begin to connect.
+
+        Args:
+            loop: the running loop.
+            url: `tcp://host:port` or `ipc://path`.
+            server_key: the node's public CURVE key in Z85, or None for a plain connection.
+            on_message: takes each multipart that came.
+            on_drained: called after a few of them, to act on what they brought.
+            on_lost: called once with the reason when the connection is gone; nothing is called after it.
+
+        Raises:
+            ConnectionLostError: the address or the key cannot be (CONNECT_FAILED).
+        """
+        self._loop = loop
+        self._on_message = on_message
+        self._on_drained = on_drained
+        self._on_lost = on_lost
+        #: Whether `_pump` will run in the next step without an edge. At most one is scheduled.
+        self._is_scheduled = False
+        self.closed = False
+        self._socket = _context().socket(zmq.DEALER)
+        self._monitor: zmq.Socket[bytes] | None = None
+        try:
+            self._configure(url, server_key)
+            self._monitor = self._socket.get_monitor_socket(_GONE)
+            self._socket.connect(url)
+        except (zmq.ZMQError, ValueError) as error:
+            self._release()
+            raise errors.error_for(errors.CONNECT_FAILED, f"{url}: {error}") from None
+        loop.add_reader(self._socket.getsockopt(zmq.FD), self._pump)
+        loop.add_reader(self._monitor.getsockopt(zmq.FD), self._read_monitor)
+        self._schedule()
+        loop.call_soon(self._read_monitor)
+
+    def _configure(self, url: str, server_key: str | None) -> None:
+        socket = self._socket
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
+        # Credit bounds what is queued in both directions; a mark would drop or block.
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        if "[" in url:
+            socket.setsockopt(zmq.IPV6, 1)
+        if server_key is not None:
+            public, secret = zmq.curve_keypair()
+            socket.curve_publickey = public
+            socket.curve_secretkey = secret
+            socket.curve_serverkey = server_key.encode()
+
+    def send(self, outgoing: deque[list[bytes]]) -> None:
+        """Send what is queued, as far as the socket takes it; the rest stays in the queue."""
+        if self.closed or not outgoing:
+            return
+        socket = self._socket
+        try:
+            while outgoing:
+                socket.send_multipart(outgoing[0], zmq.NOBLOCK)
+                outgoing.popleft()
+        except zmq.Again:
+            pass  # The connection is gone; the monitor tells in a moment.
+        if not self._is_scheduled and socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            self._schedule()
+
+    def close(self) -> None:
+        """Close; what was sent still leaves within a second."""
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._socket.getsockopt(zmq.FD))
+        if self._monitor is not None:
+            self._loop.remove_reader(self._monitor.getsockopt(zmq.FD))
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._release()
+
+    def _release(self) -> None:
+        self.closed = True
+        if self._monitor is not None:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+        self._socket.close()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Take in what came, a bounded number of messages, and come back if there is more."""
+        self._is_scheduled = False
+        if self._receive(MESSAGES_PER_STEP):
+            self._on_drained()
+            if not self.closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                self._schedule()
+
+    def _receive(self, limit: int) -> int:
+        """Hand on up to so many messages; give how many there were."""
+        count = 0
+        receive = self._socket.recv_multipart
+        on_message = self._on_message
+        try:
+            while count < limit and not self.closed:
+                frames = receive(zmq.NOBLOCK)
+                count += 1
+                on_message(frames)
+        except zmq.Again:
+            pass
+        return count
+
+    def _read_monitor(self) -> None:
+        """Notice the end of the connection, after everything that came before it."""
+        if self.closed or self._monitor is None:
+            return
+        try:
+            event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+        except zmq.Again:
+            return
+        while not self.closed and self._receive(MESSAGES_PER_STEP):
+            self._on_drained()
+        if not self.closed:
+            self.close()
+            self._on_lost(_REASONS.get(event, "the connection was closed"))

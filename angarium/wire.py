@@ -1,0 +1,155 @@
+"""Frames: the operations of the protocols and how headers are packed and checked.
+
+What goes over a socket is a ZeroMQ multipart message: one byte that names the operation, one MessagePack
+header, and for some operations batches of rows. `docs/protocol.md` describes the client protocol for people
+who write another client; `docs/node-protocol.md` the one between router and workers. This module knows both
+and does no I/O.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgpack
+
+from angarium import errors
+
+PROTOCOL_VERSION: Final = 1
+
+# Operations of the client protocol, client to router.
+HELLO: Final = b"H"
+PUBLISH: Final = b"P"
+SUBSCRIBE: Final = b"S"
+UNSUBSCRIBE: Final = b"U"
+CREDIT: Final = b"C"
+BYE: Final = b"B"
+# Both ways.
+PING: Final = b"K"
+PONG: Final = b"k"
+# Router to client.
+WELCOME: Final = b"W"
+SUBACK: Final = b"A"
+DELIVER: Final = b"D"
+RETIRED: Final = b"R"
+NOTICE: Final = b"N"
+TABLE: Final = b"T"
+CLOSED: Final = b"X"
+
+# Operations between router and workers: worker to router.
+READY: Final = b"y"
+CONFIRM: Final = b"c"
+RESULT: Final = b"r"
+# Router to worker.
+START: Final = b"s"
+FILTERS: Final = b"f"
+RULES: Final = b"a"
+MATCH: Final = b"m"
+
+# Row: [index, topic, flags, meta, properties, payload].
+ROW_INDEX: Final = 0
+ROW_TOPIC: Final = 1
+ROW_FLAGS: Final = 2
+ROW_META: Final = 3
+ROW_PROPERTIES: Final = 4
+ROW_PAYLOAD: Final = 5
+ROW_FIELDS: Final = 6
+
+# Flags of a row.
+FLAG_MODE: Final = 0b0000_0011  # 0 direct, 1 persistent, 2 non-persistent
+FLAG_COS: Final = 0b0000_1100  # class of service - 1, shifted by COS_SHIFT
+FLAG_DTO: Final = 0b0001_0000
+FLAG_ELIDING: Final = 0b0010_0000
+FLAG_DMQ_ELIGIBLE: Final = 0b0100_0000
+FLAG_REPLY: Final = 0b1000_0000
+COS_SHIFT: Final = 2
+MODE_DIRECT: Final = 0
+MODE_PERSISTENT: Final = 1
+MODE_NON_PERSISTENT: Final = 2
+
+# Flags of a subscription in SUBSCRIBE and UNSUBSCRIBE.
+SUBSCRIBE_DELIVER_ALWAYS: Final = 1
+
+# Flags in the head of DELIVER.
+DELIVER_DISCARD_INDICATION: Final = 1
+DELIVER_UNSORTED: Final = 2
+
+# Classes in the head of a result frame: which classes of service, and whether eliding-eligible rows, are
+# inside.
+CLASS_COS1: Final = 1
+CLASS_COS2: Final = 2
+CLASS_COS3: Final = 4
+CLASS_ELIDING: Final = 8
+
+# Kinds of filters that the router tells a worker.
+KIND_PLAIN: Final = 0
+KIND_DELIVER_ALWAYS: Final = 1
+KIND_SHARED: Final = 2
+
+#: A header is small by construction; what is larger is an attack or a fault. SUBSCRIBE may carry many
+#: filters.
+MAX_HEADER_BYTES: Final = 1 << 20
+#: Rows in one batch. The router partitions unopened batches of others, so one batch bounds one step of work.
+MAX_BATCH_ROWS: Final = 10_000
+#: Filters in one SUBSCRIBE or UNSUBSCRIBE.
+MAX_FILTERS_PER_REQUEST: Final = 1_000
+
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+def pack(value: Any) -> bytes:
+    """Pack a header or a batch of rows."""
+    packed: bytes = _pack(value)
+    return packed
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """Unpack trusted data of another process of this node.
+
+    Raises:
+        InvalidRequestError: it is no MessagePack (40001).
+    """
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=False)
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        raise errors.InvalidRequestError(errors.MALFORMED_FRAME, f"not MessagePack: {error}") from None
+
+
+def unpack_header(data: bytes) -> Any:
+    """Unpack a header that a peer sent, with a bound on its size.
+
+    Raises:
+        InvalidRequestError: it is too large or no MessagePack (40001).
+    """
+    if len(data) > MAX_HEADER_BYTES:
+        detail = f"a header of {len(data)} bytes, the limit is {MAX_HEADER_BYTES}"
+        raise errors.InvalidRequestError(errors.MALFORMED_FRAME, detail)
+    return unpack(data)
+
+
+def array_head(rows: int) -> bytes:
+    """Give the MessagePack head of an array, so that packed rows can be joined without packing them again."""
+    if rows < 16:
+        return bytes((0x90 | rows,))
+    if rows < 1 << 16:
+        return b"\xdc" + rows.to_bytes(2, "big")
+    return b"\xdd" + rows.to_bytes(4, "big")
+
+
+def array_head_size(rows: int) -> int:
+    """Give the length in bytes of the canonical array head of a batch with so many rows."""
+    if rows < 16:
+        return 1
+    return 3 if rows < 1 << 16 else 5
+
+
+def join_batches(batches: list[tuple[int, bytes]]) -> bytes:
+    """Join batches, given as (rows, canonical batch), into one batch without opening them."""
+    total = sum(rows for rows, _ in batches)
+    parts = [array_head(total)]
+    parts.extend(memoryview(batch)[array_head_size(rows) :] for rows, batch in batches)  # type: ignore[misc]
+    return b"".join(parts)
+
+
+def join_rows(rows: list[bytes]) -> bytes:
+    """Make a batch of rows that are packed already."""
+    return array_head(len(rows)) + b"".join(rows)

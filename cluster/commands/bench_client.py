@@ -1,0 +1,168 @@
+"""One client of `angarium bench`, alone in its process: subscribes and counts, or publishes at full speed or
+in time.
+
+Started by `bench` as `python -m cluster.commands.bench_client`. The first line on standard input is its task
+as JSON (it may hold a password, so it is no argument); it answers with a line when it is ready, a publisher
+waits for one more line to start, and the last line it prints is what it measured. Times are
+`time.monotonic()`, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+import angarium
+from angarium import errors
+from cluster.commands.receiving import receive
+from cluster.commands.source import Pace
+
+if TYPE_CHECKING:
+    from angarium.client import Client
+
+    from angarium.message import MessageBatch
+
+#: Longer than a loaded machine pauses, short enough that a lost end does not look like a hang.
+IDLE_TIMEOUT_S: Final = 10.0
+#: The send time in nanoseconds, at the start of each payload of a latency run.
+STAMP_BYTES: Final = 8
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What one client does."""
+
+    role: str
+    #: Arguments of `angarium.connect`.
+    connect: dict[str, Any]
+    #: Topics are `<prefix>/<number>`; a publisher says `<prefix>/end` at its end.
+    prefix: str
+    #: How many messages this publisher sends, or all publishers together send to this subscriber.
+    messages: int
+    size_bytes: int
+    topics: int
+    batch: int
+    #: How many ends a subscriber waits for.
+    publishers: int
+    #: Messages per second, each on its own, or None for batches at full speed.
+    rate: float | None = None
+
+
+def main() -> None:
+    """Do the task on standard input."""
+    task = msgspec.json.decode(sys.stdin.buffer.readline(), type=Task)
+    try:
+        _say(asyncio.run(_subscribe(task) if task.role == "subscribe" else _publish(task)))
+    except errors.AngariumError as error:
+        _say({"error": [error.code, error.detail]})
+
+
+def _say(value: dict[str, Any]) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def _nothing() -> None:
+    """There is nothing to do while no message is there."""
+
+
+async def _subscribe(task: Task) -> dict[str, Any]:
+    async with await angarium.connect(**task.connect) as client:
+        subscription = await client.subscribe(f"{task.prefix}/>")
+        _say({"ready": True})
+        tally = Tally(task)
+        async for batch in receive(
+            subscription.batches(), count=None, idle_timeout_s=IDLE_TIMEOUT_S, on_idle=_nothing
+        ):
+            if tally.add(batch, time.monotonic()):
+                break
+        return tally.figures()
+
+
+class Tally:
+    """What a subscriber has seen so far."""
+
+    def __init__(self, task: Task) -> None:
+        self._end = f"{task.prefix}/end"
+        self._timed = task.rate is not None
+        #: Ends that did not come yet; the run is over at 0.
+        self._ends_left = task.publishers
+        #: Messages besides the ends.
+        self._received = 0
+        self._first: float | None = None
+        self._last = 0.0
+        #: Nanoseconds from publish to here, one per message of a latency run.
+        self._latencies_ns: list[int] = []
+
+    def add(self, batch: MessageBatch, now: float) -> bool:
+        """Count a batch, and tell whether it was the last."""
+        if self._first is None:
+            self._first = now
+        self._last = now
+        self._received += len(batch)
+        topics = batch.topics
+        if topics[-1] == self._end or self._end in topics:
+            ends = topics.count(self._end)
+            self._received -= ends
+            self._ends_left -= ends
+        if self._timed:
+            arrived = time.monotonic_ns()
+            self._latencies_ns.extend(
+                arrived - int.from_bytes(payload[:STAMP_BYTES], "big")
+                for topic, payload in zip(topics, batch.payloads, strict=True)
+                if topic != self._end
+            )
+        return self._ends_left <= 0
+
+    def figures(self) -> dict[str, Any]:
+        """Give what was counted."""
+        return {
+            "received": self._received,
+            "first": self._first,
+            "last": self._last,
+            "ended": self._ends_left <= 0,
+            "latencies_ns": sorted(self._latencies_ns),
+        }
+
+
+async def _publish(task: Task) -> dict[str, Any]:
+    async with await angarium.connect(**task.connect) as client:
+        topics = [f"{task.prefix}/{number}" for number in range(task.topics)]
+        _say({"ready": True})
+        sys.stdin.readline()
+        started = time.monotonic()
+        if task.rate is None:
+            await _flood(client, task, topics)
+        else:
+            await _in_time(client, task, topics, Pace(task.rate, started))
+        await client.flush()
+        ended = time.monotonic()
+        await client.publish(f"{task.prefix}/end")
+        await client.flush()
+        return {"published": task.messages, "started": started, "ended": ended}
+
+
+async def _flood(client: Client, task: Task, topics: list[str]) -> None:
+    """Publish in batches as fast as the node takes them."""
+    payload = bytes(task.size_bytes)
+    rows = [(topics[number % len(topics)], payload) for number in range(task.batch)]
+    for _ in range(task.messages // task.batch):
+        await client.publish_many(rows)
+    await client.publish_many(rows[: task.messages % task.batch])
+
+
+async def _in_time(client: Client, task: Task, topics: list[str], pace: Pace) -> None:
+    """Publish each message on its own when it is due; one that is late leaves at once, stamped as it leaves."""
+    filler = bytes(task.size_bytes - STAMP_BYTES)
+    for number in range(task.messages):
+        while not pace.due(time.monotonic(), number):
+            await asyncio.sleep(pace.until_due_s(time.monotonic(), number))
+        stamp = time.monotonic_ns().to_bytes(STAMP_BYTES, "big")
+        await client.publish(topics[number % len(topics)], stamp + filler)
+
+
+if __name__ == "__main__":
+    main()

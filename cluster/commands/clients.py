@@ -1,0 +1,172 @@
+"""`angarium client`, `subscription` and `worker`: what is connected, what it subscribed to, and who matches
+it.
+
+Views of the admin API, and one exception: a subscription manager adds and removes subscriptions of another
+client as a client itself, under its own access rights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import click
+
+from cluster.commands.connection import (
+    AdminOptions,
+    ConnectOptions,
+    admin_options,
+    client_options,
+    json_option,
+)
+from cluster.commands.group import SuggestingGroup
+from cluster.commands.output import print_attributes, print_json, print_json_lines, print_table, wants_json
+
+CLIENT_COLUMNS: Final = (
+    "name",
+    "address",
+    "vpn",
+    "username",
+    "profile",
+    "uptime_s",
+    "subscriptions",
+    "eliding_topics",
+    "slow",
+    "discards",
+)
+SUBSCRIPTION_COLUMNS: Final = ("client", "filter", "share", "dto_priority", "noexport", "origin")
+WORKER_COLUMNS: Final = ("index", "pid", "state", "restarts", "slots", "rss_bytes", "cpu_percent")
+
+_any_vpn = click.option("--vpn", help="Message VPN.  [default: all]")
+_one_vpn = click.option("--vpn", default="default", show_default=True, help="Message VPN of the client.")
+
+
+@click.group(cls=SuggestingGroup)
+def client() -> None:
+    """Clients that are connected."""
+
+
+@client.command("list")
+@_any_vpn
+@json_option
+@admin_options
+def list_clients(*, admin: AdminOptions, vpn: str | None, as_json: bool) -> None:
+    """List the clients that are connected."""
+    _print_rows(admin.call("clients.list", vpn=vpn), CLIENT_COLUMNS, as_json, empty="no client is connected")
+
+
+@client.command("show")
+@click.argument("name")
+@_one_vpn
+@json_option
+@admin_options
+def show_client(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+    """Show everything about the client NAME."""
+    found = admin.call("clients.show", name=name, vpn=vpn)
+    if wants_json(as_json):
+        print_json(found)
+    else:
+        print_attributes(found)
+
+
+@client.command("disconnect")
+@click.argument("name")
+@_one_vpn
+@json_option
+@admin_options
+def disconnect_client(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+    """End the session of the client NAME."""
+    admin.call("clients.disconnect", name=name, vpn=vpn)
+    if wants_json(as_json):
+        print_json({"client": name, "vpn": vpn, "disconnected": True})
+    else:
+        click.echo(f"client {name} disconnected")
+
+
+@click.group(cls=SuggestingGroup)
+def subscription() -> None:
+    """Subscriptions of clients."""
+
+
+@subscription.command("list")
+@click.option("--client", "client_name", help="Only those of this client.")
+@_any_vpn
+@json_option
+@admin_options
+def list_subscriptions(
+    *, admin: AdminOptions, client_name: str | None, vpn: str | None, as_json: bool
+) -> None:
+    """List subscriptions, with the priority each has for messages that are delivered to one."""
+    found = admin.call("subscriptions.list", client=client_name, vpn=vpn)
+    _print_rows(found, SUBSCRIPTION_COLUMNS, as_json, empty="there are no subscriptions")
+
+
+def _manager_options(function: Any) -> Any:
+    for option in (
+        client_options,
+        json_option,
+        click.option(
+            "--da", "deliver_always", is_flag=True, help="Deliver always: the subscription is in no choice."
+        ),
+        click.option("--client", "target", required=True, help="Name of the client to act for."),
+        click.argument("filter_text", metavar="FILTER"),
+    ):
+        function = option(function)
+    return function
+
+
+@subscription.command("add")
+@_manager_options
+def add_subscription(
+    *, connect: ConnectOptions, filter_text: str, target: str, deliver_always: bool, as_json: bool
+) -> None:
+    """Add the subscription FILTER for another client; --user must be a subscription manager."""
+
+    async def add() -> None:
+        async with await connect.connect() as manager:
+            await manager.subscribe_for(target, filter_text, deliver_always=deliver_always)
+
+    asyncio.run(add())
+    _print_managed("added", filter_text, target, as_json)
+
+
+@subscription.command("remove")
+@_manager_options
+def remove_subscription(
+    *, connect: ConnectOptions, filter_text: str, target: str, deliver_always: bool, as_json: bool
+) -> None:
+    """Remove the subscription FILTER of another client; --user must be a subscription manager."""
+
+    async def remove() -> None:
+        async with await connect.connect() as manager:
+            await manager.unsubscribe_for(target, filter_text, deliver_always=deliver_always)
+
+    asyncio.run(remove())
+    _print_managed("removed", filter_text, target, as_json)
+
+
+def _print_managed(what: str, filter_text: str, target: str, asked: bool) -> None:  # noqa: FBT001 - the value of --json
+    if wants_json(asked):
+        print_json({"client": target, "filter": filter_text, what: True})
+    else:
+        click.echo(f"subscription {filter_text} of {target} {what}")
+
+
+@click.group(cls=SuggestingGroup)
+def worker() -> None:
+    """Worker processes, over which topics are spread."""
+
+
+@worker.command("list")
+@json_option
+@admin_options
+def list_workers(*, admin: AdminOptions, as_json: bool) -> None:
+    """List the workers of the node."""
+    _print_rows(admin.call("workers"), WORKER_COLUMNS, as_json, empty="no worker runs")
+
+
+def _print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], asked: bool, *, empty: str) -> None:  # noqa: FBT001 - the value of --json
+    if wants_json(asked):
+        print_json_lines(rows)
+    else:
+        print_table(rows, columns, empty=empty)

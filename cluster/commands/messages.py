@@ -1,0 +1,336 @@
+"""`angarium pub` and `angarium sub`: messages in from a shell, messages out to a shell.
+
+Both are clients of the SDK like any other and work in batches, so that a pipe through them is limited by the
+node and not by them. Where messages come from is in `source`, how they are printed in `sink`. Guaranteed
+messages are not handled here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from angarium import errors
+from cluster.commands import sink, source
+from cluster.commands.connection import ConnectOptions, client_options, json_option
+from cluster.commands.interrupt import until_signal
+from cluster.commands.output import print_json, progress, wants_json
+from cluster.commands.receiving import announce, receive
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from angarium.client import Client
+    from angarium.subscription import Subscription
+
+    from cluster.commands.output import Progress
+
+#: Messages handed to the SDK, or taken from it, in one step: enough that the step costs nothing per message.
+BATCH_MESSAGES: Final = 1_000
+
+
+@dataclasses.dataclass(slots=True)
+class Published:
+    """What `pub` reports at its end."""
+
+    published: int = 0
+    acknowledged: int = 0
+    nacked: int = 0
+    seconds: float = 0.0
+
+
+def _parse_properties(
+    _ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]
+) -> dict[str, Any]:
+    try:
+        return dict(source.parse_property(value) for value in values)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _parse_topic(_ctx: click.Context, _argument: click.Parameter, value: str) -> Callable[[range], Any]:
+    try:
+        return source.topic_maker(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command()
+@click.argument("topic", callback=_parse_topic)
+@click.argument("payload", required=False)
+@click.option(
+    "--lines", "lines", metavar="FILE|-", help="Publish each line of a file (- is stdin), as bytes."
+)
+@click.option(
+    "--count", type=click.IntRange(min=1), help="Publish the payload so often; of --lines the first N."
+)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.  [default: all speed]"
+)
+@click.option(
+    "--mode", type=click.Choice(["direct"]), default="direct", show_default=True, help="Delivery mode."
+)
+@click.option("--dto", is_flag=True, help="Deliver to one: of all matching clients one gets the message.")
+@click.option("--eliding", is_flag=True, help="A slow client may get only the newest message of the topic.")
+@click.option("--cos", type=click.IntRange(1, 3), default=1, show_default=True, help="Class of service.")
+@click.option("--priority", type=click.IntRange(0, 255), help="Message priority.")
+@click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="Time to live.  [default: for ever]")
+@click.option(
+    "--property",
+    "properties",
+    metavar="K=V",
+    multiple=True,
+    callback=_parse_properties,
+    help="User property; V that reads as a JSON number, true or false has that type, a JSON string is text.",
+)
+@click.option("--reply-to", metavar="TOPIC", help="Where a reply should go.")
+@click.option("--correlation-id", metavar="ID", help="What a reply will repeat.")
+@json_option
+@client_options
+def pub(
+    *,
+    connect: ConnectOptions,
+    topic: Callable[[range], Any],
+    payload: str | None,
+    lines: str | None,
+    count: int | None,
+    rate: float | None,
+    as_json: bool,
+    **message: Any,
+) -> int:
+    """Publish PAYLOAD (default: nothing) to TOPIC.
+
+    TOPIC may hold {line} and {line%N}: the number of the message, counted from 0, and that number modulo N.
+
+    \b
+    angarium pub news/today 'good morning'
+    angarium pub 'rows/{line%8}' --lines rows.csv --rate 5000
+    """
+    del message["mode"]
+    if lines is not None and payload is not None:
+        text = "a PAYLOAD and --lines exclude each other."
+        raise click.UsageError(text)
+    descriptor = _open_lines(lines)
+    origin = _make_source(descriptor, payload, count)
+    published = asyncio.run(_publish(connect, _Publication(origin, topic, message, rate, count)))
+    result, failure = published
+    if wants_json(as_json):
+        print_json(dataclasses.asdict(result))
+    else:
+        click.echo(f"published {result.published:,} messages in {result.seconds:.3f} s")
+    if failure is not None:
+        raise failure
+    return 0
+
+
+def _open_lines(lines: str | None) -> int | None:
+    if lines is None:
+        return None
+    return sys.stdin.fileno() if lines == "-" else os.open(lines, os.O_RDONLY)
+
+
+def _make_source(descriptor: int | None, payload: str | None, count: int | None) -> source.Source:
+    if descriptor is not None:
+        return source.LineSource(descriptor, count)
+    return source.RepeatSource(os.fsencode(payload or ""), 1 if count is None else count)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Publication:
+    """What to publish, and how fast."""
+
+    origin: source.Source
+    topics: Callable[[range], Any]
+    #: Arguments of `Message` besides topic and payload.
+    message: dict[str, Any]
+    rate: float | None
+    total: int | None
+
+    def messages(self, first: int, payloads: list[bytes]) -> Any:
+        """Give the messages of some payloads, the first of which has the number `first`."""
+        topics = self.topics(range(first, first + len(payloads)))
+        options = {name: value for name, value in self.message.items() if value != _DEFAULTS[name]}
+        if not options:
+            return zip(topics, payloads, strict=True)
+        from angarium import Message
+
+        return [Message(topic, payload, **options) for topic, payload in zip(topics, payloads, strict=True)]
+
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "dto": False,
+    "eliding": False,
+    "cos": 1,
+    "priority": None,
+    "ttl_ms": 0,
+    "properties": {},
+    "reply_to": None,
+    "correlation_id": None,
+}
+
+
+async def _publish(connect: ConnectOptions, publication: _Publication) -> tuple[Published, Exception | None]:
+    """Publish everything; give the figures, and what went wrong if something did."""
+    result = Published()
+    refusals = Refusals()
+    failure: Exception | None = None
+    async with await connect.connect(on_event=refusals) as client:
+        started = time.monotonic()
+        with progress("publishing", publication.total) as show:
+            if not await until_signal(_pump(client, publication, result, show)):
+                failure = click.Abort()
+        await client.flush(timeout_s=connect.timeout_s)
+        result.seconds = round(time.monotonic() - started, 6)
+    result.nacked = refusals.count
+    return result, failure or refusals.error()
+
+
+async def _pump(client: Client, publication: _Publication, result: Published, show: Progress) -> None:
+    pace = source.Pace(publication.rate, time.monotonic()) if publication.rate else None
+    while True:
+        wanted = BATCH_MESSAGES if pace is None else await _due(pace, result.published)
+        payloads = await publication.origin.take(wanted)
+        if not payloads:
+            return
+        await client.publish_many(publication.messages(result.published, payloads))
+        result.published += len(payloads)
+        show(result.published)
+
+
+async def _due(pace: source.Pace, sent: int) -> int:
+    """Wait until messages are due and give how many, at most one batch."""
+    while not (due := pace.due(time.monotonic(), sent)):
+        await asyncio.sleep(pace.wait_s(time.monotonic(), sent))
+    return min(due, BATCH_MESSAGES)
+
+
+_FORMATS: Final = {"json": sink.format_json, "raw": sink.format_raw, "text": sink.format_text}
+
+
+@click.command()
+@click.argument("filters", metavar="FILTER...", nargs=-1, required=True)
+@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option(
+    "--idle-timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    help="End when no message came for so many seconds, counted from ready and from each message.",
+)
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False),
+    help="File to write when the subscriptions are in effect.",
+)
+@click.option("--raw", is_flag=True, help="Print payloads only, each with a line feed.")
+@click.option(
+    "--priority",
+    type=click.IntRange(1, 4),
+    default=1,
+    show_default=True,
+    help="For messages to one (--dto) of this node; 1 is highest.",
+)
+@click.option(
+    "--network-priority",
+    type=click.IntRange(1, 4),
+    default=1,
+    show_default=True,
+    help="The same for messages of other nodes.",
+)
+@click.option(
+    "--da",
+    "deliver_always",
+    is_flag=True,
+    help="Deliver always: get messages to one as well, outside the choice.",
+)
+@click.option("--no-local", is_flag=True, help="Do not get messages that this client publishes.")
+@click.option("--json", "as_json", is_flag=True, help="Print each message as one JSON object.")
+@client_options
+def sub(*, connect: ConnectOptions, raw: bool, as_json: bool, count: int | None, **options: Any) -> int:
+    """Subscribe to each FILTER and print what arrives, as 'TOPIC PAYLOAD' unless told otherwise.
+
+    \b
+    angarium sub 'orders/>' --count 10
+    angarium sub '#share/workers/jobs/*' --json
+    """
+    if raw and as_json:
+        text = "--raw and --json exclude each other."
+        raise click.UsageError(text)
+    form = _FORMATS["raw" if raw else "json" if as_json else "text"]
+    received = asyncio.run(_subscribe(connect, _Reception(form=form, count=count, **options)))
+    if received.discarded:
+        text = f"{received.discarded:,} messages were discarded before they reached this client; it was too slow."
+        click.echo(text, err=True)
+    if received.interrupted or sys.stderr.isatty():
+        click.echo(f"received {received.messages:,} messages in {received.seconds:.3f} s", err=True)
+    if count is not None and received.messages < count:
+        raise errors.error_for(errors.TIMEOUT, f"{received.messages} of {count} messages came")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Reception:
+    """What to subscribe to, and until when."""
+
+    filters: tuple[str, ...]
+    form: sink.Format
+    count: int | None
+    idle_timeout: float | None
+    ready_file: str | None
+    priority: int
+    network_priority: int
+    deliver_always: bool
+    no_local: bool
+
+
+@dataclasses.dataclass(slots=True)
+class _Received:
+    """What came, and why it ended."""
+
+    messages: int = 0
+    discarded: int = 0
+    seconds: float = 0.0
+    interrupted: bool = False
+
+
+async def _subscribe(connect: ConnectOptions, reception: _Reception) -> _Received:
+    received = _Received()
+    async with await connect.connect(
+        local_priority=reception.priority,
+        network_priority=reception.network_priority,
+        no_local=reception.no_local,
+    ) as client:
+        subscription = await client.subscribe(reception.filters, deliver_always=reception.deliver_always)
+        started = time.monotonic()
+        announce(client, reception.filters, reception.ready_file)
+        output = sink.Output(sys.stdout.fileno(), reception.form)
+        try:
+            finished = await until_signal(_print_all(subscription, reception, output, received))
+        finally:
+            await output.flush()
+        received.interrupted = not finished
+        received.seconds = time.monotonic() - started
+        received.discarded = client.stats["discarded"]
+    return received
+
+
+async def _print_all(
+    subscription: Subscription, reception: _Reception, output: sink.Output, received: _Received
+) -> None:
+    batches = receive(
+        subscription.batches(max_messages=BATCH_MESSAGES),
+        count=reception.count,
+        idle_timeout_s=reception.idle_timeout,
+        on_idle=output.flush,
+    )
+    async for batch in batches:
+        await output.add(batch)
+        received.messages += len(batch)
+
+
+class Refusals:
+    """Counts the rows that the node refused, told by events of the client."""

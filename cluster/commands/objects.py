@@ -1,0 +1,224 @@
+"""`angarium vpn`, `username`, `profile` and `acl`: what operators create, each with the same five verbs.
+
+The verbs are made once per kind of object. Values go to the controller as they were written; it converts and
+checks them, so the command line and the configuration file refuse the same things with the same words.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from cluster.commands.connection import AdminOptions, admin_options, json_option, read_password
+from cluster.commands.group import SuggestingGroup
+from cluster.commands.output import (
+    print_attributes,
+    print_json,
+    print_json_lines,
+    print_table,
+    wants_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: What the table of a list shows; `--json` and `show` have everything.
+COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "vpn": ("name", "enabled", "max_connection_count", "max_subscription_count"),
+    "username": (
+        "vpn",
+        "name",
+        "enabled",
+        "password_set",
+        "acl_profile",
+        "client_profile",
+        "subscription_manager",
+    ),
+    "profile": (
+        "vpn",
+        "name",
+        "allow_shared_subscriptions",
+        "eliding",
+        "eliding_delay_ms",
+        "max_subscription_count",
+    ),
+    "acl": ("vpn", "name", "client_connect_default", "publish_topic_default", "subscribe_topic_default"),
+}
+#: The vpn of an object that belongs to none.
+NO_VPN: Final = ""
+
+
+def parse_assignments(
+    _ctx: click.Context, _option: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str | list[str]]:
+    """Read every `--set attribute=value`; an attribute given more than once is a list.
+
+    Raises:
+        click.BadParameter: there is no `=`, or a password, which belongs in a file.
+    """
+    attributes: dict[str, list[str]] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            message = f"'{text}' is no assignment; write ATTRIBUTE=VALUE."
+            raise click.BadParameter(message)
+        if name == "password":
+            message = (
+                "a password on the command line is seen by every user of the machine; use --password-file."
+            )
+            raise click.BadParameter(message)
+        attributes.setdefault(name, []).append(value)
+    return {name: found[0] if len(found) == 1 else found for name, found in attributes.items()}
+
+
+def _vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--vpn`; an object that belongs to no Message VPN gets a fixed value instead."""
+    if kind != "vpn":
+        return click.option("--vpn", default="default", show_default=True, help="Message VPN of the object.")
+
+    def fixed(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def command(**values: Any) -> Any:
+            return function(vpn=NO_VPN, **values)
+
+        return command
+
+    return fixed
+
+
+def make_group(kind: str, sentence: str) -> click.Group:
+    """Make the group of commands of one kind of object."""
+    group = SuggestingGroup(kind, help=sentence)
+    group.add_command(_list_command(kind))
+    group.add_command(_show_command(kind))
+    group.add_command(_change_command(kind, "create", f"Create the {kind} NAME."))
+    group.add_command(_change_command(kind, "update", f"Change attributes of the {kind} NAME."))
+    group.add_command(_delete_command(kind))
+    group.add_command(_attributes_command(kind))
+    return group
+
+
+def _list_command(kind: str) -> click.Command:
+    @click.command(
+        "list", help=f"List each {kind} whose name matches PATTERN (* and ? stand for characters)."
+    )
+    @click.argument("pattern", default="*")
+    @_vpn_option(kind)
+    @json_option
+    @admin_options
+    def list_objects(*, admin: AdminOptions, pattern: str, vpn: str, as_json: bool) -> None:
+        found = admin.call("objects.list", kind=kind, vpn=vpn, name=pattern)
+        if wants_json(as_json):
+            print_json_lines(found)
+        else:
+            print_table(found, COLUMNS[kind], empty=f"no {kind} matches '{pattern}'")
+
+    return list_objects
+
+
+def _show_command(kind: str) -> click.Command:
+    @click.command("show", help=f"Show all attributes of the {kind} NAME.")
+    @click.argument("name")
+    @_vpn_option(kind)
+    @json_option
+    @admin_options
+    def show(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+        _print_object(admin.call("objects.show", kind=kind, vpn=vpn, name=name), as_json)
+
+    return show
+
+
+def _change_command(kind: str, verb: str, sentence: str) -> click.Command:
+    @click.command(verb, help=f"{sentence} 'angarium {kind} attributes' lists the attributes.")
+    @click.argument("name")
+    @click.option(
+        "--set",
+        "attributes",
+        metavar="A=V",
+        multiple=True,
+        callback=parse_assignments,
+        help="Set an attribute; repeat it for more, or for the items of a list.",
+    )
+    @_vpn_option(kind)
+    @json_option
+    @admin_options
+    def change(
+        *,
+        admin: AdminOptions,
+        name: str,
+        vpn: str,
+        attributes: dict[str, Any],
+        as_json: bool,
+        **secret: Path | None,
+    ) -> None:
+        password = read_password(secret.get("password_file"))
+        if password is not None:
+            attributes["password"] = password
+        changed = admin.call(f"objects.{verb}", kind=kind, vpn=vpn, name=name, attributes=attributes)
+        _print_object(changed, as_json)
+
+    if kind == "username":
+        change.params.append(
+            click.Option(
+                ["--password-file"],
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="File whose first line is the password.",
+            )
+        )
+    return change
+
+
+def _delete_command(kind: str) -> click.Command:
+    @click.command("delete", help=f"Delete the {kind} NAME.")
+    @click.argument("name")
+    @_vpn_option(kind)
+    @json_option
+    @admin_options
+    def delete(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+        admin.call("objects.delete", kind=kind, vpn=vpn, name=name)
+        if wants_json(as_json):
+            print_json({"kind": kind, "name": name, "deleted": True})
+        else:
+            click.echo(f"{kind} {name} deleted")
+
+    return delete
+
+
+def _attributes_command(kind: str) -> click.Command:
+    @click.command("attributes", help=f"List the attributes of a {kind}: type, range, default and meaning.")
+    @json_option
+    def attributes(*, as_json: bool) -> None:
+        from cluster.objects import attributes_of
+
+        rows = [
+            {
+                "attribute": attribute.name,
+                "type": attribute.type_name,
+                "range": attribute.range_text,
+                "default": attribute.default,
+                "meaning": attribute.sentence,
+            }
+            for attribute in attributes_of(kind)
+        ]
+        if wants_json(as_json):
+            print_json_lines(rows)
+        else:
+            print_table(rows, ("attribute", "type", "range", "default", "meaning"), empty="no attributes")
+
+    return attributes
+
+
+def _print_object(found: dict[str, Any], asked: bool) -> None:  # noqa: FBT001 - the value of --json
+    if wants_json(asked):
+        print_json(found)
+    else:
+        print_attributes(found)
+
+
+vpn = make_group("vpn", "Message VPNs: separate worlds of topics, users and limits.")
+username = make_group("username", "Client usernames: who may connect, with which profiles.")
+profile = make_group("profile", "Client profiles: what a client may use, and its limits.")
+acl = make_group("acl", "ACL profiles: the addresses, topics and share names that a client may use.")

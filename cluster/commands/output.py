@@ -1,0 +1,184 @@
+"""How commands show what they have: tables and progress on a terminal, one JSON object per line everywhere
+else.
+
+Commands hand over plain dicts and never format for a terminal themselves. rich is imported only when
+something is drawn, so a command in a script does not pay for it. Nothing here talks to a node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from rich.table import Table
+
+#: Ten redraws a second look smooth; more only cost the publisher time.
+PROGRESS_INTERVAL_S: Final = 0.1
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def wants_json(asked: bool) -> bool:  # noqa: FBT001 - the value of --json, not a mode of this function
+    """Tell whether to print JSON: it was asked for, or nobody watches the output."""
+    return asked or not sys.stdout.isatty()
+
+
+def to_json(value: Any) -> str:
+    """Give a value as one line of JSON; bytes inside become base64."""
+    return msgspec.json.encode(value).decode()
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one line of JSON."""
+    click.echo(to_json(value))
+
+
+def print_json_lines(rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print each row as one line of JSON."""
+    for row in rows:
+        click.echo(to_json(row))
+
+
+def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
+    """Draw the named columns of all rows, or say why there is nothing to draw."""
+    if not rows:
+        click.echo(empty)
+        return
+    draw(table(rows, columns))
+
+
+def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> Table:
+    """Make a table of the named columns of all rows."""
+    from rich.table import Table
+
+    drawn = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
+    rows = list(rows)
+    for column in columns:
+        numeric = all(isinstance(row.get(column), int | float) for row in rows)
+        drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        drawn.add_row(*(_plain(cell(row.get(column))) for column in columns))
+    return drawn
+
+
+def print_attributes(values: Mapping[str, Any]) -> None:
+    """Draw one object as two columns, names and values."""
+    draw(
+        table(({"attribute": name, "value": value} for name, value in values.items()), ("attribute", "value"))
+    )
+
+
+def draw(renderable: Any) -> None:
+    """Draw something of rich on stdout."""
+    from rich.console import Console
+
+    Console().print(renderable)
+
+
+def cell(value: Any) -> str:
+    """Give the text of one value in a table.
+
+    `None` is empty, `True` is "yes", a list is joined by commas, a number of parts of a second is rounded.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, list | tuple):
+        return ", ".join(cell(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={cell(item)}" for key, item in value.items())
+    return str(value)
+
+
+def _plain(text: str) -> Any:
+    """Keep rich from reading `[...]` in a topic as markup."""
+    from rich.text import Text
+
+    return Text(text)
+
+
+def size(count: float) -> str:
+    """Give a number of bytes as people read it: 1536 is "1.5 KiB"."""
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
+
+
+def duration(seconds: float) -> str:
+    """Give a time span as people read it: 3725 is "1h02m"."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+
+
+def write_ready_file(path: str, value: Mapping[str, Any]) -> None:
+    """Write a ready file in one step: whoever sees it sees all of it."""
+    partial = Path(f"{path}.{os.getpid()}.partial")
+    partial.write_text(to_json(value) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+class Progress(Protocol):
+    """What a command tells about its progress."""
+
+    def __call__(self, done: int) -> None:
+        """Say how much is done by now."""
+
+
+@contextlib.contextmanager
+def progress(description: str, total: int | None) -> Iterator[Progress]:
+    """Show a progress bar on stderr while the block runs, if stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield _say_nothing
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    with bars.Progress(
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    ) as bar:
+        task = bar.add_task(description, total=total)
+        yield _at_intervals(lambda done: bar.update(task, completed=done))
+
+
+def _say_nothing(done: int) -> None:
+    """Nobody watches: show nothing."""
+
+
+def _at_intervals(show: Callable[[int], None]) -> Progress:
+    shown_at = 0.0
+
+    def update(done: int) -> None:
+        nonlocal shown_at
+        now = time.monotonic()
+        if now - shown_at >= PROGRESS_INTERVAL_S:
+            shown_at = now
+            show(done)
+
+    return update

@@ -1,0 +1,62 @@
+"""The loop of every command that receives: batch after batch, up to a number of messages, or until nothing
+comes.
+
+It owns no connection and prints nothing; `angarium sub` and `angarium reply` give it a subscription.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from cluster.commands.output import write_ready_file
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+
+    from angarium.client import Client
+
+    from angarium.message import MessageBatch
+
+
+async def receive(
+    batches: AsyncIterator[MessageBatch],
+    *,
+    count: int | None,
+    idle_timeout_s: float | None,
+    on_idle: Callable[[], Awaitable[None]],
+) -> AsyncIterator[MessageBatch]:
+    """Give batches, together at most `count` messages, until none comes for `idle_timeout_s`.
+
+    The time without messages counts from now and from each message. `on_idle` is awaited whenever nothing is
+    there.
+    """
+    left = count
+    while left is None or left > 0:
+        coming = asyncio.ensure_future(anext(batches))
+        try:
+            await asyncio.sleep(0)
+            if not coming.done():
+                await on_idle()
+            await asyncio.wait((coming,), timeout=idle_timeout_s)
+            if not coming.done():
+                return
+            batch = coming.result()
+        except StopAsyncIteration:
+            return
+        finally:
+            if not coming.done():
+                coming.cancel()
+                await asyncio.wait((coming,))
+        if left is not None:
+            batch = batch[:left]
+            left -= len(batch)
+        yield batch
+
+
+def announce(client: Client, filters: Sequence[str], ready_file: str | None) -> None:
+    """Write the ready file of a command that receives, if there is to be one: its subscriptions are in effect."""
+    if ready_file is not None:
+        ready = {"client_name": client.name, "url": client.url, "pid": os.getpid(), "filters": list(filters)}
+        write_ready_file(ready_file, ready)

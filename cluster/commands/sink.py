@@ -1,0 +1,141 @@
+"""How `angarium sub` writes messages: as text, as JSON lines or as raw payloads, in large writes.
+
+A sink turns a batch of messages into bytes. `Output` gathers them and writes in another thread, so that a
+slow reader of our output costs this client messages (which the node counts) and never its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from angarium.message import Message, MessageBatch
+
+    Format = Callable[[MessageBatch], bytes]
+
+#: A write of this size costs little per message; more would only keep the reader waiting.
+WRITE_BYTES: Final = 1 << 18
+
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+
+def format_raw(messages: MessageBatch) -> bytes:
+    """Give each payload and a line feed."""
+    lines = messages.payloads
+    lines.append(b"")
+    return b"\n".join(lines)
+
+
+def format_text(messages: MessageBatch) -> bytes:
+    """Give each topic, a blank, the payload and a line feed."""
+    rows = zip(messages.topics, messages.payloads, strict=True)
+    return b"".join(b"%s %s\n" % (topic.encode(), payload) for topic, payload in rows)
+
+
+def format_json(messages: MessageBatch) -> bytes:
+    """Give each message as one JSON object on a line of its own."""
+    out = bytearray()
+    for message in messages:
+        out += _encode_message(as_dict(message))
+        out += b"\n"
+    return bytes(out)
+
+
+def _encode_message(shown: dict[str, Any]) -> bytes:
+    try:
+        return _encode(shown)
+    except TypeError:  # Another client may name properties by what JSON cannot use as a key.
+        return _encode({**shown, "properties": repr(shown["properties"])})
+
+
+def as_dict(message: Message) -> dict[str, Any]:
+    """Give a message as JSON shows it: topic, payload, index, then every property, those not set as null.
+
+    A payload that is no UTF-8 is base64, and "payload_encoding" says so; bytes in properties are base64.
+    """
+    shown: dict[str, Any] = {
+        "topic": message.topic,
+        **payload_fields(message.payload),
+        "index": message.index,
+    }
+    for name in _PROPERTIES:
+        shown[name] = getattr(message, name)
+    return shown
+
+
+_PROPERTIES: Final = (
+    "mode",
+    "cos",
+    "dto",
+    "eliding",
+    "dmq_eligible",
+    "is_reply",
+    "priority",
+    "ttl_ms",
+    "delay_ms",
+    "partition_key",
+    "reply_to",
+    "correlation_id",
+    "sender_id",
+    "sender_timestamp_ms",
+    "sequence_number",
+    "application_message_id",
+    "application_message_type",
+    "content_type",
+    "content_encoding",
+    "properties",
+    "discard_indication",
+    "share",
+)
+
+
+def payload_fields(payload: bytes) -> dict[str, str]:
+    """Give the payload as text, or as base64 with a field that says so."""
+    try:
+        return {"payload": payload.decode()}
+    except UnicodeDecodeError:
+        return {"payload": base64.b64encode(payload).decode(), "payload_encoding": "base64"}
+
+
+class Output:
+    """Formatted messages on their way to a file descriptor."""
+
+    def __init__(self, descriptor: int, form: Format) -> None:
+        self._descriptor = descriptor
+        self._form = form
+        #: Formatted and not written, in order.
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+
+    async def add(self, messages: MessageBatch) -> None:
+        """Take messages; they are written when enough are gathered."""
+        data = self._form(messages)
+        self._waiting.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes >= WRITE_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Write everything taken so far.
+
+        Raises:
+            BrokenPipeError: whoever read our output has gone.
+        """
+        if self._waiting:
+            data = b"".join(self._waiting)
+            self._waiting = []
+            self._waiting_bytes = 0
+            await asyncio.to_thread(_write_all, self._descriptor, data)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,414 @@
+"""The configuration of a node: one TOML file, every key with its default, its range and a sentence.
+
+    [node]
+    name = "berlin-1"
+
+    [router]
+    listen = ["tcp://0.0.0.0:55555"]
+    curve_secret_key_file = "/etc/angarium/node.key"
+
+    [vpn.default]
+    max_connection_count = 1000
+
+    [vpn.default.username.alice]
+    password_file = "/run/secrets/alice"
+    acl_profile = "readers"
+
+Sections are structs; `[router]` and `[worker]` belong to the packages that use them, and a default is written
+only there. `[vpn...]` declares objects: what it names is created or updated at every start, what it does not
+name is left alone. Relative paths count from the directory of the file.
+
+The supervisor loads it once and hands each process its part; nothing is read again while the node runs. An
+address that others can reach is refused without keys. Nothing here opens a socket.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
+
+import msgspec
+import tomli_w
+from msgspec import Meta
+
+from angarium import errors
+from cluster import keys, objects, passwords
+from node.config import WorkerConfig
+from router.config import RouterConfig
+
+if TYPE_CHECKING:
+    import os
+
+#: [kind, vpn, name, attributes], as the controller and the admin API exchange them.
+DeclaredObject = list[Any]
+
+_TCP: Final = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.%a-z]+\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
+_IPC: Final = re.compile(r"ipc://(?P<path>/.+)")
+_PORT_MAX: Final = 65_535
+_VPN_SECTION: Final = "vpn"
+_KEYS_ADVICE: Final = (
+    "others can reach this address, so it needs CURVE keys: run 'angarium keys create node.key', set "
+    'router.curve_secret_key_file = "node.key", and give clients node.key.pub and a username with a password; '
+    "or listen on 127.0.0.1"
+)
+
+
+class NodeSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a node is called."""
+
+    name: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            description="What operators call it; empty is the host name, kept after the first start.",
+        ),
+    ] = ""
+
+
+class AdminSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The admin API for operators on other hosts; on this host the data directory suffices."""
+
+    listen: Annotated[
+        list[str],
+        Meta(description="Addresses for operators elsewhere: tcp://HOST:PORT, always with keys."),
+    ] = msgspec.field(default_factory=list)
+    curve_secret_key_file: Annotated[
+        str, Meta(description="Key file of the admin API; 'angarium keys create' makes one.")
+    ] = ""
+    authorized_keys: Annotated[
+        list[str], Meta(description="Public keys (Z85) of the operators who may use it.")
+    ] = msgspec.field(default_factory=list)
+
+
+class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many events are kept."""
+
+    memory_max: Annotated[
+        int, Meta(ge=100, le=1_000_000, description="Events that 'angarium events' can look back on.")
+    ] = 10_000
+    file_bytes_max: Annotated[
+        int, Meta(ge=10_000, le=1 << 30, description="Size at which events.jsonl is rotated.")
+    ] = 8 << 20
+    files_max: Annotated[int, Meta(ge=1, le=100, description="Rotated files that are kept.")] = 4
+
+
+class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the processes log."""
+
+    level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="The least severity that is logged.")
+    ] = "INFO"
+
+
+class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of it; frozen, so nobody can change a default for others."""
+
+    node: NodeSection = msgspec.field(default_factory=NodeSection)
+    router: RouterConfig = msgspec.field(default_factory=RouterConfig)
+    worker: WorkerConfig = msgspec.field(default_factory=WorkerConfig)
+    admin: AdminSection = msgspec.field(default_factory=AdminSection)
+    events: EventsSection = msgspec.field(default_factory=EventsSection)
+    log: LogSection = msgspec.field(default_factory=LogSection)
+    #: Declared objects, checked; attributes may hold `password_file` instead of `password`.
+    objects: list[DeclaredObject] = msgspec.field(default_factory=list)
+
+
+SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
+    "node": NodeSection,
+    "router": RouterConfig,
+    "worker": WorkerConfig,
+    "admin": AdminSection,
+    "events": EventsSection,
+    "log": LogSection,
+}
+
+
+def load_config(path: str | os.PathLike[str] | None) -> NodeConfig:
+    """Give the configuration of a file, or the defaults without one.
+
+    Raises:
+        InvalidRequestError: with the first fault; `check_config` gives them all (40017).
+    """
+    if path is None:
+        return NodeConfig()
+    config, faults = _read(Path(path))
+    if faults:
+        raise errors.error_for(errors.INVALID_CONFIGURATION, f"{path}: {faults[0]}")
+    return config
+
+
+def check_config(path: str | os.PathLike[str]) -> list[str]:
+    """Give every fault of a file as a sentence that names the key; nothing means it is good."""
+    config, faults = _read(Path(path))
+    return faults or faults_of(config)
+
+
+def faults_of(config: NodeConfig) -> list[str]:
+    """Give what makes a node with this configuration unsafe or impossible, as sentences."""
+    faults = []
+    for url in config.router.listen:
+        faults += _address_faults("router.listen", url)
+        if not faults and not is_loopback(url) and not config.router.curve_secret_key_file:
+            faults.append(f"router.listen: {url}: {_KEYS_ADVICE}")
+    if not config.router.listen:
+        faults.append("router.listen: name at least one address, tcp://127.0.0.1:0 for instance")
+    faults += _key_file_faults("router.curve_secret_key_file", config.router.curve_secret_key_file)
+    return faults + _admin_faults(config.admin)
+
+
+def is_loopback(url: str) -> bool:
+    """Tell whether only this host can reach an address."""
+    match = _TCP.fullmatch(url)
+    if match is None:
+        return True
+    host = match["host"].strip("[]")
+    if host in ("localhost", "lo"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def has_open_port(url: str) -> bool:
+    """Tell whether the system chooses the port of an address."""
+    match = _TCP.fullmatch(url)
+    return match is not None and match["port"] in ("0", "*")
+
+
+def show_config(config: NodeConfig) -> str:
+    """Give every key in force as TOML, and the declared objects without passwords."""
+    tables = {name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS}
+    hidden = [[*key, {k: v for k, v in given.items() if k != "password"}] for *key, given in config.objects]
+    return tomli_w.dumps(tables) + ("\n" + export_config(hidden) if hidden else "")
+
+
+def show_defaults() -> str:
+    """Give a sample file: every key with its default, its range and a sentence."""
+    parts = []
+    for name, struct in SECTIONS.items():
+        parts.append(f"# {_first_line(struct)}\n[{name}]")
+        for field in msgspec.inspect.type_info(struct).fields:  # type: ignore[attr-defined]
+            default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
+            parts.append(f"{_sentence(field.type)}\n{tomli_w.dumps({field.name: default})}".rstrip())
+        parts.append("")
+    parts.append(_OBJECTS_SAMPLE)
+    return "\n".join(parts)
+
+
+def export_config(declared: list[DeclaredObject]) -> str:
+    """Give objects as TOML that `parse_objects` reads again."""
+    vpns: dict[str, dict[str, Any]] = {}
+    for kind, vpn, name, attributes in declared:
+        if kind == _VPN_SECTION:
+            vpns.setdefault(name, {}).update(attributes)
+        else:
+            vpns.setdefault(vpn, {}).setdefault(kind, {})[name] = attributes
+    return tomli_w.dumps({_VPN_SECTION: vpns}) if vpns else ""
+
+
+def parse_objects(text: str, directory: str | os.PathLike[str] = ".") -> list[DeclaredObject]:
+    """Give the objects that a TOML text declares, with the passwords of their password files read.
+
+    Args:
+        text: a whole configuration file, or the output of `export_config`.
+        directory: from where relative paths count.
+
+    Raises:
+        InvalidRequestError: with the first fault (40017).
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise errors.error_for(errors.INVALID_CONFIGURATION, str(error)) from None
+    declared, faults = _declared_objects(table.get(_VPN_SECTION, {}), Path(directory))
+    if faults:
+        raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])
+    return read_passwords(declared)
+
+
+def read_passwords(declared: list[DeclaredObject]) -> list[DeclaredObject]:
+    """Give the objects with `password_file` replaced by the first line of that file.
+
+    Raises:
+        InvalidRequestError: a file cannot be read or is empty (40017).
+    """
+    resolved = []
+    for kind, vpn, name, attributes in declared:
+        given = dict(attributes)
+        path = given.pop("password_file", None)
+        if path is not None:
+            given["password"] = read_password_file(path)
+        resolved.append([kind, vpn, name, given])
+    return resolved
+
+
+def read_password_file(path: str | os.PathLike[str]) -> str:
+    """Give the first line of a password file.
+
+    Raises:
+        InvalidRequestError: it cannot be read or its first line is empty (40017).
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            password = file.readline().rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.error_for(errors.INVALID_CONFIGURATION, f"password file {path}: {error}") from None
+    if not password:
+        detail = f"password file {path}: its first line is empty"
+        raise errors.error_for(errors.INVALID_CONFIGURATION, detail)
+    return password
+
+
+def _read(path: Path) -> tuple[NodeConfig, list[str]]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return NodeConfig(), [str(error)]
+    directory = path.parent.absolute()
+    values: dict[str, Any] = {}
+    faults = []
+    for name, given in table.items():
+        if name == _VPN_SECTION:
+            values["objects"], found = _declared_objects(given, directory)
+        elif name in SECTIONS and isinstance(given, dict):
+            values[name], found = _section(name, given, directory)
+        else:
+            found = [f"{name}: there is no such section{_did_you_mean(name, [*SECTIONS, _VPN_SECTION])}"]
+        faults += found
+    return (NodeConfig() if faults else NodeConfig(**values)), faults
+
+
+def _section(name: str, given: dict[str, Any], directory: Path) -> tuple[Any, list[str]]:
+    """Give the struct of a section, or the faults of its keys."""
+    struct = SECTIONS[name]
+    types = get_type_hints(struct, include_extras=True)
+    known = list(struct.__struct_fields__)
+    values = {}
+    faults = []
+    for key, value in given.items():
+        if key not in known:
+            faults.append(f"{name}.{key}: there is no such key{_did_you_mean(key, known)}")
+            continue
+        try:
+            values[key] = msgspec.convert(value, types[key])
+        except msgspec.ValidationError as error:
+            faults.append(f"{name}.{key} = {value!r}: {error}")
+        if key.endswith("_file") and value and isinstance(value, str):
+            values[key] = str(directory / value)
+    return (None if faults else struct(**values)), faults
+
+
+def _declared_objects(table: Any, directory: Path) -> tuple[list[DeclaredObject], list[str]]:
+    declared: list[DeclaredObject] = []
+    faults: list[str] = []
+    if not isinstance(table, dict):
+        return [], ["vpn: write [vpn.NAME]"]
+    for vpn, content in table.items():
+        if not isinstance(content, dict):
+            faults.append(f"vpn.{vpn}: write [vpn.{vpn}]")
+            continue
+        inner = {kind: content[kind] for kind in objects.KINDS if kind in content}
+        own = {key: value for key, value in content.items() if key not in inner}
+        found = [["vpn", "", vpn, own]]
+        for kind, named in inner.items():
+            if isinstance(named, dict) and all(isinstance(given, dict) for given in named.values()):
+                found += [[kind, vpn, name, given] for name, given in named.items()]
+            else:
+                faults.append(f"vpn.{vpn}.{kind}: write [vpn.{vpn}.{kind}.NAME]")
+        for kind, owner, name, given in found:
+            try:
+                declared.append([kind, owner, name, _declared_attributes(kind, name, given, directory)])
+            except errors.AngariumError as error:
+                where = f"vpn.{vpn}" if kind == _VPN_SECTION else f"vpn.{vpn}.{kind}.{name}"
+                faults.append(f"{where}: {error.detail}")
+    order = list(objects.KINDS)
+    return sorted(declared, key=lambda entry: order.index(entry[0])), faults
+
+
+def _declared_attributes(kind: str, name: str, given: dict[str, Any], directory: Path) -> objects.Attributes:
+    objects.check_name(objects.kind_of(kind), name)
+    given = dict(given)
+    password_file = given.pop("password_file", None) if kind == "username" else None
+    attributes = objects.convert(kind, given)
+    password = attributes.get("password", "")
+    if password and not passwords.is_hash(password):
+        detail = "a password does not belong into this file: write password_file = PATH, or its scrypt hash"
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+    if password_file is not None:
+        if not isinstance(password_file, str) or password:
+            detail = "password_file is a path, and stands instead of password"
+            raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+        attributes["password_file"] = str(directory / password_file)
+    return attributes
+
+
+def _address_faults(key: str, url: str) -> list[str]:
+    match = _TCP.fullmatch(url)
+    if match is None and _IPC.fullmatch(url) is None:
+        return [f"{key}: {url!r} is no address: write tcp://HOST:PORT or ipc:///PATH"]
+    if match is not None and match["port"] != "*" and int(match["port"]) > _PORT_MAX:
+        return [f"{key}: {url!r} has no port: write 0 to {_PORT_MAX}"]
+    return []
+
+
+def _key_file_faults(key: str, path: str) -> list[str]:
+    if not path:
+        return []
+    try:
+        keys.read_secret(path)
+    except errors.AngariumError as error:
+        return [f"{key}: {error.detail}"]
+    return []
+
+
+def _admin_faults(admin: AdminSection) -> list[str]:
+    faults = []
+    for url in admin.listen:
+        faults += _address_faults("admin.listen", url)
+    if admin.listen and not (admin.curve_secret_key_file and admin.authorized_keys):
+        faults.append(
+            "admin.listen: the admin API can change everything, so it needs admin.curve_secret_key_file and "
+            "admin.authorized_keys with the public keys of its operators: 'angarium keys create' makes both"
+        )
+    faults += [
+        f"admin.authorized_keys: {key!r} is no public key of 40 characters (Z85)"
+        for key in admin.authorized_keys
+        if len(key) != keys.KEY_LENGTH
+    ]
+    return faults + _key_file_faults("admin.curve_secret_key_file", admin.curve_secret_key_file)
+
+
+def _sentence(kind: Any) -> str:
+    """Give the comment above a key: its sentence, and its range if it has one."""
+    schema = (kind.extra_json_schema or {}) if isinstance(kind, msgspec.inspect.Metadata) else {}
+    inner: Any = kind.type if isinstance(kind, msgspec.inspect.Metadata) else kind
+    low, high = getattr(inner, "ge", None), getattr(inner, "le", None)
+    span = f" [{low}..{high}]" if low is not None and high is not None else ""
+    return f"# {schema.get('description', '')}{span}"
+
+
+def _first_line(struct: type[msgspec.Struct]) -> str:
+    return (struct.__doc__ or "").strip().splitlines()[0]
+
+
+def _did_you_mean(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+
+
+_OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config export' prints those that exist.
+For instance:
+# [vpn.orders]
+# max_connection_count = 500
+# [vpn.orders.acl.readers]
+# client_connect_default = "allow"
+# subscribe_topic_exceptions = ["orders/>"]
+# [vpn.orders.username.alice]
+# password_file = "alice.password"
+# acl_profile = "readers"
+"""

@@ -1,0 +1,108 @@
+"""CURVE key files: the identity of a node, of an operator, of a client that wants encryption.
+
+`create_keys("node.key")` writes two files, each a comment and one line with a key (Z85, 40 characters):
+`node.key` holds the secret key, mode 0600; `node.key.pub` the public one, to be given to whoever connects.
+The public key follows from the secret one. A secret key is never printed or logged. Called by the command
+line, by the supervisor (at start, to refuse early) and by the controller; the router reads the secret file
+itself.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from angarium import errors
+
+#: What others must not be able to do with a secret key file.
+_OTHERS_MODE: Final = 0o077
+#: Characters of a key in Z85.
+KEY_LENGTH: Final = 40
+_PUBLIC_SUFFIX: Final = ".pub"
+_PUBLIC_COMMENT: Final = "# Angarium CURVE public key: give it to whoever connects."
+_SECRET_COMMENT: Final = "# Angarium CURVE secret key: keep it secret."  # noqa: S105 - a comment, no secret
+
+
+def create_keys(path: str | os.PathLike[str]) -> str:
+    """Write a new pair of keys to `path` and `path.pub` and give the public key (Z85).
+
+    Raises:
+        ConflictError: a file is there already; keys are never overwritten (40901).
+        InvalidRequestError: the place cannot be written (40018).
+    """
+    public_raw, secret_raw = zmq.curve_keypair()
+    public = public_raw.decode()
+    _write_new(Path(path), f"{_SECRET_COMMENT}\n{secret_raw.decode()}\n", 0o600)
+    _write_new(Path(f"{os.fspath(path)}{_PUBLIC_SUFFIX}"), f"{_PUBLIC_COMMENT}\n{public}\n", 0o644)
+    return public
+
+
+def read_public(path: str | os.PathLike[str]) -> str:
+    """Read a public key from either of the two files.
+
+    Raises:
+        InvalidRequestError: the file is missing or is no key file (40017).
+    """
+    place = Path(path)
+    comment, key = _load(place)
+    return key if comment == _PUBLIC_COMMENT else _public_of(place, key)
+
+
+def read_secret(path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Read (public, secret) from a secret key file.
+
+    Raises:
+        InvalidRequestError: missing, no secret in it, or readable by others (40017).
+    """
+    place = Path(path)
+    comment, secret = _load(place)
+    if comment == _PUBLIC_COMMENT:
+        raise _fault(place, "holds a public key: name the file without .pub")
+    mode = place.stat().st_mode & 0o777
+    if mode & _OTHERS_MODE:
+        raise _fault(place, f"has mode {mode:04o}, so others may read the secret key: 'chmod 600 {place}'")
+    return _public_of(place, secret), secret
+
+
+def _load(path: Path) -> tuple[str, str]:
+    """Give (the last comment above the key, the key)."""
+    comment = ""
+    try:
+        for line in path.read_text(encoding="ascii").splitlines():
+            if line.startswith("#"):
+                comment = line
+            elif len(line.strip()) == KEY_LENGTH:
+                return comment, line.strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise _fault(path, f"{error}; 'angarium keys create {path}' makes one") from None
+    raise _fault(
+        path, f"holds no line with a key of {KEY_LENGTH} characters; 'angarium keys create' makes one"
+    )
+
+
+def _public_of(path: Path, secret: str) -> str:
+    try:
+        return zmq.curve_public(secret.encode()).decode()
+    except (ValueError, zmq.ZMQError):
+        raise _fault(path, "its key is not in the Z85 alphabet") from None
+
+
+def _write_new(path: Path, text: str, mode: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        detail = f"{path} is there already, and a key is never overwritten: choose another path or remove it"
+        raise errors.error_for(errors.OBJECT_EXISTS, detail) from None
+    except OSError as error:
+        raise errors.error_for(errors.INVALID_ARGUMENT, f"{path}: {error.strerror}") from None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _fault(path: Path, what: str) -> errors.AngariumError:
+    return errors.error_for(errors.INVALID_CONFIGURATION, f"key file {path}: {what}")

@@ -1,0 +1,1 @@
+"""The front process of a node: sessions, order, choice and egress."""

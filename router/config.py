@@ -1,0 +1,173 @@
+"""The configuration of the router process, written once: every key with its default.
+
+Its range and a sentence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: The file in the runtime directory in which the supervisor leaves this configuration.
+FILE_NAME = "router.json"
+
+
+class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the router process is told at its start. Sizes are bytes, times milliseconds.
+
+    Unless the name says otherwise.
+    """
+
+    listen: Annotated[
+        list[str],
+        Meta(
+            description="Addresses for clients: tcp://HOST:PORT (port 0: chosen once and kept) or ipc://PATH."
+        ),
+    ] = msgspec.field(default_factory=lambda: ["tcp://127.0.0.1:0"])
+    curve_secret_key_file: Annotated[
+        str,
+        Meta(description="Key file made by 'angarium keys create'; with it every tcp address demands CURVE."),
+    ] = ""
+    workers: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=64,
+            description="Worker processes; 0: cores less one, 1 to 4. Kept from the first start on.",
+        ),
+    ] = 0
+    ingress_rounds: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=4096,
+            description="Batches that one client may have under way before the router has sent them on.",
+        ),
+    ] = 64
+    ingress_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=1 << 30,
+            description="Bytes that one client may have under way; one batch may overdraw it.",
+        ),
+    ] = 4 << 20
+    worker_window: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1024,
+            description="Batches that may be out at one worker; more wait in the router, in turn.",
+        ),
+    ] = 8
+    max_message_bytes: Annotated[
+        int, Meta(ge=1024, le=64 << 20, description="Largest message: payload and properties together.")
+    ] = 10_000_000
+    max_batch_rows: Annotated[int, Meta(ge=1, le=10_000, description="Most messages in one batch.")] = 10_000
+    max_batch_bytes: Annotated[
+        int,
+        Meta(
+            ge=65_536,
+            le=256 << 20,
+            description="Largest batch; also the largest frame that the socket accepts.",
+        ),
+    ] = 16 << 20
+    max_connections: Annotated[int, Meta(ge=1, le=200_000, description="Clients connected to this node.")] = (
+        10_000
+    )
+    connects_per_second: Annotated[
+        int,
+        Meta(
+            ge=1, le=100_000, description="Connects from one address that are served in a second, averaged."
+        ),
+    ] = 100
+    connect_burst: Annotated[
+        int, Meta(ge=1, le=100_000, description="Connects from one address that may come at once.")
+    ] = 500
+    control_frames_per_second: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=1_000_000,
+            description="Frames other than PUBLISH that one client may send in a second, averaged.",
+        ),
+    ] = 10_000
+    egress_memory_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            le=1 << 40,
+            description="Bytes queued for all slow clients; beyond it who holds most loses its oldest.",
+        ),
+    ] = 512 << 20
+    send_queue_frames: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=1_000_000,
+            description="Frames that may wait in the socket for one client (ZeroMQ high-water mark).",
+        ),
+    ] = 100_000
+    keepalive_ms: Annotated[
+        int,
+        Meta(
+            ge=100,
+            le=3_600_000,
+            description="Shortest keepalive interval a client may ask for; three missed end the session.",
+        ),
+    ] = 1000
+    resume_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=3_600_000,
+            description="How long after a disconnect a client may resume its name with its token.",
+        ),
+    ] = 60_000
+    shard_grace_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=60_000,
+            description="How long direct messages wait for a worker that died before they are lost.",
+        ),
+    ] = 250
+    eliding_topics_max: Annotated[
+        int,
+        Meta(ge=0, le=100_000_000, description="Topics tracked for eliding on this node, over all clients."),
+    ] = 2_000_000
+    short_way_topics_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10_000_000,
+            description="Topics whose matches the router remembers for small batches; 0: none.",
+        ),
+    ] = 20_000
+    password_checks_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=10_000,
+            description="Password checks that may wait; more are refused as too many connects.",
+        ),
+    ] = 200
+
+
+class RouterRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor writes for the router beside the configuration itself."""
+
+    node: str
+    config: RouterConfig
+    workers: int
+    token_key_hex: str
+
+
+def load(runtime: Path) -> RouterRuntime:
+    """Read what the supervisor wrote for the router."""
+    return msgspec.json.decode((runtime / FILE_NAME).read_bytes(), type=RouterRuntime)

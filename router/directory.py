@@ -1,0 +1,183 @@
+"""Who may do what: the router's view of the objects that operators created.
+
+The controller owns the objects and pushes them here with every attribute filled in; this module keeps them
+in a form in which a login or a subscription is judged with a few look-ups. It decides nothing about
+connections: `login` and `router` do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from angarium.access import AddressRules, TopicRules, substitute
+
+Attributes = dict[str, Any]
+
+#: The name of the Message VPN, username and profiles that exist from the first start.
+DEFAULT = "default"
+ALLOW = "allow"
+_VARIABLE = "$client-username"
+
+
+class Username:
+    """A client username of one Message VPN."""
+
+    __slots__ = ("attributes", "generation", "name")
+
+    def __init__(self, name: str, attributes: Attributes, generation: int) -> None:
+        self.name = name
+        self.attributes = attributes
+        #: Changes with every change of the object, and is never used again: a resume token names it.
+        self.generation = generation
+
+    @property
+    def enabled(self) -> bool:
+        """Tell whether clients may log in under this name."""
+        return bool(self.attributes["enabled"])
+
+    @property
+    def password(self) -> str:
+        """Give the stored hash, or nothing if none was set."""
+        return str(self.attributes.get("password", ""))
+
+    @property
+    def is_manager(self) -> bool:
+        """Tell whether its clients may act on the subscriptions of others (R59)."""
+        return bool(self.attributes["subscription_manager"])
+
+
+class AclProfile:
+    """An ACL profile: four lists, each a default action and its exceptions (facts section 7)."""
+
+    __slots__ = ("_attributes", "connect", "name", "share_names")
+
+    def __init__(self, name: str, attributes: Attributes) -> None:
+        self.name = name
+        self._attributes = attributes
+        self.connect = AddressRules(
+            attributes["client_connect_exceptions"],
+            default_allow=attributes["client_connect_default"] == ALLOW,
+        )
+        self.share_names = TopicRules(
+            attributes["subscribe_share_name_exceptions"],
+            default_allow=attributes["subscribe_share_name_default"] == ALLOW,
+        )
+
+    def publish_list(self, username: str) -> tuple[bool, tuple[str, ...]]:
+        """Give default action and exceptions for publishing, with the variables filled in for a username."""
+        return self._topic_list("publish_topic", username)
+
+    def subscribe_rules(self, username: str) -> TopicRules:
+        """Give the rules for the filters that a username may subscribe to."""
+        default, exceptions = self._topic_list("subscribe_topic", username)
+        return TopicRules(exceptions, default_allow=default)
+
+    def _topic_list(self, kind: str, username: str) -> tuple[bool, tuple[str, ...]]:
+        exceptions = [str(text) for text in self._attributes[f"{kind}_exceptions"]]
+        if any(_VARIABLE in text for text in exceptions):
+            exceptions = substitute(exceptions, username)
+        return self._attributes[f"{kind}_default"] == ALLOW, tuple(exceptions)
+
+
+class Vpn:
+    """A Message VPN: its objects, and what its clients use of its limits."""
+
+    __slots__ = (
+        "acls",
+        "attributes",
+        "clients",
+        "id",
+        "name",
+        "profiles",
+        "subscriptions",
+        "username_clients",
+        "usernames",
+    )
+
+    def __init__(self, vpn_id: int, name: str, attributes: Attributes) -> None:
+        #: Never reused while this router lives; workers know the Message VPN by it.
+        self.id = vpn_id
+        self.name = name
+        self.attributes = attributes
+        self.usernames: dict[str, Username] = {}
+        self.profiles: dict[str, Attributes] = {}
+        self.acls: dict[str, AclProfile] = {}
+        #: Client name -> session number of each connected client.
+        self.clients: dict[str, int] = {}
+        #: Username -> number of its connected clients; no zeros.
+        self.username_clients: dict[str, int] = {}
+        #: Subscriptions of all connected clients.
+        self.subscriptions = 0
+
+    @property
+    def enabled(self) -> bool:
+        """Tell whether clients may use this Message VPN."""
+        return bool(self.attributes["enabled"])
+
+
+class Directory:
+    """All objects, by Message VPN; `put` and `drop` say what they touched."""
+
+    def __init__(self) -> None:
+        self.vpns: dict[str, Vpn] = {}
+        #: False until the first snapshot came: nobody may log in before.
+        self.complete = False
+        self._next_vpn_id = 1
+        self._next_generation = 1
+
+    def object_keys(self) -> list[tuple[str, str, str]]:
+        """List (kind, VPN, name) of every object; a Message VPN itself after what is in it."""
+        found = []
+        for vpn in self.vpns.values():
+            found += [("username", vpn.name, name) for name in vpn.usernames]
+            found += [("profile", vpn.name, name) for name in vpn.profiles]
+            found += [("acl", vpn.name, name) for name in vpn.acls]
+            found.append(("vpn", "", vpn.name))
+        return found
+
+    def put(self, kind: str, vpn_name: str, name: str, attributes: Attributes) -> Vpn | None:
+        """Create or replace an object; gives the Message VPN it belongs to.
+
+        Objects of a Message VPN that is not there are kept out (the controller sends the VPN first).
+        """
+        if kind == "vpn":
+            return self._put_vpn(name, attributes)
+        vpn = self.vpns.get(vpn_name)
+        if vpn is None:
+            return None
+        if kind == "username":
+            vpn.usernames[name] = Username(name, attributes, self._generation())
+        elif kind == "profile":
+            vpn.profiles[name] = attributes
+        elif kind == "acl":
+            vpn.acls[name] = AclProfile(name, attributes)
+        return vpn
+
+    def drop(self, kind: str, vpn_name: str, name: str) -> Vpn | None:
+        """Remove an object; gives the Message VPN it belonged to."""
+        if kind == "vpn":
+            return self.vpns.pop(name, None)
+        vpn = self.vpns.get(vpn_name)
+        if vpn is not None:
+            tables: dict[str, dict[str, Any]] = {
+                "username": vpn.usernames,
+                "profile": vpn.profiles,
+                "acl": vpn.acls,
+            }
+            if kind in tables:
+                tables[kind].pop(name, None)
+        return vpn
+
+    def _put_vpn(self, name: str, attributes: Attributes) -> Vpn:
+        vpn = self.vpns.get(name)
+        if vpn is None:
+            vpn = Vpn(self._next_vpn_id, name, attributes)
+            self._next_vpn_id += 1
+            self.vpns[name] = vpn
+        vpn.attributes = attributes
+        return vpn
+
+    def _generation(self) -> int:
+        generation = self._next_generation
+        self._next_generation += 1
+        return generation

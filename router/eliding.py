@@ -1,0 +1,245 @@
+"""Eliding: a client that allows it gets the newest message of each topic at a pace.
+
+Not a queue of old ones (R32 to R52).
+
+Per session and topic: the first message goes at once; while the delay since the last one sent runs, the
+newest is held and older held ones are dropped and counted; when the delay is over the held one is sent.
+With delay 0 everything passes while the client keeps up, and the newest per topic is held while it is
+congested. Only rows that their publisher flagged take part, and never rows of a shared subscription (R25).
+
+Each tracked topic has exactly one entry in the heap of due times (delay > 0), so time costs O(log n) per
+message sent, not per message held.
+"""
+
+from __future__ import annotations
+
+import heapq
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from angarium import wire
+from router.egress import Delivery, Egress, Part
+
+if TYPE_CHECKING:
+    from router.effects import Outbox
+    from router.session import Session
+
+
+class Topic:
+    """One topic tracked for one session."""
+
+    __slots__ = ("held", "held_classes", "ready")
+
+    def __init__(self) -> None:
+        #: The newest packed row not sent yet, or None.
+        self.held: bytes | None = None
+        self.held_classes = 0
+        #: True when the delay is over and only congestion keeps `held` back.
+        self.ready = False
+
+
+class ElidingTable:
+    """The tracked topics of one session."""
+
+    __slots__ = ("delay_s", "event_raised", "peak", "ready", "topics", "topics_max")
+
+    def __init__(self, delay_ms: int, topics_max: int) -> None:
+        self.delay_s = delay_ms / 1000
+        self.topics_max = topics_max
+        #: In the order in which tracking began.
+        self.topics: dict[str, Topic] = {}
+        #: Topics whose `ready` is True, in the order in which they became it.
+        self.ready: dict[str, None] = {}
+        self.peak = 0
+        #: The event for reaching the maximum is raised once per client (R42).
+        self.event_raised = False
+
+    def __len__(self) -> int:
+        return len(self.topics)
+
+    def validate(self) -> None:
+        """Check the sentences above."""
+        assert len(self.topics) <= self.topics_max
+        assert list(self.ready) == [
+            t for t in self.ready if self.topics[t].ready and self.topics[t].held is not None
+        ]
+
+
+class Eliding:
+    """Holds and releases rows for all sessions that elide.
+
+    Owns the node-wide number of tracked topics (R40).
+    """
+
+    def __init__(self, egress: Egress, outbox: Outbox, topics_max: int) -> None:
+        self._egress = egress
+        self._outbox = outbox
+        self._topics_max = topics_max
+        #: Topics tracked for all sessions together.
+        self.tracked = 0
+        self.elided = 0
+        #: (due, tie breaker, session, topic).
+        self._due: list[tuple[float, int, Session, str]] = []
+        self._ties = 0
+
+    def offer(self, session: Session, delivery: Delivery, now: float) -> None:
+        """Send on what need not be held."""
+        if delivery.classes & wire.CLASS_ELIDING and not session.closed:
+            parts = [
+                piece
+                for part in delivery.parts
+                for piece in self._sift(session, part, delivery.unsorted, now)
+            ]
+            if not parts:
+                return
+            delivery = Delivery(parts, unsorted=delivery.unsorted and len(parts) == len(delivery.parts))
+        self._egress.offer(session, delivery, now)
+
+    def _sift(self, session: Session, part: Part, unsorted: bool, now: float) -> list[Part]:  # noqa: FBT001
+        if part.share is not None or not part.classes & wire.CLASS_ELIDING:
+            return [part]
+        rows = wire.unpack(part.batch)
+        if unsorted:
+            rows.sort(key=itemgetter(wire.ROW_INDEX))
+        kept: list[bytes] = []
+        for row in rows:
+            packed = wire.pack(row)
+            if not row[wire.ROW_FLAGS] & wire.FLAG_ELIDING or self._passes(session, row, packed, kept, now):
+                kept.append(packed)
+        return [Part(len(kept), wire.join_rows(kept), part.classes)] if kept else []
+
+    def _passes(
+        self, session: Session, row: list[object], packed: bytes, kept: list[bytes], now: float
+    ) -> bool:
+        """Tell whether an eligible row is sent now; a row that aged out to make room goes to `kept`."""
+        table = session.eliding
+        assert table is not None
+        topic = str(row[wire.ROW_TOPIC])
+        tracked = table.topics.get(topic)
+        congested = _is_congested(session)
+        if tracked is None:
+            if not table.delay_s and not congested:
+                return True
+            if not self._make_room(session, table, kept):
+                return True
+            tracked = self._track(table, topic)
+            if not congested:
+                self._schedule(session, topic, now + table.delay_s)
+                return True
+            tracked.ready = True
+            table.ready[topic] = None
+        if tracked.held is not None:
+            self.elided += 1
+            session.count("discard.message-elided")
+        tracked.held = packed
+        cos = (int(row[wire.ROW_FLAGS]) & wire.FLAG_COS) >> wire.COS_SHIFT  # type: ignore[call-overload]
+        tracked.held_classes = 1 << cos
+        return False
+
+    def _track(self, table: ElidingTable, topic: str) -> Topic:
+        tracked = table.topics[topic] = Topic()
+        self.tracked += 1
+        table.peak = max(table.peak, len(table.topics))
+        return tracked
+
+    def _make_room(self, session: Session, table: ElidingTable, kept: list[bytes]) -> bool:
+        """Age out the session's oldest topic if a limit is reached.
+
+        False if there is none to age out (R41).
+        """
+        if len(table.topics) < table.topics_max and self.tracked < self._topics_max:
+            return True
+        if not table.event_raised:
+            table.event_raised = True
+            self._outbox.event(
+                "CLIENT_CLIENT_MAX_ELIDING_TOPIC_COUNT",
+                f"client {session.client_name} reached its maximum of {table.topics_max} eliding topics",
+                severity="warning",
+                scope="client",
+                vpn=session.vpn.name,
+                client=session.client_name,
+            )
+        oldest = next(iter(table.topics), None)
+        if oldest is None:
+            return False
+        held = table.topics[oldest].held
+        self._forget_topic(table, oldest)
+        if held is not None:
+            kept.append(held)
+        return True
+
+    def _forget_topic(self, table: ElidingTable, topic: str) -> None:
+        del table.topics[topic]
+        table.ready.pop(topic, None)
+        self.tracked -= 1
+
+    def _schedule(self, session: Session, topic: str, due: float) -> None:
+        self._ties += 1
+        heapq.heappush(self._due, (due, self._ties, session, topic))
+
+    def next_due(self) -> float | None:
+        """Give the time at which `release` has something to do."""
+        return self._due[0][0] if self._due else None
+
+    def release(self, now: float) -> None:
+        """Send what was held long enough; topics without anything held are forgotten."""
+        batches: dict[Session, list[Topic]] = {}
+        while self._due and self._due[0][0] <= now:
+            _, _, session, topic = heapq.heappop(self._due)
+            table = session.eliding
+            tracked = table.topics.get(topic) if table is not None else None
+            if table is None or tracked is None or tracked.ready:
+                continue
+            if tracked.held is None:
+                self._forget_topic(table, topic)
+            elif _is_congested(session):
+                tracked.ready = True
+                table.ready[topic] = None
+            else:
+                batches.setdefault(session, []).append(tracked)
+                self._schedule(session, topic, now + table.delay_s)
+        for session, topics in batches.items():
+            self._send(session, topics, now)
+
+    def drained(self, session: Session, now: float) -> None:
+        """The client caught up: send what only its congestion kept back."""
+        table = session.eliding
+        if table is None or not table.ready or _is_congested(session):
+            return
+        topics = []
+        for topic in list(table.ready):
+            tracked = table.topics[topic]
+            topics.append(tracked)
+            tracked.ready = False
+            if table.delay_s:
+                self._schedule(session, topic, now + table.delay_s)
+            else:
+                self._forget_topic(table, topic)
+        table.ready.clear()
+        self._send(session, topics, now)
+
+    def _send(self, session: Session, topics: list[Topic], now: float) -> None:
+        rows = []
+        classes = 0
+        for tracked in topics:
+            assert tracked.held is not None
+            rows.append(tracked.held)
+            classes |= tracked.held_classes
+            tracked.held = None
+        part = Part(len(rows), wire.join_rows(rows), classes)
+        self._egress.offer(session, Delivery([part], unsorted=False), now)
+
+    def forget(self, session: Session) -> int:
+        """A session is over, or may not elide any more; gives how many held messages are dropped."""
+        table = session.eliding
+        if table is None:
+            return 0
+        self.tracked -= len(table.topics)
+        session.eliding = None
+        return sum(1 for tracked in table.topics.values() if tracked.held is not None)
+
+
+def _is_congested(session: Session) -> bool:
+    egress = session.egress
+    assert egress is not None
+    return egress.congested_at is not None or not session.has_credit()

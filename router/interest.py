@@ -1,0 +1,187 @@
+"""Filters and who subscribed to them: workers know filters, the router knows sessions.
+
+A filter is known to the workers by a number that is never reused. Workers answer with *sets* of filters; a
+set is resolved to sessions here when a round retires, and the answer is kept until a subscription that it
+depends on changes. So one more subscriber on a known filter changes nothing in any worker, and a message
+costs the same for one subscriber and for ten thousand.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from angarium import wire
+from angarium.topic import Filter as ParsedFilter
+from angarium.topic import slot_of
+
+if TYPE_CHECKING:
+    from router.session import Session
+
+FilterKey = tuple[int, str, int, str | None]
+
+
+class Filter:
+    """One distinct filter of one Message VPN, with its subscribers."""
+
+    __slots__ = ("changed", "id", "key", "members", "shard")
+
+    def __init__(self, filter_id: int, key: FilterKey, shard: int | None) -> None:
+        self.id = filter_id
+        #: (VPN number, pattern, kind, share name or None).
+        self.key = key
+        #: The worker that holds it, or None for a filter with wildcards, which every worker holds.
+        self.shard = shard
+        #: Session -> texts under which it subscribed (`a` and `#noexport/a` have one pattern); never empty
+        #: lists.
+        self.members: dict[Session, list[str]] = {}
+        #: The number of the newest change of `members`.
+        self.changed = 0
+
+    @property
+    def vpn_id(self) -> int:
+        """Give the number of its Message VPN."""
+        return self.key[0]
+
+    @property
+    def pattern(self) -> str:
+        """Give what topics are matched against."""
+        return self.key[1]
+
+    @property
+    def kind(self) -> int:
+        """Give KIND_PLAIN, KIND_DELIVER_ALWAYS or KIND_SHARED."""
+        return self.key[2]
+
+
+class FilterSet:
+    """A distinct set of filters that matched a topic, resolved to sessions on demand."""
+
+    __slots__ = ("filters", "references", "resolved_at", "round_robin", "sessions")
+
+    def __init__(self, filters: tuple[Filter, ...]) -> None:
+        self.filters = filters
+        #: Workers that use the set under some number of theirs.
+        self.references = 0
+        #: The change number at which `sessions` was right, or -1.
+        self.resolved_at = -1
+        self.sessions: dict[Session, None] = {}
+        #: The deliver-to-one counter of this candidate set (R74).
+        self.round_robin = 0
+
+
+EMPTY_SET: Final = FilterSet(())
+
+
+class Interest:
+    """The table of filters and sets of a router."""
+
+    def __init__(self) -> None:
+        self._next_id = 1
+        #: Counts the changes of any filter's members.
+        self.changes = 0
+        self.filters: dict[int, Filter] = {}
+        self._by_key: dict[FilterKey, Filter] = {}
+        self._sets: dict[tuple[int, ...], FilterSet] = {}
+
+    def __len__(self) -> int:
+        return len(self.filters)
+
+    def find(self, vpn_id: int, parsed: ParsedFilter, deliver_always: bool) -> Filter | None:  # noqa: FBT001 - part of the key
+        """Give the filter of a subscription if the workers know it."""
+        return self._by_key.get(_key(vpn_id, parsed, deliver_always))
+
+    def create(self, vpn_id: int, parsed: ParsedFilter, deliver_always: bool, table: bytes) -> Filter:  # noqa: FBT001
+        """Make the filter of a subscription; the caller tells the workers."""
+        key = _key(vpn_id, parsed, deliver_always)
+        shard = None if parsed.wildcard else table[slot_of(parsed.pattern)]
+        made = Filter(self._next_id, key, shard)
+        self._next_id += 1
+        self.filters[made.id] = made
+        self._by_key[key] = made
+        return made
+
+    def join(self, a_filter: Filter, session: Session, text: str) -> None:
+        """Add a subscriber; sets that hold the filter are resolved anew."""
+        a_filter.members.setdefault(session, []).append(text)
+        self._touch(a_filter)
+
+    def leave(self, a_filter: Filter, session: Session, text: str) -> bool:
+        """Remove a subscriber; true if that was the last one and the filter is gone."""
+        texts = a_filter.members[session]
+        texts.remove(text)
+        if not texts:
+            del a_filter.members[session]
+        self._touch(a_filter)
+        if a_filter.members:
+            return False
+        del self.filters[a_filter.id]
+        del self._by_key[a_filter.key]
+        return True
+
+    def _touch(self, a_filter: Filter) -> None:
+        self.changes += 1
+        a_filter.changed = self.changes
+
+    def rehome(self, table: bytes) -> None:
+        """Give every filter without wildcards its owner under a new slot table."""
+        for a_filter in self.filters.values():
+            if a_filter.shard is not None:
+                a_filter.shard = table[slot_of(a_filter.pattern)]
+
+    def use_set(self, filter_ids: list[int]) -> FilterSet:
+        """Give the set of the filters with these numbers to one worker.
+
+        Those that are gone meanwhile count as empty.
+        """
+        key = tuple(filter_ids)
+        found = self._sets.get(key)
+        if found is None:
+            found = FilterSet(tuple(self.filters[i] for i in key if i in self.filters))
+            self._sets[key] = found
+        found.references += 1
+        return found
+
+    def drop_set(self, filter_ids: tuple[int, ...]) -> None:
+        """One worker has retired its number for this set."""
+        found = self._sets[filter_ids]
+        found.references -= 1
+        if not found.references:
+            del self._sets[filter_ids]
+
+    def resolve(self, a_set: FilterSet) -> dict[Session, None]:
+        """Give the sessions subscribed to any filter of a set, each once, in a stable order."""
+        changes = self.changes
+        if a_set.resolved_at == changes:
+            return a_set.sessions
+        at = a_set.resolved_at
+        if at < 0 or any(a_filter.changed > at for a_filter in a_set.filters):
+            a_set.sessions = {session: None for a_filter in a_set.filters for session in a_filter.members}
+        a_set.resolved_at = changes
+        return a_set.sessions
+
+    def filters_of_shard(self, shard: int) -> list[Filter]:
+        """Give what a worker must know: its own exact filters and every filter with wildcards."""
+        return [f for f in self.filters.values() if f.shard is None or f.shard == shard]
+
+    def validate(self) -> None:
+        """Check that the tables agree."""
+        assert len(self.filters) == len(self._by_key)
+        for a_filter in self.filters.values():
+            assert self._by_key[a_filter.key] is a_filter
+            assert a_filter.members
+            assert all(a_filter.members.values())
+        for a_set in self._sets.values():
+            assert a_set.references > 0
+
+
+def filter_entry(a_filter: Filter) -> list[object]:
+    """Give a filter as FILTERS tells it to a worker."""
+    return [a_filter.id, a_filter.vpn_id, a_filter.pattern, a_filter.kind]
+
+
+def _key(vpn_id: int, parsed: ParsedFilter, deliver_always: bool) -> FilterKey:  # noqa: FBT001
+    if parsed.share is not None:
+        return (vpn_id, parsed.pattern, wire.KIND_SHARED, parsed.share)
+    if deliver_always or parsed.pattern == ">":  # `>` is always deliver-always (R84)
+        return (vpn_id, parsed.pattern, wire.KIND_DELIVER_ALWAYS, None)
+    return (vpn_id, parsed.pattern, wire.KIND_PLAIN, None)

@@ -1,0 +1,191 @@
+"""HELLO: who may connect, and under which name.
+
+The checks run in one order, from cheap to dear: shape and version, Message VPN, username, address, limits,
+and the password last, which a bounded pool compares off the loop (scrypt takes tens of milliseconds). A
+client that was here within the resume time presents the token of its WELCOME instead; the token is a MAC
+over (Message VPN, username and its generation, client name), so a changed username voids it, and it says
+nothing about any password.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from angarium.topic import check_topic
+
+if TYPE_CHECKING:
+    from router.config import RouterConfig
+    from router.directory import Directory, Username, Vpn
+
+MAX_CLIENT_NAME_BYTES = 160
+MAX_PASSWORD_CHARACTERS = 128
+_MAC_BYTES = 16
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The header of HELLO, checked."""
+
+    version: int
+    vpn: Annotated[str, Meta(max_length=32)] = "default"
+    username: Annotated[str, Meta(max_length=189)] = "default"
+    password: Annotated[str, Meta(max_length=MAX_PASSWORD_CHARACTERS)] | None = None
+    token: Annotated[bytes, Meta(max_length=1024)] | None = None
+    client_name: str = ""
+    sdk: Annotated[str, Meta(max_length=100)] = ""
+    keepalive_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 3000
+    local_priority: Annotated[int, Meta(ge=1, le=4)] = 1
+    network_priority: Annotated[int, Meta(ge=1, le=4)] = 1
+    no_local: bool = False
+    credit: tuple[Annotated[int, Meta(ge=0, le=1 << 62)], Annotated[int, Meta(ge=0, le=1 << 62)]] = (0, 0)
+
+
+class Ticket(NamedTuple):
+    """A login that passed every check but its password."""
+
+    routing_id: bytes
+    hello: Hello
+    vpn: Vpn
+    username: Username
+    address: str
+    resumed: bool
+
+
+def parse_hello(header: bytes) -> Hello:
+    """Check the shape of a HELLO.
+
+    Raises:
+        InvalidRequestError: 40001 wrong shape, 40003 another version, 40011 no possible client name.
+    """
+    try:
+        hello = msgspec.convert(wire.unpack_header(header), Hello)
+    except msgspec.ValidationError as error:
+        raise error_for(errors.MALFORMED_FRAME, f"HELLO: {error}") from None
+    if hello.version != wire.PROTOCOL_VERSION:
+        raise error_for(
+            errors.UNSUPPORTED_VERSION, f"{hello.version}, this node speaks {wire.PROTOCOL_VERSION}"
+        )
+    if hello.client_name:
+        try:
+            check_topic(hello.client_name)
+            if len(hello.client_name.encode()) > MAX_CLIENT_NAME_BYTES:
+                raise error_for(errors.INVALID_TOPIC)
+        except AngariumError:
+            raise error_for(errors.INVALID_CLIENT_NAME, repr(hello.client_name[:200])) from None
+    return hello
+
+
+class Doorkeeper:
+    """Judges logins against the directory; remembers who left and may resume."""
+
+    def __init__(self, directory: Directory, config: RouterConfig, token_key: bytes, now: float) -> None:
+        self._directory = directory
+        self._config = config
+        self._key = token_key
+        self._resume_s = config.resume_ms / 1000
+        self._started_at = now
+        #: (VPN, client name) -> when the session ended; only what may still resume.
+        self._left: dict[tuple[str, str], float] = {}
+        #: Sessions on this node.
+        self.connected = 0
+
+    def check(self, routing_id: bytes, hello: Hello, address: str, now: float) -> tuple[Ticket, str | None]:
+        """Judge all but the password.
+
+        Gives the ticket and the stored hash to compare, or None if that is not needed.
+
+        Raises:
+            AngariumError: why this client may not connect.
+        """
+        if not self._directory.complete:
+            raise error_for(errors.SHUTTING_DOWN, "the node has not loaded its configuration yet")
+        vpn = self._directory.vpns.get(hello.vpn)
+        if vpn is None:
+            raise error_for(errors.VPN_NOT_ALLOWED, hello.vpn)
+        if not vpn.enabled:
+            raise error_for(errors.VPN_UNAVAILABLE, hello.vpn)
+        username = vpn.usernames.get(hello.username)
+        if username is None:
+            raise error_for(errors.UNAUTHORIZED)
+        resumed = hello.token is not None and self._token_holds(hello, vpn, username, now)
+        if not username.enabled:
+            raise error_for(errors.USERNAME_SHUTDOWN, hello.username)
+        self._check_address(vpn, username, address)
+        self._check_limits(vpn, username)
+        ticket = Ticket(routing_id, hello, vpn, username, address, resumed)
+        if resumed or not username.password:
+            if not username.password and not _is_local(address):
+                raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
+            return ticket, None
+        if hello.password is None:
+            raise error_for(errors.UNAUTHORIZED)
+        return ticket, username.password
+
+    def _check_address(self, vpn: Vpn, username: Username, address: str) -> None:
+        acl = vpn.acls.get(str(username.attributes["acl_profile"]))
+        if acl is None or str(username.attributes["client_profile"]) not in vpn.profiles:
+            raise error_for(errors.CLIENT_CONNECT_DENIED, "the username names a profile that does not exist")
+        if address and not acl.connect.allows(address):
+            raise error_for(errors.CLIENT_CONNECT_DENIED, address)
+
+    def _check_limits(self, vpn: Vpn, username: Username) -> None:
+        if self.connected >= self._config.max_connections:
+            raise error_for(errors.TOO_MANY_CLIENTS, f"the node serves {self._config.max_connections}")
+        vpn_limit = int(vpn.attributes["max_connection_count"])
+        if len(vpn.clients) >= vpn_limit:
+            raise error_for(errors.TOO_MANY_CLIENTS, f"Message VPN {vpn.name} serves {vpn_limit}")
+        profile = vpn.profiles[str(username.attributes["client_profile"])]
+        limit = int(profile["max_connection_count_per_client_username"])
+        if vpn.username_clients.get(username.name, 0) >= limit:
+            raise error_for(errors.TOO_MANY_CONNECTIONS, f"{username.name} may connect {limit} times")
+
+    def left(self, vpn: str, client_name: str, now: float) -> None:
+        """A session ended: it may resume for a while."""
+        self._left[(vpn, client_name)] = now
+        while self._left:  # in the order of leaving, so the first ones are the oldest
+            oldest = next(iter(self._left))
+            if now - self._left[oldest] <= self._resume_s and len(self._left) <= self._config.max_connections:
+                break
+            del self._left[oldest]
+
+    def token(self, ticket: Ticket, client_name: str) -> bytes:
+        """Make the resume token of a session."""
+        body = wire.pack(
+            [ticket.vpn.name, ticket.username.name, client_name, self._fingerprint(ticket.username)]
+        )
+        return hmac.digest(self._key, body, "sha256")[:_MAC_BYTES] + body
+
+    def _token_holds(self, hello: Hello, vpn: Vpn, username: Username, now: float) -> bool:
+        token = hello.token or b""
+        mac, body = token[:_MAC_BYTES], token[_MAC_BYTES:]
+        if not hmac.compare_digest(mac, hmac.digest(self._key, body, "sha256")[:_MAC_BYTES]):
+            return False
+        claims: list[Any] = wire.unpack(body)
+        if claims != [vpn.name, username.name, hello.client_name, self._fingerprint(username)]:
+            return False
+        # Connected still (the loss was not noticed yet), or gone for less than the resume time; a new router
+        # knows nobody and gives everybody that time from its own start.
+        left_at = (
+            now
+            if hello.client_name in vpn.clients
+            else self._left.get((vpn.name, hello.client_name), self._started_at)
+        )
+        return now - left_at <= self._resume_s
+
+    def _fingerprint(self, username: Username) -> str:
+        """Tell one state of a username from every other one.
+
+        Over router restarts and without telling the password.
+        """
+        state = wire.pack([username.name, username.password, username.enabled])
+        return hmac.new(self._key, state, hashlib.sha256).hexdigest()[:16]
+
+
+def _is_local(address: str) -> bool:
+    return address in ("", "::1") or address.startswith("127.")

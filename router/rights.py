@@ -1,0 +1,101 @@
+"""What a session may do, taken from its client profile and ACL profile.
+
+And renewed when an operator changes them.
+
+Publish rules are checked by the workers, which know them by a number; the same list of rules has one number
+however many clients publish under it. Everything else is checked here and in `subscriptions`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from router.egress import EgressQueue
+from router.eliding import ElidingTable
+
+if TYPE_CHECKING:
+    from router.eliding import Eliding
+    from router.session import Session
+    from router.shards import Shards
+
+RulesKey = tuple[bool, tuple[str, ...]]
+_CLASSES = (1, 2, 3)
+
+
+class Rights:
+    """Gives sessions their rights and keeps the numbers of publish rules."""
+
+    def __init__(self, shards: Shards, eliding: Eliding) -> None:
+        self._shards = shards
+        self._eliding = eliding
+        self._next_id = 1
+        #: Rules -> [number, sessions that publish under them]; never zero sessions.
+        self._numbers: dict[RulesKey, list[int]] = {}
+
+    def grant(self, session: Session) -> bool:
+        """Give a session what its profiles say now; false if they are not there any more."""
+        vpn = session.vpn
+        username = vpn.usernames.get(session.username)
+        if username is None:
+            return False
+        acl = vpn.acls.get(str(username.attributes["acl_profile"]))
+        profile_name = str(username.attributes["client_profile"])
+        profile = vpn.profiles.get(profile_name)
+        if acl is None or profile is None:
+            return False
+        session.profile_name = profile_name
+        session.shared_allowed = bool(profile["allow_shared_subscriptions"])
+        session.subscriptions_max = int(profile["max_subscription_count"])
+        session.subscribe_rules = acl.subscribe_rules(username.name)
+        session.share_rules = acl.share_names
+        self._set_queues(session, profile)
+        self._set_eliding(session, profile)
+        number = self._take(acl.publish_list(username.name))
+        self.revoke(session)
+        session.publish_rules_id = number
+        return True
+
+    def revoke(self, session: Session) -> None:
+        """A session does not publish under its rules any more."""
+        number = session.publish_rules_id
+        session.publish_rules_id = 0
+        if not number:
+            return
+        key = self._shards.rules[number]
+        entry = self._numbers[key]
+        entry[1] -= 1
+        if not entry[1]:
+            del self._numbers[key]
+            self._shards.drop_rules(number)
+
+    def _take(self, key: RulesKey) -> int:
+        if key == (True, ()):
+            return 0  # everything is allowed
+        entry = self._numbers.get(key)
+        if entry is None:
+            entry = self._numbers[key] = [self._next_id, 0]
+            self._next_id += 1
+            self._shards.put_rules(entry[0], *key)
+        entry[1] += 1
+        return entry[0]
+
+    def _set_queues(self, session: Session, profile: dict[str, object]) -> None:
+        depths = [int(str(profile[f"queue_direct_{n}_max_depth"])) for n in _CLASSES]
+        bursts = [int(str(profile[f"queue_direct_{n}_min_msg_burst"])) for n in _CLASSES]
+        fresh = EgressQueue(depths, bursts)
+        if session.egress is None:
+            session.egress = fresh
+            return
+        for old, new in zip(session.egress.queues, fresh.queues, strict=True):
+            old.bytes_max, old.burst = new.bytes_max, new.burst  # in force from the next message on
+
+    def _set_eliding(self, session: Session, profile: dict[str, object]) -> None:
+        if not profile["eliding"]:
+            self._eliding.forget(session)
+            return
+        delay_ms, topics_max = int(str(profile["eliding_delay_ms"])), int(str(profile["eliding_max_topics"]))
+        table = session.eliding
+        if table is None:
+            session.eliding = ElidingTable(delay_ms, topics_max)
+        else:
+            table.delay_s, table.topics_max = delay_ms / 1000, topics_max

@@ -1,0 +1,77 @@
+"""Changing the number of workers while clients go on: hold, let what is out retire, deal the slots anew.
+
+Go on.
+
+Nothing is lost: rounds that were held are cut for the new table. Clients learn the table last; a batch that
+was cut by the old one is cut again by the router.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from angarium import slots, wire
+from router.effects import Outbox, SendClient
+from router.publishing import recut
+from router.shards import ShardState
+
+if TYPE_CHECKING:
+    from router.interest import Interest
+    from router.rounds import Rounds
+    from router.sessions import SessionTable
+    from router.shards import Shards
+
+
+class Scaling:
+    """One change of the number of workers at a time; a newer wish replaces one that waits."""
+
+    def __init__(
+        self, shards: Shards, rounds: Rounds, interest: Interest, sessions: SessionTable, outbox: Outbox
+    ) -> None:
+        self._shards = shards
+        self._rounds = rounds
+        self._interest = interest
+        self._sessions = sessions
+        self._outbox = outbox
+        #: The number that is wanted while rounds that are out retire, else None.
+        self._wanted: int | None = None
+
+    def begin(self, workers: int, now: float) -> None:
+        """Change to so many workers; the supervisor sees to the processes."""
+        self._wanted = workers
+        self._rounds.held = True
+        self.step(now)
+
+    def step(self, now: float) -> None:
+        """Go on with a change, if there is one, as far as the workers are."""
+        if not self._rounds.held:
+            return
+        if self._wanted is not None:
+            if any(shard.outstanding for shard in self._shards.shards):
+                return
+            self._deal(self._wanted)
+            self._wanted = None
+        if self._shards.all_ready:
+            self._finish(now)
+
+    def _deal(self, workers: int) -> None:
+        shards = self._shards
+        parked = [session for shard in shards.shards for session in shard.waiting.take_all()]
+        self._rounds.hold_sessions(parked)
+        table = slots.slot_table(workers)
+        shards.resize(workers, table)
+        self._interest.rehome(table)
+        for shard in shards.shards:
+            if shard.state is not ShardState.DOWN:
+                shards.start(shard, shard.incarnation)
+
+    def _finish(self, now: float) -> None:
+        shards = self._shards
+        frames = [wire.TABLE, wire.pack([shards.epoch, shards.table])]
+        for session in self._sessions:
+            self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+        for session in self._rounds.held_sessions:
+            for a_round in session.pending:
+                a_round.parts = recut(a_round.parts, shards)
+                a_round.waiting = len(a_round.parts)
+        self._rounds.resume(now)

@@ -1,0 +1,325 @@
+"""The router's shell: sockets, clock, threads; it decides nothing.
+
+Sockets: one ROUTER for clients (all listen addresses), one ROUTER for workers, the ZAP handler, the monitor
+of the client socket, and a pair that brings password verdicts back from their threads. Each event goes to
+`Router`, then its effects are carried out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import hmac
+import logging
+import os
+import random
+import sys
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from angarium import errors, wire
+from angarium.errors import error_for
+from angarium.process import Process
+from router.config import load
+from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
+from router.router import Router
+from router.zap import ZapHandler
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_log = logging.getLogger("router")
+
+#: Frames taken from one socket before the others get their turn.
+DRAIN_MAX = 200
+#: Threads that compare passwords: scrypt keeps a core busy for tens of milliseconds, so one leaves the
+#: others to messages.
+PASSWORD_THREADS = 1
+#: At most one look at everybody in this time, however many connections close.
+PROBE_INTERVAL_S = 0.25
+
+
+class RouterServer:
+    """One router process."""
+
+    def __init__(self, process: Process) -> None:
+        runtime = load(process.runtime_dir)
+        self._process = process
+        self._config = runtime.config
+        now = time.monotonic()
+        self._router = Router(
+            runtime.config,
+            node=runtime.node,
+            workers=runtime.workers,
+            incarnation=process.incarnation,
+            token_key=bytes.fromhex(runtime.token_key_hex),
+            rng=random.Random(os.urandom(16)),  # noqa: S311 - choices among members; tokens have a MAC
+            now=now,
+        )
+        self._pool = ThreadPoolExecutor(PASSWORD_THREADS, "password")
+        #: Verdicts of the pool: (ticket, correct). A deque is safe between threads.
+        self._verdicts: deque[tuple[int, bool]] = deque()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._probe_at: float | None = None
+        self._urls: list[str] = []
+        self._ready = False
+        context = process.context
+        self._workers = self._make_worker_socket(context)
+        self._zap = ZapHandler(context, self._config)
+        self._clients = self._make_client_socket(context)
+        self._monitor = self._clients.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        process.add(self._workers, self._read_workers)
+        process.add(self._clients, self._read_clients)
+        process.add(self._zap.socket, self._zap.serve)
+        process.add(self._monitor, self._read_monitor)
+        process.add(self._wake_read, self._read_verdicts)
+        process.on_request(self._request)
+        process.on_table(self._table)
+
+    def _make_worker_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+        """Inside the node there is no high-water mark: windows bound what is under way.
+
+        And a full ROUTER would drop silently.
+        """
+        socket = context.socket(zmq.ROUTER)
+        _seed_routing_ids()
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind(f"ipc://{self._process.runtime_dir}/workers")
+        return socket
+
+    def _make_client_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
+        _seed_routing_ids()
+        socket = context.socket(zmq.ROUTER)
+        config = self._config
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.RCVHWM, 0)  # ingress credit bounds it
+        socket.setsockopt(zmq.SNDHWM, config.send_queue_frames)
+        socket.setsockopt(zmq.MAXMSGSIZE, config.max_batch_bytes + 1024)
+        socket.setsockopt(zmq.LINGER, 500)
+        socket.setsockopt(zmq.BACKLOG, 1024)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+        socket.setsockopt(zmq.IPV6, 1)
+        socket.setsockopt_string(zmq.ZAP_DOMAIN, "angarium")
+        self._zap.secure(socket)
+        for url in config.listen:
+            socket.bind(url)
+            self._urls.append(socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        return socket
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def _read_clients(self) -> None:
+        clients, handle = self._clients, self._router.client_frames
+        for _ in range(DRAIN_MAX):
+            try:
+                routing_id = clients.recv(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                break
+            frames = clients.recv_multipart()
+            address = _peer_address(routing_id) if frames[0] == wire.HELLO else ""
+            handle(routing_id.bytes, frames, time.monotonic(), address)
+        self._carry_out()
+
+    def _read_workers(self) -> None:
+        receive = self._workers.recv_multipart
+        handle = self._router.worker_frames
+        for _ in range(DRAIN_MAX):
+            try:
+                frames = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            handle(frames[0], frames[1:], time.monotonic())
+        self._carry_out()
+
+    def _read_monitor(self) -> None:
+        try:
+            while True:
+                self._monitor.recv_multipart(zmq.NOBLOCK)
+                if self._probe_at is None:
+                    self._probe_at = time.monotonic() + PROBE_INTERVAL_S
+        except zmq.Again:
+            return
+
+    def _read_verdicts(self) -> None:
+        os.read(self._wake_read, 4096)
+        while self._verdicts:
+            ticket, correct = self._verdicts.popleft()
+            self._router.password_verified(ticket, time.monotonic(), correct=correct)
+        self._carry_out()
+
+    # -- effects ---------------------------------------------------------------------------------------------
+
+    def _carry_out(self) -> None:
+        """Carry out effects until none are left: a failed send is an event with effects of its own."""
+        router = self._router
+        while effects := router.take_effects():
+            for effect in effects:
+                kind = type(effect)
+                if kind is SendClient:
+                    self._send_client(effect)  # type: ignore[arg-type]
+                elif kind is SendWorker:
+                    self._send_worker(effect)  # type: ignore[arg-type]
+                elif kind is VerifyPassword:
+                    self._pool.submit(self._verify, effect)  # type: ignore[arg-type]
+                elif kind is EmitEvent:
+                    self._process.emit_event(effect.event)  # type: ignore[union-attr]
+                else:
+                    raise AssertionError(effect)
+
+    def _send_client(self, effect: SendClient) -> None:
+        routing_id, frames, rows = effect
+        try:
+            self._clients.send_multipart([routing_id, *frames], zmq.NOBLOCK)
+        except zmq.Again:
+            self._router.unreachable(routing_id, rows, time.monotonic(), blocked=True)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._router.unreachable(routing_id, rows, time.monotonic(), blocked=False)
+
+    def _send_worker(self, effect: SendWorker) -> None:
+        index, incarnation, frames = effect
+        try:
+            self._workers.send_multipart([b"w%d.%d" % (index, incarnation), *frames], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            self._router.worker_lost(index, incarnation, time.monotonic())
+
+    def _verify(self, effect: VerifyPassword) -> None:
+        """Compare a password in a thread of the pool."""
+        correct = False
+        try:
+            correct = password_matches(effect.password, effect.stored)
+        finally:
+            self._verdicts.append((effect.ticket, correct))
+            os.write(self._wake_write, b"v")
+
+    # -- the supervisor and the controller -------------------------------------------------------------------
+
+    def _table(self, rows: list[list[Any]]) -> None:
+        now = time.monotonic()
+        for role, index, incarnation, state, _ in rows:
+            if role == "worker" and state not in ("ready", "starting"):
+                self._router.worker_lost(index, incarnation, now)
+        self._carry_out()
+
+    def _request(self, operation: str, arguments: Any) -> Any:
+        router, now = self._router, time.monotonic()
+        try:
+            match operation:
+                case "config_snapshot":
+                    return router.operators.configure(arguments, now)
+                case "config_set":
+                    return router.operators.put_object(*arguments, now)  # type: ignore[call-arg]
+                case "config_delete":
+                    return router.operators.drop_object(*arguments, now)  # type: ignore[call-arg]
+                case "stats":
+                    return router.stats()
+                case "clients":
+                    return router.operators.clients(arguments.get("vpn"), now)
+                case "client":
+                    return router.operators.client(arguments["vpn"], arguments["name"], now)
+                case "disconnect":
+                    return router.operators.disconnect(arguments["vpn"], arguments["name"], now)
+                case "subscriptions":
+                    return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
+                case "scale":
+                    return router.scaling.begin(int(arguments["workers"]), now)
+                case _:
+                    raise error_for(errors.UNKNOWN_OPERATION, operation)
+        finally:
+            self._carry_out()
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> float:
+        """Let time pass; gives the seconds until the next call is wanted."""
+        if self._probe_at is not None and now >= self._probe_at:
+            self._probe_at = None
+            self._router.connection_closed()
+        wake = self._router.tick(now)
+        self._carry_out()
+        if not self._ready and self._router.shards.all_ready and self._router.directory.complete:
+            self._ready = True
+            self._process.ready({"urls": self._urls})
+        if not self._ready:
+            wake = now + 0.02
+        if self._probe_at is not None:
+            wake = min(wake, self._probe_at)
+        return max(0.0, wake - now)
+
+    def drained(self) -> bool:
+        """Asked while stopping: true when every session was closed."""
+        done = self._router.drain(time.monotonic())
+        self._carry_out()
+        return done
+
+    def close(self) -> None:
+        """Free what the process does not own."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._clients.disable_monitor()
+        for socket in (self._monitor, self._clients, self._workers, self._zap.socket):
+            self._process.remove(socket)
+            socket.close()
+        self._process.remove(self._wake_read)
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+
+def password_matches(password: str, stored: str) -> bool:
+    """Compare a password with `scrypt$n$r$p$salt$hash`."""
+    try:
+        _, n, r, p, salt, expected = stored.split("$")
+        wanted = bytes.fromhex(expected)
+        made = hashlib.scrypt(
+            password.encode(),
+            salt=bytes.fromhex(salt),
+            n=int(n),
+            r=int(r),
+            p=int(p),
+            dklen=len(wanted),
+            maxmem=256 << 20,
+        )
+    except ValueError:
+        _log.exception("a stored password hash is unusable")
+        return False
+    return hmac.compare_digest(made, wanted)
+
+
+def _peer_address(frame: zmq.Frame) -> str:
+    try:
+        return str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        return ""
+
+
+def _seed_routing_ids() -> None:
+    """Make automatic routing ids unpredictable: libzmq numbers them from rand().
+
+    And who can announce the next one
+    would abort the process. To be called with a context that has a socket already, before the socket it is
+    for.
+    """
+    if sys.platform != "win32":
+        ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a router process until it is told to stop."""
+    process = Process.from_command_line("router", arguments)
+    try:
+        server = RouterServer(process)
+        process.run(server.tick, server.drained)
+        server.close()
+    finally:
+        process.close()

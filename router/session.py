@@ -1,0 +1,202 @@
+"""One connected client as the router sees it: who it is, what it may do.
+
+And its credit in both directions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from angarium.access import TopicRules
+    from router.directory import Vpn
+    from router.egress import EgressQueue
+    from router.eliding import ElidingTable
+    from router.interest import Filter
+    from router.rounds import Round
+
+#: A work unit of the client profile's queue depths, in bytes (facts section 4).
+WORK_UNIT_BYTES = 2048
+
+
+class Subscription(NamedTuple):
+    """One subscription of one session."""
+
+    text: str
+    deliver_always: bool
+    filter: Filter
+    noexport: bool
+    #: The client name of the subscription manager that added it, or empty for the client itself.
+    origin: str
+
+
+class TokenBucket:
+    """Allows so many actions a second on average, and a burst; time is a parameter."""
+
+    __slots__ = ("burst", "level", "rate", "stamp")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        #: Between 0 and `burst` after each call.
+        self.level = burst
+        self.stamp = now
+
+    def take(self, now: float) -> bool:
+        """Tell whether one more action is allowed now, and count it."""
+        self.level = min(self.burst, self.level + (now - self.stamp) * self.rate)
+        self.stamp = now
+        if self.level < 1:
+            return False
+        self.level -= 1
+        return True
+
+
+class Session:
+    """The state of one connected client.
+
+    Sessions compare by identity and are numbered in the order of their login, so that everything that walks
+    over them does it in the same order in every run.
+    """
+
+    __slots__ = (
+        "address",
+        "bucket",
+        "client_name",
+        "closed",
+        "closing",
+        "connected_at",
+        "counters",
+        "egress",
+        "eliding",
+        "granted_bytes",
+        "granted_messages",
+        "inbox",
+        "keepalive_s",
+        "last_heard",
+        "local_priority",
+        "network_priority",
+        "no_local",
+        "number",
+        "open_rounds",
+        "parked",
+        "pending",
+        "profile_name",
+        "publish_rules_id",
+        "retired_round",
+        "retired_told",
+        "round_number",
+        "routing_id",
+        "sdk",
+        "sent_bytes",
+        "sent_messages",
+        "share_rules",
+        "shared_allowed",
+        "subscribe_rules",
+        "subscriptions",
+        "subscriptions_max",
+        "unretired_bytes",
+        "username",
+        "vpn",
+    )  # fmt: skip
+
+    def __init__(
+        self, number: int, routing_id: bytes, vpn: Vpn, username: str, client_name: str, now: float
+    ) -> None:
+        self.number = number
+        self.routing_id = routing_id
+        self.vpn = vpn
+        self.username = username
+        self.client_name = client_name
+        self.profile_name = ""
+        self.address = ""
+        self.sdk = ""
+        self.inbox = ""
+        self.connected_at = now
+        self.last_heard = now
+        self.keepalive_s = 3.0
+        self.local_priority = 1
+        self.network_priority = 1
+        self.no_local = False
+        #: True from the moment in which nothing may be sent to it any more.
+        self.closed = False
+        #: True after BYE: it closes when its rounds have retired and its queues are empty or without credit.
+        self.closing = False
+        self.bucket: TokenBucket | None = None
+
+        # Rights, copied from the client profile and the ACL profile and renewed when those change.
+        self.shared_allowed = False
+        self.subscriptions_max = 0
+        self.publish_rules_id = 0
+        self.subscribe_rules: TopicRules | None = None
+        self.share_rules: TopicRules | None = None
+
+        #: (text, deliver_always) -> subscription, in the order in which they were added.
+        self.subscriptions: dict[tuple[str, bool], Subscription] = {}
+
+        # Ingress: rounds are numbered from 1 without gaps.
+        self.round_number = 0
+        self.retired_round = 0
+        self.retired_told = 0
+        self.unretired_bytes = 0
+        #: Accepted and not retired, in order of their numbers; the first ones may be at workers.
+        self.open_rounds: deque[Round] = deque()
+        #: The tail of open_rounds that has not been handed to workers.
+        self.pending: deque[Round] = deque()
+        #: True while it stands in the waiting line of exactly one shard.
+        self.parked = False
+
+        # Egress: totals since login; credit is granted - sent.
+        self.granted_messages = 0
+        self.granted_bytes = 0
+        self.sent_messages = 0
+        self.sent_bytes = 0
+        self.egress: EgressQueue | None = None
+        self.eliding: ElidingTable | None = None
+
+        #: Totals for the operators, by name.
+        self.counters: dict[str, int] = {}
+
+    def has_credit(self) -> bool:
+        """Tell whether one more frame may be sent; the frame itself may overdraw."""
+        return self.sent_messages < self.granted_messages and self.sent_bytes < self.granted_bytes
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to one of the session's own counters."""
+        self.counters[name] = self.counters.get(name, 0) + amount
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """Give what `angarium client list` shows of it."""
+        egress = self.egress
+        return {
+            "name": self.client_name,
+            "address": self.address,
+            "vpn": self.vpn.name,
+            "username": self.username,
+            "profile": self.profile_name,
+            "sdk": self.sdk,
+            "uptime_s": round(now - self.connected_at, 3),
+            "subscriptions": len(self.subscriptions),
+            "eliding": self.eliding is not None,
+            "eliding_topics": len(self.eliding) if self.eliding is not None else 0,
+            "slow": egress is not None and egress.is_slow(now),
+            "queued_messages": egress.messages if egress is not None else 0,
+            "queued_bytes": egress.bytes if egress is not None else 0,
+            "local_priority": self.local_priority,
+            "network_priority": self.network_priority,
+            "no_local": self.no_local,
+            "discards": {name: value for name, value in self.counters.items() if name.startswith("discard.")},
+            "counters": dict(self.counters),
+        }
+
+    def validate(self) -> None:
+        """Check the sentences above."""
+        assert 0 <= self.retired_told <= self.retired_round <= self.round_number
+        assert len(self.open_rounds) == self.round_number - self.retired_round
+        assert self.unretired_bytes == sum(a_round.bytes for a_round in self.open_rounds)
+        assert len(self.pending) <= len(self.open_rounds)
+        if self.egress is not None:
+            self.egress.validate()
+        if self.eliding is not None:
+            self.eliding.validate()

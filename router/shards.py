@@ -1,0 +1,270 @@
+"""The router's side of its workers: what each one knows, what is out at it, and who waits for it.
+
+A worker that comes (or comes again) gets START, all filters that it must hold and all rules; it is ready
+when it has confirmed them. Its identity and every frame carry an incarnation, so that nothing of a dead
+predecessor is taken for an answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from angarium import wire
+from router.effects import Outbox, SendWorker
+from router.interest import FilterSet, Interest, filter_entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.rounds import Round
+    from router.session import Session
+
+#: Filters in one FILTERS frame of a replay: about half a megabyte.
+REPLAY_CHUNK = 5_000
+
+
+class ShardState(Enum):
+    """What a worker can do for us."""
+
+    DOWN = "down"
+    SYNCING = "syncing"
+    READY = "ready"
+
+
+class FairQueue:
+    """Sessions that wait for a worker; Message VPNs take turns, and sessions inside a VPN."""
+
+    def __init__(self) -> None:
+        #: VPN number -> its waiting sessions; no empty ones.
+        self._lines: dict[int, deque[Session]] = {}
+        self._turns: deque[int] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._turns)
+
+    def push(self, session: Session) -> None:
+        """Put a session at the end of its VPN's line."""
+        line = self._lines.get(session.vpn.id)
+        if line is None:
+            line = self._lines[session.vpn.id] = deque()
+            self._turns.append(session.vpn.id)
+        line.append(session)
+
+    def pop(self) -> Session:
+        """Take the session whose turn it is."""
+        vpn_id = self._turns.popleft()
+        line = self._lines[vpn_id]
+        session = line.popleft()
+        if line:
+            self._turns.append(vpn_id)
+        else:
+            del self._lines[vpn_id]
+        return session
+
+    def take_all(self) -> list[Session]:
+        """Empty the lines."""
+        taken = []
+        while self:
+            taken.append(self.pop())
+        return taken
+
+
+class Shard:
+    """One worker as the router knows it."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        #: The newest incarnation that announced itself; 0 before the first.
+        self.incarnation = 0
+        self.state = ShardState.DOWN
+        #: When it was found dead; rows for it wait from then for the grace time only.
+        self.died_at = float("-inf")
+        #: True once the grace time after a death is over and it is not back: rows for it are lost at once.
+        self.given_up = False
+        #: Reference -> (round, part) of each frame that is out.
+        self.outstanding: dict[int, tuple[Round, int]] = {}
+        self.waiting = FairQueue()
+        #: Its set numbers -> (filter numbers, set).
+        self.sets: dict[int, tuple[tuple[int, ...], FilterSet]] = {}
+        #: Number of the newest FILTERS frame, over all incarnations.
+        self.sequence = 0
+        self.confirmed = 0
+        #: The FILTERS frame whose confirmation ends the replay.
+        self.replay_end = 0
+
+    def next_sequence(self) -> int:
+        """Number a FILTERS frame."""
+        self.sequence += 1
+        return self.sequence
+
+    def find_set(self, number: int) -> FilterSet:
+        """Give the set behind one of the worker's numbers.
+
+        Raises:
+            KeyError: the worker never defined it; that is a fault of ours.
+        """
+        return self.sets[number][1]
+
+
+class Confirmation:
+    """Calls back once every shard concerned has confirmed the filters of one request."""
+
+    __slots__ = ("done", "waiting")
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self.done = done
+        self.waiting = 0
+
+
+class Shards:
+    """All workers of the node and what they must know."""
+
+    def __init__(
+        self, count: int, table: bytes, incarnation: int, interest: Interest, outbox: Outbox
+    ) -> None:
+        self.table = table
+        self.epoch = 1
+        self.incarnation = incarnation
+        self.shards = [Shard(index) for index in range(count)]
+        #: Rules number -> (default_allow, exceptions) of everything the workers must know.
+        self.rules: dict[int, tuple[bool, tuple[str, ...]]] = {}
+        self._interest = interest
+        self._outbox = outbox
+        #: Shard index -> confirmations in the order of their FILTERS frames: (sequence, confirmation).
+        self._waiting: list[deque[tuple[int, Confirmation]]] = [deque() for _ in self.shards]
+
+    def send(self, shard: Shard, frames: list[bytes]) -> None:
+        """Send frames to the incarnation of a worker that is known."""
+        self._outbox.effects.append(SendWorker(shard.index, shard.incarnation, frames))
+
+    def change_filters(
+        self, added: list[Any], removed: list[Any], done: Callable[[], None] | None = None
+    ) -> None:
+        """Tell the workers concerned about new and gone filters (`Filter` objects), in one step.
+
+        `done` is called when all of them have confirmed.
+        """
+        confirmation = Confirmation(done) if done is not None else None
+        for shard in self.shards:
+            mine_added = [f for f in added if f.shard is None or f.shard == shard.index]
+            mine_removed = [f for f in removed if f.shard is None or f.shard == shard.index]
+            if not mine_added and not mine_removed:
+                continue
+            if shard.state is not ShardState.DOWN:
+                self._send_filters(shard, mine_added, [f.id for f in mine_removed])
+                sequence = shard.sequence
+            else:
+                sequence = shard.sequence + 1  # the replay to its successor confirms it
+            if confirmation is not None and mine_added:
+                confirmation.waiting += 1
+                self._waiting[shard.index].append((sequence, confirmation))
+        if confirmation is not None and not confirmation.waiting:
+            confirmation.done()
+
+    def await_pending(self, filters: list[Any], done: Callable[[], None]) -> None:
+        """Call back when filters that are known, but perhaps not confirmed yet, are in force."""
+        confirmation = Confirmation(done)
+        for shard in self.shards:
+            concerned = any(f.shard is None or f.shard == shard.index for f in filters)
+            if concerned and self._waiting[shard.index]:
+                confirmation.waiting += 1
+                self._waiting[shard.index].append((self._waiting[shard.index][-1][0], confirmation))
+        if not confirmation.waiting:
+            done()
+
+    def _send_filters(self, shard: Shard, added: list[Any], removed: list[int]) -> None:
+        body = [self.incarnation, shard.next_sequence(), [filter_entry(f) for f in added], removed]
+        self.send(shard, [wire.FILTERS, wire.pack(body)])
+
+    def put_rules(self, rules_id: int, default_allow: bool, exceptions: tuple[str, ...]) -> None:  # noqa: FBT001
+        """Tell all workers one list of publish rules."""
+        self.rules[rules_id] = (default_allow, exceptions)
+        for shard in self.shards:
+            if shard.state is not ShardState.DOWN:
+                self._send_rules(shard, rules_id)
+
+    def drop_rules(self, rules_id: int) -> None:
+        """Nobody publishes under these rules any more."""
+        del self.rules[rules_id]
+        for shard in self.shards:
+            if shard.state is not ShardState.DOWN:
+                self._send_rules(shard, rules_id)
+
+    def _send_rules(self, shard: Shard, rules_id: int) -> None:
+        rules = self.rules.get(rules_id)
+        body = None if rules is None else [rules[0], list(rules[1])]
+        self.send(shard, [wire.RULES, wire.pack([self.incarnation, rules_id, body])])
+
+    def start(self, shard: Shard, incarnation: int) -> None:
+        """A worker announced itself: tell it everything it must know."""
+        shard.incarnation = incarnation
+        shard.state = ShardState.SYNCING
+        self._forget_sets(shard)
+        self.send(shard, [wire.START, wire.pack([self.incarnation, self.epoch, self.table])])
+        for rules_id in self.rules:
+            self._send_rules(shard, rules_id)
+        filters = self._interest.filters_of_shard(shard.index)
+        for start in range(0, max(len(filters), 1), REPLAY_CHUNK):
+            self._send_filters(shard, filters[start : start + REPLAY_CHUNK], [])
+        shard.replay_end = shard.sequence
+
+    def confirm(self, shard: Shard, sequence: int) -> bool:
+        """A worker confirmed its filters up to a number; true if that made it ready."""
+        became_ready = False
+        if shard.state is ShardState.SYNCING:
+            if sequence < shard.replay_end:
+                return False
+            shard.state = ShardState.READY
+            shard.given_up = False
+            became_ready = True
+        shard.confirmed = max(shard.confirmed, sequence)
+        waiting = self._waiting[shard.index]
+        while waiting and waiting[0][0] <= shard.confirmed:
+            _, confirmation = waiting.popleft()
+            confirmation.waiting -= 1
+            if not confirmation.waiting:
+                confirmation.done()
+        return became_ready
+
+    def lose(self, shard: Shard, now: float) -> list[tuple[Round, int]]:
+        """A worker died: give what was out at it."""
+        if shard.state is not ShardState.DOWN:
+            shard.died_at = now
+        shard.state = ShardState.DOWN
+        lost = list(shard.outstanding.values())
+        shard.outstanding.clear()
+        self._forget_sets(shard)
+        return lost
+
+    def _forget_sets(self, shard: Shard) -> None:
+        for key, _ in shard.sets.values():
+            self._interest.drop_set(key)
+        shard.sets.clear()
+
+    def resize(self, count: int, table: bytes) -> None:
+        """Change the number of workers; the caller has seen to it that nothing is out."""
+        for shard in self.shards:
+            assert not shard.outstanding
+            self._forget_sets(shard)
+        while len(self.shards) < count:
+            self.shards.append(Shard(len(self.shards)))
+            self._waiting.append(deque())
+        for shard in self.shards[count:]:
+            self._release(shard)
+        del self.shards[count:], self._waiting[count:]
+        self.table = table
+        self.epoch += 1
+
+    def _release(self, shard: Shard) -> None:
+        """Confirm on behalf of a worker that leaves: its part is on the others now."""
+        for _, confirmation in self._waiting[shard.index]:
+            confirmation.waiting -= 1
+            if not confirmation.waiting:
+                confirmation.done()
+
+    @property
+    def all_ready(self) -> bool:
+        """Tell whether every worker can match."""
+        return all(shard.state is ShardState.READY for shard in self.shards)

@@ -1,0 +1,248 @@
+"""SUBSCRIBE and UNSUBSCRIBE: checked one filter at a time, in force together.
+
+Answered when every worker has confirmed.
+
+A subscription takes effect between rounds, on all its workers in one step; after UNSUBACK nothing more is
+queued for it. A subscription manager acts on another client of its Message VPN, under its own ACL (facts
+section 8).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from angarium.topic import Filter as ParsedFilter
+from angarium.topic import parse_filter
+from router.effects import SendClient
+from router.session import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.effects import Outbox
+    from router.interest import Filter, Interest
+    from router.session import Session
+    from router.shards import Shards
+
+#: What the router gives clients as addresses for replies; each client may subscribe to its own only.
+INBOX_PREFIX = "#P2P/INB/"
+
+
+class Change:
+    """What one request changes in the workers."""
+
+    def __init__(self) -> None:
+        self.added: list[Filter] = []
+        self.removed: list[Filter] = []
+        #: Filters that others had subscribed to before: known, but perhaps not confirmed yet.
+        self.known: list[Filter] = []
+
+
+class Subscriptions:
+    """Adds and removes subscriptions; every change passes here."""
+
+    def __init__(
+        self,
+        interest: Interest,
+        shards: Shards,
+        outbox: Outbox,
+        *,
+        on_change: Callable[[int, str], None],
+        find_client: Callable[[str, str], Session | None],
+    ) -> None:
+        self._interest = interest
+        self._shards = shards
+        self._outbox = outbox
+        #: Called with (VPN number, pattern) when a filter comes or goes.
+        self._on_change = on_change
+        #: Gives the connected client of (VPN name, client name).
+        self._find_client = find_client
+        #: Subscriptions of all sessions.
+        self.count = 0
+        #: Refusals by code.
+        self.refused: dict[int, int] = {}
+
+    def subscribe(self, session: Session, header: Any) -> None:
+        """Answer SUBSCRIBE.
+
+        Raises:
+            InvalidRequestError: the frame itself is malformed (40001).
+        """
+        request, entries, target = self._read(session, header)
+        change = Change()
+        if isinstance(target, AngariumError):
+            codes: list[Any] = [self._refusal(target) for _ in entries]
+        else:
+            codes = [self._add(session, target, text, flags, change) for text, flags in entries]
+
+        def answer() -> None:
+            self._answer(session, request, codes)
+
+        self._shards.change_filters(
+            change.added, [], lambda: self._shards.await_pending(change.known, answer)
+        )
+
+    def unsubscribe(self, session: Session, header: Any) -> None:
+        """Answer UNSUBSCRIBE.
+
+        Raises:
+            InvalidRequestError: the frame itself is malformed (40001).
+        """
+        request, entries, target = self._read(session, header)
+        change = Change()
+        if isinstance(target, AngariumError):
+            codes: list[Any] = [self._refusal(target) for _ in entries]
+        else:
+            codes = [self._remove(session, target, text, flags, change) for text, flags in entries]
+        self._shards.change_filters([], change.removed)
+        self._answer(session, request, codes)
+
+    def clear(self, session: Session) -> None:
+        """A session is over: all its subscriptions go at once (R56, R64)."""
+        change = Change()
+        for subscription in list(session.subscriptions.values()):
+            self._take_away(session, subscription, change)
+        self._shards.change_filters([], change.removed)
+
+    def _read(
+        self, session: Session, header: Any
+    ) -> tuple[int, list[tuple[str, int]], Session | AngariumError]:
+        match header:
+            case [int(request), list(entries), (str() | None) as name] if (
+                0 < len(entries) <= wire.MAX_FILTERS_PER_REQUEST
+            ):
+                pass
+            case _:
+                raise error_for(
+                    errors.MALFORMED_FRAME, "SUBSCRIBE is [request, [[filter, flags], ...], client or nil]"
+                )
+        checked: list[tuple[str, int]] = []
+        for entry in entries:
+            match entry:
+                case [str(text), int(flags)] if 0 <= flags <= wire.SUBSCRIBE_DELIVER_ALWAYS:
+                    checked.append((text, flags))
+                case _:
+                    raise error_for(errors.MALFORMED_FRAME, "a subscription is [filter, flags]")
+        return request, checked, session if name is None else self._managed(session, name)
+
+    def _managed(self, manager: Session, name: str) -> Session | AngariumError:
+        """Find the client that a subscription manager acts on (R58, R59)."""
+        username = manager.vpn.usernames.get(manager.username)
+        if username is None or not username.is_manager:
+            return error_for(errors.SUBSCRIPTION_MANAGER_DENIED, manager.username)
+        target = self._find_client(manager.vpn.name, name)
+        if target is None:
+            return error_for(errors.UNKNOWN_CLIENT_NAME, name[:200])
+        return target
+
+    def _add(
+        self, actor: Session, session: Session, text: str, flags: int, change: Change
+    ) -> list[Any] | None:
+        deliver_always = bool(flags & wire.SUBSCRIBE_DELIVER_ALWAYS)
+        try:
+            parsed = parse_filter(text)
+            self._check(actor, parsed)
+            if (text, deliver_always) in session.subscriptions:
+                a_filter = session.subscriptions[text, deliver_always].filter
+                change.known.append(a_filter)
+                return None
+            self._check_limits(session)
+        except AngariumError as error:
+            return self._refusal(error)
+        a_filter, is_new = self._filter_of(session, parsed, deliver_always=deliver_always)
+        (change.added if is_new else change.known).append(a_filter)
+        self._interest.join(a_filter, session, text)
+        origin = "" if actor is session else actor.client_name
+        session.subscriptions[text, deliver_always] = Subscription(
+            text, deliver_always, a_filter, parsed.noexport, origin
+        )
+        session.vpn.subscriptions += 1
+        self.count += 1
+        return None
+
+    def _filter_of(
+        self, session: Session, parsed: ParsedFilter, *, deliver_always: bool
+    ) -> tuple[Filter, bool]:
+        found = self._interest.find(session.vpn.id, parsed, deliver_always)
+        if found is not None:
+            return found, False
+        made = self._interest.create(session.vpn.id, parsed, deliver_always, self._shards.table)
+        self._on_change(session.vpn.id, parsed.pattern)
+        return made, True
+
+    def _check(self, actor: Session, parsed: ParsedFilter) -> None:
+        """Judge a filter by the rights of whoever acts: for a manager its own ACL, not the target's.
+
+        (R61, R62).
+        """
+        if parsed.pattern.startswith(INBOX_PREFIX):
+            if parsed.pattern != actor.inbox or parsed.share is not None:
+                raise error_for(errors.RESERVED_TOPIC, "the inbox of another client")
+            return
+        if parsed.share is not None:
+            if not actor.shared_allowed:
+                raise error_for(errors.SHARED_SUBSCRIPTION_DENIED, parsed.text)
+            if actor.share_rules is None or not actor.share_rules.allows_name(parsed.share):
+                raise error_for(errors.SHARE_NAME_DENIED, parsed.share)
+        if actor.subscribe_rules is None or not actor.subscribe_rules.allows_subscribe(parsed.pattern):
+            raise error_for(errors.SUBSCRIBE_DENIED, parsed.text)
+
+    def _check_limits(self, session: Session) -> None:
+        if len(session.subscriptions) >= session.subscriptions_max:
+            raise error_for(
+                errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"the client profile allows {session.subscriptions_max}"
+            )
+        limit = int(session.vpn.attributes["max_subscription_count"])
+        if session.vpn.subscriptions >= limit:
+            raise error_for(
+                errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"Message VPN {session.vpn.name} allows {limit}"
+            )
+
+    def _remove(
+        self, actor: Session, session: Session, text: str, flags: int, change: Change
+    ) -> list[Any] | None:
+        deliver_always = bool(flags & wire.SUBSCRIBE_DELIVER_ALWAYS)
+        try:
+            if actor is not session:
+                self._check(actor, parse_filter(text))
+            subscription = session.subscriptions.get((text, deliver_always))
+            if subscription is None:
+                raise error_for(errors.SUBSCRIPTION_NOT_FOUND, text[:300])
+        except AngariumError as error:
+            return self._refusal(error)
+        self._take_away(session, subscription, change)
+        return None
+
+    def _take_away(self, session: Session, subscription: Subscription, change: Change) -> None:
+        del session.subscriptions[subscription.text, subscription.deliver_always]
+        session.vpn.subscriptions -= 1
+        self.count -= 1
+        if self._interest.leave(subscription.filter, session, subscription.text):
+            change.removed.append(subscription.filter)
+            self._on_change(subscription.filter.vpn_id, subscription.filter.pattern)
+
+    def _refusal(self, error: AngariumError) -> list[Any]:
+        self.refused[error.code] = self.refused.get(error.code, 0) + 1
+        return [error.code, error.detail]
+
+    def _answer(self, session: Session, request: int, codes: list[Any]) -> None:
+        if not session.closed:
+            frames = [wire.SUBACK, wire.pack([request, codes])]
+            self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+
+
+def describe_subscription(session: Session, subscription: Subscription) -> dict[str, Any]:
+    """Give what `angarium subscription list` shows (R87)."""
+    share = subscription.filter.key[3]
+    always = subscription.filter.kind == wire.KIND_DELIVER_ALWAYS
+    return {
+        "client": session.client_name,
+        "vpn": session.vpn.name,
+        "filter": subscription.text,
+        "share": share,
+        "dto_priority": "DA" if always else f"P{session.local_priority}",
+        "noexport": subscription.noexport,
+        "origin": f"manager {subscription.origin}" if subscription.origin else "client",
+    }

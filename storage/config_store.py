@@ -1,0 +1,152 @@
+"""The config store: what operators created, in LMDB, so that it survives restarts.
+
+One process of a node, the controller, opens it, after its own start (LMDB is never used across a fork), and
+is its only writer. An object is stored as MessagePack under its kind, Message VPN and name. Every `commit` is
+one synced transaction: when it returns, all its changes are on disk, and after a crash all or none of them
+are there.
+
+It knows nothing about what attributes mean; `cluster/controller.py` does.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import lmdb
+
+from angarium import errors, wire
+
+#: Raised when the form of what is stored changes; a store of another format is refused, never guessed at.
+FORMAT_VERSION: Final = 1
+#: Sparse, so a large map costs nothing; 100,000 objects take about 60 MB.
+MAP_BYTES: Final = 1 << 30
+#: Readers at the same time; the controller reads once, at its start, and tools may look.
+MAX_READERS: Final = 16
+
+_FORMAT_KEY: Final = b"format"
+_SEPARATOR: Final = b"\0"
+
+
+class Change(NamedTuple):
+    """One object as it shall be; attributes None removes it."""
+
+    kind: str
+    vpn: str
+    name: str
+    attributes: dict[str, Any] | None
+
+
+class ConfigStore:
+    """The open store; `close` it before the process ends."""
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        """Open the store, making it if there is none.
+
+        Raises:
+            InvalidRequestError: it is damaged, or of a format that this version does not know (40017).
+        """
+        self.directory = Path(directory)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        #: The process that opened it: LMDB breaks when a child of fork goes on using it.
+        self._owner = os.getpid()
+        self._environment = self._open_environment()
+        try:
+            self._environment.reader_check()
+            self._meta = self._environment.open_db(b"meta")
+            self._objects = self._environment.open_db(b"objects")
+            self._check_format()
+        except lmdb.Error as error:
+            self._environment.close()
+            raise self._refusal(f"LMDB says {error}") from error
+        except errors.AngariumError:
+            self._environment.close()
+            raise
+
+    def load(self) -> list[Change]:
+        """Give every object, ordered by kind, Message VPN and name.
+
+        Raises:
+            InvalidRequestError: an entry cannot be read (40017).
+        """
+        assert self._owner == os.getpid(), "the config store is used across a fork"
+        found = []
+        with self._environment.begin(db=self._objects) as transaction:
+            for key, value in transaction.cursor():
+                found.append(self._decode(bytes(key), bytes(value)))
+        return found
+
+    def commit(self, changes: list[Change]) -> None:
+        """Make all changes durable in one synced transaction.
+
+        An `lmdb.Error` other than a full map is not handled by anybody on purpose: after a failed sync nobody
+        knows what is on disk, so the process has to end and read again.
+
+        Raises:
+            UnavailableError: the map is full; nothing was changed (50001).
+        """
+        assert self._owner == os.getpid(), "the config store is used across a fork"
+        try:
+            with self._environment.begin(db=self._objects, write=True) as transaction:
+                for change in changes:
+                    key = _key(change.kind, change.vpn, change.name)
+                    if change.attributes is None:
+                        transaction.delete(key)
+                    else:
+                        transaction.put(key, wire.pack(change.attributes))
+        except lmdb.MapFullError:
+            detail = f"{self.directory} holds its {MAP_BYTES} bytes: delete objects that nobody needs"
+            raise errors.error_for(errors.INTERNAL, detail) from None
+
+    def close(self) -> None:
+        """Close the store; the object is of no use afterwards."""
+        self._environment.close()
+
+    def _open_environment(self) -> Any:
+        try:
+            return lmdb.open(
+                str(self.directory),
+                map_size=MAP_BYTES,
+                max_dbs=4,
+                max_readers=MAX_READERS,
+                mode=0o600,
+                metasync=True,
+                sync=True,
+                writemap=False,
+            )
+        except lmdb.Error as error:
+            raise self._refusal(f"LMDB says {error}") from error
+
+    def _check_format(self) -> None:
+        with self._environment.begin(db=self._meta, write=True) as transaction:
+            stored = transaction.get(_FORMAT_KEY)
+            if stored is None:
+                transaction.put(_FORMAT_KEY, str(FORMAT_VERSION).encode())
+            elif bytes(stored) != str(FORMAT_VERSION).encode():
+                text = bytes(stored).decode(errors="replace")
+                raise self._refusal(f"the format check found {text!r}, this version knows {FORMAT_VERSION}")
+
+    def _decode(self, key: bytes, value: bytes) -> Change:
+        try:
+            kind, vpn, name = (part.decode() for part in key.split(_SEPARATOR))
+            attributes = wire.unpack(value)
+        except (ValueError, errors.AngariumError) as error:
+            raise self._refusal(f"the entry check failed at key {key!r}: {error}") from error
+        if not isinstance(attributes, dict):
+            raise self._refusal(f"the entry check failed at key {key!r}: it is no map")
+        return Change(kind, vpn, name, attributes)
+
+    def _refusal(self, what: str) -> errors.AngariumError:
+        place = self.directory / "data.mdb"
+        advice = (
+            "start it with the version that wrote it, or restore the directory from a backup, "
+            "or move it away and apply an exported configuration"
+        )
+        return errors.error_for(errors.INVALID_CONFIGURATION, f"config store {place}: {what}; {advice}")
+
+
+def _key(kind: str, vpn: str, name: str) -> bytes:
+    parts = [part.encode() for part in (kind, vpn, name)]
+    assert all(_SEPARATOR not in part for part in parts), "names hold no NUL"
+    return _SEPARATOR.join(parts)

@@ -1,0 +1,266 @@
+"""The trie against the brute-force matcher, and the cache against matching afresh."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from angarium import trie as trie_module
+from angarium.topic import has_wildcard, matches
+from angarium.trie import CacheEntry, FilterTrie, TopicCache
+
+_LEVELS = ["", "a", "ab", "abc", "b", "*", ">", "$S", "#P2P"]
+_WILDCARDS = ["*", "a*", "ab*", "b*", "**", ">", "$*", "#*", "*b"]
+
+
+def _joined(levels: list[str]) -> st.SearchStrategy[str]:
+    return st.lists(st.sampled_from(levels), min_size=1, max_size=4).map("/".join).filter(bool)
+
+
+TOPICS = _joined(_LEVELS)
+PATTERNS = _joined(_LEVELS + _WILDCARDS)
+PAIRS = st.lists(st.tuples(PATTERNS, st.integers(0, 5)), max_size=40)
+
+
+def _expected(pairs: set[tuple[str, int]], topic: str) -> Counter[int]:
+    return Counter(value for pattern, value in pairs if matches(pattern, topic))
+
+
+@settings(max_examples=300)
+@given(PAIRS, st.data())
+@pytest.mark.requirement("R211")
+def test_the_trie_agrees_with_brute_force_under_adds_and_removes(
+    pairs: list[tuple[str, int]], data: st.DataObject
+) -> None:
+    trie: FilterTrie[int] = FilterTrie()
+    for pattern, value in pairs:
+        trie.add(pattern, value)
+    left = set(pairs)
+    topics = data.draw(st.lists(TOPICS, min_size=1, max_size=8))
+    removed = data.draw(st.lists(st.sampled_from(sorted(left)), unique=True)) if left else []
+    for gone in [None, *removed]:
+        if gone is not None:
+            trie.remove(*gone)
+            left.discard(gone)
+        assert len(trie) == len(left)
+        for topic in topics:
+            assert Counter(trie.match(topic)) == _expected(left, topic), topic
+    trie.validate()
+    for pattern, value in sorted(left):
+        trie.remove(pattern, value)
+    trie.validate()
+    assert len(trie) == 0
+    assert not trie.match("a/b")
+
+
+def test_an_answer_depends_only_on_the_changes_made() -> None:
+    def build() -> FilterTrie[str]:
+        trie: FilterTrie[str] = FilterTrie()
+        for pattern in (">", "a/*", "a/b", "*/b", "a/b*", "a/>", "*/*"):
+            trie.add(pattern, pattern)
+        return trie
+
+    assert build().match("a/b") == build().match("a/b")
+    assert build().match("a/b")[0] == "a/b"
+
+
+def test_a_pattern_keeps_a_value_once_however_often_it_is_added() -> None:
+    trie: FilterTrie[str] = FilterTrie()
+    for pattern in ("a/b", "a/*", "a/>"):
+        trie.add(pattern, "one")
+        trie.add(pattern, "one")
+    assert len(trie) == 3
+    assert trie.match("a/b") == ["one"] * 3
+    for pattern in ("a/b", "a/*", "a/>"):
+        trie.remove(pattern, "one")
+    trie.validate()
+    assert trie.match("a/b") == []
+
+
+@pytest.mark.parametrize("pattern", ["a/b", "a/*", "a/b*", "a/>", ">"])
+def test_one_pattern_holds_many_values_in_the_order_of_adding(pattern: str) -> None:
+    trie: FilterTrie[int] = FilterTrie()
+    values = list(range(50, 0, -1))
+    for value in values:
+        trie.add(pattern, value)
+    assert trie.match("a/b") == values
+    trie.validate()
+    for value in values[:-1]:
+        trie.remove(pattern, value)
+    assert trie.match("a/b") == [1]
+    trie.remove(pattern, 1)
+    assert trie.match("a/b") == []
+    trie.validate()
+
+
+@pytest.mark.parametrize("pattern", ["a/b", "a/*", "a/b*", "a/>", ">", "c/d/*"])
+def test_removing_what_is_not_there_is_an_error_and_changes_nothing(pattern: str) -> None:
+    trie: FilterTrie[int] = FilterTrie()
+    trie.add("a/*", 1)
+    trie.add("a/b", 1)
+    with pytest.raises(KeyError):
+        trie.remove(pattern, 2)
+    assert len(trie) == 2
+    trie.validate()
+
+
+def test_a_level_may_start_with_many_prefixes() -> None:
+    trie: FilterTrie[str] = FilterTrie()
+    for length in range(1, 60):
+        trie.add("x/" + "a" * length + "*", f"{length}")
+        trie.add("x/b" + "a" * length + "*", "no")
+    assert trie.match("x/" + "a" * 30) == [f"{length}" for length in range(1, 31)]
+    trie.remove("x/" + "a" * 7 + "*", "7")
+    assert "7" not in trie.match("x/" + "a" * 30)
+    trie.validate()
+
+
+@given(st.text(max_size=12), st.text(max_size=12))
+def test_any_text_may_be_asked_for(pattern: str, topic: str) -> None:
+    trie: FilterTrie[int] = FilterTrie()
+    trie.add(pattern, 1)
+    assert trie.match(topic) == ([1] if matches(pattern, topic) else [])
+
+
+class _Answer(CacheEntry):
+    """What brute force said when the entry was made."""
+
+    __slots__ = ("patterns",)
+
+    def __init__(self, patterns: frozenset[str]) -> None:
+        super().__init__()
+        self.patterns = patterns
+
+
+class _Model:
+    """A cache in use: filters come and go, and each lookup is compared with the truth."""
+
+    def __init__(self, entries_max: int) -> None:
+        self.dropped: list[_Answer] = []
+        self.made = 0
+        self.patterns: set[str] = set()
+        self.cache: TopicCache[_Answer] = TopicCache(self.dropped.append, entries_max)
+
+    def truth(self, topic: str) -> frozenset[str]:
+        return frozenset(pattern for pattern in self.patterns if matches(pattern, topic))
+
+    def toggle(self, pattern: str) -> None:
+        self.patterns ^= {pattern}
+        self.cache.changed(pattern)
+
+    def look_up(self, topic: str) -> None:
+        entry = self.cache.get(topic)
+        if entry is None:
+            entry = _Answer(self.truth(topic))
+            self.made += 1
+            self.cache.put(topic, entry)
+        assert entry.patterns == self.truth(topic), topic
+        assert self.cache.entries[topic].valid_at == self.cache.number
+
+    def check(self) -> None:
+        self.cache.validate()
+        assert len(self.cache) + len(self.dropped) == self.made
+        assert self.cache.evicted + self.cache.dropped == len(self.dropped)
+
+
+_STEPS = st.lists(st.one_of(st.tuples(st.just("toggle"), PATTERNS), st.tuples(st.just("look_up"), TOPICS)))
+
+
+@settings(max_examples=300)
+@given(_STEPS, st.integers(1, 6), st.integers(1, 4))
+def test_the_cache_never_answers_what_fresh_matching_would_not(
+    steps: list[tuple[str, str]], entries_max: int, log_max: int
+) -> None:
+    model = _Model(entries_max)
+    before = trie_module.CHANGE_LOG_MAX
+    trie_module.CHANGE_LOG_MAX = log_max  # type: ignore[misc]
+    try:
+        for action, text in steps:
+            if action == "toggle":
+                model.toggle(text)
+            else:
+                model.look_up(text)
+            model.check()
+    finally:
+        trie_module.CHANGE_LOG_MAX = before  # type: ignore[misc]
+
+
+def _filled(topics: list[str], entries_max: int = 100) -> _Model:
+    model = _Model(entries_max)
+    for topic in topics:
+        model.look_up(topic)
+    return model
+
+
+@pytest.mark.parametrize("pattern", ["a/b", "a/*", "a/>", "*/b", ">"])
+def test_a_change_drops_only_the_topics_that_it_touches(pattern: str) -> None:
+    topics = ["a/b", "a/c", "c", "c/b", "$S/b"]
+    model = _filled(topics)
+    model.toggle(pattern)
+    assert [topic for topic in topics if model.cache.get(topic) is None] == [
+        topic for topic in topics if matches(pattern, topic)
+    ]
+    model.check()
+
+
+def test_changes_beyond_the_log_make_a_miss() -> None:
+    model = _filled(["a/b"])
+    for number in range(trie_module.CHANGE_LOG_MAX):
+        model.toggle(f"x/{number}/*")
+    assert model.cache.get("a/b") is not None
+    for number in range(trie_module.CHANGE_LOG_MAX + 1):
+        model.toggle(f"y/{number}/*")
+    assert model.cache.get("a/b") is None
+    model.check()
+
+
+def test_the_same_filter_coming_and_going_takes_one_place_in_the_log() -> None:
+    model = _filled(["a/b", "x/y"])
+    for _ in range(trie_module.CHANGE_LOG_MAX):
+        model.toggle("x/*")
+        model.toggle("z/*")
+    assert model.cache.get("a/b") is not None
+    assert model.cache.get("x/y") is None
+    model.check()
+
+
+def test_an_entry_that_was_tested_is_not_tested_again() -> None:
+    model = _filled(["a/b"])
+    model.toggle("x/*")
+    entry = model.cache.get("a/b")
+    assert entry is not None
+    assert entry.valid_at == model.cache.number
+
+
+def test_a_change_with_nothing_cached_is_not_even_logged() -> None:
+    model = _Model(10)
+    model.toggle("a/*")
+    assert model.cache.number == 0
+    model.look_up("a/b")
+    model.check()
+
+
+def test_the_oldest_entry_leaves_a_full_cache() -> None:
+    model = _filled(["a", "b", "c"], entries_max=2)
+    assert list(model.cache.entries) == ["b", "c"]
+    assert model.cache.evicted == 1
+    model.check()
+
+
+def test_a_cache_can_be_dropped_in_steps() -> None:
+    model = _filled(["a", "b", "c"])
+    model.cache.drop_oldest(2)
+    assert list(model.cache.entries) == ["c"]
+    model.cache.drop_oldest(2)
+    assert len(model.cache) == 0
+    assert len(model.dropped) == 3
+
+
+@given(PATTERNS)
+def test_has_wildcard_says_whether_a_pattern_can_match_anything_but_itself(pattern: str) -> None:
+    candidates = [pattern.replace("*", "xy").replace(">", "x/y"), pattern.replace("*", "").replace(">", "x")]
+    if not has_wildcard(pattern):
+        assert not any(matches(pattern, topic) for topic in candidates if topic != pattern)

@@ -1,0 +1,259 @@
+"""A router and its workers as state machines, wired without any process, socket or clock."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+from angarium import wire
+from cluster import objects
+from node.config import WorkerConfig
+from node.worker import Worker
+from router.config import RouterConfig
+from router.effects import Effect, EmitEvent, SendClient, SendWorker, VerifyPassword
+from router.router import Router
+from router.server import password_matches
+
+BIG = 1 << 40
+
+
+def snapshot(*extra: tuple[str, str, str, dict[str, Any]]) -> list[list[Any]]:
+    """The objects of a fresh node, and some more; a Message VPN among them brings its built-in objects."""
+    rows: list[list[Any]] = [["vpn", "", "default", objects.complete("vpn", {})]]
+    rows += [
+        [kind, "default", name, objects.complete(kind, attributes)]
+        for kind, name, attributes in objects.built_in("default")
+    ]
+    for kind, vpn, name, attributes in extra:
+        rows.append([kind, vpn, name, objects.complete(kind, attributes)])
+        if kind == "vpn":
+            rows += [[k, name, n, objects.complete(k, a)] for k, n, a in objects.built_in(name)]
+    return rows
+
+
+class FakeClient:
+    """One client connection: sends frames to the router and keeps what it gets."""
+
+    def __init__(self, node: WiredNode, routing_id: bytes, address: str) -> None:
+        self.node = node
+        self.routing_id = routing_id
+        self.address = address
+        self.received: deque[list[bytes]] = deque()
+        self.round = 0
+        self.request = 0
+
+    def send(self, operation: bytes, header: Any, *batches: bytes) -> None:
+        frames = [operation, wire.pack(header), *batches]
+        self.node.router.client_frames(self.routing_id, frames, self.node.now, self.address)
+        self.node.settle()
+
+    def hello(self, **fields: Any) -> dict[str, Any]:
+        header = {"version": 1, "credit": [BIG, BIG], **fields}
+        self.send(wire.HELLO, header)
+        operation, welcome = self.take()
+        assert operation == wire.WELCOME, (operation, welcome)
+        assert isinstance(welcome, dict)
+        return welcome
+
+    def subscribe(self, *filters: str, deliver_always: bool = False, client: str | None = None) -> list[Any]:
+        self.request += 1
+        self.send(wire.SUBSCRIBE, [self.request, [[text, int(deliver_always)] for text in filters], client])
+        return self.suback()
+
+    def unsubscribe(
+        self, *filters: str, deliver_always: bool = False, client: str | None = None
+    ) -> list[Any]:
+        self.request += 1
+        self.send(wire.UNSUBSCRIBE, [self.request, [[text, int(deliver_always)] for text in filters], client])
+        return self.suback()
+
+    def suback(self) -> list[Any]:
+        operation, answer = self.take()
+        assert operation == wire.SUBACK, (operation, answer)
+        assert answer[0] == self.request
+        codes = answer[1]
+        assert isinstance(codes, list)
+        return codes
+
+    def publish(self, *rows: tuple[Any, ...] | str, flush: bool = False) -> None:
+        """Publish a batch; a row is a topic or (topic, payload[, flags])."""
+        packed = []
+        for index, row in enumerate(rows):
+            topic, payload, flags = (
+                ((row, b"", 0) if isinstance(row, str) else (*row, b"", 0)[:3])
+                if len(row) != 2 or isinstance(row, str)
+                else (*row, 0)
+            )
+            packed.append([index, topic, flags, None, None, payload])
+        self.publish_raw(packed, flush=flush)
+
+    def publish_raw(self, rows: list[list[Any]], *, flush: bool = False) -> None:
+        self.round += 1
+        self.send(wire.PUBLISH, [self.round, 0, flush, [[0, len(rows)]]], wire.pack(rows))
+
+    def take(self) -> tuple[bytes, Any]:
+        """Take the oldest frame that is not RETIRED, as (operation, header)."""
+        while self.received:
+            frames = self.received.popleft()
+            if frames[0] != wire.RETIRED:
+                return frames[0], wire.unpack(frames[1])
+        return b"", None
+
+    def rows(self) -> list[list[Any]]:
+        """Take all deliveries, as rows in the order in which the SDK gives them to the application."""
+        found: list[list[Any]] = []
+        kept: deque[list[bytes]] = deque()
+        while self.received:
+            frames = self.received.popleft()
+            if frames[0] != wire.DELIVER:
+                kept.append(frames)
+                continue
+            flags, parts, _ = wire.unpack(frames[1])
+            rows = []
+            for (count, _), batch in zip(parts, frames[2:], strict=True):
+                opened = wire.unpack(batch)
+                assert len(opened) == count
+                rows += opened
+            if flags & wire.DELIVER_UNSORTED:
+                rows.sort(key=lambda row: row[wire.ROW_INDEX])
+            found += rows
+        self.received = kept
+        return found
+
+    def topics(self) -> list[str]:
+        return [row[wire.ROW_TOPIC] for row in self.rows()]
+
+    def payloads(self) -> list[bytes]:
+        return [row[wire.ROW_PAYLOAD] for row in self.rows()]
+
+    def deliveries(self) -> list[tuple[int, list[Any], int]]:
+        """Take the heads of all deliveries: (flags, parts, dropped)."""
+        heads = [tuple(wire.unpack(f[1])) for f in self.received if f[0] == wire.DELIVER]
+        self.received = deque(f for f in self.received if f[0] != wire.DELIVER)
+        return heads  # type: ignore[return-value]
+
+    def closed_with(self) -> int | None:
+        """Give the code of CLOSED if the session was closed."""
+        for frames in self.received:
+            if frames[0] == wire.CLOSED:
+                code = wire.unpack(frames[1])[0]
+                assert isinstance(code, int)
+                return code
+        return None
+
+    def notices(self) -> list[list[Any]]:
+        found = [wire.unpack(f[1]) for f in self.received if f[0] == wire.NOTICE]
+        self.received = deque(f for f in self.received if f[0] != wire.NOTICE)
+        return found
+
+    def retired(self) -> int:
+        """Give the newest round that RETIRED named."""
+        return max((wire.unpack(f[1])[0] for f in self.received if f[0] == wire.RETIRED), default=0)
+
+
+class WiredNode:
+    """The state machines of one node and a hand that carries frames between them."""
+
+    def __init__(self, workers: int = 1, rows: list[list[Any]] | None = None, **config: Any) -> None:
+        self.now = 1000.0
+        self.router = Router(
+            RouterConfig(**config), node="n1", workers=workers, incarnation=7, token_key=b"k" * 32,
+            rng=random.Random(1), now=self.now,
+        )  # fmt: skip
+        self.workers: dict[int, Worker] = {}
+        self.clients: dict[bytes, FakeClient] = {}
+        self.events: list[dict[str, Any]] = []
+        #: Frames for these workers wait (a paused worker).
+        self.paused: dict[int, list[list[bytes]]] = {}
+        self._incarnation = 0
+        self._next_client = 0
+        if rows is None:
+            rows = snapshot()
+        self.router.operators.configure(rows, self.now)
+        for index in range(workers):
+            self.start_worker(index)
+        self.settle()
+
+    def start_worker(self, index: int) -> None:
+        self._incarnation += 1
+        self.workers[index] = Worker(index, self._incarnation, WorkerConfig())
+        self._to_router(index, self.workers[index].ready_frames())
+        self.settle()
+
+    def kill_worker(self, index: int) -> None:
+        worker = self.workers.pop(index)
+        self.router.worker_lost(index, worker.incarnation, self.now)
+        self.paused.pop(index, None)
+        self.settle()
+
+    def client(self, address: str = "127.0.0.1", **hello: Any) -> FakeClient:
+        client = self.connection(address)
+        client.hello(**hello)
+        return client
+
+    def connection(self, address: str = "127.0.0.1", routing_id: bytes | None = None) -> FakeClient:
+        self._next_client += 1
+        made = FakeClient(self, routing_id or b"\0" + self._next_client.to_bytes(4, "big"), address)
+        self.clients[made.routing_id] = made
+        return made
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass in the steps that the router asks for; clients keep themselves alive."""
+        end = self.now + seconds
+        while self.now < end:
+            for session in list(self.router.sessions):
+                session.last_heard = self.now
+            wake = self.router.tick(self.now)
+            self.settle()
+            self.now = min(end, max(wake, self.now + 0.001))
+        self.router.tick(self.now)
+        self.settle()
+
+    def pause(self, index: int) -> None:
+        self.paused[index] = []
+
+    def unpause(self, index: int) -> None:
+        for frames in self.paused.pop(index):
+            self._to_worker(index, frames)
+        self.settle()
+
+    def settle(self) -> None:
+        """Carry effects until nothing moves."""
+        while effects := self.router.take_effects():
+            for effect in effects:
+                self._carry(effect)
+
+    def _carry(self, effect: Effect) -> None:
+        if isinstance(effect, SendClient):
+            if effect.routing_id in self.clients:
+                self.clients[effect.routing_id].received.append(effect.frames)
+            else:
+                self.router.unreachable(effect.routing_id, effect.rows, self.now, blocked=False)
+        elif isinstance(effect, SendWorker):
+            if effect.worker in self.paused:
+                self.paused[effect.worker].append(effect.frames)
+            else:
+                self._to_worker(effect.worker, effect.frames)
+        elif isinstance(effect, VerifyPassword):
+            correct = password_matches(effect.password, effect.stored)
+            self.router.password_verified(effect.ticket, self.now, correct=correct)
+        elif isinstance(effect, EmitEvent):
+            self.events.append(effect.event)
+
+    def _to_worker(self, index: int, frames: list[bytes]) -> None:
+        worker = self.workers.get(index)
+        if worker is None:
+            self.router.worker_lost(index, 0, self.now)
+            return
+        for answer in worker.handle(frames, self.now):
+            self._to_router(index, answer)
+
+    def _to_router(self, index: int, frames: list[bytes]) -> None:
+        identity = b"w%d.%d" % (index, self.workers[index].incarnation)
+        self.router.worker_frames(identity, frames, self.now)
+
+    def validate(self) -> None:
+        self.router.validate()
+        for worker in self.workers.values():
+            worker.validate()

@@ -1,0 +1,248 @@
+"""The rules of the project that a program can check: who imports whom, how long things are, what is
+documented.
+
+Each rule is one test that names every place where it is broken, so that one run is enough to mend them all.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Which of our packages each may import, besides itself. Imports run one way; type-only imports count.
+MAY_IMPORT = {
+    "angarium": set(),
+    "storage": {"angarium"},
+    "router": {"angarium"},
+    "node": {"angarium", "storage"},
+    "cluster": {"angarium", "storage", "router", "node"},
+}
+MAX_FUNCTION_LINES = 60
+MAX_MODULE_LINES = 600
+#: A module with such a name has no single purpose.
+NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "base", "misc"}
+#: Modules that nobody imports because they are where a process starts.
+STARTS = {"__main__", "__init__"}
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Module(NamedTuple):
+    """A source file of ours."""
+
+    path: Path
+    name: str
+    tree: ast.Module
+    lines: int
+
+    @property
+    def package(self) -> str:
+        return self.name.partition(".")[0]
+
+    def place(self, line: int) -> str:
+        return f"{self.path.relative_to(ROOT)}:{line}"
+
+
+def load(folder: str) -> list[Module]:
+    modules = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        modules.append(Module(path, name, ast.parse(text), len(text.splitlines())))
+    return modules
+
+
+@pytest.fixture(scope="module")
+def modules() -> list[Module]:
+    return [module for package in MAY_IMPORT for module in load(package)]
+
+
+@pytest.fixture(scope="module")
+def modules_and_tests(modules: list[Module]) -> list[Module]:
+    return modules + load("tests") + load("benchmarks")
+
+
+def imported_names(module: Module) -> Iterator[tuple[int, str]]:
+    """Give each name that a module imports, wherever in the module, absolute."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                is_package = module.path.name == "__init__.py"
+                parts = module.name.split(".")
+                kept = len(parts) - node.level + is_package
+                base = ".".join([*parts[:kept], *([base] if base else [])])
+            for alias in node.names:
+                yield node.lineno, f"{base}.{alias.name}"
+
+
+def functions(module: Module) -> Iterator[Function]:
+    for node in ast.walk(module.tree):
+        if isinstance(node, Function):
+            yield node
+
+
+@pytest.mark.requirement("R209")
+def test_the_packages_that_operators_know_are_top_folders() -> None:
+    expected = ["cluster", "node", "router", "storage", "tests", "deploy", "scripts", "angarium"]
+    assert [name for name in expected if not (ROOT / name).is_dir()] == []
+    assert [name for name in ("pyproject.toml", "README.md") if not (ROOT / name).is_file()] == []
+
+
+def test_imports_run_one_way(modules: list[Module]) -> None:
+    wrong = [
+        f"{module.place(line)} {module.package} imports {name}"
+        for module in modules
+        for line, name in imported_names(module)
+        if (package := name.partition(".")[0]) in MAY_IMPORT
+        and package != module.package
+        and package not in MAY_IMPORT[module.package]
+    ]
+    assert wrong == []
+
+
+def test_nothing_that_is_installed_imports_tests_or_test_tools(modules: list[Module]) -> None:
+    allowed = {"angarium.testing"}  # it is the pytest plugin
+    wrong = [
+        f"{module.place(line)} imports {name}"
+        for module in modules
+        if module.name not in allowed
+        for line, name in imported_names(module)
+        if name.partition(".")[0] in {"tests", "benchmarks", "pytest", "hypothesis", "_pytest"}
+    ]
+    assert wrong == []
+
+
+def test_no_module_imports_in_a_circle(modules: list[Module]) -> None:
+    known = {module.name for module in modules}
+    graph = {
+        module.name: {
+            found for _, name in imported_names(module) if (found := resolve(name, known)) != module.name
+        }
+        for module in modules
+    }
+    assert circles(graph) == []
+
+
+def resolve(name: str, known: set[str]) -> str:
+    """Give the module that an imported name belongs to."""
+    while name and name not in known:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Give groups of modules that reach each other, by taking away whatever imports or is imported by nobody."""
+    left = {name: {one for one in targets if one in graph} for name, targets in graph.items()}
+    shrinking = True
+    while shrinking:
+        importers = {target for targets in left.values() for target in targets}
+        ends = [name for name, targets in left.items() if not targets or name not in importers]
+        shrinking = bool(ends)
+        left = {name: targets - set(ends) for name, targets in left.items() if name not in ends}
+    return [sorted(left)] if left else []
+
+
+def test_every_module_is_used(modules: list[Module]) -> None:
+    known = {module.name for module in modules}
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    texts = {module.name: module.path.read_text(encoding="utf-8") for module in modules}
+    used = {resolve(name, known) for module in modules for _, name in imported_names(module)}
+    dead = [
+        module.name
+        for module in modules
+        if module.name not in used
+        and module.path.stem not in STARTS
+        and module.name not in project
+        and not any(module.name in text for name, text in texts.items() if name != module.name)
+    ]
+    assert dead == []
+
+
+def test_no_function_is_longer_than_one_can_keep_in_mind(modules_and_tests: list[Module]) -> None:
+    long = [
+        f"{module.place(function.lineno)} {function.name}: {length} lines"
+        for module in modules_and_tests
+        for function in functions(module)
+        if (length := (function.end_lineno or 0) - function.lineno + 1) > MAX_FUNCTION_LINES
+    ]
+    assert long == []
+
+
+def test_no_module_is_longer_than_one_can_read_at_a_time(modules_and_tests: list[Module]) -> None:
+    long = [
+        f"{module.place(1)}: {module.lines} lines"
+        for module in modules_and_tests
+        if module.lines > MAX_MODULE_LINES
+    ]
+    assert long == []
+
+
+def test_every_module_says_what_it_is_for(modules_and_tests: list[Module]) -> None:
+    assert [module.place(1) for module in modules_and_tests if not ast.get_docstring(module.tree)] == []
+
+
+def test_a_package_says_what_it_is_and_re_exports_and_no_more(modules: list[Module]) -> None:
+    allowed = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr, ast.If)
+    wrong = [
+        module.place(statement.lineno)
+        for module in modules
+        if module.path.name == "__init__.py"
+        for statement in module.tree.body
+        if not isinstance(statement, allowed)
+    ]
+    assert wrong == []
+
+
+def test_every_module_is_named_after_what_it_does(modules_and_tests: list[Module]) -> None:
+    assert [module.place(1) for module in modules_and_tests if module.path.stem in NAMELESS] == []
+    folders = {folder for module in modules_and_tests for folder in module.path.relative_to(ROOT).parts[:-1]}
+    assert sorted(folders & NAMELESS) == []
+
+
+def test_no_text_names_a_path_of_one_machine_or_leaves_work_behind() -> None:
+    marks = ["TO" + "DO", "FIX" + "ME"]
+    if len(ROOT.parts) > 2:  # A root like /app is a word that a text may hold for good reason.
+        marks.append(f"{ROOT}/")
+    files = [
+        path
+        for folder in (*MAY_IMPORT, "tests", "docs", "scripts", "deploy", "benchmarks", ".ci")
+        for path in sorted((ROOT / folder).rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
+    ]
+    files += [path for path in ROOT.iterdir() if path.suffix in {".md", ".toml"}]
+    found = [
+        f"{path.relative_to(ROOT)}:{number} {mark}"
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        for mark in marks
+        if mark in line
+    ]
+    assert found == []
+
+
+def test_an_ignored_rule_says_why() -> None:
+    """A `noqa` or `type: ignore` names its rule; a `noqa` has its reason behind a dash."""
+    wrong = []
+    for folder in MAY_IMPORT:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+                _, mark, rest = line.partition("# noqa")
+                if mark and (not rest.startswith(": ") or " - " not in rest):
+                    wrong.append(f"{path.relative_to(ROOT)}:{number}")
+                _, mark, rest = line.partition("# type: ignore")
+                if mark and not rest.startswith("["):
+                    wrong.append(f"{path.relative_to(ROOT)}:{number}")
+    assert wrong == []
