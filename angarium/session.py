@@ -208,8 +208,9 @@ class ClientSession:
         self._granted = window.free()
         #: Messages and bytes delivered since HELLO.
         self._received = [0, 0]
-        #: Rounds sent and not retired, with their bytes; numbers are consecutive and end at `last_round`.
-        self._unretired: deque[tuple[int, int]] = deque()
+        #: Rounds sent and not retired, with their bytes and rows; numbers are consecutive and end at
+        #: `last_round`.
+        self._unretired: deque[tuple[int, int, int]] = deque()
         #: The sum of their bytes.
         self._unretired_bytes = 0
         #: The newest round sent, 0 for none.
@@ -250,7 +251,7 @@ class ClientSession:
         assert self.can_publish(), "publish without credit"
         assert self.welcome is not None
         self.last_round += 1
-        self._unretired.append((self.last_round, batch.size_bytes))
+        self._unretired.append((self.last_round, batch.size_bytes, batch.rows))
         self._unretired_bytes += batch.size_bytes
         self._unflushed_bytes += batch.size_bytes
         flush = (
@@ -273,9 +274,9 @@ class ClientSession:
         """Tell whether a round, and all before it, are retired."""
         return not self._unretired or self._unretired[0][0] > number
 
-    def unretired(self) -> int:
-        """Count the rounds that are not retired."""
-        return len(self._unretired)
+    def unretired_rows(self) -> int:
+        """Count the messages of rounds that are not retired."""
+        return sum(rows for _, _, rows in self._unretired)
 
     def can_request(self) -> bool:
         """Tell whether another SUBSCRIBE or UNSUBSCRIBE may be sent."""
@@ -455,8 +456,8 @@ class ClientSession:
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         assert (self.welcome is not None) or self.state in (State.GREETING, State.CLOSED)
-        assert self._unretired_bytes == sum(size for _, size in self._unretired)
-        numbers = [number for number, _ in self._unretired]
+        assert self._unretired_bytes == sum(size for _, size, _ in self._unretired)
+        numbers = [number for number, _, _ in self._unretired]
         assert numbers == list(range(self.last_round - len(numbers) + 1, self.last_round + 1))
         assert self._flushed_round <= self.last_round
         assert len(self._requests) <= REQUESTS_PENDING_MAX

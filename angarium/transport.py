@@ -14,7 +14,6 @@ protocol.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import zmq
@@ -25,6 +24,7 @@ from angarium import errors
 if TYPE_CHECKING:
     import asyncio
     from collections import deque
+    from collections.abc import Callable
 
 #: Multiparts taken in before the loop gets its turn; at 100 rows each about a millisecond of work.
 MESSAGES_PER_STEP: Final = 32
@@ -45,7 +45,7 @@ _GONE: Final = (
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq.EVENT_HANDSHAKE_FAILED_AUTH
 )
-_REASONS: Final = {
+_REASONS: Final[dict[int, str]] = {
     zmq.EVENT_DISCONNECTED: "the connection was closed",
     zmq.EVENT_CLOSED: "nobody answers at the address",
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the handshake failed",
@@ -106,8 +106,10 @@ class Transport:
         except (zmq.ZMQError, ValueError) as error:
             self._release()
             raise errors.error_for(errors.CONNECT_FAILED, f"{url}: {error}") from None
-        loop.add_reader(self._socket.getsockopt(zmq.FD), self._pump)
-        loop.add_reader(self._monitor.getsockopt(zmq.FD), self._read_monitor)
+        #: The loop watches these until `close`.
+        self._descriptors = int(self._socket.getsockopt(zmq.FD)), int(self._monitor.getsockopt(zmq.FD))
+        loop.add_reader(self._descriptors[0], self._pump)
+        loop.add_reader(self._descriptors[1], self._read_monitor)
         self._schedule()
         loop.call_soon(self._read_monitor)
 
@@ -138,17 +140,15 @@ class Transport:
                 outgoing.popleft()
         except zmq.Again:
             pass  # The connection is gone; the monitor tells in a moment.
-        if not self._is_scheduled and socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-            self._schedule()
+        self._look_again()
 
     def close(self) -> None:
         """Close; what was sent still leaves within a second."""
         if self.closed:
             return
         self.closed = True
-        self._loop.remove_reader(self._socket.getsockopt(zmq.FD))
-        if self._monitor is not None:
-            self._loop.remove_reader(self._monitor.getsockopt(zmq.FD))
+        for descriptor in self._descriptors:
+            self._loop.remove_reader(descriptor)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._release()
 
@@ -164,13 +164,23 @@ class Transport:
             self._is_scheduled = True
             self._loop.call_soon(self._pump)
 
+    def _look_again(self) -> None:
+        """Come back in the next step if there is something to read: the edge that said so may be gone."""
+        if (
+            not self._is_scheduled
+            and not self.closed
+            and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
+        ):
+            self._schedule()
+
     def _pump(self) -> None:
         """Take in what came, a bounded number of messages, and come back if there is more."""
         self._is_scheduled = False
-        if self._receive(MESSAGES_PER_STEP):
-            self._on_drained()
-            if not self.closed and self._socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
-                self._schedule()
+        try:
+            if self._receive(MESSAGES_PER_STEP):
+                self._on_drained()
+        finally:
+            self._look_again()
 
     def _receive(self, limit: int) -> int:
         """Hand on up to so many messages; give how many there were."""

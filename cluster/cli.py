@@ -1,5 +1,4 @@
-"""The `angarium` command: finds the command that was asked for, runs it, and turns every failure into one
-line.
+"""The `angarium` command: finds the command that was asked for, runs it, and tells every failure in one line.
 
 Each command lives in a module of `cluster.commands`, which is imported when the command is called: `angarium
 --help` loads click and this module only. Other packages add commands by an entry point in the group
@@ -81,12 +80,12 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
 class LazyGroup(SuggestingGroup):
     """The outermost group: knows name and summary of each command, and imports a command only to run it."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Give the names of all commands, those of other packages last."""
         own = [name for entries in SECTIONS.values() for name in entries]
         return own + [name for name in _plugins() if name not in own]
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
         """Import and give a command, or None if there is none of that name."""
         for entries in SECTIONS.values():
             if cmd_name in entries:
@@ -101,7 +100,7 @@ class LazyGroup(SuggestingGroup):
         assert isinstance(command, click.Command), plugin
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
         """Write the commands section by section, without importing one."""
         sections = {
             title: [(name, entry.summary) for name, entry in entries.items()]

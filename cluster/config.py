@@ -52,7 +52,7 @@ _PORT_MAX: Final = 65_535
 _VPN_SECTION: Final = "vpn"
 _KEYS_ADVICE: Final = (
     "others can reach this address, so it needs CURVE keys: run 'angarium keys create node.key', set "
-    'router.curve_secret_key_file = "node.key", and give clients node.key.pub and a username with a password; '
+    'router.curve_secret_key_file = "node.key", and give clients node.key.pub and a username and password; '
     "or listen on 127.0.0.1"
 )
 
@@ -64,7 +64,7 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         str,
         Meta(
             max_length=64,
-            description="What operators call it; empty is the host name, kept after the first start.",
+            description="What operators call it; empty for the host name, kept.",
         ),
     ] = ""
 

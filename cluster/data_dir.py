@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from angarium import errors
-from cluster.admin import NODE_FILE, NodeFile, read_node_file
+from cluster.admin import LOCK_FILE, NODE_FILE, NodeFile, read_node_file
 
 if TYPE_CHECKING:
     from types import TracebackType
 
 NODE_FORMAT: Final = 1
-LOCK_FILE: Final = "lock"
 #: A socket's path may have 107 bytes; the longest name in the directory, with a slash, has 11.
 RUNTIME_PATH_BYTES_MAX: Final = 90
 _RUNTIME_PREFIX: Final = "angarium-"
@@ -83,9 +82,7 @@ class DataDirectory:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            detail = (
-                f"a node runs on the data directory {self.path}: 'angarium down --data {self.path}' stops it"
-            )
+            detail = f"a node runs on {self.path} already; 'angarium down --data {self.path}' stops it"
             raise errors.error_for(errors.OBJECT_IN_USE, detail) from None
         return descriptor
 
@@ -97,7 +94,7 @@ class DataDirectory:
             return NodeFile(node=first_name, node_id=uuid.uuid4().hex, workers=0)
         if node.format != NODE_FORMAT:
             detail = (
-                f"{self.path / NODE_FILE}: the format check found {node.format}, this version knows {NODE_FORMAT}; "
+                f"{self.path / NODE_FILE}: the format check found {node.format}, not {NODE_FORMAT}; "
                 "start it with the version that wrote it"
             )
             raise errors.error_for(errors.INVALID_CONFIGURATION, detail)

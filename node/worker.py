@@ -119,7 +119,7 @@ class _Batch:
         if not all(map(lt, indexes, islice(indexes, 1, None))):
             raise _malformed("the indices of the rows do not rise")
         flags = dict.fromkeys([row.flags for row in rows])
-        if not all([_CLASSES[one] for one in flags]):
+        if not all(_CLASSES[one] for one in flags):
             raise _malformed(f"a row has illegal flags, of {list(flags)}")
         #: As it came.
         self.packed = packed
@@ -131,7 +131,7 @@ class _Batch:
         self.classes = 0
         for one in flags:
             self.classes |= _CLASSES[one]
-        self.with_dto = any([one & wire.FLAG_DTO for one in flags])
+        self.with_dto = any(one & wire.FLAG_DTO for one in flags)
         #: Whether `packed` is exactly the canonical batch of `rows`, as far as others join batches unopened.
         self.intact = packed.startswith(wire.array_head(count))
         #: Topic -> code of the refusal.
@@ -248,7 +248,8 @@ def _common_plain_set(entries: dict[str, TopicEntry]) -> FilterSet | None:
 class Worker:
     """One shard: filters, rules and the matching of batches.
 
-    Use: send `ready_frames()` until `started`; hand every frame to `handle` and send what it gives.
+    Use: after `connected()` send `ready_frames()` again and again until `started`; hand every frame to
+    `handle` and send what it gives.
     """
 
     def __init__(self, index: int, incarnation: int, config: WorkerConfig) -> None:
@@ -258,6 +259,8 @@ class Worker:
         self._config = config
         #: The router whose frames are taken; frames of others are stale. 0 before the first START.
         self.router_incarnation = 0
+        #: Whether the router at the other end has started this worker.
+        self.started = False
         #: The version of the slot table.
         self.epoch = 0
         #: Slot -> index of the worker that owns it.
@@ -283,10 +286,13 @@ class Worker:
             wire.MATCH: self._match,
         }
 
-    @property
-    def started(self) -> bool:
-        """Tell whether a router has started this worker."""
-        return self.router_incarnation > 0
+    def connected(self) -> None:
+        """Take note of a new connection: perhaps there is another router, so wait for its START.
+
+        What the old one sent is still answered until then; it does no harm, and a mere reconnect loses
+        nothing.
+        """
+        self.started = False
 
     def ready_frames(self) -> list[bytes]:
         """Give the frames that announce this worker to the router."""
@@ -307,7 +313,7 @@ class Worker:
 
     def _is_stale(self, router_incarnation: int) -> bool:
         """Tell whether a frame is of another router than the one that started us."""
-        stale = router_incarnation != self.router_incarnation or not self.started
+        stale = router_incarnation != self.router_incarnation or not self.router_incarnation
         self._counts["stale_frames"] += stale
         return stale
 
@@ -319,6 +325,7 @@ class Worker:
         if router_incarnation < self.router_incarnation:
             self._counts["stale_frames"] += 1
             return []
+        self.started = True
         self.router_incarnation = router_incarnation
         self.epoch = epoch
         self._slots = slots
@@ -373,8 +380,7 @@ class Worker:
         return [self._result_frames(reference, result)]
 
     def _look_up(self, batch: _Batch, vpn: VpnMatching, rules_id: int) -> dict[str, TopicEntry]:
-        """Give what is known about each topic of a batch; topics that may not be published to are noted in
-        it.
+        """Give what is known about the topics of a batch; those that are refused are noted in the batch.
 
         Raises:
             InvalidRequestError: a topic belongs to another worker (40001).

@@ -161,7 +161,7 @@ def _join(a_round: Round, indices: list[int], extra: dict[str | None, list[bytes
     for share, rows in extra.items():
         if share is not None:
             parts.append(Part(len(rows), wire.join_rows(rows), wire.CLASS_COS1, share))
-    return Delivery(parts, unsorted=len(batches) > 1 or len(parts) > 1)
+    return Delivery(parts, unsorted=len(a_round.plain) + len(a_round.choice) > 1)
 
 
 def _without_plain(delivery: Delivery) -> Delivery | None:

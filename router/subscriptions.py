@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import Filter as ParsedFilter
-from angarium.topic import parse_filter
+from angarium.topic import overlaps, parse_filter
 from router.effects import SendClient
 from router.session import Subscription
 
@@ -177,7 +177,7 @@ class Subscriptions:
 
         (R61, R62).
         """
-        if parsed.pattern.startswith(INBOX_PREFIX):
+        if parsed.pattern.startswith("#P2P") and overlaps(parsed.pattern, INBOX_PREFIX + ">"):
             if parsed.pattern != actor.inbox or parsed.share is not None:
                 raise error_for(errors.RESERVED_TOPIC, "the inbox of another client")
             return

@@ -1,5 +1,4 @@
-"""`angarium bench`: what this node does on this machine, measured by clients that each have a process of
-their own.
+"""`angarium bench`: what this node does on this machine, measured by clients with processes of their own.
 
 It starts the processes (`bench_client`), lets the publishers go at the same moment, and puts their figures
 together. Figures of different machines, or of different loads on one, cannot be compared: use ratios of runs

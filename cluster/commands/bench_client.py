@@ -1,5 +1,4 @@
-"""One client of `angarium bench`, alone in its process: subscribes and counts, or publishes at full speed or
-in time.
+"""One client of `angarium bench`, alone in its process: counts what it gets, or publishes.
 
 Started by `bench` as `python -m cluster.commands.bench_client`. The first line on standard input is its task
 as JSON (it may hold a password, so it is no argument); it answers with a line when it is ready, a publisher
@@ -155,7 +154,7 @@ async def _flood(client: Client, task: Task, topics: list[str]) -> None:
 
 
 async def _in_time(client: Client, task: Task, topics: list[str], pace: Pace) -> None:
-    """Publish each message on its own when it is due; one that is late leaves at once, stamped as it leaves."""
+    """Publish each message on its own when it is due; one that is late leaves at once."""
     filler = bytes(task.size_bytes - STAMP_BYTES)
     for number in range(task.messages):
         while not pace.due(time.monotonic(), number):

@@ -1,5 +1,4 @@
-"""`angarium client`, `subscription` and `worker`: what is connected, what it subscribed to, and who matches
-it.
+"""`angarium client`, `subscription` and `worker`: what is connected, and to what it subscribed.
 
 Views of the admin API, and one exception: a subscription manager adds and removes subscriptions of another
 client as a client itself, under its own access rights.

@@ -18,9 +18,12 @@ from angarium import errors
 from cluster.admin import Admin, read_node_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from angarium.client import Client
+
+    _Function = Callable[..., Any]
+    _Decorator = Callable[[_Function], _Function]
 
 DEFAULT_URL: Final = "tcp://127.0.0.1:55555"
 DEFAULT_DATA: Final = "angarium-data"
@@ -101,7 +104,6 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         timeout_option,
     ]
 
-    @functools.wraps(function)
     def command(**values: Any) -> Any:
         data = values.pop("data")
         connect = ConnectOptions(
@@ -115,9 +117,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         return function(connect=connect, **values)
 
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return _with_options(options, functools.update_wrapper(command, function))
 
 
 def find_url(data: Path | None) -> str:
@@ -206,7 +206,6 @@ def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
         timeout_option,
     ]
 
-    @functools.wraps(function)
     def command(**values: Any) -> Any:
         admin = AdminOptions(
             data=values.pop("data") or Path(DEFAULT_DATA),
@@ -217,6 +216,11 @@ def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         return function(admin=admin, **values)
 
+    return _with_options(options, functools.update_wrapper(command, function))
+
+
+def _with_options(options: Sequence[_Decorator], function: _Function) -> _Function:
+    """Add options so that `--help` lists them in the order in which they are written."""
     for option in reversed(options):
-        command = option(command)
-    return command
+        function = option(function)
+    return function

@@ -1,7 +1,6 @@
-"""How commands that run for long end in order: the first SIGINT or SIGTERM cancels the work, then the command
-sums up.
+"""How commands that run for long end in order: the first SIGINT or SIGTERM cancels the work.
 
-A second signal acts as usual and ends the process.
+The command then flushes what it has and sums up. A second signal acts as usual and ends the process.
 """
 
 from __future__ import annotations

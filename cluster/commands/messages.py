@@ -34,6 +34,13 @@ if TYPE_CHECKING:
 #: Messages handed to the SDK, or taken from it, in one step: enough that the step costs nothing per message.
 BATCH_MESSAGES: Final = 1_000
 
+_PUB_EXAMPLES: Final = """\b
+angarium pub news/today 'good morning'
+angarium pub 'rows/{line%8}' --lines rows.csv --rate 5000"""
+_SUB_EXAMPLES: Final = """\b
+angarium sub 'orders/>' --count 10
+angarium sub '#share/workers/jobs/*' --json"""
+
 
 @dataclasses.dataclass(slots=True)
 class Published:
@@ -61,7 +68,7 @@ def _parse_topic(_ctx: click.Context, _argument: click.Parameter, value: str) ->
         raise click.BadParameter(str(error)) from None
 
 
-@click.command()
+@click.command(epilog=_PUB_EXAMPLES)
 @click.argument("topic", callback=_parse_topic)
 @click.argument("payload", required=False)
 @click.option(
@@ -107,10 +114,6 @@ def pub(
     """Publish PAYLOAD (default: nothing) to TOPIC.
 
     TOPIC may hold {line} and {line%N}: the number of the message, counted from 0, and that number modulo N.
-
-    \b
-    angarium pub news/today 'good morning'
-    angarium pub 'rows/{line%8}' --lines rows.csv --rate 5000
     """
     del message["mode"]
     if lines is not None and payload is not None:
@@ -213,7 +216,7 @@ async def _due(pace: source.Pace, sent: int) -> int:
 _FORMATS: Final = {"json": sink.format_json, "raw": sink.format_raw, "text": sink.format_text}
 
 
-@click.command()
+@click.command(epilog=_SUB_EXAMPLES)
 @click.argument("filters", metavar="FILTER...", nargs=-1, required=True)
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
 @click.option(
@@ -251,19 +254,14 @@ _FORMATS: Final = {"json": sink.format_json, "raw": sink.format_raw, "text": sin
 @click.option("--json", "as_json", is_flag=True, help="Print each message as one JSON object.")
 @client_options
 def sub(*, connect: ConnectOptions, raw: bool, as_json: bool, count: int | None, **options: Any) -> int:
-    """Subscribe to each FILTER and print what arrives, as 'TOPIC PAYLOAD' unless told otherwise.
-
-    \b
-    angarium sub 'orders/>' --count 10
-    angarium sub '#share/workers/jobs/*' --json
-    """
+    """Subscribe to each FILTER and print what arrives, as 'TOPIC PAYLOAD' unless told otherwise."""
     if raw and as_json:
         text = "--raw and --json exclude each other."
         raise click.UsageError(text)
     form = _FORMATS["raw" if raw else "json" if as_json else "text"]
     received = asyncio.run(_subscribe(connect, _Reception(form=form, count=count, **options)))
     if received.discarded:
-        text = f"{received.discarded:,} messages were discarded before they reached this client; it was too slow."
+        text = f"{received.discarded:,} messages were discarded on the way to this client: it was too slow."
         click.echo(text, err=True)
     if received.interrupted or sys.stderr.isatty():
         click.echo(f"received {received.messages:,} messages in {received.seconds:.3f} s", err=True)

@@ -1,5 +1,4 @@
-"""How commands show what they have: tables and progress on a terminal, one JSON object per line everywhere
-else.
+"""How commands show what they have: tables and progress on a terminal, JSON everywhere else.
 
 Commands hand over plain dicts and never format for a terminal themselves. rich is imported only when
 something is drawn, so a command in a script does not pay for it. Nothing here talks to a node.

@@ -1,5 +1,4 @@
-"""The loop of every command that receives: batch after batch, up to a number of messages, or until nothing
-comes.
+"""The loop of every command that receives: up to a number of messages, or until none come.
 
 It owns no connection and prints nothing; `angarium sub` and `angarium reply` give it a subscription.
 """
@@ -56,7 +55,7 @@ async def receive(
 
 
 def announce(client: Client, filters: Sequence[str], ready_file: str | None) -> None:
-    """Write the ready file of a command that receives, if there is to be one: its subscriptions are in effect."""
+    """Write the ready file of a command that receives, if one is asked for: its subscriptions hold."""
     if ready_file is not None:
         ready = {"client_name": client.name, "url": client.url, "pid": os.getpid(), "filters": list(filters)}
         write_ready_file(ready_file, ready)

@@ -43,6 +43,10 @@ EXIT_STATUS: Final = "exit_status"
 #: The exit status that shells give for a command that was ended because it took too long.
 STATUS_TIMED_OUT: Final = 124
 
+_REPLY_EXAMPLES: Final = """\b
+angarium reply text/upper --exec 'tr a-z A-Z'
+angarium request text/upper hello"""
+
 
 @click.command()
 @click.argument("topic")
@@ -80,7 +84,7 @@ def _parse_command(_ctx: click.Context, _option: click.Parameter, value: str) ->
     return words
 
 
-@click.command()
+@click.command(epilog=_REPLY_EXAMPLES)
 @click.argument("filter_text", metavar="FILTER")
 @click.option(
     "--exec",
@@ -119,9 +123,6 @@ def reply(*, connect: ConnectOptions, as_json: bool, **options: Any) -> int:
     """Answer each request that matches FILTER with the output of a program.
 
     The program finds the topic in ANGARIUM_TOPIC and the correlation id in ANGARIUM_CORRELATION_ID.
-
-    \b
-    angarium reply 'math/square' --exec 'awk "{print \\$1 * \\$1}"'
     """
     answering = Answering(**options, show=print_json if as_json else _show_line)
     asyncio.run(answering.run(connect))

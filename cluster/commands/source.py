@@ -109,9 +109,14 @@ class LineSource:
 async def _readable(descriptor: int) -> None:
     """Wait until a read would not block, so that the connection stays alive behind a slow pipe."""
     loop = asyncio.get_running_loop()
-    ready = loop.create_future()
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def readable() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
     try:
-        loop.add_reader(descriptor, lambda: ready.done() or ready.set_result(None))
+        loop.add_reader(descriptor, readable)
     except PermissionError:  # A regular file cannot be waited for, and never blocks for long.
         return
     try:
@@ -164,7 +169,7 @@ class Pace:
         return max(0.0, self._started + sent / self._rate - now)
 
     def wait_s(self, now: float, sent: int) -> float:
-        """Give how long to wait so that messages leave in batches: until the next is due, at least one interval."""
+        """Give how long to wait until the next is due, but at least one interval, so that they gather."""
         return max(PACE_INTERVAL_S, self.until_due_s(now, sent))
 
 
@@ -194,6 +199,6 @@ def parse_property(text: str) -> tuple[str, Any]:
 
 def _in_range(value: Any, text: str) -> Any:
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        message = f"property '{text}': a whole number has at most 64 bits; put it in double quotes to send it as text"
+        message = f"property '{text}': a number of more than 64 bits; quote it to send it as text"
         raise ValueError(message)
     return value

@@ -27,7 +27,8 @@ def draw_status(status: Mapping[str, Any]) -> Group:
     head = Text.assemble(
         ("node ", "dim"), (str(status["node"]), "bold"), ("  at ", "dim"), str(status["url"]),
         ("  up ", "dim"), duration(status["uptime_s"]),
-        ("  sessions ", "dim"), cell(status["sessions"]), ("  subscriptions ", "dim"), cell(status["subscriptions"]),
+        ("  sessions ", "dim"), cell(status["sessions"]),
+        ("  subscriptions ", "dim"), cell(status["subscriptions"]),
     )  # fmt: skip
     parts: list[Any] = [head, Text(), table(map(_process_row, status["processes"]), _PROCESS_COLUMNS)]
     for title in ("rates", "discards", "errors", "spool"):

@@ -42,7 +42,7 @@ def requirements() -> dict[str, Requirement]:
 
 
 def marks(tree: ast.AST) -> Iterator[str]:
-    """Give the numbers in all `requirement(...)` calls of a module, be they decorators or in a `pytestmark`."""
+    """Give the numbers in all `requirement(...)` calls of a module, in decorators or in a `pytestmark`."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Call)

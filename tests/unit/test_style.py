@@ -144,7 +144,7 @@ def resolve(name: str, known: set[str]) -> str:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Give groups of modules that reach each other, by taking away whatever imports or is imported by nobody."""
+    """Give the modules that reach each other: take away what imports, or is imported by, nobody."""
     left = {name: {one for one in targets if one in graph} for name, targets in graph.items()}
     shrinking = True
     while shrinking:

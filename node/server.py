@@ -1,0 +1,143 @@
+"""The shell of a worker process: the socket to the router around the state machine in `node.worker`.
+
+It carries frames and decides nothing but when to announce the worker: from each new connection until the
+router starts it. So a router that was restarted hears of its workers although it never knew them.
+
+The socket has no high-water marks. A DEALER at its mark would block the worker while the router waits for it;
+what is out at a worker is bounded by the router's window instead.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from angarium import errors
+from angarium.process import Process
+from node import config
+from node.worker import Worker
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Often enough that a start is not felt, rare enough to mean nothing.
+READY_INTERVAL_S: Final = 0.2
+#: A router that restarts is back in well under a second.
+RECONNECT_INTERVAL_MS: Final = 50
+#: Nobody waits for what a worker that ends still has to say.
+WORKER_LINGER_MS: Final = 0
+#: Young objects that start a garbage collection. A worker makes no cycles on its hot path, so the default of
+#: 700 would only stop it every few batches; each batch makes thousands of objects that die at once.
+GC_YOUNG_OBJECTS: Final = 100_000
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerServer:
+    """One worker process at work."""
+
+    def __init__(self, process: Process, settings: config.WorkerConfig) -> None:
+        self._process = process
+        self._frames_per_wake = settings.frames_per_wake
+        self._worker = Worker(process.index, process.incarnation, settings)
+        #: When to tell the router next that this worker is there; None while it knows, or is not there.
+        self._next_announcement: float | None = None
+        #: The newest time of the loop.
+        self._now = 0.0
+        #: Answers that nobody took, because the router was gone.
+        self._undelivered = 0
+        #: Faults of the worker that were logged.
+        self._faults_logged = 0
+        self._socket = self._connect()
+        self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        process.add(self._socket, self._drain)
+        process.add(self._monitor, self._connected)
+        process.on_request(self._answer)
+        process.progress("waiting for the router")
+
+    def _connect(self) -> zmq.Socket[bytes]:
+        process = self._process
+        socket = process.context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.ROUTING_ID, f"w{process.index}.{process.incarnation}".encode())
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.LINGER, WORKER_LINGER_MS)
+        # Nothing waits for a router that is not there: the next one could not use it.
+        socket.setsockopt(zmq.IMMEDIATE, 1)
+        socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_INTERVAL_MS)
+        socket.connect(f"ipc://{process.runtime_dir}/workers")
+        return socket
+
+    def run(self) -> None:
+        """Work until the process is asked to stop; nothing is ever left undone between two rounds."""
+        self._process.run(self._tick, lambda: True)
+
+    def close(self) -> None:
+        """End the watch over the connection; the process closes the sockets."""
+        self._process.remove(self._monitor)
+        self._socket.disable_monitor()
+
+    def _drain(self) -> None:
+        """Take the frames that are there, up to a bound, and send the answers."""
+        receive = self._socket.recv_multipart
+        handle, now = self._worker.handle, self._now
+        for _ in range(self._frames_per_wake):
+            try:
+                frames = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            for answer in handle(frames, now):
+                self._send(answer)
+
+    def _send(self, frames: list[bytes]) -> None:
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            self._undelivered += 1
+
+    def _connected(self) -> None:
+        """There is a new connection: its router does not know us."""
+        while self._monitor.poll(0):
+            recv_monitor_message(self._monitor)
+        self._worker.connected()
+        self._next_announcement = self._now
+
+    def _tick(self, now: float) -> float | None:
+        self._now = now
+        worker = self._worker
+        if worker.faults > self._faults_logged:
+            _log.error("%d frames that no router sends were dropped", worker.faults - self._faults_logged)
+            self._faults_logged = worker.faults
+        if self._next_announcement is None:
+            return None
+        if worker.started:
+            self._next_announcement = None
+            self._process.ready({})
+            return None
+        if now >= self._next_announcement:
+            self._send(worker.ready_frames())
+            self._next_announcement = now + READY_INTERVAL_S
+        return self._next_announcement - now
+
+    def _answer(self, operation: str, _arguments: Any) -> Any:
+        if operation == "stats":
+            return {**self._worker.stats(), "undelivered_answers": self._undelivered}
+        raise errors.error_for(errors.UNKNOWN_OPERATION, f"{operation!r}; a worker answers 'stats'")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a worker process as the command line says."""
+    process = Process.from_command_line(config.ROLE, arguments)
+    server = WorkerServer(process, config.load(process.runtime_dir))
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)
+    try:
+        server.run()
+    finally:
+        server.close()
+        process.close()

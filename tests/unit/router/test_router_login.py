@@ -1,0 +1,264 @@
+"""HELLO: who may connect, under which name, and what a changed object means for who is here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from angarium import errors, wire
+from cluster.passwords import hash_password
+from wired_node import FakeClient, WiredNode, snapshot
+
+SECRET = hash_password("right")
+
+
+def _refused(node: WiredNode, *, address: str = "127.0.0.1", **hello: Any) -> int | None:
+    client = node.connection(address)
+    client.send(wire.HELLO, {"version": 1, **hello})
+    return client.closed_with()
+
+
+@pytest.fixture
+def guarded(make_node: Any) -> WiredNode:
+    rows = snapshot(
+        ("username", "default", "bob", {"password": SECRET}),
+        ("username", "default", "off", {"enabled": False}),
+        ("vpn", "", "closed", {"enabled": False}),
+        ("vpn", "", "small", {"max_connection_count": 2}),
+        ("username", "small", "default", {}),
+        ("profile", "default", "once", {"max_connection_count_per_client_username": 1}),
+        ("username", "default", "once", {"client_profile": "once"}),
+        (
+            "acl",
+            "default",
+            "office",
+            {"client_connect_default": "disallow", "client_connect_exceptions": ["10.1.0.0/16"]},
+        ),
+        ("username", "default", "office", {"acl_profile": "office", "password": SECRET}),
+    )
+    made = make_node(1, rows)
+    assert isinstance(made, WiredNode)
+    return made
+
+
+def test_a_password_is_compared_with_its_scrypt_hash(guarded: WiredNode) -> None:
+    assert guarded.client(username="bob", password="right")
+    assert _refused(guarded, username="bob", password="wrong") == errors.UNAUTHORIZED
+    assert _refused(guarded, username="bob") == errors.UNAUTHORIZED
+    assert guarded.router.stats()["errors"] == {str(errors.UNAUTHORIZED): 2}
+
+
+def test_an_unknown_username_is_refused_like_a_wrong_password(guarded: WiredNode) -> None:
+    assert _refused(guarded, username="nobody", password="x") == errors.UNAUTHORIZED
+
+
+@pytest.mark.parametrize(
+    ("hello", "code"),
+    [
+        ({"vpn": "nowhere"}, errors.VPN_NOT_ALLOWED),
+        ({"vpn": "closed"}, errors.VPN_UNAVAILABLE),
+        ({"username": "off"}, errors.USERNAME_SHUTDOWN),
+        ({"version": 2}, errors.UNSUPPORTED_VERSION),
+        ({"client_name": "x" * 161}, errors.INVALID_CLIENT_NAME),
+        ({"client_name": "a\0b"}, errors.INVALID_CLIENT_NAME),
+        ({"local_priority": 5}, errors.MALFORMED_FRAME),
+        ({"credit": [-1, 0]}, errors.MALFORMED_FRAME),
+        ({"username": 7}, errors.MALFORMED_FRAME),
+    ],
+)
+def test_a_login_that_cannot_be_says_why(guarded: WiredNode, hello: dict[str, Any], code: int) -> None:
+    assert _refused(guarded, **hello) == code
+
+
+def test_a_username_without_password_is_for_this_host_only(guarded: WiredNode) -> None:
+    assert _refused(guarded, address="192.0.2.7") == errors.UNAUTHORIZED
+    assert guarded.client(address="192.0.2.7", username="bob", password="right")
+    assert guarded.client(address="::1")
+
+
+def test_the_acl_decides_over_addresses(guarded: WiredNode) -> None:
+    assert guarded.client(address="10.1.2.3", username="office", password="right")
+    assert (
+        _refused(guarded, address="10.2.2.3", username="office", password="right")
+        == errors.CLIENT_CONNECT_DENIED
+    )
+
+
+def test_connection_limits_of_vpn_and_profile_hold(guarded: WiredNode) -> None:
+    first = guarded.client(vpn="small")
+    guarded.client(vpn="small")
+    assert _refused(guarded, vpn="small") == errors.TOO_MANY_CLIENTS
+    first.send(wire.BYE, [])
+    guarded.client(vpn="small")
+    guarded.client(username="once")
+    assert _refused(guarded, username="once") == errors.TOO_MANY_CONNECTIONS
+
+
+def test_a_client_name_is_used_once_at_a_time(guarded: WiredNode) -> None:
+    first = guarded.client(client_name="app")
+    assert _refused(guarded, client_name="app") == errors.CLIENT_NAME_IN_USE
+    guarded.client(client_name="app", vpn="small")
+    first.send(wire.BYE, [])
+    guarded.client(client_name="app")
+
+
+def test_a_flood_of_connects_from_one_address_is_refused_and_others_connect(make_node: Any) -> None:
+    node = make_node(1, connects_per_second=10, connect_burst=20)
+    for _ in range(20):
+        node.client(address="127.0.0.9")
+    assert _refused(node, address="127.0.0.9") == errors.CONNECT_RATE_EXCEEDED
+    node.client(address="127.0.0.8")
+    node.advance(1)
+    node.client(address="127.0.0.9")
+
+
+def test_a_token_renews_authentication_and_name_within_the_resume_time(guarded: WiredNode) -> None:
+    first = guarded.connection()
+    welcome = first.hello(username="bob", password="right", client_name="app")
+    first.send(wire.BYE, [])
+    guarded.advance(50)
+    again = guarded.connection()
+    resumed = again.hello(username="bob", token=welcome["token"], client_name="app")
+    assert resumed["resumed"]
+    assert resumed["client_name"] == "app"
+    again.send(wire.BYE, [])
+    guarded.advance(61)
+    assert _refused(guarded, username="bob", token=welcome["token"], client_name="app") == errors.UNAUTHORIZED
+
+
+def test_a_resumed_session_replaces_one_whose_loss_was_not_noticed(guarded: WiredNode) -> None:
+    first = guarded.connection()
+    welcome = first.hello(client_name="app")
+    first.subscribe("a")
+    second = guarded.connection()
+    second.hello(client_name="app", token=welcome["token"])
+    assert first.closed_with() == errors.KEEPALIVE_TIMEOUT
+    assert guarded.router.operators.subscriptions(None, "app") == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"password": hash_password("new")}, {"password": SECRET, "enabled": False}]
+)
+def test_a_changed_or_disabled_username_voids_the_token(guarded: WiredNode, change: dict[str, Any]) -> None:
+    from cluster import objects
+
+    first = guarded.connection()
+    welcome = first.hello(username="bob", password="right", client_name="app")
+    first.send(wire.BYE, [])
+    guarded.router.operators.put_object(
+        "username", "default", "bob", objects.complete("username", change), guarded.now
+    )
+    assert _refused(guarded, username="bob", token=welcome["token"], client_name="app") in (
+        errors.UNAUTHORIZED,
+        errors.USERNAME_SHUTDOWN,
+    )
+
+
+def test_a_forged_token_is_refused(guarded: WiredNode) -> None:
+    welcome = guarded.connection().hello(username="bob", password="right", client_name="app")
+    forged = bytes([welcome["token"][0] ^ 1]) + welcome["token"][1:]
+    for token in (forged, b"", b"x" * 16, b"\xff" * 900):
+        assert _refused(guarded, username="bob", token=token, client_name="app") == errors.UNAUTHORIZED
+
+
+def test_every_client_has_an_inbox_that_no_other_may_subscribe_to(guarded: WiredNode) -> None:
+    one, two = guarded.connection(), guarded.connection()
+    inbox = one.hello()["inbox"]
+    assert inbox != two.hello()["inbox"]
+    assert two.subscribe(inbox)[0][0] == errors.RESERVED_TOPIC
+    assert two.subscribe("#P2P/INB/>")[0][0] == errors.RESERVED_TOPIC
+    assert two.subscribe("#P2P/>")[0][0] == errors.RESERVED_TOPIC
+    assert one.subscribe(inbox) == [None]
+
+
+def _put(node: WiredNode, kind: str, name: str, **attributes: Any) -> None:
+    from cluster import objects
+
+    node.router.operators.put_object(kind, "default", name, objects.complete(kind, attributes), node.now)
+    node.settle()
+
+
+def test_shutting_a_username_ends_its_sessions(node: WiredNode) -> None:
+    client = node.client()
+    _put(node, "username", "default", enabled=False)
+    assert client.closed_with() == errors.USERNAME_SHUTDOWN
+
+
+@pytest.mark.requirement("R57")
+def test_an_acl_that_changes_is_in_force_for_the_next_message_and_subscription(node: WiredNode) -> None:
+    client: FakeClient = node.client()
+    client.subscribe(">")
+    _put(
+        node, "acl", "default", client_connect_default="allow", publish_topic_default="allow",
+        publish_topic_exceptions=["secret/>"], subscribe_topic_default="allow", subscribe_topic_exceptions=["secret/>"],
+    )  # fmt: skip
+    client.publish(("secret/1", b"no"), ("open", b"yes"))
+    assert client.payloads() == [b"yes"]
+    assert client.notices() == [[errors.PUBLISH_DENIED, "secret/1", 1, 1]]
+    assert client.subscribe("secret/2")[0][0] == errors.SUBSCRIBE_DENIED
+    assert client.subscribe("*/2")[0][0] == errors.SUBSCRIBE_DENIED
+    assert client.subscribe("open/2") == [None]
+    _put(node, "acl", "default", client_connect_default="allow", publish_topic_default="allow")
+    client.publish(("secret/1", b"yes"))
+    assert client.payloads() == [b"yes"]
+    assert node.router.shards.rules == {}
+
+
+def test_exceptions_may_hold_the_username(make_node: Any) -> None:
+    rows = snapshot(
+        ("acl", "default", "own", {
+            "client_connect_default": "allow",
+            "publish_topic_exceptions": ["from/$client-username/>"],
+            "subscribe_topic_exceptions": ["to/$client-username"],
+        }),
+        ("username", "default", "ann", {"acl_profile": "own"}),
+        ("username", "default", "eve", {"acl_profile": "own"}),
+    )  # fmt: skip
+    node = make_node(1, rows)
+    everybody, ann, eve = node.client(), node.client(username="ann"), node.client(username="eve")
+    everybody.subscribe("from/>")
+    ann.publish(("from/ann/1", b"1"), ("from/eve/1", b"2"))
+    eve.publish(("from/ann/1", b"3"), ("from/eve/1", b"4"))
+    assert everybody.payloads() == [b"1", b"4"]
+    assert len(ann.notices()) == len(eve.notices()) == 1
+    assert ann.subscribe("to/ann", "to/eve")[0] is None
+    assert eve.subscribe("to/ann")[0][0] == errors.SUBSCRIBE_DENIED
+
+
+def test_share_names_have_a_list_of_their_own(make_node: Any) -> None:
+    rows = snapshot(
+        ("acl", "default", "shares", {
+            "client_connect_default": "allow", "subscribe_topic_default": "allow",
+            "subscribe_share_name_default": "disallow", "subscribe_share_name_exceptions": ["team*"],
+        }),
+        ("username", "default", "ann", {"acl_profile": "shares"}),
+    )  # fmt: skip
+    ann = make_node(1, rows).client(username="ann")
+    assert ann.subscribe("#share/team1/a") == [None]
+    assert ann.subscribe("#share/other/a")[0][0] == errors.SHARE_NAME_DENIED
+
+
+def test_subscription_limits_of_profile_and_vpn_hold(make_node: Any) -> None:
+    rows = snapshot(
+        ("profile", "default", "few", {"max_subscription_count": 2}),
+        ("username", "default", "few", {"client_profile": "few"}),
+    )
+    node = make_node(1, rows)
+    client = node.client(username="few")
+    answers = client.subscribe("a", "b", "c")
+    assert answers[:2] == [None, None]
+    assert answers[2][0] == errors.MAX_SUBSCRIPTIONS_EXCEEDED
+    assert client.subscribe("a") == [None]
+    client.unsubscribe("a")
+    assert client.subscribe("c") == [None]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a" * 251, "/".join("a" * 129), "a\0b", "#share/g", "#share/g/", "#share", "#noexport/"]
+)
+def test_a_filter_that_cannot_be_is_refused(node: WiredNode, text: str) -> None:
+    code = node.client().subscribe(text)[0]
+    assert code is None or code[0] in (errors.INVALID_FILTER, errors.INVALID_SHARE_NAME)
+    if text not in ("#share",):
+        assert code is not None
