@@ -10,9 +10,9 @@ What outlives a connection is elsewhere: gathered rows in `angarium.slots.RowGat
 has not consumed in `EgressWindow`, the wish for subscriptions in `angarium.client`.
 
 Ingress credit: at most `rounds` rounds are unretired, and a new one may leave while the unretired ones hold
-less than `bytes`. The router retires lazily unless a round asks (`flush`), so a round asks whenever half of
-the window is out since the last one that did; a publisher at full speed is answered twice per window and
-never stalls on a lazy router.
+less than `bytes`. The router tells of retirement when nothing is left to retire, and when a round asks
+(`flush`); a round asks whenever half of the window is out since the last one that did, so a publisher at full
+speed is answered twice per window.
 
 Egress credit: what the router may send, in cumulative totals of messages and bytes of batches. The window
 covers all that the application has not consumed, including what came over earlier connections; it is renewed
@@ -70,7 +70,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     workers: _Positive
     rounds: _Positive
     round_bytes: _Positive = msgspec.field(name="bytes")
-    keepalive_ms: Annotated[int, msgspec.Meta(ge=100, le=600_000)]
+    keepalive_ms: Annotated[int, msgspec.Meta(ge=100, le=3_600_000)]
     max_message_bytes: _Positive
     max_batch_rows: _Positive
     max_batch_bytes: Annotated[int, msgspec.Meta(ge=1024)]
@@ -265,10 +265,6 @@ class ClientSession:
         header = wire.pack((self.last_round, batch.epoch, flush, batch.parts))
         self._outgoing.append([wire.PUBLISH, header, *batch.batches])
         return self.last_round
-
-    def needs_flush(self) -> bool:
-        """Tell whether there are unretired rounds and the newest did not ask to be answered at once."""
-        return bool(self._unretired) and self._flushed_round < self.last_round
 
     def is_retired(self, number: int) -> bool:
         """Tell whether a round, and all before it, are retired."""

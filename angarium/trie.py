@@ -347,8 +347,7 @@ class _Prefixes(Generic[V]):
         assert sum(self._count_by_length.values()) == len(self.nodes)
 
 
-#: Entries of a cache: at 100,000 topics of 50 bytes about 40 MB, and more hot topics than a worker matches
-#: in a second.
+#: Entries of a cache: about 250 bytes each, so 25 MB, for more hot topics than most applications have.
 TOPIC_CACHE_MAX: Final = 100_000
 #: Wildcard changes that an entry may be behind. More make it a miss, which costs one match.
 CHANGE_LOG_MAX: Final = 1_024

@@ -401,8 +401,7 @@ def _did_you_mean(name: str, known: list[str]) -> str:
     return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
 
 
-_OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config export' prints those that exist.
-For instance:
+_OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config export' prints those that exist:
 # [vpn.orders]
 # max_connection_count = 500
 # [vpn.orders.acl.readers]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 NODE_FORMAT: Final = 1
+TOKEN_KEY_FILE: Final = "token.key"  # noqa: S105 - the name of a file
+TOKEN_KEY_BYTES: Final = 32
 #: A socket's path may have 107 bytes; the longest name in the directory, with a slash, has 11.
 RUNTIME_PATH_BYTES_MAX: Final = 90
 _RUNTIME_PREFIX: Final = "angarium-"
@@ -62,6 +65,13 @@ class DataDirectory:
         self.node = msgspec.structs.replace(self.node, **changes)
         encoded = msgspec.json.format(msgspec.json.encode(self.node), indent=2)
         write_durably(self.path / NODE_FILE, encoded + b"\n")
+
+    def token_key_hex(self) -> str:
+        """Give the secret under which the router seals resume tokens, made at the first start and kept."""
+        path = self.path / TOKEN_KEY_FILE
+        if not path.exists():
+            write_durably(path, secrets.token_hex(TOKEN_KEY_BYTES).encode() + b"\n")
+        return path.read_text(encoding="ascii").strip()
 
     def __enter__(self) -> Self:
         return self
@@ -126,10 +136,11 @@ class RuntimeDirectory:
         shutil.rmtree(self.path, ignore_errors=True)
 
 
-def write_durably(path: Path, content: bytes) -> None:
+def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
     """Replace a file so that after a crash it is the old or the new one, whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+    with os.fdopen(descriptor, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -9,6 +9,7 @@ the controller does.
 The data directory:
 
     lock            held for as long as a node runs
+    token.key       the secret of the router's resume tokens
     node.json       `cluster.admin.NodeFile`: what is kept (name, id, workers, addresses) and where the node
     runs config/         the config store, the controller's
     events.jsonl    the events, the controller's
@@ -20,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import secrets
+import re
 import signal
 import subprocess
 import sys
@@ -176,6 +177,11 @@ def fixed_listen(configured: Iterable[str], kept: Mapping[str, str]) -> list[str
     return [kept.get(url, url) if has_open_port(url) else url for url in configured]
 
 
+def plain_address(url: str) -> str:
+    """Give an address without the IPv6 form of IPv4 that a socket for both reports: tcp://127.0.0.1:55555."""
+    return re.sub(r"^tcp://\[::ffff:(\d+\.\d+\.\d+\.\d+)\]:", r"tcp://\1:", url)
+
+
 class Server:
     """The running supervisor: a ROUTER socket, the children, and the state machine that decides."""
 
@@ -199,8 +205,6 @@ class Server:
         self._config = msgspec.structs.replace(
             config, router=msgspec.structs.replace(config.router, listen=listen)
         )
-        #: Lets clients resume after the router was restarted; a new node start is a new key.
-        self._token_key_hex = secrets.token_hex(32)
         self._started = time.monotonic()
         places = [("controller", 0), ("router", 0), *(("worker", index) for index in range(self._workers))]
         self._supervisor = Supervisor(places, data.node.starts * INCARNATIONS_PER_START)
@@ -413,6 +417,7 @@ class Server:
         if len(urls) != len(self._configured_listen):
             _log.error("the router bound %s for %s, so no port is kept", urls, self._configured_listen)
             return
+        urls = [plain_address(url) for url in urls]
         self._data.save(urls=urls, listen=self._configured_listen, url=urls[0])
         router = msgspec.structs.replace(self._config.router, listen=urls)
         self._config = msgspec.structs.replace(self._config, router=router)
@@ -428,7 +433,7 @@ class Server:
                 for row in self._describe()["processes"]
             ]
             ready = {"node": node.node, "url": node.url, "pid": os.getpid(), "processes": processes}
-            write_durably(Path(self._options.ready_file), msgspec.json.encode(ready) + b"\n")
+            write_durably(Path(self._options.ready_file), msgspec.json.encode(ready) + b"\n", 0o644)
         if self._options.on_ready is not None:
             self._options.on_ready(node)
 
@@ -460,7 +465,7 @@ class Server:
             "node": node.node,
             "config": config.router,
             "workers": self._workers,
-            "token_key_hex": self._token_key_hex,
+            "token_key_hex": self._data.token_key_hex(),
         }
         controller = {
             "node": node.node,

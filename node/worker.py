@@ -54,6 +54,7 @@ _COUNTERS: Final = (
 _Natural = Annotated[int, Meta(ge=0)]
 _Byte = Annotated[int, Meta(ge=0, le=255)]
 _Positive = Annotated[int, Meta(ge=1)]
+_SlotTable = Annotated[bytes, Meta(min_length=SLOTS, max_length=SLOTS)]
 _Kind = Annotated[int, Meta(ge=wire.KIND_PLAIN, le=wire.KIND_SHARED)]
 
 #: Time to live and delay in ms, priority, partition key.
@@ -72,10 +73,13 @@ class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False,
 
 
 #: What a frame has after its operation, as the router packs it.
-StartHeader: TypeAlias = tuple[int, int, bytes]
+StartHeader: TypeAlias = tuple[_Positive, int, _SlotTable]
 FiltersHeader: TypeAlias = tuple[int, int, list[tuple[_Positive, _Natural, str, _Kind]], list[int]]
 RulesHeader: TypeAlias = tuple[int, _Positive, tuple[bool, list[str]] | None]
 MatchHeader: TypeAlias = tuple[int, int, _Natural, _Natural, bool, _Natural]
+
+#: Takes the header and all frames; gives frames for the router.
+_Handler: TypeAlias = "Callable[[Any, list[bytes]], list[list[bytes]]]"
 
 _decode_start = msgspec.msgpack.Decoder(StartHeader).decode
 _decode_filters = msgspec.msgpack.Decoder(FiltersHeader).decode
@@ -154,7 +158,7 @@ def _classes_in(rows: list[Row]) -> int:
     return classes
 
 
-class Result:
+class _Result:
     """What a RESULT says about one batch, while it is put together."""
 
     __slots__ = ("batches", "choice", "learned", "plain", "refused", "unmatched", "used")
@@ -271,7 +275,7 @@ class Worker:
         #: change.
         self._rules: dict[int, tuple[int, TopicRules]] = {}
         self._rules_version = 0
-        #: When the newest frame came.
+        #: When the newest frame came. Matching itself does not depend on the time.
         self.last_frame_at = 0.0
         #: Frames that no router of ours sends.
         self.faults = 0
@@ -279,11 +283,12 @@ class Worker:
         self._counts = dict.fromkeys(_COUNTERS, 0)
         #: Code -> refused rows.
         self._refused: dict[int, int] = {}
-        self._handlers: dict[bytes, Callable[[list[bytes]], list[list[bytes]]]] = {
-            wire.START: self._start,
-            wire.FILTERS: self._change_filters,
-            wire.RULES: self._change_rules,
-            wire.MATCH: self._match,
+        #: Operation -> what checks the header, and what acts on header and frames.
+        self._handlers: dict[bytes, tuple[Callable[[bytes], Any], _Handler]] = {
+            wire.START: (_decode_start, self._start),
+            wire.FILTERS: (_decode_filters, self._change_filters),
+            wire.RULES: (_decode_rules, self._change_rules),
+            wire.MATCH: (_decode_match, self._match),
         }
 
     def connected(self) -> None:
@@ -301,15 +306,17 @@ class Worker:
     def handle(self, frames: list[bytes], now: float) -> list[list[bytes]]:
         """Take what the router sent; give what to send back, in order."""
         self.last_frame_at = now
-        handler = self._handlers.get(frames[0]) if len(frames) > 1 else None
-        if handler is None:
+        known = self._handlers.get(frames[0]) if len(frames) > 1 else None
+        if known is None:
             self.faults += 1
             return []
+        decode, handler = known
         try:
-            return handler(frames)
+            header = decode(frames[1])
         except (ValueError, RecursionError):
             self.faults += 1
             return []
+        return handler(header, frames)
 
     def _is_stale(self, router_incarnation: int) -> bool:
         """Tell whether a frame is of another router than the one that started us."""
@@ -317,11 +324,8 @@ class Worker:
         self._counts["stale_frames"] += stale
         return stale
 
-    def _start(self, frames: list[bytes]) -> list[list[bytes]]:
-        router_incarnation, epoch, slots = _decode_start(frames[1])
-        if router_incarnation < 1 or len(slots) != SLOTS:
-            self.faults += 1
-            return []
+    def _start(self, header: StartHeader, _frames: list[bytes]) -> list[list[bytes]]:
+        router_incarnation, epoch, slots = header
         if router_incarnation < self.router_incarnation:
             self._counts["stale_frames"] += 1
             return []
@@ -334,8 +338,8 @@ class Worker:
         self._counts["starts"] += 1
         return []
 
-    def _change_filters(self, frames: list[bytes]) -> list[list[bytes]]:
-        router_incarnation, sequence, added, removed = _decode_filters(frames[1])
+    def _change_filters(self, header: FiltersHeader, _frames: list[bytes]) -> list[list[bytes]]:
+        router_incarnation, sequence, added, removed = header
         if self._is_stale(router_incarnation):
             return []
         matching = self._matching
@@ -346,8 +350,8 @@ class Worker:
         matching.tidy()
         return [[wire.CONFIRM, _encode((self.incarnation, sequence))]]
 
-    def _change_rules(self, frames: list[bytes]) -> list[list[bytes]]:
-        router_incarnation, rules_id, rules = _decode_rules(frames[1])
+    def _change_rules(self, header: RulesHeader, _frames: list[bytes]) -> list[list[bytes]]:
+        router_incarnation, rules_id, rules = header
         if self._is_stale(router_incarnation):
             return []
         if rules is None:
@@ -358,8 +362,8 @@ class Worker:
             self._rules[rules_id] = (self._rules_version, TopicRules(exceptions, default_allow=default_allow))
         return []
 
-    def _match(self, frames: list[bytes]) -> list[list[bytes]]:
-        router_incarnation, reference, vpn_id, rules_id, learn, count = _decode_match(frames[1])
+    def _match(self, header: MatchHeader, frames: list[bytes]) -> list[list[bytes]]:
+        router_incarnation, reference, vpn_id, rules_id, learn, count = header
         if self._is_stale(router_incarnation):
             return []
         self._counts["batches"] += 1
@@ -370,7 +374,7 @@ class Worker:
         except errors.InvalidRequestError as error:
             self._counts["malformed_batches"] += 1
             return [self._malformed_frames(reference, count, error.detail)]
-        result = Result()
+        result = _Result()
         self._refuse(result, batch)
         result.sort_in(batch, entries)
         if learn:
@@ -428,15 +432,16 @@ class Worker:
         if known is None:
             return topic.startswith(INBOX_PREFIX)
         version, rules = known
-        if entry.verdicts is None or len(entry.verdicts) >= VERDICTS_PER_TOPIC_MAX:
-            entry.verdicts = {}
-        verdict = entry.verdicts.get(version)
+        verdicts = entry.verdicts
+        verdict = None if verdicts is None else verdicts.get(version)
         if verdict is None:
             verdict = topic.startswith(INBOX_PREFIX) or rules.allows_publish(topic)
-            entry.verdicts[version] = verdict
+            if verdicts is None or len(verdicts) >= VERDICTS_PER_TOPIC_MAX:
+                verdicts = entry.verdicts = {}
+            verdicts[version] = verdict
         return verdict
 
-    def _refuse(self, result: Result, batch: _Batch) -> None:
+    def _refuse(self, result: _Result, batch: _Batch) -> None:
         """Take the rows out of a batch that are refused, and say so in the result."""
         limit = self._config.max_message_bytes
         if not batch.refused_topics and len(batch.packed) <= limit:
@@ -450,14 +455,15 @@ class Worker:
                 result.refuse(code, row.topic)
             else:
                 kept.append(row)
-        batch.keep(kept)
+        if len(kept) < len(batch.rows):
+            batch.keep(kept)
 
     def _malformed_frames(self, reference: int, count: int, detail: str) -> list[bytes]:
         refused = [(errors.MALFORMED_FRAME, count, detail[:DETAIL_MAX])]
         header = (self.incarnation, reference, (), (), (), (), 0, refused, ())
         return [wire.RESULT, _encode(header)]
 
-    def _result_frames(self, reference: int, result: Result) -> list[bytes]:
+    def _result_frames(self, reference: int, result: _Result) -> list[bytes]:
         header = (
             self.incarnation,
             reference,
@@ -474,7 +480,7 @@ class Worker:
             frames.append(_encode(result.batches))
         return frames
 
-    def _count(self, result: Result, rows: int) -> None:
+    def _count(self, result: _Result, rows: int) -> None:
         counts = self._counts
         counts["rows"] += rows
         counts["rows_unmatched"] += result.unmatched
@@ -490,6 +496,7 @@ class Worker:
             "router_incarnation": self.router_incarnation,
             "epoch": self.epoch,
             "faults": self.faults,
+            "last_frame_at_s": self.last_frame_at,
             "rules": len(self._rules),
             **self._counts,
             **self._matching.stats(),

@@ -188,4 +188,4 @@ class Doorkeeper:
 
 
 def _is_local(address: str) -> bool:
-    return address in ("", "::1") or address.startswith("127.")
+    return address in ("", "::1") or address.removeprefix("::ffff:").startswith("127.")

@@ -107,7 +107,7 @@ class RouterServer:
         socket.setsockopt(zmq.LINGER, 500)
         socket.setsockopt(zmq.BACKLOG, 1024)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
-        socket.setsockopt(zmq.IPV6, 1)
+        socket.setsockopt(zmq.IPV6, int(any("[" in url for url in config.listen)))
         socket.setsockopt_string(zmq.ZAP_DOMAIN, "angarium")
         self._zap.secure(socket)
         for url in config.listen:

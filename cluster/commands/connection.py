@@ -87,7 +87,7 @@ def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
 def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every client command; the function gets them as `connect: ConnectOptions`."""
     readable = click.Path(exists=True, dir_okay=False, path_type=Path)
-    options = [
+    options: list[_Decorator] = [
         click.option(
             "--url", envvar="ANGARIUM_URL", help="Address of the node (ANGARIUM_URL).  [default: local node]"
         ),
@@ -198,7 +198,7 @@ class AdminOptions:
 def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every operator command; the function gets them as `admin: AdminOptions`."""
     readable = click.Path(exists=True, dir_okay=False, path_type=Path)
-    options = [
+    options: list[_Decorator] = [
         data_option,
         click.option("--admin-url", help="Address of a far controller, instead of --data."),
         click.option("--server-key-file", type=readable, help="Public key of the far controller."),

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from angarium import errors
+from angarium.message import Message
 from cluster.commands import sink, source
 from cluster.commands.connection import ConnectOptions, client_options, json_option
 from cluster.commands.interrupt import until_signal
+from cluster.commands.notices import Notices
+from cluster.commands.notices import Notices
 from cluster.commands.output import print_json, progress, wants_json
 from cluster.commands.receiving import announce, receive
 
@@ -28,10 +31,9 @@ if TYPE_CHECKING:
 
     from angarium.client import Client
     from angarium.subscription import Subscription
+from cluster.commands.output import Progress
 
-    from cluster.commands.output import Progress
-
-#: Messages handed to the SDK, or taken from it, in one step: enough that the step costs nothing per message.
+#: Messages handed to the SDK in one step: enough that the step costs nothing per message.
 BATCH_MESSAGES: Final = 1_000
 
 _PUB_EXAMPLES: Final = """\b
@@ -72,7 +74,10 @@ def _parse_topic(_ctx: click.Context, _argument: click.Parameter, value: str) ->
 @click.argument("topic", callback=_parse_topic)
 @click.argument("payload", required=False)
 @click.option(
-    "--lines", "lines", metavar="FILE|-", help="Publish each line of a file (- is stdin), as bytes."
+    "--lines",
+    metavar="FILE|-",
+    type=click.Path(exists=True, dir_okay=False, allow_dash=True),
+    help="Publish each line of a file (- is stdin), as bytes.",
 )
 @click.option(
     "--count", type=click.IntRange(min=1), help="Publish the payload so often; of --lines the first N."
@@ -121,8 +126,8 @@ def pub(
         raise click.UsageError(text)
     descriptor = _open_lines(lines)
     origin = _make_source(descriptor, payload, count)
-    published = asyncio.run(_publish(connect, _Publication(origin, topic, message, rate, count)))
-    result, failure = published
+    options = {name: value for name, value in message.items() if value != _DEFAULTS[name]}
+    result, failure = asyncio.run(_publish(connect, _Publication(origin, topic, options, rate, count)))
     if wants_json(as_json):
         print_json(dataclasses.asdict(result))
     else:
@@ -150,20 +155,18 @@ class _Publication:
 
     origin: source.Source
     topics: Callable[[range], Any]
-    #: Arguments of `Message` besides topic and payload.
-    message: dict[str, Any]
+    #: Arguments of `Message` besides topic and payload, those that are not the default.
+    options: dict[str, Any]
     rate: float | None
     total: int | None
 
     def messages(self, first: int, payloads: list[bytes]) -> Any:
         """Give the messages of some payloads, the first of which has the number `first`."""
         topics = self.topics(range(first, first + len(payloads)))
-        options = {name: value for name, value in self.message.items() if value != _DEFAULTS[name]}
-        if not options:
-            return zip(topics, payloads, strict=True)
-        from angarium import Message
-
-        return [Message(topic, payload, **options) for topic, payload in zip(topics, payloads, strict=True)]
+        rows = zip(topics, payloads, strict=True)
+        if not self.options:
+            return rows
+        return [Message(topic, payload, **self.options) for topic, payload in rows]
 
 
 _DEFAULTS: Final[dict[str, Any]] = {
@@ -181,17 +184,20 @@ _DEFAULTS: Final[dict[str, Any]] = {
 async def _publish(connect: ConnectOptions, publication: _Publication) -> tuple[Published, Exception | None]:
     """Publish everything; give the figures, and what went wrong if something did."""
     result = Published()
-    refusals = Refusals()
+    notices = Notices()
     failure: Exception | None = None
-    async with await connect.connect(on_event=refusals) as client:
+    async with await connect.connect(on_event=notices) as client:
         started = time.monotonic()
-        with progress("publishing", publication.total) as show:
-            if not await until_signal(_pump(client, publication, result, show)):
-                failure = click.Abort()
-        await client.flush(timeout_s=connect.timeout_s)
+        try:
+            with progress("publishing", publication.total) as show:
+                if not await until_signal(_pump(client, publication, result, show)):
+                    failure = click.Abort()
+            await client.flush(timeout_s=connect.timeout_s)
+        except errors.AngariumError as error:
+            failure = error
         result.seconds = round(time.monotonic() - started, 6)
-    result.nacked = refusals.count
-    return result, failure or refusals.error()
+    result.nacked = notices.refused
+    return result, failure or notices.refusal()
 
 
 async def _pump(client: Client, publication: _Publication, result: Published, show: Progress) -> None:
@@ -297,10 +303,12 @@ class _Received:
 
 async def _subscribe(connect: ConnectOptions, reception: _Reception) -> _Received:
     received = _Received()
+    notices = Notices()
     async with await connect.connect(
         local_priority=reception.priority,
         network_priority=reception.network_priority,
         no_local=reception.no_local,
+        on_event=notices,
     ) as client:
         subscription = await client.subscribe(reception.filters, deliver_always=reception.deliver_always)
         started = time.monotonic()
@@ -312,7 +320,7 @@ async def _subscribe(connect: ConnectOptions, reception: _Reception) -> _Receive
             await output.flush()
         received.interrupted = not finished
         received.seconds = time.monotonic() - started
-        received.discarded = client.stats["discarded"]
+        received.discarded = notices.discarded
     return received
 
 
@@ -320,7 +328,7 @@ async def _print_all(
     subscription: Subscription, reception: _Reception, output: sink.Output, received: _Received
 ) -> None:
     batches = receive(
-        subscription.batches(max_messages=BATCH_MESSAGES),
+        subscription.batches(),
         count=reception.count,
         idle_timeout_s=reception.idle_timeout,
         on_idle=output.flush,
@@ -328,7 +336,3 @@ async def _print_all(
     async for batch in batches:
         await output.add(batch)
         received.messages += len(batch)
-
-
-class Refusals:
-    """Counts the rows that the node refused, told by events of the client."""

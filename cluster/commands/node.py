@@ -32,7 +32,7 @@ from cluster.commands.output import (
 )
 
 if TYPE_CHECKING:
-    from cluster.admin import Admin
+    from cluster.admin import Admin, NodeFile
 
 #: What fits a screen that one reads from top to bottom; `--limit` gives more.
 DEFAULT_EVENT_LIMIT: Final = 1_000
@@ -55,7 +55,11 @@ _file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--ready-file", type=click.Path(), help="File to write when clients can connect.")
 @click.option("--detach", is_flag=True, help="Return when the node is ready; it goes on in the background.")
-@click.option("--log-level", default="INFO", show_default=True, help="DEBUG, INFO, WARNING or ERROR.")
+@click.option(
+    "--log-level",
+    type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
+    help="Least severity that is logged.  [default: that of the configuration]",
+)
 @json_option
 def up(
     *,
@@ -65,28 +69,34 @@ def up(
     workers: int | None,
     ready_file: str | None,
     detach: bool,
-    log_level: str,
+    log_level: str | None,
     as_json: bool,
 ) -> int:
     """Start the node of a data directory, and run it until it is stopped."""
     from cluster.server import UpOptions, run_detached, run_supervisor
 
+    announce = _print_node_as_json if wants_json(as_json) else _print_node
     options = UpOptions(
         data_dir=str(data or DEFAULT_DATA),
         config_file=None if config_file is None else str(config_file),
         listen=listen,
         workers=workers,
         ready_file=ready_file,
-        log_level=log_level,
+        log_level=log_level or "",
+        on_ready=announce,
     )
     if not detach:
         return run_supervisor(options)
-    node = run_detached(options)
-    if wants_json(as_json):
-        print_json({"node": node.node, "url": node.url, "pid": node.pid})
-    else:
-        click.echo(f"node {node.node} listens on {node.url} (process {node.pid})")
+    announce(run_detached(options))
     return 0
+
+
+def _print_node_as_json(node: NodeFile) -> None:
+    print_json({"node": node.node, "url": node.url, "pid": node.pid})
+
+
+def _print_node(node: NodeFile) -> None:
+    click.echo(f"node {node.node} listens on {node.url} (process {node.pid})")
 
 
 @click.command()

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from angarium.client import Client
-
     from angarium.message import MessageBatch
 
 

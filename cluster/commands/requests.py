@@ -24,6 +24,7 @@ from angarium import errors
 from cluster.commands import sink
 from cluster.commands.connection import ConnectOptions, client_options, json_option
 from cluster.commands.interrupt import until_signal
+from cluster.commands.notices import Notices
 from cluster.commands.output import print_json
 from cluster.commands.receiving import announce, receive
 
@@ -31,9 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from angarium.client import Client
-    from angarium.subscription import Subscription
-
     from angarium.message import Message
+    from angarium.subscription import Subscription
 
 #: Answering is mostly waiting for programs; more of them at a time would rather slow each other down.
 DEFAULT_PARALLEL: Final = 4
@@ -154,7 +154,7 @@ class Answering:
 
     async def run(self, connect: ConnectOptions) -> None:
         """Connect and answer until the end; requests that were taken are answered before it returns."""
-        async with await connect.connect() as client:
+        async with await connect.connect(on_event=Notices()) as client:
             subscription = await client.subscribe(self.filter_text)
             announce(client, [self.filter_text], self.ready_file)
             running: set[asyncio.Task[None]] = set()

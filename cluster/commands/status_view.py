@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.commands.output import cell, duration, size, table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from rich.console import Group
 
@@ -45,17 +45,21 @@ _PROCESS_COLUMNS = ("role", "index", "pid", "state", "uptime", "restarts", "memo
 
 
 def _process_row(process: Mapping[str, Any]) -> dict[str, Any]:
-    uptime = process.get("uptime_s")
     return {
         "role": process["role"],
         "index": process["index"],
         "pid": str(process["pid"]),
         "state": process["state"] if process["state"] in _GOOD_STATES else f"{process['state']} !",
-        "uptime": None if uptime is None else duration(uptime),
+        "uptime": _if_known(duration, process.get("uptime_s")),
         "restarts": process["restarts"],
-        "memory": size(process["rss_bytes"]),
+        "memory": _if_known(size, process["rss_bytes"]),
         "cpu %": process["cpu_percent"],
     }
+
+
+def _if_known(form: Callable[[float], str], value: float | None) -> str:
+    """A process that has just started was not measured yet."""
+    return "" if value is None else form(value)
 
 
 def _named(found: Any) -> list[dict[str, Any]]:

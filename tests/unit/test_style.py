@@ -144,15 +144,21 @@ def resolve(name: str, known: set[str]) -> str:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Give the modules that reach each other: take away what imports, or is imported by, nobody."""
-    left = {name: {one for one in targets if one in graph} for name, targets in graph.items()}
-    shrinking = True
-    while shrinking:
-        importers = {target for targets in left.values() for target in targets}
-        ends = [name for name, targets in left.items() if not targets or name not in importers]
-        shrinking = bool(ends)
-        left = {name: targets - set(ends) for name, targets in left.items() if name not in ends}
-    return [sorted(left)] if left else []
+    """Give each group of modules that reach each other."""
+    reached = {name: reachable(name, graph) for name in graph}
+    groups = {frozenset(other for other in reached[name] if name in reached[other]) for name in graph}
+    return sorted(sorted(group) for group in groups if group)
+
+
+def reachable(start: str, graph: dict[str, set[str]]) -> set[str]:
+    """Give what a module imports, directly or through others."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for target in graph.get(waiting.pop(), set()) - found:
+            found.add(target)
+            waiting.append(target)
+    return found
 
 
 def test_every_module_is_used(modules: list[Module]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from angarium import errors
@@ -63,6 +63,7 @@ def test_where_nothing_is_allowed_one_exception_must_cover_the_whole_subscriptio
 
 
 @pytest.mark.requirement("R57")
+@settings(deadline=None)
 @given(st.booleans(), st.lists(_PATTERNS, max_size=4), _PATTERNS, _LEVELS)
 def test_a_subscription_that_is_allowed_never_brings_a_topic_that_is_not(
     default_allow: bool, exceptions: list[str], pattern: str, topic: str

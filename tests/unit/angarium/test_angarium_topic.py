@@ -203,6 +203,7 @@ def test_a_slot_is_the_crc32_of_the_topic_modulo_1024() -> None:
     assert len({slot_of(f"topic/{number}") for number in range(20_000)}) == SLOTS
 
 
+@settings(deadline=None)
 @given(PATTERNS, TOPICS)
 def test_a_pattern_without_wildcard_matches_itself_alone(pattern: str, topic: str) -> None:
     if not has_wildcard(pattern):
@@ -290,7 +291,8 @@ def test_a_pattern_does_not_cover_another(general: str, special: str) -> None:
     assert not covers(general, special)
 
 
-@settings(max_examples=300)
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
 @given(PATTERNS, PATTERNS, st.lists(TOPICS, min_size=5, max_size=20))
 def test_generated_topics_agree_with_overlaps_and_covers(a: str, b: str, topics: list[str]) -> None:
     """A single topic can refute both: one that both match, or one that only the special pattern matches."""
@@ -302,7 +304,8 @@ def test_generated_topics_agree_with_overlaps_and_covers(a: str, b: str, topics:
             assert not covers(a, b), topic
 
 
-@settings(max_examples=300)
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
 @given(PATTERNS, PATTERNS)
 def test_what_overlaps_has_a_common_topic(a: str, b: str) -> None:
     """Level by level the longer literal part, lengthened where it is a wildcard's, is such a topic."""

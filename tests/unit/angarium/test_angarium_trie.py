@@ -29,7 +29,8 @@ def _expected(pairs: set[tuple[str, int]], topic: str) -> Counter[int]:
     return Counter(value for pattern, value in pairs if matches(pattern, topic))
 
 
-@settings(max_examples=300)
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
 @given(PAIRS, st.data())
 @pytest.mark.requirement("R211")
 def test_the_trie_agrees_with_brute_force_under_adds_and_removes(
@@ -118,6 +119,7 @@ def test_a_level_may_start_with_many_prefixes() -> None:
     trie.validate()
 
 
+@settings(deadline=None)
 @given(st.text(max_size=12), st.text(max_size=12))
 def test_any_text_may_be_asked_for(pattern: str, topic: str) -> None:
     trie: FilterTrie[int] = FilterTrie()
@@ -169,7 +171,8 @@ class _Model:
 _STEPS = st.lists(st.one_of(st.tuples(st.just("toggle"), PATTERNS), st.tuples(st.just("look_up"), TOPICS)))
 
 
-@settings(max_examples=300)
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
 @given(_STEPS, st.integers(1, 6), st.integers(1, 4))
 def test_the_cache_never_answers_what_fresh_matching_would_not(
     steps: list[tuple[str, str]], entries_max: int, log_max: int
@@ -259,6 +262,7 @@ def test_a_cache_can_be_dropped_in_steps() -> None:
     assert len(model.dropped) == 3
 
 
+@settings(deadline=None)
 @given(PATTERNS)
 def test_has_wildcard_says_whether_a_pattern_can_match_anything_but_itself(pattern: str) -> None:
     candidates = [pattern.replace("*", "xy").replace(">", "x/y"), pattern.replace("*", "").replace(">", "x")]

@@ -1,0 +1,108 @@
+"""Connecting: what `angarium.connect` takes, and what awaiting it gives.
+
+The arguments are checked at once, the connection is made when the result is awaited or entered. Nothing else
+is here; `angarium.connection` does the work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium.client import Client
+from angarium.connection import ClientOptions, EventCallback
+from angarium.session import KEEPALIVE_MS, Hello
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+    from types import TracebackType
+
+DEFAULT_URL: Final = "tcp://127.0.0.1:55555"
+CONNECT_TIMEOUT_S: Final = 10.0
+#: Messages that the router may send ahead of the application: 20 ms of a million messages per second.
+WINDOW_MESSAGES: Final = 20_000
+#: Bytes that it may send ahead, which bounds what a slow application holds.
+WINDOW_BYTES: Final = 16 * 1024 * 1024
+
+
+class Connecting:
+    """A connect that has not begun: await it for the client, or enter it as an async context manager."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        """Remember how to connect."""
+        self._options = options
+        self._client: Client | None = None
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._open()
+        return self._client
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _open(self) -> Client:
+        client = Client(self._options)
+        await client.open()
+        return client
+
+
+def connect(
+    url: str | Sequence[str] = DEFAULT_URL,
+    *,
+    vpn: str = "default",
+    username: str = "default",
+    password: str | None = None,
+    client_name: str = "",
+    server_key: str | None = None,
+    local_priority: int = 1,
+    network_priority: int = 1,
+    no_local: bool = False,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    reconnect: bool = True,
+    window_messages: int = WINDOW_MESSAGES,
+    window_bytes: int = WINDOW_BYTES,
+    keepalive_ms: int = KEEPALIVE_MS,
+    on_event: EventCallback | None = None,
+) -> Connecting:
+    """Connect a client: await this for it, or enter this as an async context manager.
+
+    Args:
+        url: `tcp://host:port`, or several, which are tried in turn.
+        vpn: the Message VPN.
+        username: who connects.
+        password: the secret of the username, or None if it has none.
+        client_name: unique in the VPN; empty for one that the router makes.
+        server_key: the node's public CURVE key (Z85, 40 characters) for an encrypted connection.
+        local_priority: for deliver-to-one messages published at this node, 1 (highest) to 4.
+        network_priority: for those published at other nodes.
+        no_local: do not get what this client itself publishes.
+        timeout_s: for connecting, and the default for all calls that wait for the router.
+        reconnect: whether a lost connection is made again; subscriptions come back with it.
+        window_messages: messages that the router may send ahead of the application.
+        window_bytes: bytes that it may send ahead.
+        keepalive_ms: how often each side is heard; three silences are the end of the connection.
+        on_event: called with each `ClientEvent`.
+
+    Raises:
+        InvalidRequestError: an argument is illegal (INVALID_ARGUMENT), at once.
+        AngariumError: when awaited: the router refuses, or nobody answers (CONNECT_FAILED).
+    """
+    urls = (url,) if isinstance(url, str) else tuple(url)
+    hello = Hello(
+        vpn=vpn,
+        username=username,
+        password=password,
+        client_name=client_name,
+        local_priority=local_priority,
+        network_priority=network_priority,
+        no_local=no_local,
+        keepalive_ms=keepalive_ms,
+    )
+    return Connecting(
+        ClientOptions(urls, hello, server_key, timeout_s, reconnect, window_messages, window_bytes, on_event)
+    )

@@ -1,0 +1,110 @@
+"""Request and reply: ids out, replies back.
+
+A request names the inbox of this client as the place for the reply, and the reply finds the request that
+waits for it by the correlation id: the application's own, or one made here. All replies come to one topic,
+because a topic per request would fill every cache on the way with entries that nobody uses again.
+
+`angarium.client` owns the one `Requests` of a client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import TYPE_CHECKING, Final
+
+from angarium import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from angarium.message import Message, MessageOptions
+    from angarium.subscription import Subscription
+
+
+class Requests:
+    """Requests that wait for their replies."""
+
+    def __init__(
+        self,
+        publish: Callable[[str, bytes, MessageOptions], Awaitable[None]],
+        subscribe: Callable[[str, Callable[[Message], None]], Awaitable[Subscription]],
+    ) -> None:
+        """Use what the client offers; the inbox is subscribed to with the first request."""
+        self._publish = publish
+        self._subscribe = subscribe
+        #: The topic to which replies come; each connection has another.
+        self._inbox = ""
+        #: The subscription to it; None before the first request on a connection.
+        self._replies: Subscription | None = None
+        self._opening = asyncio.Lock()
+        #: By correlation id. Each has one caller that waits for it.
+        self._waiting: dict[str, asyncio.Future[Message]] = {}
+        #: Makes ids that an earlier client of the same name did not use.
+        self._nonce: Final = secrets.token_hex(4)
+        self._last = 0
+        #: Replies for which nobody waits, or not any more.
+        self.late_replies = 0
+
+    async def request(self, topic: str, payload: bytes, timeout_s: float, options: MessageOptions) -> Message:
+        """See `Client.request`."""
+        if options.get("reply_to") is not None:
+            raise errors.error_for(errors.INVALID_ARGUMENT, "a request chooses reply_to itself")
+        correlation_id = options.get("correlation_id")
+        if correlation_id is None:
+            self._last += 1
+            correlation_id = f"{self._nonce}-{self._last}"
+        if correlation_id in self._waiting:
+            detail = f"a request with the correlation id {correlation_id!r} waits already"
+            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = reply
+        try:
+            async with asyncio.timeout(timeout_s):
+                inbox = await self._open_inbox()
+                options["correlation_id"] = correlation_id
+                options["reply_to"] = inbox
+                await self._publish(topic, payload, options)
+                return await reply
+        except TimeoutError:
+            raise errors.error_for(errors.TIMEOUT, f"no reply to {topic!r} within {timeout_s} s") from None
+        finally:
+            del self._waiting[correlation_id]
+
+    def move(self, inbox: str) -> Subscription | None:
+        """Take over the inbox of a new connection; give the subscription that is of no use any more."""
+        old, self._replies = self._replies, None
+        if self._inbox:
+            self.fail(errors.error_for(errors.NOT_CONNECTED, "the inbox is another since the reconnect"))
+        self._inbox = inbox
+        return old
+
+    def fail(self, error: errors.AngariumError) -> None:
+        """Let everybody who waits have an error."""
+        for reply in self._waiting.values():
+            if not reply.done():
+                reply.set_exception(error)
+
+    async def _open_inbox(self) -> str:
+        """Subscribe to the inbox of the connection unless it is done; give its topic."""
+        async with self._opening:
+            while self._replies is None:
+                inbox = self._inbox
+                replies = await self._subscribe(inbox, self._on_reply)
+                if inbox == self._inbox:
+                    self._replies = replies
+                else:
+                    await replies.unsubscribe()
+            return self._inbox
+
+    def _on_reply(self, message: Message) -> None:
+        correlation_id = message.correlation_id
+        reply = None if correlation_id is None else self._waiting.get(correlation_id)
+        if reply is None or reply.done():
+            self.late_replies += 1
+        else:
+            reply.set_result(message)
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert self._replies is None or self._inbox

@@ -1,0 +1,48 @@
+"""What a client is told besides messages: refusals, discards, lost connections.
+
+A command gives `Notices` to the SDK as `on_event` and asks at its end what there was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from angarium import errors
+
+if TYPE_CHECKING:
+    from angarium.connection import ClientEvent
+
+
+class Notices:
+    """Counts refused and discarded messages, and tells on stderr when the connection comes and goes."""
+
+    def __init__(self) -> None:
+        #: Published messages that the node refused.
+        self.refused = 0
+        #: Messages for this client that the node discarded.
+        self.discarded = 0
+        #: Why the first ones were refused.
+        self._refusal: errors.AngariumError | None = None
+
+    def __call__(self, event: ClientEvent) -> None:
+        """Take an event of the client."""
+        if event.kind == "notice":
+            self.refused += event.messages
+            self._refusal = self._refusal or errors.error_for(event.code, event.detail)
+        elif event.kind == "discard":
+            self.discarded += event.messages
+        elif event.kind == "disconnected":
+            click.echo(
+                f"connection lost, trying again: {errors.error_for(event.code, event.detail)}", err=True
+            )
+        elif event.kind == "reconnected":
+            click.echo(f"connected again to {event.url}", err=True)
+
+    def refusal(self) -> errors.AngariumError | None:
+        """Give the error of the first refusal with the number of all that were refused, or None."""
+        if self._refusal is None:
+            return None
+        detail = f"{self._refusal.detail}; {self.refused} messages refused".removeprefix("; ")
+        return errors.error_for(self._refusal.code, detail)

@@ -1,0 +1,334 @@
+"""The controller's shell: config store, event file, and the sockets of the admin API and of the processes.
+
+It decides nothing: what arrives is given to `cluster/controller.py`, whose effects are carried out in order.
+Started by the supervisor as `python -m cluster.controller_server --runtime DIR --index 0 --incarnation K`.
+
+The admin API is a ROUTER at `<runtime>/admin`, which only this user can open, and, if configured, at tcp
+addresses where CURVE and a list of public keys decide who may use it (ZAP, https://rfc.zeromq.org/spec/27/).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import psutil
+import zmq
+from zmq.utils import z85
+
+from angarium import errors, wire
+from angarium.process import Process, load_config, utc_now
+from cluster import keys
+from cluster.catalog import Catalog
+from cluster.config import AdminSection, NodeConfig, read_passwords
+from cluster.controller import (
+    Commit,
+    Controller,
+    Effect,
+    Record,
+    Reply,
+    Request,
+    SetLogLevel,
+    StopNode,
+)
+from cluster.events import EventFile, EventRing
+from storage.config_store import ConfigStore
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROLE: Final = "controller"
+#: Frames taken from one socket before the others get their turn.
+FRAMES_PER_ROUND: Final = 100
+#: The admin API takes configurations of this size, and nothing larger.
+ADMIN_FRAME_BYTES_MAX: Final = 16 << 20
+#: How often memory and CPU of the processes are measured.
+MEASURE_INTERVAL_S: Final = 1.0
+_ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
+
+_log = logging.getLogger(ROLE)
+
+
+class ControllerRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor writes for the controller."""
+
+    node: str
+    node_id: str
+    data_dir: str
+    config: NodeConfig
+
+
+class ControllerServer:
+    """One controller process at work."""
+
+    def __init__(self, process: Process, runtime: ControllerRuntime) -> None:
+        """Open the store, make what is built in or declared, and bind."""
+        self._process = process
+        data_dir = Path(runtime.data_dir)
+        process.progress("opening the config store")
+        self._store = ConfigStore(data_dir / "config")
+        catalog = prepare_catalog(self._store, runtime.config)
+        settings = runtime.config.events
+        self._event_file = EventFile(data_dir, settings.file_bytes_max, settings.files_max)
+        ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max))
+        self._controller = Controller(catalog, ring, shown_config(runtime), utc_now)
+        self._meter = Meter()
+        self._measure_due = 0.0
+        self._confirmed_events = 0
+        self._control = self._bind("control", [])
+        self._zap = ZapHandler(process.context, runtime.config.admin)
+        self._admin = self._bind("admin", runtime.config.admin.listen)
+        process.add(self._control, self._read_control)
+        process.add(self._admin, self._read_admin)
+        process.add(self._zap.socket, self._zap.serve)
+        process.on_node(self._node_news)
+
+    def run(self) -> None:
+        """Work until the process is asked to stop; every change is durable by then."""
+        self._process.ready({"supervisor_events": 0})
+        self._process.run(self._tick, lambda: True)
+
+    def close(self) -> None:
+        """Close the store, after everything else stopped."""
+        self._store.close()
+
+    # -- sockets ---------------------------------------------------------------------------------------------
+
+    def _bind(self, name: str, more: Sequence[str]) -> zmq.Socket[bytes]:
+        socket = self._process.context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.setsockopt(zmq.LINGER, 200)
+        if name == "control":
+            # A process has one identity for its life, also when its connection was made anew.
+            socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        else:
+            socket.setsockopt(zmq.MAXMSGSIZE, ADMIN_FRAME_BYTES_MAX)
+        path = self._process.runtime_dir / name
+        socket.bind(f"ipc://{path}")
+        path.chmod(0o600)
+        for url in more:
+            self._zap.secure(socket)
+            socket.bind(url)
+            _log.info("the admin API listens on %s", socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        return socket
+
+    def _read_control(self) -> None:
+        for _ in range(FRAMES_PER_ROUND):
+            try:
+                identity, frame = self._control.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            kind, *content = wire.unpack(frame)
+            self._do(self._take(identity, kind, content))
+
+    def _take(self, identity: bytes, kind: str, content: list[Any]) -> list[Effect]:
+        controller, now = self._controller, time.monotonic()
+        match kind:
+            case "hello":
+                role, index, incarnation, pid = content
+                return controller.hello(identity, (role, index), incarnation, pid, now)
+            case "event":
+                return controller.event(content[0])
+            case "reply":
+                number, ok, value = content
+                return controller.answered(number, value) if ok else controller.refused(number, *value)
+        raise AssertionError(f"{identity!r} sent {kind!r}")
+
+    def _read_admin(self) -> None:
+        for _ in range(FRAMES_PER_ROUND):
+            try:
+                identity, *frames = self._admin.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                number, operation, arguments = msgspec.convert(
+                    wire.unpack_header(frames[-1]), tuple[int, str, dict[str, Any]]
+                )
+            except (errors.AngariumError, msgspec.ValidationError) as error:
+                # Whoever sends what no client of ours sends gets no answer; a number to answer to is not
+                # known.
+                _log.warning("a malformed frame came to the admin API: %s", error)
+                continue
+            self._do(self._controller.admin(identity, number, operation, arguments, time.monotonic()))
+
+    def _node_news(self, node: dict[str, Any]) -> None:
+        self._do(self._controller.node_news(node))
+        seen = self._controller.supervisor_events
+        if seen != self._confirmed_events:
+            self._confirmed_events = seen
+            self._process.ready({"supervisor_events": seen})
+
+    def _tick(self, now: float) -> float:
+        if now >= self._measure_due:
+            self._measure_due = now + MEASURE_INTERVAL_S
+            self._controller.measured(self._meter.measure(self._controller.pids()))
+        self._do(self._controller.tick(now))
+        return 0.1
+
+    # -- effects ---------------------------------------------------------------------------------------------
+
+    def _do(self, effects: list[Effect]) -> None:
+        """Carry effects out in order; what they bring about comes before what is behind them."""
+        for effect in effects:
+            self._do(self._carry_out(effect))
+
+    def _carry_out(self, effect: Effect) -> list[Effect]:
+        match effect:
+            case Commit():
+                return self._commit(effect)
+            case Request():
+                return self._request(effect)
+            case Reply(asker, number, ok, value):
+                self._reply(asker, [number, ok, value])
+            case Record(event):
+                self._event_file.append(event)
+            case SetLogLevel(level):
+                logging.getLogger().setLevel(level)
+            case StopNode():
+                self._process.request_stop()
+            case _:
+                raise AssertionError(f"unknown effect {effect!r}")
+        return []
+
+    def _commit(self, effect: Commit) -> list[Effect]:
+        try:
+            self._store.commit(effect.changes)
+        except errors.AngariumError as error:
+            return self._controller.not_committed(effect.number, error.code, error.detail)
+        return self._controller.committed(effect.number, time.monotonic())
+
+    def _request(self, effect: Request) -> list[Effect]:
+        frame = wire.pack(["request", effect.number, effect.operation, effect.arguments])
+        try:
+            self._control.send_multipart([effect.identity, frame], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            return self._controller.unanswered(effect.number)
+        return []
+
+    def _reply(self, asker: bytes, reply: list[Any]) -> None:
+        try:
+            self._admin.send_multipart([asker, wire.pack(reply)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            _log.info("who asked the admin API has gone before the answer")
+
+
+class ZapHandler:
+    """Decides who may use the admin API over tcp; over ipc the file system decides."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], settings: AdminSection) -> None:
+        """Bind where libzmq asks."""
+        self._settings = settings
+        self._authorized = {z85.decode(key) for key in settings.authorized_keys}
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind(_ZAP_ADDRESS)
+
+    def secure(self, socket: zmq.Socket[bytes]) -> None:
+        """Have everything that is bound from here on demand CURVE and an authorized key.
+
+        Raises:
+            InvalidRequestError: the key file cannot be used (40017).
+        """
+        _, secret = keys.read_secret(self._settings.curve_secret_key_file)
+        socket.setsockopt_string(zmq.ZAP_DOMAIN, "admin")
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, secret.encode())
+
+    def serve(self) -> None:
+        """Answer every waiting question."""
+        while True:
+            try:
+                frames = self.socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            delimiter = frames.index(b"")
+            version, number, _, address, _, mechanism, *credentials = frames[delimiter + 1 :]
+            known = mechanism == b"CURVE" and credentials[:1] and credentials[0] in self._authorized
+            if not known:
+                _log.warning("the admin API refused a connection from %s", address.decode(errors="replace"))
+            status = (b"200", b"OK") if known else (b"400", b"key is not authorized")
+            answer = [*frames[: delimiter + 1], version, number, *status, b"", b""]
+            self.socket.send_multipart(answer, zmq.NOBLOCK)
+
+
+class Meter:
+    """Measures what processes use; a CPU percentage is over the time since the last measurement."""
+
+    def __init__(self) -> None:
+        """Begin with no process known."""
+        #: Exactly the pids of the last measurement that were alive.
+        self._known: dict[int, psutil.Process] = {}
+
+    def measure(self, pids: list[int]) -> dict[int, dict[str, Any]]:
+        """Give rss_bytes, cpu_percent and uptime_s of each process that lives."""
+        usage: dict[int, dict[str, Any]] = {}
+        known: dict[int, psutil.Process] = {}
+        for pid in pids:
+            try:
+                process = self._known.get(pid) or psutil.Process(pid)
+                usage[pid] = {
+                    "rss_bytes": process.memory_info().rss,
+                    "cpu_percent": process.cpu_percent(None),
+                    "uptime_s": round(max(0.0, time.time() - process.create_time()), 3),
+                }
+                known[pid] = process
+            except psutil.Error:
+                continue
+        self._known = known
+        return usage
+
+
+def prepare_catalog(store: ConfigStore, config: NodeConfig) -> Catalog:
+    """Give the stored objects, with what is built in and what the file declares made durable first.
+
+    Raises:
+        AngariumError: a declared object does not fit, or refers to what does not exist.
+    """
+    catalog = Catalog(store.load())
+    built_in = catalog.missing_built_ins()
+    if built_in:
+        store.commit(built_in)
+        catalog.take(built_in)
+    declared = catalog.apply(read_passwords(config.objects)).changes
+    if declared:
+        store.commit(declared)
+        catalog.take(declared)
+        _log.info("%d declared objects were created or changed", len(declared))
+    return catalog
+
+
+def shown_config(runtime: ControllerRuntime) -> dict[str, Any]:
+    """Give the configuration in force as operators see it: without passwords and their hashes."""
+    shown: dict[str, Any] = msgspec.to_builtins(runtime.config)
+    shown["objects"] = [
+        [*key, {name: value for name, value in attributes.items() if name != "password"}]
+        for *key, attributes in runtime.config.objects
+    ]
+    return shown
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the controller until it is told to stop."""
+    process = Process.from_command_line(ROLE, arguments)
+    try:
+        server = ControllerServer(process, load_config(process.runtime_dir, ROLE, ControllerRuntime))
+        try:
+            server.run()
+        finally:
+            server.close()
+    except errors.AngariumError as error:
+        _log.error("cannot start: %s", error)
+        raise SystemExit(1) from None
+    finally:
+        process.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""What operators see of a node, put together from what supervisor, router, workers and the system say.
+
+Pure functions over maps, and the sampler that turns totals into rates. Called by the controller.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+#: Totals of the router whose rates are shown.
+RATED: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out", "connects")
+#: A rate over less than this says nothing.
+_SPAN_MIN_S: Final = 0.1
+
+Row = dict[str, Any]
+
+
+class Sampler:
+    """Rates of the router's totals between the two newest samples."""
+
+    def __init__(self) -> None:
+        """Begin without a sample: there are no rates before the second one."""
+        #: (time, incarnation of the router, its totals) of the newest sample.
+        self._newest: tuple[float, int, dict[str, int]] | None = None
+        #: name_per_s -> rate; empty while the router is new or gone.
+        self.rates: dict[str, float] = {}
+
+    def sample(self, now: float, incarnation: int, stats: Row) -> None:
+        """Take the totals of a router; those of another incarnation begin anew."""
+        totals = {name: int(stats.get(name, 0)) for name in RATED}
+        newest = self._newest
+        self._newest = (now, incarnation, totals)
+        if newest is None or newest[1] != incarnation:
+            self.rates = dict.fromkeys((f"{name}_per_s" for name in RATED), 0.0)
+            return
+        span_s = now - newest[0]
+        if span_s >= _SPAN_MIN_S:
+            self.rates = {
+                f"{name}_per_s": round((total - newest[2][name]) / span_s, 1)
+                for name, total in totals.items()
+            }
+
+    def forget(self) -> None:
+        """The router did not answer: nobody knows a rate."""
+        self._newest = None
+        self.rates = {}
+
+
+def processes(node: Row, usage: dict[int, Row]) -> list[Row]:
+    """Give a row per process; one that does not live has its state only."""
+    nothing: Row = {"rss_bytes": None, "cpu_percent": None, "uptime_s": None}
+    rows = []
+    for process in node.get("processes", ()):
+        measured = usage.get(process["pid"], nothing) if process["pid"] else nothing
+        rows.append({**process, **measured})
+    return rows
+
+
+def status(node: Row, usage: dict[int, Row], router: Row | None, rates: dict[str, float]) -> Row:
+    """Give what `angarium status --json` prints; without an answer of the router its numbers are zero."""
+    stats = router or {}
+    rows = processes(node, usage)
+    return {
+        "node": node.get("node", ""),
+        "url": node.get("url", ""),
+        "uptime_s": round(node.get("uptime_s", 0.0), 3),
+        "processes": rows,
+        "workers": sum(1 for row in rows if row["role"] == "worker"),
+        "sessions": stats.get("sessions", 0),
+        "subscriptions": stats.get("subscriptions", 0),
+        "rates": rates,
+        "totals": {name: stats.get(name, 0) for name in RATED},
+        "discards": stats.get("discards", {}),
+        "spool": {},
+        "links": [],
+        "errors": stats.get("errors", {}),
+    }

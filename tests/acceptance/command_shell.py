@@ -1,0 +1,121 @@
+"""Runs `angarium` commands as a shell would: real processes, of which none is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Generous: a loaded machine is slow, a hang is not the machine's fault.
+TIMEOUT_S = 30.0
+
+
+def installed_command() -> list[str]:
+    """Give the command installed beside this interpreter; in a tree that is not installed, its module."""
+    found = shutil.which("angarium", path=str(Path(sys.executable).parent))
+    return [found] if found else [sys.executable, "-m", "cluster.cli"]
+
+
+def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S) -> Any:
+    """Give the first true value of a condition, or fail with the last one."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, (
+            f"{what} did not happen within {timeout_s} s; last seen: {value!r}"
+        )
+        time.sleep(0.02)
+
+
+class Shell:
+    """Runs commands against one data directory, and owns the processes it starts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "angarium-data"
+        self._started: list[subprocess.Popen[bytes]] = []
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ANGARIUM_")}
+        path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH", "")]))
+        self.environment = {**kept, "PYTHONPATH": path, "ANGARIUM_DATA": str(self.data)}
+
+    def start(self, *arguments: str, stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [*installed_command(), *arguments],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> Finished:
+        process = self.start(*arguments, stdin=subprocess.PIPE)
+        return self.finish(process, stdin=stdin, status=status)
+
+    def finish(
+        self, process: subprocess.Popen[bytes], *, stdin: bytes | None = None, status: int = 0
+    ) -> Finished:
+        out, err = process.communicate(stdin, timeout=TIMEOUT_S)
+        assert process.returncode == status, (
+            f"{process.args} ended with {process.returncode}\n{out!r}\n{err.decode()}"
+        )
+        return Finished(out, err.decode())
+
+    def subscribe(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a `sub` and give it when its subscriptions are in effect."""
+        ready = self.folder / f"ready-{len(self._started)}"
+        ready.unlink(missing_ok=True)
+        process = self.start("sub", *arguments, "--ready-file", str(ready))
+        self.wait_for_file(ready, process)
+        return process
+
+    def wait_for_file(self, ready: Path, process: subprocess.Popen[bytes]) -> None:
+        def seen() -> bool:
+            assert process.poll() is None, process.communicate()[1].decode()
+            return ready.exists()
+
+        wait_for(seen, f"{ready.name}")
+
+    def clear(self) -> None:
+        """End what a test left behind, and fail if there was something."""
+        left = [process for process in self._started if process.poll() is None]
+        for process in left:
+            process.kill()
+        for process in self._started:
+            process.communicate(timeout=TIMEOUT_S)
+        self._started.clear()
+        assert [process.args for process in left] == []
+
+
+class Finished:
+    """What a command printed."""
+
+    def __init__(self, out: bytes, err: str) -> None:
+        self.out = out
+        self.err = err
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode().splitlines()
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+    @property
+    def object(self) -> dict[str, Any]:
+        (found,) = self.rows
+        return found

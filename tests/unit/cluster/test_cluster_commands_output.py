@@ -1,0 +1,80 @@
+"""Tables, JSON and figures as commands show them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster.commands import output
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        (True, "yes"),
+        (False, "no"),
+        (1234567, "1,234,567"),
+        (1.25, "1.2"),
+        ("a", "a"),
+        ([1, "b"], "1, b"),
+        ({"a": 1}, "a=1"),
+    ],
+)
+def test_a_cell_shows_a_value_as_people_read_it(value: object, text: str) -> None:
+    assert output.cell(value) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 << 20, "5.0 MiB"), (1 << 50, "1024.0 TiB")],
+)
+def test_a_size_has_the_largest_unit_that_fits(count: int, text: str) -> None:
+    assert output.size(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.9, "0s"), (59, "59s"), (61, "1m01s"), (3725, "1h02m"), (90000, "1d01h")]
+)
+def test_a_duration_has_two_units(seconds: float, text: str) -> None:
+    assert output.duration(seconds) == text
+
+
+def test_rows_are_one_json_object_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_json_lines([{"a": 1}, {"b": "ä"}])
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [{"a": 1}, {"b": "ä"}]
+
+
+def test_output_that_nobody_watches_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert output.wants_json(False)
+    assert output.wants_json(True)
+
+
+def test_a_table_shows_topics_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table([{"topic": "[red]/a", "count": 1}], ("topic", "count"), empty="nothing")
+    shown = capsys.readouterr().out
+    assert "[red]/a" in shown
+    assert "count" in shown
+
+
+def test_an_empty_table_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_table([], ("topic",), empty="no client is connected")
+    assert capsys.readouterr().out == "no client is connected\n"
+
+
+def test_progress_is_silent_where_nobody_watches(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress("publishing", 10) as show:
+        show(5)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_ready_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    output.write_ready_file(str(path), {"url": "tcp://127.0.0.1:1"})
+    assert json.loads(path.read_text()) == {"url": "tcp://127.0.0.1:1"}
+    assert list(tmp_path.iterdir()) == [path]

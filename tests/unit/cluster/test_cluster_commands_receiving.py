@@ -1,0 +1,89 @@
+"""The loop of commands that receive: when it ends, and what it gives."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+from angarium.message import Delivery, Message, MessageBatch
+from cluster.commands.receiving import announce, receive
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+def batch(count: int) -> MessageBatch:
+    rows = [(index, *Message("a", b"x").row[1:]) for index in range(count)]
+    return MessageBatch(rows, Delivery(rows, None, 0))
+
+
+class FakeSubscription:
+    """Gives batches of the sizes it was made with; a 0 stands for a time in which nothing comes."""
+
+    def __init__(self, *sizes: int) -> None:
+        self._sizes = sizes
+        self.closed = False
+
+    async def batches(self) -> AsyncIterator[MessageBatch]:
+        try:
+            for size in self._sizes:
+                if size:
+                    yield batch(size)
+                else:
+                    await asyncio.sleep(30)
+        finally:
+            self.closed = True
+
+
+def run(subscription: FakeSubscription, **options: Any) -> tuple[list[int], int]:
+    """Give the sizes of the batches that came, and how often nothing was there."""
+    idle = 0
+
+    async def on_idle() -> None:
+        nonlocal idle
+        idle += 1
+
+    async def collect() -> list[int]:
+        batches = receive(
+            subscription.batches(),
+            count=options.get("count"),
+            idle_timeout_s=options.get("idle_timeout_s"),
+            on_idle=on_idle,
+        )
+        return [len(found) async for found in batches]
+
+    return asyncio.run(collect()), idle
+
+
+def test_it_ends_with_the_subscription() -> None:
+    assert run(FakeSubscription(2, 3))[0] == [2, 3]
+
+
+def test_it_gives_no_more_than_the_count_and_takes_no_more_than_it_needs() -> None:
+    assert run(FakeSubscription(2, 3, 0), count=4)[0] == [2, 2]
+    assert run(FakeSubscription(2, 0), count=2)[0] == [2]
+
+
+def test_it_ends_when_nothing_comes_for_long_enough() -> None:
+    subscription = FakeSubscription(2, 0)
+    assert run(subscription, idle_timeout_s=0.02) == ([2], 1)
+    assert subscription.closed
+
+
+def test_it_tells_when_nothing_is_there_so_that_output_is_flushed() -> None:
+    assert run(FakeSubscription(1, 1, 1))[1] == 0
+    assert run(FakeSubscription(1, 0), idle_timeout_s=0.01)[1] == 1
+
+
+def test_the_ready_file_says_who_listens_to_what(tmp_path: Path) -> None:
+    client = cast("Any", SimpleNamespace(name="c", url="tcp://127.0.0.1:1"))
+    path = tmp_path / "ready"
+    announce(client, ["a/>", "b"], str(path))
+    ready = json.loads(path.read_text())
+    assert ready["client_name"] == "c"
+    assert ready["filters"] == ["a/>", "b"]
+    assert [found.name for found in tmp_path.iterdir()] == ["ready"]
+    announce(client, ["a"], None)

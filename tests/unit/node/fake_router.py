@@ -1,0 +1,138 @@
+"""The router of one worker in tests; it holds the worker to the rules about sets and batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from angarium import wire
+from angarium.topic import SLOTS
+from node.config import WorkerConfig
+from node.worker import Worker
+
+ROUTER = 3
+INCARNATION = 8
+VPN = 1
+PLAIN, ALWAYS, SHARED = wire.KIND_PLAIN, wire.KIND_DELIVER_ALWAYS, wire.KIND_SHARED
+
+Row = list[Any]
+
+
+@dataclass
+class Answer:
+    """A RESULT taken apart; every set is given as its filters."""
+
+    whole: bool
+    plain: dict[tuple[int, ...], list[Row]] = field(default_factory=dict)
+    choice: dict[tuple[tuple[int, ...], tuple[int, ...], bool], list[Row]] = field(default_factory=dict)
+    heads: list[list[Any]] = field(default_factory=list)
+    unmatched: int = 0
+    refused: dict[int, tuple[int, str]] = field(default_factory=dict)
+    learned: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    retired: list[int] = field(default_factory=list)
+
+
+class Router:
+    """What a router does with one worker; it holds the worker to the rules about sets."""
+
+    def __init__(self, config: WorkerConfig | None = None, *, slots: bytes = bytes(SLOTS)) -> None:
+        self.worker = Worker(0, INCARNATION, config or WorkerConfig())
+        self.sets: dict[int, tuple[int, ...]] = {0: ()}
+        self.set_ids_seen: set[int] = set()
+        self.sequence = 0
+        self.reference = 0
+        self.start(slots=slots)
+
+    def send(self, operation: bytes, *body: Any, batch: bytes | None = None) -> list[list[bytes]]:
+        frames = [operation, wire.pack(list(body))]
+        return self.worker.handle(frames if batch is None else [*frames, batch], 0.0)
+
+    def start(self, incarnation: int = ROUTER, slots: bytes = bytes(SLOTS)) -> None:
+        self.incarnation = incarnation
+        self.sets = {0: ()}
+        assert self.send(wire.START, incarnation, 1, slots) == []
+
+    def filters(self, *added: tuple[int, str, int], removed: tuple[int, ...] = (), vpn: int = VPN) -> None:
+        self.sequence += 1
+        entries = [[number, vpn, pattern, kind] for number, pattern, kind in added]
+        answer = self.send(wire.FILTERS, self.incarnation, self.sequence, entries, list(removed))
+        assert answer == [[wire.CONFIRM, wire.pack([INCARNATION, self.sequence])]]
+
+    def rules(self, rules_id: int, default_allow: bool, exceptions: list[str]) -> None:
+        assert self.send(wire.RULES, self.incarnation, rules_id, [default_allow, exceptions]) == []
+
+    def drop_rules(self, rules_id: int) -> None:
+        assert self.send(wire.RULES, self.incarnation, rules_id, None) == []
+
+    def match(
+        self,
+        rows: list[Row],
+        *,
+        rules: int = 0,
+        learn: bool = False,
+        vpn: int = VPN,
+        batch: bytes | None = None,
+    ) -> Answer:
+        batch = wire.pack(rows) if batch is None else batch
+        self.reference += 1
+        head = [self.incarnation, self.reference, vpn, rules, learn, len(rows)]
+        answers = self.send(wire.MATCH, *head, batch=batch)
+        assert len(answers) == 1
+        return self.read(answers[0], batch)
+
+    def read(self, frames: list[bytes], batch: bytes) -> Answer:
+        assert frames[0] == wire.RESULT
+        incarnation, reference, defs, retired, plain, choice, unmatched, refused, learned = wire.unpack(
+            frames[1]
+        )
+        assert (incarnation, reference) == (INCARNATION, self.reference)
+        for set_id, filter_ids in defs:
+            assert set_id not in self.set_ids_seen, "a number is defined once"
+            self.set_ids_seen.add(set_id)
+            self.sets[set_id] = tuple(filter_ids)
+        answer = Answer(whole=len(frames) == 2 and bool(plain), unmatched=unmatched, retired=retired)
+        batches = [batch] if answer.whole else wire.unpack(frames[2]) if len(frames) == 3 else []
+        assert len(batches) == len(plain) + len(choice)
+        for (set_id, rows, size, classes), part in zip(plain, batches, strict=False):
+            opened = wire.unpack(part)
+            answer.plain[self.sets[set_id]] = opened
+            _check_head(opened, part, rows, size, classes)
+        for (set_id, plain_id, dto, rows, size, classes), part in zip(
+            choice, batches[len(plain) :], strict=True
+        ):
+            opened = [wire.unpack(row) for row in wire.unpack(part)]
+            answer.choice[self.sets[set_id], self.sets[plain_id], dto] = opened
+            _check_head(opened, part, rows, size, classes)
+        answer.heads = [*plain, *choice]
+        answer.refused = {code: (count, text) for code, count, text in refused}
+        answer.learned = {topic: tuple(self.sets[one] for one in sets) for topic, *sets in learned}
+        used = (
+            {head[0] for head in answer.heads}
+            | {head[1] for head in choice}
+            | {one for row in learned for one in row[1:]}
+        )
+        for set_id in retired:
+            assert set_id not in used, "a result does not retire what it uses"
+            del self.sets[set_id]
+        return answer
+
+
+def _check_head(opened: list[Row], part: bytes, rows: int, size: int, classes: int) -> None:
+    assert part.startswith(wire.array_head(rows))
+    assert (len(opened), len(part)) == (rows, size)
+    assert [row[0] for row in opened] == sorted(row[0] for row in opened)
+    expected = 0
+    for row in opened:
+        expected |= 1 << (row[2] >> wire.COS_SHIFT & 3)
+        expected |= wire.CLASS_ELIDING if row[2] & wire.FLAG_ELIDING else 0
+    assert classes == expected
+
+
+def row_of(
+    index: int, topic: str, flags: int = 0, payload: bytes = b"x", meta: Any = None, properties: Any = None
+) -> Row:
+    return [index, topic, flags, meta, properties, payload]
+
+
+def rows_of(*topics: str, flags: int = 0) -> list[Row]:
+    return [row_of(index, topic, flags) for index, topic in enumerate(topics)]

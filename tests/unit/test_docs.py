@@ -1,0 +1,123 @@
+"""The documentation names everything that can be used, and is what the code says.
+
+Four pages are written by `scripts/docs`. They are compared here, and then read as a reader would read them,
+so that a fault of the script does not hide what is missing.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+import pytest
+
+from angarium import errors
+from cluster import config, objects
+from cluster.cli import command_tree
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def read(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    loader = SourceFileLoader("docs_script", str(ROOT / "scripts" / "docs"))
+    spec = importlib.util.spec_from_loader("docs_script", loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["commands.md", "errors.md", "attributes.md", "configuration.md"])
+def test_a_page_is_what_the_code_says(script: ModuleType, name: str) -> None:
+    assert read(name) == script.PAGES[name](), "run scripts/docs"
+
+
+def test_every_command_and_every_option_is_documented() -> None:
+    sections = re.split(r"^##+ ", read("commands.md"), flags=re.MULTILINE)
+    pages = {section.partition("\n")[0]: section for section in sections}
+    missing = []
+    for path, command in command_tree().items():
+        if path == "angarium":
+            continue
+        page = pages.get(path, "")
+        missing += [] if page else [path]
+        for parameter in command.params:
+            names = parameter.opts if isinstance(parameter, click.Option) else []
+            missing += [f"{path} {name}" for name in names if f"`{name}" not in page]
+    assert missing == []
+
+
+def test_every_error_code_is_documented() -> None:
+    page = read("errors.md")
+    rows = {line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")}
+    assert [code for code in errors.ERRORS if str(code) not in rows] == []
+
+
+def test_every_error_constant_has_a_text_and_every_text_a_constant() -> None:
+    constants = {value for name, value in vars(errors).items() if name.isupper() and isinstance(value, int)}
+    assert constants == errors.ERRORS.keys()
+
+
+def test_an_error_code_belongs_to_a_family_that_has_an_exception() -> None:
+    plain = [code for code in errors.ERRORS if type(errors.error_for(code)) is errors.AngariumError]
+    assert plain == []
+
+
+def test_every_attribute_of_every_object_is_documented() -> None:
+    page = read("attributes.md")
+    missing = [
+        f"{kind} {attribute.name}"
+        for kind in objects.KINDS
+        for attribute in objects.attributes_of(kind)
+        if f"`{attribute.name}`" not in page.partition(f"\n## {kind}\n")[2].partition("\n## ")[0]
+    ]
+    assert missing == []
+
+
+def test_every_key_of_the_configuration_is_documented_with_its_default() -> None:
+    block = read("configuration.md").partition("```toml\n")[2].partition("```")[0]
+    table = tomllib.loads(block)
+    for name, struct in config.SECTIONS.items():
+        assert table[name] == msgspec.to_builtins(struct()), name
+
+
+def test_the_changelog_starts_with_what_is_not_released_yet() -> None:
+    headings = re.findall(
+        r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    assert headings
+    assert headings[0].startswith("Unreleased")
+
+
+def test_every_link_inside_the_documentation_leads_somewhere() -> None:
+    broken = []
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+        for target in LINK.findall(page.read_text(encoding="utf-8")):
+            place, _, anchor = target.partition("#")
+            if "://" in target:
+                continue
+            path = (page.parent / place) if place else page
+            if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(path)):
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
