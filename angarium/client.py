@@ -16,7 +16,7 @@ from angarium import errors, wire
 from angarium.connection import ClientEvent, Connection
 from angarium.interest import Answer, Interest, Wish
 from angarium.publisher import Publisher
-from angarium.requests import Requests
+from angarium.requests import Requests, answer
 from angarium.session import (
     Answered,
     Closed,
@@ -207,7 +207,7 @@ class Client:
             raise errors.error_for(errors.INVALID_ARGUMENT, "a subscription has one filter at least")
         if local_only and any(one.share is not None for one in parsed):
             raise errors.error_for(errors.SHARED_LOCAL_DISPATCH, ", ".join(one.text for one in parsed))
-        self._check_open()
+        self.check_open()
         subscription = Subscription(
             parsed, self._unsubscribe, deliver_always=deliver_always, local_only=local_only, callback=callback
         )
@@ -246,7 +246,7 @@ class Client:
         await self._manage(wire.UNSUBSCRIBE, client_name, _wish(filter_text, deliver_always=deliver_always))
 
     async def _manage(self, operation: bytes, client_name: str, wish: Wish) -> None:
-        self._check_open()
+        self.check_open()
         answer = self._interest.ask_for(operation, wish, client_name)
         self._schedule_requests()
         await self._settle([answer], None)
@@ -305,7 +305,7 @@ class Client:
             InvalidRequestError: an argument is illegal; `reply_to` cannot be given.
             ConnectionLostError: the client is closed, or the connection is lost.
         """
-        self._check_open()
+        self.check_open()
         return await self._requests.request(topic, payload, timeout_s, options)
 
     async def reply(self, message: Message, payload: bytes = b"", **options: Unpack[MessageOptions]) -> None:
@@ -315,13 +315,7 @@ class Client:
             InvalidRequestError: the message is no request: it has no `reply_to` (INVALID_ARGUMENT).
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
-        topic = message.reply_to
-        if topic is None:
-            raise errors.error_for(errors.INVALID_ARGUMENT, "the message has no reply_to")
-        if message.correlation_id is not None:
-            options.setdefault("correlation_id", message.correlation_id)
-        options["is_reply"] = True
-        await self._publisher.publish(topic, payload, **options)
+        await self._publisher.publish(answer(message, options), payload, **options)
 
     # The end.
 
@@ -366,7 +360,12 @@ class Client:
     ) -> None:
         await self.close()
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Return if the client is in use.
+
+        Raises:
+            ConnectionLostError: it is closed, or its connection is lost for good.
+        """
         if self._publisher.refusal is not None:
             raise self._publisher.refusal
 

@@ -22,6 +22,20 @@ if TYPE_CHECKING:
     from angarium.subscription import Subscription
 
 
+def answer(request: Message, options: MessageOptions) -> str:
+    """Complete the options of a reply, and give the topic that it goes to.
+
+    Raises:
+        InvalidRequestError: the message asks for no reply (INVALID_ARGUMENT).
+    """
+    if request.reply_to is None:
+        raise errors.error_for(errors.INVALID_ARGUMENT, "the message has no reply_to")
+    if request.correlation_id is not None:
+        options.setdefault("correlation_id", request.correlation_id)
+    options["is_reply"] = True
+    return request.reply_to
+
+
 class Requests:
     """Requests that wait for their replies."""
 
@@ -39,7 +53,7 @@ class Requests:
         self._replies: Subscription | None = None
         self._opening = asyncio.Lock()
         #: By correlation id. Each has one caller that waits for it.
-        self._waiting: dict[str, asyncio.Future[Message]] = {}
+        self._waiting: dict[str, asyncio.Future[Message | errors.AngariumError]] = {}
         #: Makes ids that an earlier client of the same name did not use.
         self._nonce: Final = secrets.token_hex(4)
         self._last = 0
@@ -57,7 +71,7 @@ class Requests:
         if correlation_id in self._waiting:
             detail = f"a request with the correlation id {correlation_id!r} waits already"
             raise errors.error_for(errors.INVALID_ARGUMENT, detail)
-        reply: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[Message | errors.AngariumError] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = reply
         try:
             async with asyncio.timeout(timeout_s):
@@ -65,11 +79,14 @@ class Requests:
                 options["correlation_id"] = correlation_id
                 options["reply_to"] = inbox
                 await self._publish(topic, payload, options)
-                return await reply
+                result = await reply
         except TimeoutError:
             raise errors.error_for(errors.TIMEOUT, f"no reply to {topic!r} within {timeout_s} s") from None
         finally:
             del self._waiting[correlation_id]
+        if isinstance(result, errors.AngariumError):
+            raise result
+        return result
 
     def move(self, inbox: str) -> Subscription | None:
         """Take over the inbox of a new connection; give the subscription that is of no use any more."""
@@ -83,14 +100,19 @@ class Requests:
         """Let everybody who waits have an error."""
         for reply in self._waiting.values():
             if not reply.done():
-                reply.set_exception(error)
+                reply.set_result(error)
 
     async def _open_inbox(self) -> str:
         """Subscribe to the inbox of the connection unless it is done; give its topic."""
         async with self._opening:
             while self._replies is None:
                 inbox = self._inbox
-                replies = await self._subscribe(inbox, self._on_reply)
+                try:
+                    replies = await self._subscribe(inbox, self._on_reply)
+                except errors.AngariumError:
+                    if inbox == self._inbox:
+                        raise
+                    continue  # A reconnect came between, and the old inbox belongs to nobody.
                 if inbox == self._inbox:
                     self._replies = replies
                 else:

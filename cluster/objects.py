@@ -211,7 +211,7 @@ KINDS: Final[dict[str, ObjectKind]] = {
         ObjectKind(
             "vpn",
             Vpn,
-            re.compile(r"[^*?/\s\x00-\x1f\x7f]{1,32}"),
+            re.compile(r"[^*?/\s\x00-\x1f\x7f\ud800-\udfff]{1,32}"),
             "1 to 32 characters without * ? / and blanks",
             "MsgVpn",
             in_vpn=False,
@@ -221,7 +221,7 @@ KINDS: Final[dict[str, ObjectKind]] = {
         ObjectKind(
             "username",
             Username,
-            re.compile(r"[^*?\s\x00-\x1f\x7f]{1,189}"),
+            re.compile(r"[^*?\s\x00-\x1f\x7f\ud800-\udfff]{1,189}"),
             "1 to 189 characters without * ? and blanks",
             "MsgVpnClientUsername",
         ),

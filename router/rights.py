@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from angarium.errors import AngariumError
 from router.egress import EgressQueue
 from router.eliding import ElidingTable
 
@@ -33,7 +34,7 @@ class Rights:
         self._numbers: dict[RulesKey, list[int]] = {}
 
     def grant(self, session: Session) -> bool:
-        """Give a session what its profiles say now; false if they are not there any more."""
+        """Give a session what its profiles say now; false if they are not there or do not fit it."""
         vpn = session.vpn
         username = vpn.usernames.get(session.username)
         if username is None:
@@ -43,14 +44,18 @@ class Rights:
         profile = vpn.profiles.get(profile_name)
         if acl is None or profile is None:
             return False
+        try:
+            publish, subscribe = acl.publish_list(username.name), acl.subscribe_rules(username.name)
+        except AngariumError:  # the variables of the profile cannot take this username in
+            return False
         session.profile_name = profile_name
         session.shared_allowed = bool(profile["allow_shared_subscriptions"])
         session.subscriptions_max = int(profile["max_subscription_count"])
-        session.subscribe_rules = acl.subscribe_rules(username.name)
+        session.subscribe_rules = subscribe
         session.share_rules = acl.share_names
         self._set_queues(session, profile)
         self._set_eliding(session, profile)
-        number = self._take(acl.publish_list(username.name))
+        number = self._take(publish)
         self.revoke(session)
         session.publish_rules_id = number
         return True

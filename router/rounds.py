@@ -65,6 +65,7 @@ class Round:
         "rows",
         "rules_id",
         "session",
+        "stamp",
         "waited",
         "waiting",
     )
@@ -77,6 +78,8 @@ class Round:
         self.rows = sum(part.rows for part in parts)
         self.bytes = sum(len(part.batch) for part in parts)
         self.rules_id = session.publish_rules_id
+        #: How many filters had changed when it came.
+        self.stamp = 0
         #: Parts not answered yet; all of them before the round is dispatched.
         self.waiting = len(parts)
         #: True once it has waited in a worker's line.
@@ -149,6 +152,8 @@ class Rounds:
 
     def _hand_over(self, a_round: Round, now: float) -> None:
         shards = self._shards
+        # The rules of this moment: those of the moment it came may be unknown to the workers by now.
+        a_round.rules_id = a_round.session.publish_rules_id
         for position, part in enumerate(a_round.parts):
             shard = shards.shards[part.worker]
             if shard.state is not ShardState.READY:

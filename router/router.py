@@ -27,6 +27,7 @@ from router.scaling import Scaling
 from router.session import Session, TokenBucket
 from router.sessions import SessionTable
 from router.shards import Shards, ShardState
+from router.short_way import ShortWay
 from router.subscriptions import INBOX_PREFIX, Subscriptions
 
 if TYPE_CHECKING:
@@ -72,11 +73,12 @@ class Router:
         self.rights = Rights(self.shards, self.eliding)
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, rng)
         self.rounds = Rounds(self.shards, config.worker_window, self._retired, self._lost_rows)
+        self.short_way = ShortWay(config.short_way_topics_max, config.max_message_bytes)
         self.subscriptions = Subscriptions(
             self.interest,
             self.shards,
             self.out,
-            on_change=self._interest_changed,
+            on_change=self.short_way.forget,
             find_client=self._find_client,
         )
         self.doorkeeper = Doorkeeper(self.directory, config, token_key, now)
@@ -328,7 +330,13 @@ class Router:
     def _publish(self, session: Session, frames: list[bytes], now: float) -> None:
         a_round = read_publish(session, frames, self.shards, self.config)
         session.round_number = a_round.number
-        self.rounds.accept(a_round, now)
+        unmatched = self.short_way.answer(a_round)
+        if unmatched is None:
+            a_round.stamp = self.short_way.stamp
+            self.rounds.accept(a_round, now)
+            return
+        self._account(session, a_round, unmatched, [], now)
+        self.rounds.accept_answered(a_round, now)
 
     def _credit(self, session: Session, frames: list[bytes], now: float) -> None:
         match wire.unpack_header(frames[1]):
@@ -388,6 +396,8 @@ class Router:
         if entry is not None:
             session = entry[0].session
             self._account(session, entry[0], header[6], header[7], now)
+            if header[8]:
+                self.short_way.learn(entry[0], shard, header[8])
         self.rounds.answer(shard, header, body, now)
         for number in header[3]:
             self.interest.drop_set(shard.sets.pop(number)[0])
@@ -426,15 +436,14 @@ class Router:
         session.count("messages_in", a_round.rows)
         self.dispatcher.deliver(a_round, now)
         if session.closed:
+            if not session.open_rounds:
+                self.rights.revoke(session)
             return
         half_used = session.retired_round - session.retired_told >= self.config.ingress_rounds // 2
         if half_used or a_round.flush or not session.open_rounds:
             session.retired_told = session.retired_round
             self._send(session, wire.RETIRED, [session.retired_round])
         self._finish_bye(session, now)
-
-    def _interest_changed(self, vpn_id: int, pattern: str) -> None:
-        """A filter came or went."""
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -453,7 +462,8 @@ class Router:
         self.doorkeeper.connected -= 1
         self.doorkeeper.left(session.vpn.name, session.client_name, now)
         self.subscriptions.clear(session)
-        self.rights.revoke(session)
+        if not session.open_rounds:
+            self.rights.revoke(session)
         lost = self.egress.forget(session) + self.eliding.forget(session)
         if lost:
             self._count("discard.client-not-connected", lost)
@@ -510,6 +520,7 @@ class Router:
             "queued_bytes": self.egress.queued_bytes,
             "eliding_topics": self.eliding.tracked,
             "rounds": totals.get("rounds", 0),
+            "short_way_rounds": self.short_way.rounds,
             "connects": totals.get("connects", 0),
             "discards": {n.removeprefix(prefix): v for n, v in totals.items() if n.startswith(prefix) and v},
             "errors": {str(code): count for code, count in sorted(told.items())},
@@ -519,6 +530,7 @@ class Router:
         """Check everything that must always hold."""
         self.interest.validate()
         self.egress.validate()
+        self.short_way.validate()
         for session in self.sessions:
             session.validate()
         self.sessions.validate()

@@ -64,8 +64,10 @@ def show_client(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> N
     found = admin.call("clients.show", name=name, vpn=vpn)
     if wants_json(as_json):
         print_json(found)
-    else:
-        print_attributes(found)
+        return
+    subscriptions = found.pop("subscription_list", [])
+    print_attributes(found)
+    print_table(subscriptions, SUBSCRIPTION_COLUMNS, empty="it has no subscriptions")
 
 
 @client.command("disconnect")

@@ -22,7 +22,6 @@ from cluster.commands import sink, source
 from cluster.commands.connection import ConnectOptions, client_options, json_option
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
-from cluster.commands.notices import Notices
 from cluster.commands.output import print_json, progress, wants_json
 from cluster.commands.receiving import announce, receive
 

@@ -17,12 +17,18 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
     from rich.table import Table
 
 #: Ten redraws a second look smooth; more only cost the publisher time.
 PROGRESS_INTERVAL_S: Final = 0.1
+#: What takes less needs no bar.
+PROGRESS_DELAY_S: Final = 0.5
+#: Numbers that name something and count nothing.
+_IDENTIFIERS: Final = frozenset({"pid", "incarnation", "id"})
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -65,7 +71,7 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str 
         numeric = all(isinstance(row.get(column), int | float) for row in rows)
         drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
-        drawn.add_row(*(_plain(cell(row.get(column))) for column in columns))
+        drawn.add_row(*(_plain(cell(row.get(column), column)) for column in columns))
     return drawn
 
 
@@ -83,24 +89,33 @@ def draw(renderable: Any) -> None:
     Console().print(renderable)
 
 
-def cell(value: Any) -> str:
-    """Give the text of one value in a table.
+def cell(value: Any, name: str = "") -> str:
+    """Give the text of one value in a table; the unit at the end of its name says how to write it.
 
-    `None` is empty, `True` is "yes", a list is joined by commas, a number of parts of a second is rounded.
+    `None` is empty, `True` is "yes", a list is joined by commas; 2048 is "2.0 KiB" if the name ends in
+    `_bytes`, 90 is "1m30s" if it is `uptime_s`, and the number of a process has no commas.
     """
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.1f}"
-    if isinstance(value, int):
-        return f"{value:,}"
+    if isinstance(value, int | float):
+        return _number(value, name)
     if isinstance(value, list | tuple):
         return ", ".join(cell(item) for item in value)
     if isinstance(value, dict):
         return ", ".join(f"{key}={cell(item)}" for key, item in value.items())
     return str(value)
+
+
+def _number(value: float, name: str) -> str:
+    if name.endswith("_bytes"):
+        return size(value)
+    if name == "uptime_s":
+        return duration(value)
+    if name in _IDENTIFIERS:
+        return str(value)
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
 
 
 def _plain(text: str) -> Any:
@@ -147,37 +162,55 @@ class Progress(Protocol):
 
 @contextlib.contextmanager
 def progress(description: str, total: int | None) -> Iterator[Progress]:
-    """Show a progress bar on stderr while the block runs, if stderr is a terminal."""
+    """Show a progress bar on stderr while the block runs, if that takes a while and stderr is a terminal."""
     if not sys.stderr.isatty():
         yield _say_nothing
         return
-    from rich import progress as bars
-    from rich.console import Console
-
-    with bars.Progress(
-        bars.TextColumn("{task.description}"),
-        bars.BarColumn(),
-        bars.MofNCompleteColumn(),
-        bars.TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    ) as bar:
-        task = bar.add_task(description, total=total)
-        yield _at_intervals(lambda done: bar.update(task, completed=done))
+    bar = _Bar(description, total)
+    try:
+        yield bar
+    finally:
+        bar.close()
 
 
 def _say_nothing(done: int) -> None:
     """Nobody watches: show nothing."""
 
 
-def _at_intervals(show: Callable[[int], None]) -> Progress:
-    shown_at = 0.0
+class _Bar:
+    """A progress bar that appears when the work takes longer than people like to wait."""
 
-    def update(done: int) -> None:
-        nonlocal shown_at
+    def __init__(self, description: str, total: int | None) -> None:
+        self._description = description
+        self._total = total
+        self._next_at = time.monotonic() + PROGRESS_DELAY_S
+        #: None until the bar has appeared.
+        self._drawn: tuple[RichProgress, TaskID] | None = None
+
+    def __call__(self, done: int) -> None:
         now = time.monotonic()
-        if now - shown_at >= PROGRESS_INTERVAL_S:
-            shown_at = now
-            show(done)
+        if now < self._next_at:
+            return
+        self._next_at = now + PROGRESS_INTERVAL_S
+        self._drawn = self._drawn or self._appear()
+        bar, task = self._drawn
+        bar.update(task, completed=done)
 
-    return update
+    def close(self) -> None:
+        if self._drawn is not None:
+            self._drawn[0].stop()
+
+    def _appear(self) -> tuple[RichProgress, TaskID]:
+        from rich import progress as bars
+        from rich.console import Console
+
+        columns = (
+            bars.TextColumn("{task.description}"),
+            bars.BarColumn(),
+            bars.MofNCompleteColumn(),
+            bars.TimeElapsedColumn(),
+        )
+        bar = bars.Progress(*columns, console=Console(stderr=True), transient=True)
+        task = bar.add_task(self._description, total=self._total)
+        bar.start()
+        return bar, task

@@ -6,17 +6,18 @@ the controller's business, so keys that are new there appear here without a chan
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cluster.commands.output import cell, duration, size, table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from rich.console import Group
+    from rich.text import Text
 
 #: States in which a process does what it is there for.
-_GOOD_STATES = frozenset({"ready"})
+_GOOD_STATES: Final = frozenset({"ready"})
 
 
 def draw_status(status: Mapping[str, Any]) -> Group:
@@ -24,46 +25,57 @@ def draw_status(status: Mapping[str, Any]) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    head = Text.assemble(
-        ("node ", "dim"), (str(status["node"]), "bold"), ("  at ", "dim"), str(status["url"]),
-        ("  up ", "dim"), duration(status["uptime_s"]),
-        ("  sessions ", "dim"), cell(status["sessions"]),
-        ("  subscriptions ", "dim"), cell(status["subscriptions"]),
-    )  # fmt: skip
-    parts: list[Any] = [head, Text(), table(map(_process_row, status["processes"]), _PROCESS_COLUMNS)]
-    for title in ("rates", "discards", "errors", "spool"):
+    parts: list[Any] = [_head(status), Text()]
+    processes = [{**process, "state": _state(process["state"])} for process in status["processes"]]
+    parts.append(table(processes, _PROCESS_COLUMNS))
+    if status["rates"]:
+        parts += [Text(), table(_directions(status["rates"]), ("rate", "messages/s", "bytes/s"))]
+    for title in ("discards", "errors", "spool"):
         found = status.get(title)
         if found:
-            parts += [Text(), table(_named(found), ("name", "value"), title=title)]
+            rows = [{title: name, "number": number} for name, number in found.items()]
+            parts += [Text(), table(rows, (title, "number"))]
     if status.get("links"):
-        columns = tuple(status["links"][0])
-        parts += [Text(), table(status["links"], columns, title="links")]
+        parts += [Text(), table(status["links"], tuple(status["links"][0]), title="links")]
     return Group(*parts)
 
 
-_PROCESS_COLUMNS = ("role", "index", "pid", "state", "uptime", "restarts", "memory", "cpu %")
+_PROCESS_COLUMNS: Final = (
+    "role",
+    "index",
+    "pid",
+    "state",
+    "uptime_s",
+    "restarts",
+    "rss_bytes",
+    "cpu_percent",
+)
 
 
-def _process_row(process: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "role": process["role"],
-        "index": process["index"],
-        "pid": str(process["pid"]),
-        "state": process["state"] if process["state"] in _GOOD_STATES else f"{process['state']} !",
-        "uptime": _if_known(duration, process.get("uptime_s")),
-        "restarts": process["restarts"],
-        "memory": _if_known(size, process["rss_bytes"]),
-        "cpu %": process["cpu_percent"],
+def _head(status: Mapping[str, Any]) -> Text:
+    from rich.text import Text
+
+    named = {
+        "node": status["node"],
+        "at": status["url"],
+        "up": duration(status["uptime_s"]),
+        "sessions": cell(status["sessions"]),
+        "subscriptions": cell(status["subscriptions"]),
     }
+    return Text("  ").join(Text.assemble((f"{name} ", "dim"), str(value)) for name, value in named.items())
 
 
-def _if_known(form: Callable[[float], str], value: float | None) -> str:
-    """A process that has just started was not measured yet."""
-    return "" if value is None else form(value)
+def _state(state: str) -> str:
+    return state if state in _GOOD_STATES else f"{state} !"
 
 
-def _named(found: Any) -> list[dict[str, Any]]:
-    """Give a map as rows; a list or a number of errors is one row."""
-    if not isinstance(found, dict):
-        return [{"name": "", "value": found}]
-    return [{"name": name, "value": value} for name, value in found.items()]
+def _directions(rates: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Give a row for in and one for out."""
+    return [
+        {
+            "rate": direction,
+            "messages/s": rates.get(f"messages_{direction}_per_s"),
+            "bytes/s": size(rates.get(f"bytes_{direction}_per_s", 0.0)),
+        }
+        for direction in ("in", "out")
+    ]

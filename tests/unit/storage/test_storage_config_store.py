@@ -81,7 +81,7 @@ def test_a_damaged_file_is_refused_and_named(tmp_path: Path) -> None:
     place = tmp_path / "config"
     ConfigStore(place).close()
     (place / "data.mdb").write_bytes(b"no database at all" * 1000)
-    with pytest.raises(errors.InvalidRequestError, match="data.mdb"):
+    with pytest.raises(errors.InvalidRequestError, match=r"data\.mdb"):
         ConfigStore(place)
 
 

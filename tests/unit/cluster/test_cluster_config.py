@@ -1,0 +1,245 @@
+"""The configuration file: defaults, faults, safety, declared objects."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+
+from angarium import errors
+from cluster import config, keys, passwords
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "node.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def faults(tmp_path: Path, text: str) -> list[str]:
+    return config.check_config(write(tmp_path, text))
+
+
+def test_without_a_file_everything_has_its_default() -> None:
+    assert config.load_config(None) == config.NodeConfig()
+
+
+def test_the_defaults_are_good() -> None:
+    assert config.faults_of(config.NodeConfig()) == []
+
+
+def test_the_sample_file_says_every_key_and_means_the_defaults(tmp_path: Path) -> None:
+    text = config.show_defaults()
+    assert config.load_config(write(tmp_path, text)) == config.NodeConfig()
+    tables = tomllib.loads(text)
+    for name, struct in config.SECTIONS.items():
+        assert list(tables[name]) == list(struct.__struct_fields__)
+
+
+def test_every_key_of_the_sample_file_has_a_sentence() -> None:
+    lines = config.show_defaults().splitlines()
+    for number, line in enumerate(lines):
+        if " = " in line and not line.startswith(("#", " ")):
+            assert lines[number - 1].startswith("# "), line
+            assert len(lines[number - 1]) > 15, f"{line} has no sentence"
+
+
+def test_the_shown_configuration_is_one_that_can_be_loaded_again(tmp_path: Path) -> None:
+    loaded = config.load_config(write(tmp_path, '[node]\nname = "berlin"\n[vpn.orders]\nenabled = false\n'))
+    again = config.load_config(write(tmp_path, config.show_config(loaded)))
+    assert again == loaded
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        config.NodeConfig().node = config.NodeSection()  # type: ignore[misc]
+
+
+def test_keys_of_the_file_override_defaults(tmp_path: Path) -> None:
+    loaded = config.load_config(write(tmp_path, '[router]\nlisten = ["tcp://127.0.0.1:7000"]\nworkers = 3\n'))
+    assert loaded.router.listen == ["tcp://127.0.0.1:7000"]
+    assert loaded.router.workers == 3
+    assert loaded.worker == config.NodeConfig().worker
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[rooter]\nworkers = 1", "rooter: there is no such section: did you mean 'router'?"),
+        ("[router]\nwokers = 1", "router.wokers: there is no such key: did you mean 'workers'?"),
+        ("[router]\nworkers = 99", "router.workers = 99: Expected `int` <= 64"),
+        ("[router]\nworkers = true", "router.workers = True: Expected `int`, got `bool`"),
+        ("[router]\nlisten = 'x'", "router.listen = 'x'"),
+        ("[log]\nlevel = 'LOUD'", "log.level = 'LOUD'"),
+        ("router = 1", "router"),
+        ("[router\n", "line 1"),
+        ("[vpn]\norders = 1", "vpn.orders: write [vpn.orders]"),
+        ("[vpn.orders]\nacl = 1", "vpn.orders.acl: write [vpn.orders.acl.NAME]"),
+        ("[vpn.orders]\nenabld = true", "did you mean 'enabled'?"),
+        ("[vpn.orders.profile.p]\neliding_delay_ms = 70000", "vpn.orders.profile.p"),
+        ("[vpn.orders.username.a]\npassword = 'plain'", "write password_file"),
+        ("[vpn.'a*']\n", "a name has"),
+        ("[router]\nlisten = ['http://x']", "'http://x' is no address"),
+        ("[router]\nlisten = ['tcp://127.0.0.1:70000']", "has no port"),
+        ("[router]\nlisten = []", "at least one address"),
+        ("[router]\ncurve_secret_key_file = 'none.key'", "router.curve_secret_key_file: key file"),
+        ("[admin]\nlisten = ['tcp://127.0.0.1:0']", "admin.authorized_keys"),
+        ("[admin]\nauthorized_keys = ['short']", "no public key"),
+    ],
+)
+def test_a_fault_is_a_sentence_that_names_the_key(tmp_path: Path, text: str, told: str) -> None:
+    found = faults(tmp_path, text)
+    assert len(found) == 1
+    assert told in found[0]
+
+
+def test_every_fault_of_a_file_is_told_at_once(tmp_path: Path) -> None:
+    assert len(faults(tmp_path, "[router]\nworkers = 99\nwokers = 1\n[nod]\n[log]\nlevel = 'x'\n")) == 4
+
+
+def test_loading_a_faulty_file_names_file_and_fault(tmp_path: Path) -> None:
+    path = write(tmp_path, "[router]\nworkers = 99\n")
+    with pytest.raises(errors.InvalidRequestError, match=r"router\.workers") as caught:
+        config.load_config(path)
+    assert caught.value.code == errors.INVALID_CONFIGURATION
+    assert str(path) in caught.value.detail
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidRequestError, match="none.toml"):  # noqa: RUF043 - a name
+        config.load_config(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "tcp://0.0.0.0:55555",
+        "tcp://*:55555",
+        "tcp://192.168.1.2:0",
+        "tcp://[::]:5",
+        "tcp://eth0:5",
+        "tcp://example.org:5",
+    ],
+)
+def test_an_address_that_others_reach_is_refused_without_keys(tmp_path: Path, url: str) -> None:
+    (found,) = faults(tmp_path, f"[router]\nlisten = ['{url}']\n")
+    assert "angarium keys create" in found
+    assert "curve_secret_key_file" in found
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "tcp://127.0.0.1:0",
+        "tcp://127.1.2.3:5",
+        "tcp://localhost:5",
+        "tcp://[::1]:5",
+        "tcp://127.0.0.1:*",
+        "ipc:///run/a",
+    ],
+)
+def test_an_address_of_this_host_needs_no_keys(tmp_path: Path, url: str) -> None:
+    assert faults(tmp_path, f"[router]\nlisten = ['{url}']\n") == []
+
+
+def test_with_keys_everybody_may_reach_the_node(tmp_path: Path) -> None:
+    keys.create_keys(tmp_path / "node.key")
+    text = "[router]\nlisten = ['tcp://0.0.0.0:0']\ncurve_secret_key_file = 'node.key'\n"
+    assert faults(tmp_path, text) == []
+
+
+def test_relative_paths_count_from_the_directory_of_the_file(tmp_path: Path) -> None:
+    keys.create_keys(tmp_path / "node.key")
+    loaded = config.load_config(write(tmp_path, "[router]\ncurve_secret_key_file = 'node.key'\n"))
+    assert loaded.router.curve_secret_key_file == str(tmp_path / "node.key")
+
+
+def test_an_open_port_is_one_that_the_system_chooses() -> None:
+    assert config.has_open_port("tcp://127.0.0.1:0")
+    assert config.has_open_port("tcp://127.0.0.1:*")
+    assert not config.has_open_port("tcp://127.0.0.1:5")
+    assert not config.has_open_port("ipc:///x/0")
+
+
+DECLARED = """
+[vpn.orders]
+max_connection_count = 5
+[vpn.orders.username.alice]
+password_file = "alice.password"
+acl_profile = "readers"
+[vpn.orders.acl.readers]
+subscribe_topic_exceptions = ["orders/>"]
+"""
+
+
+def test_declared_objects_come_in_the_order_in_which_they_need_each_other(tmp_path: Path) -> None:
+    loaded = config.load_config(write(tmp_path, DECLARED))
+    assert [entry[:3] for entry in loaded.objects] == [
+        ["vpn", "", "orders"],
+        ["acl", "orders", "readers"],
+        ["username", "orders", "alice"],
+    ]
+    assert loaded.objects[2][3] == {
+        "acl_profile": "readers",
+        "password_file": str(tmp_path / "alice.password"),
+    }
+
+
+def test_passwords_are_the_first_lines_of_their_files(tmp_path: Path) -> None:
+    (tmp_path / "alice.password").write_text("wonderland\nmore\n", encoding="utf-8")
+    found = config.parse_objects(DECLARED, tmp_path)
+    assert found[2][3] == {"acl_profile": "readers", "password": "wonderland"}
+
+
+@pytest.mark.parametrize("content", [None, "", "\nsecond"])
+def test_a_missing_or_empty_password_file_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "alice.password").write_text(content, encoding="utf-8")
+    with pytest.raises(errors.InvalidRequestError, match="password file"):
+        config.parse_objects(DECLARED, tmp_path)
+
+
+def test_a_file_may_declare_the_hash_of_a_password(tmp_path: Path) -> None:
+    stored = passwords.hash_password("x", b"0" * 16)
+    text = f"[vpn.orders.username.alice]\npassword = '{stored}'\n"
+    assert faults(tmp_path, text) == []
+    assert config.parse_objects(text)[1][3] == {"password": stored}
+
+
+def test_the_shown_configuration_holds_no_hash(tmp_path: Path) -> None:
+    stored = passwords.hash_password("x", b"0" * 16)
+    loaded = config.load_config(write(tmp_path, f"[vpn.orders.username.alice]\npassword = '{stored}'\n"))
+    assert "scrypt" not in config.show_config(loaded)
+
+
+@pytest.mark.requirement("R97")
+def test_exported_objects_are_read_back_as_they_were() -> None:
+    declared = [
+        ["vpn", "", "default", {}],
+        ["vpn", "", "orders", {"max_connection_count": 5}],
+        ["profile", "orders", "fast", {"eliding": True}],
+        ["acl", "orders", "ro", {"publish_topic_exceptions": ["a/>", "it's"]}],
+        ["username", "orders", "alice@example.org", {"acl_profile": "ro"}],
+    ]
+    assert config.parse_objects(config.export_config(declared)) == declared
+
+
+def test_nothing_is_exported_as_nothing() -> None:
+    assert config.export_config([]) == ""
+    assert config.parse_objects("") == []
+
+
+def test_a_text_that_is_no_toml_is_refused() -> None:
+    with pytest.raises(errors.InvalidRequestError) as caught:
+        config.parse_objects("[vpn")
+    assert caught.value.code == errors.INVALID_CONFIGURATION
+
+
+def test_the_configuration_survives_the_way_to_the_processes() -> None:
+    original = config.NodeConfig()
+    assert msgspec.json.decode(msgspec.json.encode(original), type=config.NodeConfig) == original
