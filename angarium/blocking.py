@@ -8,55 +8,47 @@
         for message in subscription:
             print(message.topic, message.payload)
 
-Each client has one background thread, in which an `angarium.client.Client` runs. Calls that wait for the router run
-there and are waited for. `publish` does not wait: it queues for the thread, which takes many at a time. Subscriptions
-are read where the application reads them: chunks of messages cross the threads, never single ones. Every method may
-be called from any thread but the client's own, in which only `on_event` is called.
+Each client has one background thread, in which an `angarium.client.Client` runs. Calls that wait for the
+router run there and are waited for. `publish` does not wait: it queues for the thread, which takes many at a
+time. Subscriptions are read where the application reads them: chunks of messages cross the threads, never
+single ones. Every method may be called from any thread but the client's own, in which only `on_event` is
+called.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from itertools import islice
-from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
 from angarium import client as asynchronous
 from angarium import connecting, errors
-from angarium.message import (
-    Delivery,
-    Message,
-    MessageBatch,
-    MessageOptions,
-    ReceivedMessage,
-    Row,
-)
+from angarium.message import Message, MessageOptions
+from angarium.reading import MessageCallback, Subscription
 from angarium.requests import answer
-from angarium.slots import Publishable, TopicOwners
-from angarium.subscription import BATCH_MESSAGES, Chunk
-from angarium.subscription import Subscription as AsyncSubscription
+from angarium.slots import Publishable, TopicOwners, direct_size
 from angarium.topic import SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+    from collections.abc import Coroutine, Iterable, Sequence
     from types import TracebackType
 
+    from angarium.subscription import Chunk
+
 _T = TypeVar("_T")
-#: Called with each message, in a thread of the subscription's own.
-MessageCallback: TypeAlias = "Callable[[Message], None]"
 
 #: Messages that may be queued for the thread before `publish` waits for it.
 QUEUED_MAX: Final = 4_000
-#: Messages of `publish_many` that cross to the thread together; two such portions are under way.
+#: Messages that cross to the thread together.
 PORTION_MESSAGES: Final = 2_000
-#: Chunks that were read and are given back together, unless the reader is about to wait.
-RELEASED_TOGETHER: Final = 32
-#: How long closing waits for callbacks that are running.
-CALLBACK_TIMEOUT_S: Final = 5.0
+#: How often a caller that waits looks whether the thread is still there.
+LOOK_INTERVAL_S: Final = 1.0
 
 _logger = logging.getLogger(__name__)
 
@@ -69,164 +61,6 @@ class _Portion:
     def __init__(self, messages: list[Publishable]) -> None:
         self.messages = messages
         self.done: Future[None] = Future()
-
-
-class Subscription:
-    """Messages of one or more filters; read by any number of threads, each message by one of them."""
-
-    def __init__(self, client: Client, inner: AsyncSubscription, callback: MessageCallback | None) -> None:
-        """Belong to a client; only `Client.subscribe` makes subscriptions."""
-        self._client = client
-        self._inner = inner
-        #: Held while the chunk that is read changes.
-        self._lock = threading.Lock()
-        #: Set when there may be something to read.
-        self._signal = threading.Event()
-        #: The chunk that is read.
-        self._open: Chunk | None = None
-        #: What is left of it. One tuple, so that a thread that looks sees rows and delivery that belong together.
-        self._current: tuple[Iterator[Row], Delivery] = iter(()), Delivery([], None, 0)
-        #: Chunks that were read and not given back yet, at most RELEASED_TOGETHER.
-        self._read: list[Chunk] = []
-        #: What callbacks raised, counted.
-        self.callback_errors = 0
-        self._thread: threading.Thread | None = None
-        inner.on_ready = self._signal.set
-        if callback is not None:
-            self._thread = threading.Thread(
-                target=self._serve, args=(callback,), daemon=True, name="angarium callback"
-            )
-            self._thread.start()
-
-    @property
-    def filters(self) -> tuple[str, ...]:
-        """The filters as they were given."""
-        return self._inner.filters
-
-    @property
-    def buffered(self) -> int:
-        """Messages that wait to be read, without those of the chunk that is being read."""
-        return self._inner.buffered
-
-    def __iter__(self) -> Iterator[Message]:
-        """Give messages until the subscription ends.
-
-        Raises:
-            AngariumError: why it ended, if it was neither unsubscribed nor closed.
-        """
-        while self._ready(None):
-            rows, delivery = self._current
-            for row in rows:
-                yield ReceivedMessage(row, delivery)
-
-    def batches(self, max_messages: int = BATCH_MESSAGES) -> Iterator[MessageBatch]:
-        """Give messages as they came, together; the fastest way to read.
-
-        A batch counts as consumed when the next one is asked for.
-
-        Raises:
-            InvalidRequestError: `max_messages` is below 1 (INVALID_ARGUMENT).
-            AngariumError: why the subscription ended, if it was neither unsubscribed nor closed.
-        """
-        if max_messages < 1:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"max_messages is {max_messages}")
-        while self._ready(None):
-            rows, delivery = self._current
-            while some := list(islice(rows, max_messages)):
-                yield MessageBatch(some, delivery)
-
-    def receive(self, timeout_s: float | None = None) -> Message:
-        """Give the next message, waiting so many seconds for it, or for ever.
-
-        Raises:
-            TimeoutExpiredError: none came in time (TIMEOUT).
-            ConnectionLostError: the subscription has ended (CLIENT_CLOSED), or the connection for good.
-        """
-        while True:
-            rows, delivery = self._current
-            for row in rows:
-                return ReceivedMessage(row, delivery)
-            if not self._ready(timeout_s):
-                raise errors.error_for(errors.CLIENT_CLOSED, f"the subscription {self} has ended")
-
-    def unsubscribe(self) -> None:
-        """End the subscription; what is buffered and unread is thrown away.
-
-        Raises:
-            AngariumError: the router's answer, for example that an ACL denies it. It has ended here all the same.
-        """
-        try:
-            self._client.call(self._inner.unsubscribe())
-        finally:
-            with self._lock:
-                if self._open is not None:
-                    self._read.append(self._open)
-                self._open = None
-                self._current = iter(()), self._current[1]
-            self._give_back()
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the callback to be called for everything that came; the subscription has ended."""
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(timeout_s)
-
-    def _ready(self, timeout_s: float | None) -> bool:
-        """Wait until there are messages; give False at the end.
-
-        Raises:
-            TimeoutExpiredError: there are none in time.
-        """
-        while not self._advance():
-            self._give_back()
-            is_ended, error = self._inner.outcome
-            if is_ended and not self._inner.buffered:
-                self._signal.set()
-                if error is not None:
-                    raise error
-                return False
-            if not self._signal.wait(timeout_s):
-                raise errors.error_for(errors.TIMEOUT, f"no message within {timeout_s} s")
-        return True
-
-    def _advance(self) -> bool:
-        """Open the next chunk unless there is something left of the one that is open."""
-        with self._lock:
-            if length_hint(self._current[0]):
-                return True
-            if self._open is not None:
-                self._read.append(self._open)
-            self._signal.clear()
-            chunk = self._open = self._inner.take_chunk()
-            if chunk is None:
-                return False
-            self._current = iter(chunk.rows), chunk.delivery
-            # Other readers may be waiting, and there may be more.
-            self._signal.set()
-            is_much = len(self._read) >= RELEASED_TOGETHER
-        if is_much:
-            self._give_back()
-        return True
-
-    def _give_back(self) -> None:
-        """Let the router send again what was read."""
-        with self._lock:
-            read, self._read = self._read, []
-        if read:
-            self._client.release(read)
-
-    def _serve(self, callback: MessageCallback) -> None:
-        try:
-            for message in self:
-                try:
-                    callback(message)
-                except Exception:
-                    self.callback_errors += 1
-                    _logger.exception("the callback of %s raised", self)
-        except errors.AngariumError as error:
-            _logger.warning("%s has ended: %s", self, error)
 
 
 class Client:
@@ -250,6 +84,9 @@ class Client:
         #: Knows which topics are legal; whom they belong to is the thread's business.
         self._topics = TopicOwners(bytes(SLOTS))
         self._subscriptions: dict[Subscription, None] = {}
+        self._is_closing = False
+        #: Nothing that waits for the thread will be answered any more.
+        self._is_stopped = False
         self._thread.start()
         try:
             self._inner: asynchronous.Client = self.call(_open(options))
@@ -310,38 +147,35 @@ class Client:
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
         if options or type(payload) is not bytes:
-            message: Publishable = Message(topic, payload, **options)
-            self._inner.check_message(message)
+            whole = Message(topic, payload, **options)
+            message: Publishable = whole
+            size = direct_size(whole.row)
         else:
-            self._inner.check_size(len(payload))
-            self._topics[topic]
+            self._topics[topic]  # Raises if it is no topic.
             message = (topic, payload)
+            size = len(payload)
+        if size > self._inner.max_message_bytes:
+            raise errors.error_for(errors.MESSAGE_TOO_LARGE, f"{size} bytes")
         if self._fault is not None or self._inner.closed:
             self._raise_fault()
         self._queue.append(message)
         if not self._is_told:
             self._tell()
         elif len(self._queue) >= QUEUED_MAX:
-            self._wait_for_queue()
+            self._cross([])
 
     def publish_many(self, messages: Iterable[Publishable]) -> None:
         """Publish messages, or pairs of topic and payload, as fast as the router takes them.
 
-        The messages are taken from the iterable in the calling thread, a portion ahead of the sending.
+        The messages are taken from the iterable in the calling thread.
 
         Raises:
             InvalidRequestError: a message is illegal; those before it are published, the others are not.
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
         iterator = iter(messages)
-        before: _Portion | None = None
         while some := list(islice(iterator, PORTION_MESSAGES)):
-            portion = self._cross(some)
-            if before is not None:
-                before.done.result()
-            before = portion
-        if before is not None:
-            before.done.result()
+            self._cross(some)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until all that was published so far has been matched and handed on by the router.
@@ -350,5 +184,253 @@ class Client:
             TimeoutExpiredError: not within the time, by default the `timeout_s` of `connect` (TIMEOUT).
             ConnectionLostError: messages were in flight when the connection was lost (NOT_CONNECTED).
         """
-        self._wait_for_queue(timeout_s)
-        self.call(self._inner.flush(timeout_s))
+        started = time.monotonic()
+        self._cross([], timeout_s)
+        self._raise_fault()
+        left_s = None if timeout_s is None else max(timeout_s - (time.monotonic() - started), 0)
+        self.call(self._inner.flush(left_s))
+
+    def _cross(self, messages: list[Publishable], timeout_s: float | None = None) -> None:
+        """Let the thread publish a portion after all that is queued, and wait for it."""
+        self._raise_fault()
+        portion = _Portion(messages)
+        self._queue.append(portion)
+        if not self._is_told:
+            self._tell()
+        self._wait(portion.done, timeout_s)
+
+    def _raise_fault(self) -> None:
+        fault, self._fault = self._fault, None
+        if fault is not None:
+            raise fault
+        self._inner.check_open()
+
+    def _tell(self) -> None:
+        self._is_told = True
+        try:
+            self._loop.call_soon_threadsafe(self._start_sending)
+        except RuntimeError:
+            raise errors.error_for(errors.CLIENT_CLOSED) from None
+
+    def _start_sending(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = self._loop.create_task(self._send_queue())
+
+    async def _send_queue(self) -> None:
+        """Publish what is queued until there is nothing left."""
+        queue = self._queue
+        while True:
+            while queue:
+                first = queue.popleft()
+                if isinstance(first, _Portion):
+                    await self._send_portion(first)
+                else:
+                    await self._send_singles(first)
+            self._is_told = False
+            if not queue:
+                return
+            self._is_told = True
+
+    async def _send_singles(self, first: Publishable) -> None:
+        """Publish a message, and those right behind it."""
+        queue = self._queue
+        some = [first]
+        while queue and len(some) < PORTION_MESSAGES and not isinstance(queue[0], _Portion):
+            some.append(queue.popleft())  # type: ignore[arg-type]
+        try:
+            await self._inner.publish_many(some)
+        except errors.AngariumError as error:
+            self._fault = error
+
+    async def _send_portion(self, portion: _Portion) -> None:
+        try:
+            await self._inner.publish_many(portion.messages)
+        except Exception as error:  # noqa: BLE001 - it is the caller's who waits, whatever it is
+            if not portion.done.cancelled():
+                portion.done.set_exception(error)
+        else:
+            if not portion.done.cancelled():
+                portion.done.set_result(None)
+
+    # Subscribing, request and reply; see `angarium.client.Client`.
+
+    def subscribe(
+        self,
+        filters: str | Sequence[str],
+        *,
+        deliver_always: bool = False,
+        local_only: bool = False,
+        callback: MessageCallback | None = None,
+        timeout_s: float | None = None,
+    ) -> Subscription:
+        """Subscribe to one filter or several; give the subscription when it is in force.
+
+        A callback is called in a thread of the subscription's own, one message after the other.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.subscribe`.
+        """
+        inner = self.call(
+            self._inner.subscribe(
+                filters, deliver_always=deliver_always, local_only=local_only, timeout_s=timeout_s
+            )
+        )
+        subscription = Subscription(self, inner, callback)
+        self._subscriptions[subscription] = None
+        return subscription
+
+    def subscribe_for(self, client_name: str, filter_text: str, *, deliver_always: bool = False) -> None:
+        """Subscribe for another client, as a subscription manager; it ends when that client goes.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.subscribe_for`.
+        """
+        self.call(self._inner.subscribe_for(client_name, filter_text, deliver_always=deliver_always))
+
+    def unsubscribe_for(self, client_name: str, filter_text: str, *, deliver_always: bool = False) -> None:
+        """Take a subscription from another client, as a subscription manager.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.unsubscribe_for`.
+        """
+        self.call(self._inner.unsubscribe_for(client_name, filter_text, deliver_always=deliver_always))
+
+    def request(
+        self,
+        topic: str,
+        payload: bytes = b"",
+        *,
+        timeout_s: float = asynchronous.REQUEST_TIMEOUT_S,
+        **options: Unpack[MessageOptions],
+    ) -> Message:
+        """Publish a request and give the reply. A correlation id of your own comes back in it.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.request`.
+        """
+        return self.call(self._inner.request(topic, payload, timeout_s=timeout_s, **options))
+
+    def reply(self, message: Message, payload: bytes = b"", **options: Unpack[MessageOptions]) -> None:
+        """Publish the reply to a request, with its correlation id; does not wait.
+
+        Raises:
+            InvalidRequestError: the message is no request: it has no `reply_to` (INVALID_ARGUMENT).
+            ConnectionLostError: the client is closed, or the connection is lost for good.
+        """
+        self.publish(answer(message, options), payload, **options)
+
+    # The thread, and the end.
+
+    def close(self, timeout_s: float = asynchronous.CLOSE_TIMEOUT_S) -> None:
+        """Send what is queued, say BYE, and end the thread; callbacks are called for what came before.
+
+        Subscriptions end; what they have buffered can still be read.
+        """
+        if self._is_closing:
+            return
+        self._is_closing = True
+        try:
+            if not self.closed:
+                self._cross([], timeout_s)
+        except errors.AngariumError as error:
+            _logger.warning("%s closed with messages unsent: %s", self.name, error)
+        try:
+            self.call(self._inner.close(timeout_s))
+        finally:
+            for subscription in list(self._subscriptions):
+                subscription.join(timeout_s)
+            self._stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine in the client's thread and wait for it.
+
+        Raises:
+            InvalidRequestError: this is the client's thread, which cannot wait for itself (INVALID_ARGUMENT).
+            ConnectionLostError: the client is closed (CLIENT_CLOSED).
+        """
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise errors.error_for(
+                errors.INVALID_ARGUMENT, "on_event cannot wait for the client that calls it"
+            )
+        try:
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError:
+            work.close()
+            raise errors.error_for(errors.CLIENT_CLOSED) from None
+        return self._wait(future)
+
+    def release(self, chunks: list[Chunk]) -> None:
+        """Give chunks that were read back to the thread."""
+        with contextlib.suppress(RuntimeError):  # The loop is closed, and credit of no use any more.
+            self._loop.call_soon_threadsafe(_release, chunks)
+
+    def forget(self, subscription: Subscription) -> None:
+        """Take note that a subscription has ended."""
+        self._subscriptions.pop(subscription, None)
+
+    def _wait(self, future: Future[_T], timeout_s: float | None = None) -> _T:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while True:
+                left_s = LOOK_INTERVAL_S if deadline is None else deadline - time.monotonic()
+                try:
+                    return future.result(min(max(left_s, 0), LOOK_INTERVAL_S))
+                except TimeoutError:
+                    if self._is_stopped:
+                        raise errors.error_for(errors.CLIENT_CLOSED) from None
+                    if deadline is not None and time.monotonic() >= deadline:
+                        raise errors.error_for(errors.TIMEOUT, f"after {timeout_s} s") from None
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            tasks = asyncio.all_tasks(self._loop)
+            for task in tasks:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+        finally:
+            self._loop.close()
+            self._is_stopped = True
+
+    def _stop(self) -> None:
+        with contextlib.suppress(RuntimeError):  # It was stopped before.
+            self._loop.call_soon_threadsafe(self._loop.stop)
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+
+def _release(chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        chunk.release()
+
+
+async def _open(options: connecting.Connecting) -> asynchronous.Client:
+    return await options
+
+
+def connect(
+    url: str | Sequence[str] = connecting.DEFAULT_URL, **arguments: Unpack[connecting.ConnectArguments]
+) -> Client:
+    """Connect and give the client; the arguments are those of `angarium.connect`.
+
+    `on_event` is called in the client's thread.
+
+    Raises:
+        InvalidRequestError: an argument is illegal (INVALID_ARGUMENT).
+        AngariumError: the router refuses, or nobody answers (CONNECT_FAILED).
+    """
+    return Client(connecting.connect(url, **arguments))

@@ -93,6 +93,11 @@ class Client:
         return "" if self._welcome is None else self._welcome.node
 
     @property
+    def max_message_bytes(self) -> int:
+        """What payload and properties of a message may have together."""
+        return 0 if self._welcome is None else self._welcome.max_message_bytes
+
+    @property
     def url(self) -> str:
         """The address in use, or the one that is tried."""
         return self._connection.url
@@ -271,8 +276,8 @@ class Client:
         pending = (await asyncio.wait(answers, timeout=limit_s))[1] if answers else ()
         if pending:
             raise errors.error_for(errors.TIMEOUT, f"the router did not answer within {limit_s} s")
-        for answer in answers:
-            error = answer.result()
+        for settled in answers:
+            error = settled.result()
             if error is not None:
                 raise error
 

@@ -6,7 +6,7 @@ is here; `angarium.connection` does the work.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 from angarium.client import Client
 from angarium.connection import ClientOptions, EventCallback
@@ -22,6 +22,25 @@ CONNECT_TIMEOUT_S: Final = 10.0
 WINDOW_MESSAGES: Final = 20_000
 #: Bytes that it may send ahead, which bounds what a slow application holds.
 WINDOW_BYTES: Final = 16 * 1024 * 1024
+
+
+class ConnectArguments(TypedDict, total=False):
+    """The arguments of `connect` besides the address."""
+
+    vpn: str
+    username: str
+    password: str | None
+    client_name: str
+    server_key: str | None
+    local_priority: int
+    network_priority: int
+    no_local: bool
+    timeout_s: float
+    reconnect: bool
+    window_messages: int
+    window_bytes: int
+    keepalive_ms: int
+    on_event: EventCallback | None
 
 
 class Connecting:

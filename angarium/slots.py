@@ -233,7 +233,7 @@ class RowGatherer:
                 (INVALID_ARGUMENT).
         """
         _, topic, flags, meta, packed, payload = row
-        size = _direct_size(row)
+        size = direct_size(row)
         if size > self._message_bytes_max:
             raise _too_large(size, self._message_bytes_max)
         self._parts[self._owners[topic]].append((self.rows, topic, flags, meta, packed, payload))
@@ -259,7 +259,7 @@ class RowGatherer:
                 elif isinstance(message, Message):
                     row = (rows, *message.row[1:])
                     topic = row[1]
-                    more = _direct_size(row) + ROW_OVERHEAD_BYTES
+                    more = direct_size(row) + ROW_OVERHEAD_BYTES
                 else:
                     detail = f"neither a message nor a pair of topic and payload: {message!r:.80}"
                     raise errors.error_for(errors.INVALID_ARGUMENT, detail)
@@ -311,7 +311,12 @@ def row_size(row: Row) -> int:
     return size
 
 
-def _direct_size(row: Row) -> int:
+def direct_size(row: Row) -> int:
+    """Give the size of a row that can be published without a producer.
+
+    Raises:
+        InvalidRequestError: it is of a guaranteed message (INVALID_ARGUMENT).
+    """
     if row[2] & wire.FLAG_MODE:
         raise errors.error_for(
             errors.INVALID_ARGUMENT, "only direct messages can be published without a producer"

@@ -9,6 +9,7 @@ by the controller only.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import logging
@@ -80,6 +81,7 @@ class EventFile:
 
     def load(self, count: int) -> list[Event]:
         """Give the newest events of earlier runs, oldest first, without lines that a crash cut off."""
+        self._end_last_line()
         found: list[Event] = []
         for number in range(self._files_max + 1):
             found = _read_lines(self._numbered(number)) + found
@@ -95,6 +97,14 @@ class EventFile:
             size = file.tell()
         if size >= self._bytes_max:
             self._rotate()
+
+    def _end_last_line(self) -> None:
+        """End a line that a crash cut off, so that it does not swallow the next event."""
+        with contextlib.suppress(FileNotFoundError):
+            content = self._path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                with self._path.open("ab") as file:
+                    file.write(b"\n")
 
     def _rotate(self) -> None:
         for number in range(self._files_max, 0, -1):

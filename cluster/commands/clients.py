@@ -34,7 +34,18 @@ CLIENT_COLUMNS: Final = (
     "discards",
 )
 SUBSCRIPTION_COLUMNS: Final = ("client", "filter", "share", "dto_priority", "noexport", "origin")
-WORKER_COLUMNS: Final = ("index", "pid", "state", "restarts", "slots", "rss_bytes", "cpu_percent")
+WORKER_COLUMNS: Final = (
+    "index",
+    "pid",
+    "state",
+    "uptime_s",
+    "restarts",
+    "filters",
+    "topics_cached",
+    "rows",
+    "rss_bytes",
+    "cpu_percent",
+)
 
 _any_vpn = click.option("--vpn", help="Message VPN.  [default: all]")
 _one_vpn = click.option("--vpn", default="default", show_default=True, help="Message VPN of the client.")

@@ -77,9 +77,8 @@ def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str 
 
 def print_attributes(values: Mapping[str, Any]) -> None:
     """Draw one object as two columns, names and values."""
-    draw(
-        table(({"attribute": name, "value": value} for name, value in values.items()), ("attribute", "value"))
-    )
+    rows = [{"attribute": name, "value": cell(value, name)} for name, value in values.items()]
+    draw(table(rows, ("attribute", "value")))
 
 
 def draw(renderable: Any) -> None:

@@ -78,3 +78,46 @@ def test_a_ready_file_appears_whole(tmp_path: Path) -> None:
     output.write_ready_file(str(path), {"url": "tcp://127.0.0.1:1"})
     assert json.loads(path.read_text()) == {"url": "tcp://127.0.0.1:1"}
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("rss_bytes", 2048, "2.0 KiB"),
+        ("uptime_s", 90.5, "1m30s"),
+        ("pid", 12345, "12345"),
+        ("count", 12345, "12,345"),
+    ],
+)
+def test_a_number_is_shown_by_the_unit_in_its_name(name: str, value: float, text: str) -> None:
+    assert output.cell(value, name) == text
+
+
+def test_a_progress_bar_appears_only_when_the_work_takes_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    drawn: list[float] = []
+    monkeypatch.setattr(output.time, "monotonic", lambda: now)
+    monkeypatch.setattr(output._Bar, "_appear", lambda _: (FakeBar(drawn), 0))
+    bar = output._Bar("publishing", 10)
+    bar(1)
+    assert drawn == []
+    now = output.PROGRESS_DELAY_S
+    bar(2)
+    bar(3)
+    now += output.PROGRESS_INTERVAL_S
+    bar(4)
+    bar.close()
+    assert drawn == [2, 4, -1]
+
+
+class FakeBar:
+    """Notes what would be drawn; -1 stands for the end."""
+
+    def __init__(self, drawn: list[float]) -> None:
+        self._drawn = drawn
+
+    def update(self, _task: int, completed: int) -> None:
+        self._drawn.append(completed)
+
+    def stop(self) -> None:
+        self._drawn.append(-1)

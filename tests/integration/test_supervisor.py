@@ -1,0 +1,366 @@
+"""A node of real processes: it starts, survives what happens to its processes, and stops without leaving anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+
+from angarium import errors
+from angarium.testing import Node, NodeFailedError
+from cluster import keys
+from cluster.admin import Admin, process_runs, read_node_file, shut_down
+from cluster.server import UpOptions, run_detached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.slow
+
+#: A worker that was killed is back by then (0.1 s of back-off, and a Python process starts in half a second).
+BACK_WITHIN_S = 3.0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with Node(tmp_path / "data") as node:
+        yield node
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node for tests that leave it as they found it."""
+    with Node(tmp_path_factory.mktemp("shared") / "data", workers=1) as node:
+        yield node
+
+
+def poll(what: str, condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+    """Look until a condition holds, and give what it gave."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s} s: {value!r}"
+        time.sleep(0.02)
+
+
+def all_ready(status: dict[str, Any]) -> bool:
+    return all(row["state"] == "ready" for row in status["processes"])
+
+
+def runtime_directory(node: Node) -> Path:
+    return Path(read_node_file(node.data).runtime)
+
+
+@pytest.mark.requirement("R206", "R217")
+def test_a_node_is_supervisor_controller_router_and_workers(node: Node) -> None:
+    status = node.status()
+    places = [(row["role"], row["index"], row["state"]) for row in status["processes"]]
+    assert places == [
+        ("supervisor", 0, "ready"),
+        ("controller", 0, "ready"),
+        ("router", 0, "ready"),
+        ("worker", 0, "ready"),
+        ("worker", 1, "ready"),
+    ]
+    ready = [(row["role"], row["index"], row["pid"]) for row in node.ready["processes"]]
+    assert ready == [(row["role"], row["index"], row["pid"]) for row in status["processes"]]
+    assert all(row["rss_bytes"] > 1_000_000 for row in status["processes"])
+    assert node.url == status["url"]
+    assert not node.url.endswith(":0")
+
+
+def test_sockets_and_secrets_are_for_this_user_only(node: Node) -> None:
+    runtime = runtime_directory(node)
+    assert runtime.stat().st_mode & 0o777 == 0o700
+    assert (runtime / "admin").stat().st_mode & 0o777 == 0o600
+    assert (runtime / "router.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_stopped_node_leaves_nothing_behind(tmp_path: Path) -> None:
+    with Node(tmp_path / "data") as node:
+        pids = [row["pid"] for row in node.ready["processes"]]
+        runtime = runtime_directory(node)
+        shut_down(node.data)
+        assert not any(process_runs(pid) for pid in pids)
+        assert not runtime.exists()
+        assert not node.ready_file.exists()
+    assert read_node_file(tmp_path / "data").pid == 0
+    with pytest.raises(errors.UnavailableError, match="no node runs"):
+        Admin(tmp_path / "data")
+    shut_down(tmp_path / "data")
+
+
+@pytest.mark.parametrize(("role", "index"), [("worker", 0), ("router", 0), ("controller", 0)])
+def test_a_killed_process_is_back_within_three_seconds(node: Node, role: str, index: int) -> None:
+    pid = node.kill(role, index)
+    killed = time.monotonic()
+
+    def is_back() -> bool:
+        with Admin(node.data, timeout_s=BACK_WITHIN_S) as admin:
+            rows = admin.call("status")["processes"]
+        row = next(row for row in rows if (row["role"], row["index"]) == (role, index))
+        return bool(row["state"] == "ready" and row["pid"] != pid and row["restarts"] == 1)
+
+    poll(f"{role}.{index} is back", is_back)
+    assert time.monotonic() - killed < BACK_WITHIN_S
+    events = {event["event"] for event in _events(node)}
+    assert {"SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"} <= events
+
+
+def test_a_later_router_has_the_address_of_the_first(node: Node) -> None:
+    before = node.kill("router")
+    node.wait_for("a new router", lambda status: all_ready(status) and _pid(status, "router") != before)
+    assert node.status()["url"] == node.url
+    host, port = node.url.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), timeout=5):
+        pass
+
+
+def test_objects_events_and_the_port_survive_a_restart(tmp_path: Path) -> None:
+    with Node(tmp_path / "data") as node:
+        url = node.url
+        with Admin(node.data) as admin:
+            admin.call("objects.create", kind="vpn", name="orders", attributes={"max_connection_count": 5})
+            admin.call("objects.delete", kind="vpn", name="orders")
+            admin.call("objects.create", kind="vpn", name="kept", attributes={"max_connection_count": 5})
+            last = admin.call("events")[-1]
+    with Node(tmp_path / "data") as node:
+        assert node.url == url
+        with Admin(node.data) as admin:
+            assert [found["name"] for found in admin.call("objects.list", kind="vpn")] == ["default", "kept"]
+            assert admin.call("objects.show", kind="vpn", name="kept")["max_connection_count"] == 5
+            assert last in admin.call("events", since=last["id"] - 1)
+
+
+def test_a_change_is_durable_when_it_is_answered(node: Node) -> None:
+    with Admin(node.data) as admin:
+        admin.call("objects.create", kind="acl", name="kept")
+        node.kill_all()
+    with Node(node.data) as again, Admin(again.data) as admin:
+        assert admin.call("objects.show", kind="acl", name="kept")["name"] == "kept"
+
+
+def test_the_children_of_a_killed_supervisor_die_with_it(node: Node) -> None:
+    pids = [row["pid"] for row in node.ready["processes"]]
+    node.kill_all()
+    poll("every process is gone", lambda: not any(process_runs(pid) for pid in pids), timeout_s=3)
+
+
+def test_a_node_starts_again_after_its_supervisor_was_killed(node: Node) -> None:
+    left = runtime_directory(node)
+    node.kill_all()
+    assert left.exists()
+    with Node(node.data) as again:
+        assert again.url == node.url
+        assert not left.exists()
+
+
+def test_a_paused_worker_is_hung_and_is_replaced(node: Node) -> None:
+    pid = node.kill("worker", 1, signal.SIGSTOP)
+    paused = time.monotonic()
+    status = node.wait_for(
+        "a new worker", lambda status: all_ready(status) and _pid(status, "worker", 1) != pid
+    )
+    assert time.monotonic() - paused >= 4.5
+    assert _pid(status, "worker", 0) == _ready_pid(node, "worker", 0)
+    assert "SYSTEM_PROCESS_HUNG" in {event["event"] for event in _events(node)}
+
+
+def test_a_supervisor_that_was_paused_itself_harms_nobody(node: Node) -> None:
+    os.kill(node.pid, signal.SIGSTOP)
+    time.sleep(6.5)  # longer than the silence after which others are taken for hung
+    os.kill(node.pid, signal.SIGCONT)
+    time.sleep(1.5)  # its next looks, one each half second
+    status = node.status()
+    assert all_ready(status)
+    assert [row["restarts"] for row in status["processes"]] == [0] * 5
+
+
+def test_a_node_with_a_paused_process_still_stops(tmp_path: Path) -> None:
+    with Node(tmp_path / "data", workers=1) as node:
+        pid = node.kill("worker", 0, signal.SIGSTOP)
+        shut_down(node.data, timeout_s=30)
+        assert not process_runs(pid)
+
+
+def test_a_second_node_on_a_data_directory_is_refused(shared: Node) -> None:
+    with pytest.raises(NodeFailedError, match="error 40902"):
+        Node(shared.data).start()
+
+
+def test_an_address_in_use_fails_the_start_and_is_told(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(NodeFailedError, match="in use"):
+            Node(tmp_path / "data", workers=1, listen=url).start()
+
+
+def test_an_address_that_others_reach_is_refused_without_keys(tmp_path: Path) -> None:
+    with pytest.raises(NodeFailedError, match="angarium keys create"):
+        Node(tmp_path / "data", listen="tcp://0.0.0.0:0").start()
+
+
+def test_the_number_of_workers_is_kept_from_the_first_start(tmp_path: Path) -> None:
+    with Node(tmp_path / "data", workers=1):
+        pass
+    with Node(tmp_path / "data", workers=3) as node:
+        assert [row["role"] for row in node.ready["processes"]].count("worker") == 1
+        assert "keeps the 1 it began with" in node.output()
+
+
+def test_a_detached_node_is_ready_when_the_call_returns(tmp_path: Path) -> None:
+    node = run_detached(UpOptions(data_dir=str(tmp_path / "data"), workers=1))
+    try:
+        assert process_runs(node.pid)
+        with Admin(tmp_path / "data") as admin:
+            assert admin.call("status")["url"] == node.url
+        assert os.getsid(node.pid) != os.getsid(0)
+        assert "is ready" in (tmp_path / "data" / "log" / "node.log").read_text(encoding="utf-8")
+    finally:
+        shut_down(tmp_path / "data")
+
+
+def test_a_detached_node_that_fails_shows_its_log(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(errors.UnavailableError, match="in use"):
+            run_detached(UpOptions(data_dir=str(tmp_path / "data"), listen=(url,), workers=1))
+
+
+def test_the_admin_api_stops_the_node(tmp_path: Path) -> None:
+    with Node(tmp_path / "data", workers=1) as node:
+        with Admin(node.data) as admin:
+            assert admin.call("down") is None
+        poll("the node is gone", lambda: not process_runs(node.pid), timeout_s=20)
+
+
+def test_a_node_that_is_killed_during_a_call_is_told_at_once(tmp_path: Path) -> None:
+    with Node(tmp_path / "data", workers=1) as node, Admin(node.data) as admin:
+        os.kill(_pid(node.status(), "controller"), signal.SIGSTOP)
+        node.kill_all()
+        with pytest.raises(errors.UnavailableError, match="ended before it answered"):
+            admin.call("status", timeout_s=10)
+
+
+def test_a_call_without_an_answer_ends_after_its_time(shared: Node) -> None:
+    pid = _pid(shared.status(), "controller")
+    with Admin(shared.data) as admin:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(errors.TimeoutExpiredError, match="status"):
+                admin.call("status", timeout_s=0.3)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert admin.call("objects.list", kind="vpn")[0]["name"] == "default"
+
+
+def test_log_levels_change_while_the_node_runs(shared: Node) -> None:
+    with Admin(shared.data) as admin:
+        assert admin.call("log_level", level="DEBUG") == ["controller.0", "router.0", "worker.0"]
+        assert admin.call("log_level", level="INFO", role="worker") == ["worker.0"]
+        admin.call("log_level", level="INFO")
+
+
+def test_a_malformed_admin_frame_costs_the_node_nothing(shared: Node) -> None:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as intruder:
+        intruder.setsockopt(zmq.LINGER, 0)
+        intruder.connect(read_node_file(shared.data).admin)
+        for frame in (b"", b"\xc1", b"\x93\x01\x02\x03", b"\x90", b"x" * 100_000):
+            intruder.send(frame)
+        intruder.send_multipart([b"a", b"b", b"c"])
+        with Admin(shared.data) as admin:
+            assert admin.call("status")["node"]
+    assert _pid(shared.status(), "controller") == _ready_pid(shared, "controller")
+
+
+def test_declared_objects_are_there_at_the_start(tmp_path: Path) -> None:
+    config = tmp_path / "node.toml"
+    (tmp_path / "alice.password").write_text("wonderland\n", encoding="utf-8")
+    config.write_text(
+        "[vpn.orders]\nmax_connection_count = 7\n"
+        "[vpn.orders.acl.readers]\nsubscribe_topic_exceptions = ['orders/>']\n"
+        "[vpn.orders.username.alice]\npassword_file = 'alice.password'\nacl_profile = 'readers'\n",
+        encoding="utf-8",
+    )
+    with Node(tmp_path / "data", workers=1, config=config) as node, Admin(node.data) as admin:
+        alice = admin.call("objects.show", kind="username", vpn="orders", name="alice")
+        assert (alice["acl_profile"], alice["password_set"]) == ("readers", True)
+        assert "wonderland" not in str(admin.call("config.show"))
+        for row in node.ready["processes"]:
+            assert "wonderland" not in Path(f"/proc/{row['pid']}/cmdline").read_text(encoding="utf-8")
+    for path in (tmp_path / "data").rglob("*"):
+        assert not path.is_file() or b"wonderland" not in path.read_bytes()
+
+
+def test_operators_elsewhere_need_an_authorized_key(tmp_path: Path) -> None:
+    keys.create_keys(tmp_path / "node.key")
+    operator = keys.create_keys(tmp_path / "operator.key")
+    keys.create_keys(tmp_path / "stranger.key")
+    server_key = keys.read_public(tmp_path / "node.key.pub")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    config = tmp_path / "node.toml"
+    config.write_text(
+        f"[admin]\nlisten = ['{url}']\ncurve_secret_key_file = 'node.key'\nauthorized_keys = ['{operator}']\n",
+        encoding="utf-8",
+    )
+    with Node(tmp_path / "data", workers=1, config=config) as node:
+        far = {"admin_url": url, "server_key": server_key}
+        with Admin(**far, key_file=tmp_path / "operator.key") as admin:  # type: ignore[arg-type]
+            assert admin.call("status")["node"]
+        with (
+            Admin(**far, key_file=tmp_path / "stranger.key") as admin,  # type: ignore[arg-type]
+            pytest.raises(errors.TimeoutExpiredError),
+        ):
+            admin.call("status", timeout_s=1)
+        with pytest.raises(errors.InvalidRequestError, match="needs the public key"):
+            Admin(admin_url=url)
+        with Admin(node.data) as admin:
+            assert admin.call("status")["node"]
+
+
+def test_signals_of_the_terminal_stop_the_node_in_order(tmp_path: Path) -> None:
+    """A Ctrl-C goes to the whole process group of the terminal; only the supervisor may take it."""
+    with (tmp_path / "log").open("wb") as log:
+        supervisor = subprocess.Popen(
+            [sys.executable, "-m", "cluster.cli", "up", "--data", str(tmp_path / "data"), "--workers", "1"]
+            + ["--ready-file", str(tmp_path / "ready")],
+            stdout=log,
+            stderr=log,
+            process_group=0,
+            cwd=Path(__file__).resolve().parents[2],
+        )
+    try:
+        poll("the node is ready", (tmp_path / "ready").exists, timeout_s=20)
+        os.killpg(supervisor.pid, signal.SIGINT)
+        assert supervisor.wait(20) == 0
+    finally:
+        supervisor.kill()
+        supervisor.wait()
+    text = (tmp_path / "log").read_text(encoding="utf-8")
+    assert "received SIGINT: the node stops in order" in text
+    assert "Traceback" not in text
+
+
+def _events(node: Node) -> list[dict[str, Any]]:
+    with Admin(node.data) as admin:
+        found: list[dict[str, Any]] = admin.call("events")
+        return found
+
+
+def _pid(status: dict[str, Any], role: str, index: int = 0) -> int:
+    return int(next(r["pid"] for r in status["processes"] if (r["role"], r["index"]) == (role, index)))
+
+
+def _ready_pid(node: Node, role: str, index: int = 0) -> int:
+    return _pid(node.ready, role, index)

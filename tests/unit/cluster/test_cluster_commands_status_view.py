@@ -1,0 +1,85 @@
+"""What `angarium status` draws of the answer of a controller."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from cluster.commands.status_view import draw_status
+
+STATUS: dict[str, Any] = {
+    "node": "berlin-1",
+    "url": "tcp://127.0.0.1:55555",
+    "uptime_s": 3725.0,
+    "processes": [
+        {
+            "role": "router",
+            "index": 0,
+            "pid": 12345,
+            "state": "ready",
+            "restarts": 0,
+            "rss_bytes": 2048,
+            "cpu_percent": 1.5,
+            "uptime_s": 90,
+        },
+        {
+            "role": "worker",
+            "index": 0,
+            "pid": 12346,
+            "state": "hung",
+            "restarts": 2,
+            "rss_bytes": None,
+            "cpu_percent": None,
+        },
+    ],
+    "sessions": 1234,
+    "subscriptions": 5,
+    "rates": {
+        "messages_in_per_s": 1000.0,
+        "bytes_in_per_s": 2048.0,
+        "messages_out_per_s": 2.0,
+        "bytes_out_per_s": 3.0,
+    },
+    "discards": {"transmit-congestion": 7},
+    "errors": {},
+    "spool": {},
+    "links": [],
+}
+
+
+def drawn(status: dict[str, Any], width: int = 100) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(draw_status(status))
+    return out.getvalue()
+
+
+def test_one_screen_shows_processes_sessions_rates_and_discards() -> None:
+    shown = drawn(STATUS)
+    for text in (
+        "berlin-1",
+        "1h02m",
+        "1,234",
+        "12345",
+        "2.0 KiB",
+        "1m30s",
+        "1,000.0",
+        "transmit-congestion",
+        "7",
+    ):
+        assert text in shown, text
+    assert len(shown.splitlines()) <= 24
+
+
+def test_a_process_that_is_not_well_stands_out() -> None:
+    assert "hung !" in drawn(STATUS)
+    assert "ready !" not in drawn(STATUS)
+
+
+def test_a_node_that_has_just_started_is_drawn_as_well() -> None:
+    assert "berlin-1" in drawn({**STATUS, "rates": {}, "discards": {}})
+
+
+def test_links_are_drawn_when_there_are_some() -> None:
+    assert "hamburg" in drawn({**STATUS, "links": [{"name": "hamburg", "state": "up"}]})
