@@ -191,6 +191,8 @@ def _report(code: int, text: str) -> None:
 def _usage_text(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx else "angarium"
     text = error.format_message()
+    if not text.endswith((".", "?", "?)")):
+        text += "."
     return f"{text[:1].lower()}{text[1:]} '{path} --help' shows what is possible."
 
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium import wire
-from router.egress import Delivery, Egress, Part
+from router.egress import Delivery, Egress
+from router.queues import Bundle
 
 if TYPE_CHECKING:
     import random
 
     from router.eliding import Eliding
     from router.interest import Filter, FilterSet, Interest
-    from router.rounds import ChoiceResult, Round
+    from router.round import ChoiceResult, Round
     from router.session import Session
 
 #: What one session gets by choice: share text or None -> packed rows.
@@ -29,24 +30,26 @@ Chosen = dict["Session", dict[str | None, list[bytes]]]
 class Dispatcher:
     """Sends retired rounds to the sessions that match."""
 
-    def __init__(self, interest: Interest, egress: Egress, eliding: Eliding, rng: random.Random) -> None:
+    def __init__(
+        self, interest: Interest[Session], egress: Egress, eliding: Eliding, rng: random.Random
+    ) -> None:
         self._interest = interest
         self._egress = egress
         self._eliding = eliding
         self._random = rng.random
 
-    def deliver(self, a_round: Round, now: float) -> None:
+    def deliver(self, a_round: Round[Session], now: float) -> None:
         """Give a round to everybody it is for."""
         plain = a_round.plain
         if not a_round.choice and len(plain) == 1:
             only = plain[0]
-            delivery = Delivery([Part(only.rows, only.batch, only.classes)], unsorted=False)
+            delivery = Delivery([Bundle(only.rows, only.batch, only.classes)])
             for session in self._interest.resolve(only.set):
                 self._offer(session, delivery, a_round.session, now)
         elif plain or a_round.choice:
             self._deliver_mixed(a_round, now)
 
-    def _deliver_mixed(self, a_round: Round, now: float) -> None:
+    def _deliver_mixed(self, a_round: Round[Session], now: float) -> None:
         """Join what each session gets of several sets; sessions with the same sets share the joined batch."""
         plain = a_round.plain
         taken: dict[Session, list[int]] = {}
@@ -84,7 +87,7 @@ class Dispatcher:
         else:
             self._egress.offer(session, delivery, now)
 
-    def _choose(self, choice: ChoiceResult, publisher: Session, chosen: Chosen) -> None:
+    def _choose(self, choice: ChoiceResult[Session], publisher: Session, chosen: Chosen) -> None:
         already = self._interest.resolve(choice.plain_set) if choice.plain_set is not None else {}
         rows: list[bytes] = wire.unpack(choice.batch)
         if choice.dto:
@@ -114,7 +117,7 @@ class Dispatcher:
         chosen.setdefault(session, {}).setdefault(share, []).append(row)
 
 
-def _candidates(a_set: FilterSet, publisher: Session) -> list[list[tuple[Session, list[str]]]]:
+def _candidates(a_set: FilterSet[Session], publisher: Session) -> list[list[tuple[Session, list[str]]]]:
     """Give the candidates of the best priority level present (R73).
 
     A candidate is a list: one session with a plain subscription, or the members of a share group, which
@@ -133,14 +136,14 @@ def _candidates(a_set: FilterSet, publisher: Session) -> list[list[tuple[Session
     return levels[min(levels)] if levels else []
 
 
-def _add_group(a_filter: Filter, levels: dict[int, list[list[tuple[Session, list[str]]]]]) -> None:
+def _add_group(a_filter: Filter[Session], levels: dict[int, list[list[tuple[Session, list[str]]]]]) -> None:
     members = [(session, texts) for session, texts in a_filter.members.items() if not session.closed]
     if members:
         best = min(session.local_priority for session, _ in members)
         levels.setdefault(best, []).append([m for m in members if m[0].local_priority == best])
 
 
-def _join(a_round: Round, indices: list[int], extra: dict[str | None, list[bytes]]) -> Delivery:
+def _join(a_round: Round[Session], indices: list[int], extra: dict[str | None, list[bytes]]) -> Delivery:
     """Make the delivery of one session: its plain rows in one batch.
 
     And one batch for each shared subscription.
@@ -154,16 +157,17 @@ def _join(a_round: Round, indices: list[int], extra: dict[str | None, list[bytes
     by_choice = extra.get(None)
     if by_choice:
         batches.append((len(by_choice), wire.join_rows(by_choice)))
-    parts = []
+    bundles = []
+    unsorted = len(a_round.plain) + len(a_round.choice) > 1
     if batches:
         batch = batches[0][1] if len(batches) == 1 else wire.join_batches(batches)
-        parts.append(Part(sum(rows for rows, _ in batches), batch, classes))
+        bundles.append(Bundle(sum(rows for rows, _ in batches), batch, classes, unsorted=unsorted))
     for share, rows in extra.items():
         if share is not None:
-            parts.append(Part(len(rows), wire.join_rows(rows), wire.CLASS_COS1, share))
-    return Delivery(parts, unsorted=len(a_round.plain) + len(a_round.choice) > 1)
+            bundles.append(Bundle(len(rows), wire.join_rows(rows), wire.CLASS_COS1, share, unsorted=unsorted))
+    return Delivery(bundles)
 
 
 def _without_plain(delivery: Delivery) -> Delivery | None:
-    parts = [part for part in delivery.parts if part.share is not None]
-    return Delivery(parts, unsorted=delivery.unsorted) if parts else None
+    bundles = [bundle for bundle in delivery.bundles if bundle.share is not None]
+    return Delivery(bundles) if bundles else None

@@ -1,21 +1,18 @@
 """What leaves for a client: pass through while it keeps up, queue by class of service when it does not.
 
 While a session has credit and nothing is queued, batches pass unopened, however many rows they hold
-(overdraft by one frame). Otherwise they queue per class of service, unopened where all rows are of one
-class. A queue over its limit drops its oldest messages; what is then at its head carries the discard
-indication (R8, R45). One node-wide budget bounds all queues together; over it, the session that holds most
-loses its oldest.
+(overdraft by one frame). Otherwise they queue per class of service. A queue over its limit drops its oldest
+messages; what is then at its head carries the discard indication (R8, R45). One node-wide budget bounds all
+queues together; over it, the session that holds most loses its oldest.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from operator import itemgetter
 from typing import TYPE_CHECKING, Final
 
 from angarium import wire
 from router.effects import Outbox, SendClient
-from router.session import WORK_UNIT_BYTES
+from router.queues import Bundle, ClassQueue, split_by_class
 
 if TYPE_CHECKING:
     from router.session import Session
@@ -23,178 +20,30 @@ if TYPE_CHECKING:
 #: Frames taken from D-1, D-2 and D-3 in one turn of the scheduler (weights: ours; facts section 12 leaves
 #: them open).
 WEIGHTS: Final = (1, 2, 4)
-#: A client is called slow when something has been queued for it for so long.
-SLOW_AFTER_S: Final = 3.0
-CLASSES_OF_SERVICE: Final = 3
-_COS_BITS: Final = {wire.CLASS_COS1: 0, wire.CLASS_COS2: 1, wire.CLASS_COS3: 2}
-
-
-class Part:
-    """Rows for one session that travel in one batch: plain, or of one shared subscription."""
-
-    __slots__ = ("batch", "classes", "rows", "share")
-
-    def __init__(self, rows: int, batch: bytes, classes: int, share: str | None = None) -> None:
-        self.rows = rows
-        self.batch = batch
-        #: CLASS_* bits of what is inside.
-        self.classes = classes
-        self.share = share
 
 
 class Delivery:
     """What one round gives to one session, or to many of them: built once, shared by all."""
 
-    __slots__ = ("bytes", "classes", "frames", "parts", "rows", "unsorted")
+    __slots__ = ("bundles", "bytes", "classes", "frames", "rows")
 
-    def __init__(self, parts: list[Part], *, unsorted: bool) -> None:
-        self.parts = parts
-        self.unsorted = unsorted
-        self.rows = sum(part.rows for part in parts)
-        self.bytes = sum(len(part.batch) for part in parts)
+    def __init__(self, bundles: list[Bundle]) -> None:
+        self.bundles = bundles
+        self.rows = sum(bundle.rows for bundle in bundles)
+        self.bytes = sum(len(bundle.batch) for bundle in bundles)
         self.classes = 0
-        for part in parts:
-            self.classes |= part.classes
+        for bundle in bundles:
+            self.classes |= bundle.classes
         #: The DELIVER as it goes out when nothing was dropped before it.
-        self.frames = deliver_frames(parts, dropped=0, unsorted=unsorted)
+        self.frames = deliver_frames(bundles, dropped=0)
 
 
-def deliver_frames(parts: list[Part], *, dropped: int, unsorted: bool) -> list[bytes]:
+def deliver_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
     """Build a DELIVER."""
+    unsorted = len(bundles) > 1 or bundles[0].unsorted
     flags = (wire.DELIVER_DISCARD_INDICATION if dropped else 0) | (wire.DELIVER_UNSORTED if unsorted else 0)
-    head = wire.pack([flags, [[part.rows, part.share] for part in parts], dropped])
-    return [wire.DELIVER, head, *[part.batch for part in parts]]
-
-
-class ClassQueue:
-    """The messages of one class of service that wait for one client: one entry a batch.
-
-    Opened only to drop from it.
-    """
-
-    __slots__ = ("burst", "bytes", "bytes_max", "dropped", "entries", "messages")
-
-    def __init__(self, bytes_max: int, burst: int) -> None:
-        self.bytes_max = bytes_max
-        #: So many messages are kept whatever their size.
-        self.burst = burst
-        #: (part, unsorted), oldest first.
-        self.entries: deque[tuple[Part, bool]] = deque()
-        self.messages = 0
-        self.bytes = 0
-        #: Messages dropped since the last one was sent: the next one carries the indication.
-        self.dropped = 0
-
-    def push(self, part: Part, unsorted: bool) -> int:  # noqa: FBT001 - travels with the part
-        """Queue a part; gives how many messages that cost."""
-        self.entries.append((part, unsorted))
-        self.messages += part.rows
-        self.bytes += len(part.batch)
-        dropped = 0
-        while self.bytes > self.bytes_max and self.messages > self.burst:
-            dropped += self.drop_oldest(self.bytes - self.bytes_max)
-        return dropped
-
-    def drop_oldest(self, excess: int) -> int:
-        """Drop whole messages of the oldest entry until so many bytes are gone, or the entry.
-
-        Gives how many.
-        """
-        part, unsorted = self.entries.popleft()
-        self.messages -= part.rows
-        self.bytes -= len(part.batch)
-        dropped = part.rows
-        if len(part.batch) > excess or self.messages < self.burst:
-            kept = _drop_rows(part, unsorted, excess, max(0, self.burst - self.messages))
-            if kept is not None:
-                dropped -= kept.rows
-                self.entries.appendleft((kept, False))
-                self.messages += kept.rows
-                self.bytes += len(kept.batch)
-        self.dropped += dropped
-        return dropped
-
-    def pop(self) -> tuple[Part, bool, int]:
-        """Take the oldest part: (part, unsorted, messages dropped before it)."""
-        part, unsorted = self.entries.popleft()
-        self.messages -= part.rows
-        self.bytes -= len(part.batch)
-        dropped, self.dropped = self.dropped, 0
-        return part, unsorted, dropped
-
-
-def _drop_rows(part: Part, unsorted: bool, excess: int, keep: int) -> Part | None:  # noqa: FBT001
-    """Drop the first rows of a part until `excess` bytes are gone, keeping at least `keep`.
-
-    At least one row goes.
-    """
-    rows = wire.unpack(part.batch)
-    if unsorted:
-        rows.sort(key=itemgetter(wire.ROW_INDEX))
-    packed = [wire.pack(row) for row in rows]
-    gone = 1
-    freed = len(packed[0])
-    while gone < len(packed) - keep and freed < excess:
-        freed += len(packed[gone])
-        gone += 1
-    if gone == len(packed):
-        return None
-    return Part(len(packed) - gone, wire.join_rows(packed[gone:]), part.classes, part.share)
-
-
-def split_by_class(part: Part, unsorted: bool) -> list[tuple[int, Part, bool]]:  # noqa: FBT001
-    """Give (class index, part, unsorted) for the queues; only a part of mixed classes is opened."""
-    if part.share is not None:
-        return [(0, part, unsorted)]  # shared deliveries are always CoS 1 (R26)
-    only = _COS_BITS.get(part.classes & (wire.CLASS_COS1 | wire.CLASS_COS2 | wire.CLASS_COS3))
-    if only is not None:
-        return [(only, part, unsorted)]
-    groups: dict[int, list[bytes]] = {}
-    rows = wire.unpack(part.batch)
-    if unsorted:
-        rows.sort(key=itemgetter(wire.ROW_INDEX))
-    for row in rows:
-        cos = (row[wire.ROW_FLAGS] & wire.FLAG_COS) >> wire.COS_SHIFT
-        groups.setdefault(cos, []).append(wire.pack(row))
-    eliding = part.classes & wire.CLASS_ELIDING
-    return [
-        (cos, Part(len(packed), wire.join_rows(packed), (1 << cos) | eliding), False)
-        for cos, packed in groups.items()
-    ]
-
-
-class EgressQueue:
-    """The queues of one session."""
-
-    __slots__ = ("congested_at", "queues")
-
-    def __init__(self, depths: list[int], bursts: list[int]) -> None:
-        self.queues = tuple(
-            ClassQueue(depth * WORK_UNIT_BYTES, burst) for depth, burst in zip(depths, bursts, strict=True)
-        )
-        #: Since when something has been waiting, or None.
-        self.congested_at: float | None = None
-
-    @property
-    def messages(self) -> int:
-        """Count what waits."""
-        return sum(queue.messages for queue in self.queues)
-
-    @property
-    def bytes(self) -> int:
-        """Count the bytes that wait."""
-        return sum(queue.bytes for queue in self.queues)
-
-    def is_slow(self, now: float) -> bool:
-        """Tell whether the client has been behind for seconds."""
-        return self.congested_at is not None and now - self.congested_at >= SLOW_AFTER_S
-
-    def validate(self) -> None:
-        """Check the sums."""
-        for queue in self.queues:
-            assert queue.messages == sum(part.rows for part, _ in queue.entries)
-            assert queue.bytes == sum(len(part.batch) for part, _ in queue.entries)
-            assert queue.bytes <= queue.bytes_max or queue.messages <= queue.burst
+    head = wire.pack([flags, [[bundle.rows, bundle.share] for bundle in bundles], dropped])
+    return [wire.DELIVER, head, *[bundle.batch for bundle in bundles]]
 
 
 class Egress:
@@ -225,15 +74,15 @@ class Egress:
         if egress.congested_at is None:
             egress.congested_at = now
             self._backlogged[session] = None
-        for part in delivery.parts:
-            for index, piece, unsorted in split_by_class(part, delivery.unsorted):
-                self._push(session, egress.queues[index], piece, unsorted)
+        for bundle in delivery.bundles:
+            for index, piece in split_by_class(bundle):
+                self._push(session, egress.queues[index], piece)
         if self.queued_bytes > self._memory_max:
             self._shrink()
 
-    def _push(self, session: Session, queue: ClassQueue, part: Part, unsorted: bool) -> None:  # noqa: FBT001
+    def _push(self, session: Session, queue: ClassQueue, bundle: Bundle) -> None:
         before = queue.bytes
-        dropped = queue.push(part, unsorted)
+        dropped = queue.push(bundle)
         self.queued_bytes += queue.bytes - before
         if dropped:
             self._count_discard(session, dropped)
@@ -275,10 +124,10 @@ class Egress:
         self._settle(session)
 
     def _send_queued(self, session: Session, queue: ClassQueue) -> None:
-        part, unsorted, dropped = queue.pop()
-        self.queued_bytes -= len(part.batch)
-        frames = deliver_frames([part], dropped=dropped, unsorted=unsorted)
-        self._send(session, frames, part.rows, len(part.batch))
+        bundle, dropped = queue.pop()
+        self.queued_bytes -= len(bundle.batch)
+        frames = deliver_frames([bundle], dropped=dropped)
+        self._send(session, frames, bundle.rows, len(bundle.batch))
 
     def _send(self, session: Session, frames: list[bytes], rows: int, size: int) -> None:
         session.sent_messages += rows

@@ -5,7 +5,7 @@ Not a queue of old ones (R32 to R52).
 Per session and topic: the first message goes at once; while the delay since the last one sent runs, the
 newest is held and older held ones are dropped and counted; when the delay is over the held one is sent.
 With delay 0 everything passes while the client keeps up, and the newest per topic is held while it is
-congested. Only rows that their publisher flagged take part, and never rows of a shared subscription (R25).
+congested. Only rows that their publisher flagged take bundle, and never rows of a shared subscription (R25).
 
 Each tracked topic has exactly one entry in the heap of due times (delay > 0), so time costs O(log n) per
 message sent, not per message held.
@@ -14,55 +14,16 @@ message sent, not per message held.
 from __future__ import annotations
 
 import heapq
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from angarium import wire
-from router.egress import Delivery, Egress, Part
+from router.egress import Delivery, Egress
+from router.eliding_table import ElidingTable, Topic
+from router.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
     from router.effects import Outbox
     from router.session import Session
-
-
-class Topic:
-    """One topic tracked for one session."""
-
-    __slots__ = ("held", "held_classes", "ready")
-
-    def __init__(self) -> None:
-        #: The newest packed row not sent yet, or None.
-        self.held: bytes | None = None
-        self.held_classes = 0
-        #: True when the delay is over and only congestion keeps `held` back.
-        self.ready = False
-
-
-class ElidingTable:
-    """The tracked topics of one session."""
-
-    __slots__ = ("delay_s", "event_raised", "peak", "ready", "topics", "topics_max")
-
-    def __init__(self, delay_ms: int, topics_max: int) -> None:
-        self.delay_s = delay_ms / 1000
-        self.topics_max = topics_max
-        #: In the order in which tracking began.
-        self.topics: dict[str, Topic] = {}
-        #: Topics whose `ready` is True, in the order in which they became it.
-        self.ready: dict[str, None] = {}
-        self.peak = 0
-        #: The event for reaching the maximum is raised once per client (R42).
-        self.event_raised = False
-
-    def __len__(self) -> int:
-        return len(self.topics)
-
-    def validate(self) -> None:
-        """Check the sentences above."""
-        assert len(self.topics) <= self.topics_max
-        assert list(self.ready) == [
-            t for t in self.ready if self.topics[t].ready and self.topics[t].held is not None
-        ]
 
 
 class Eliding:
@@ -85,28 +46,22 @@ class Eliding:
     def offer(self, session: Session, delivery: Delivery, now: float) -> None:
         """Send on what need not be held."""
         if delivery.classes & wire.CLASS_ELIDING and not session.closed:
-            parts = [
-                piece
-                for part in delivery.parts
-                for piece in self._sift(session, part, delivery.unsorted, now)
-            ]
-            if not parts:
+            bundles = [piece for bundle in delivery.bundles for piece in self._sift(session, bundle, now)]
+            if not bundles:
                 return
-            delivery = Delivery(parts, unsorted=delivery.unsorted and len(parts) == len(delivery.parts))
+            delivery = Delivery(bundles)
         self._egress.offer(session, delivery, now)
 
-    def _sift(self, session: Session, part: Part, unsorted: bool, now: float) -> list[Part]:  # noqa: FBT001
-        if part.share is not None or not part.classes & wire.CLASS_ELIDING:
-            return [part]
-        rows = wire.unpack(part.batch)
-        if unsorted:
-            rows.sort(key=itemgetter(wire.ROW_INDEX))
+    def _sift(self, session: Session, bundle: Bundle, now: float) -> list[Bundle]:
+        if bundle.share is not None or not bundle.classes & wire.CLASS_ELIDING:
+            return [bundle]
+        rows = open_rows(bundle)
         kept: list[bytes] = []
         for row in rows:
             packed = wire.pack(row)
             if not row[wire.ROW_FLAGS] & wire.FLAG_ELIDING or self._passes(session, row, packed, kept, now):
                 kept.append(packed)
-        return [Part(len(kept), wire.join_rows(kept), part.classes)] if kept else []
+        return [Bundle(len(kept), wire.join_rows(kept), bundle.classes)] if kept else []
 
     def _passes(
         self, session: Session, row: list[object], packed: bytes, kept: list[bytes], now: float
@@ -226,8 +181,8 @@ class Eliding:
             rows.append(tracked.held)
             classes |= tracked.held_classes
             tracked.held = None
-        part = Part(len(rows), wire.join_rows(rows), classes)
-        self._egress.offer(session, Delivery([part], unsorted=False), now)
+        bundle = Bundle(len(rows), wire.join_rows(rows), classes)
+        self._egress.offer(session, Delivery([bundle]), now)
 
     def forget(self, session: Session) -> int:
         """A session is over, or may not elide any more; gives how many held messages are dropped."""

@@ -4,23 +4,23 @@ A filter is known to the workers by a number that is never reused. Workers answe
 set is resolved to sessions here when a round retires, and the answer is kept until a subscription that it
 depends on changes. So one more subscriber on a known filter changes nothing in any worker, and a message
 costs the same for one subscriber and for ten thousand.
+
+What a session is does not matter here, so its type is a parameter.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Generic, TypeVar
 
 from angarium import wire
 from angarium.topic import Filter as ParsedFilter
 from angarium.topic import slot_of
 
-if TYPE_CHECKING:
-    from router.session import Session
-
+S = TypeVar("S")
 FilterKey = tuple[int, str, int, str | None]
 
 
-class Filter:
+class Filter(Generic[S]):
     """One distinct filter of one Message VPN, with its subscribers."""
 
     __slots__ = ("changed", "id", "key", "members", "shard")
@@ -33,7 +33,7 @@ class Filter:
         self.shard = shard
         #: Session -> texts under which it subscribed (`a` and `#noexport/a` have one pattern); never empty
         #: lists.
-        self.members: dict[Session, list[str]] = {}
+        self.members: dict[S, list[str]] = {}
         #: The number of the newest change of `members`.
         self.changed = 0
 
@@ -53,59 +53,56 @@ class Filter:
         return self.key[2]
 
 
-class FilterSet:
+class FilterSet(Generic[S]):
     """A distinct set of filters that matched a topic, resolved to sessions on demand."""
 
     __slots__ = ("filters", "references", "resolved_at", "round_robin", "sessions")
 
-    def __init__(self, filters: tuple[Filter, ...]) -> None:
+    def __init__(self, filters: tuple[Filter[S], ...]) -> None:
         self.filters = filters
         #: Workers that use the set under some number of theirs.
         self.references = 0
         #: The change number at which `sessions` was right, or -1.
         self.resolved_at = -1
-        self.sessions: dict[Session, None] = {}
+        self.sessions: dict[S, None] = {}
         #: The deliver-to-one counter of this candidate set (R74).
         self.round_robin = 0
 
 
-EMPTY_SET: Final = FilterSet(())
-
-
-class Interest:
+class Interest(Generic[S]):
     """The table of filters and sets of a router."""
 
     def __init__(self) -> None:
         self._next_id = 1
         #: Counts the changes of any filter's members.
         self.changes = 0
-        self.filters: dict[int, Filter] = {}
-        self._by_key: dict[FilterKey, Filter] = {}
-        self._sets: dict[tuple[int, ...], FilterSet] = {}
+        self.filters: dict[int, Filter[S]] = {}
+        self._by_key: dict[FilterKey, Filter[S]] = {}
+        self._sets: dict[tuple[int, ...], FilterSet[S]] = {}
 
     def __len__(self) -> int:
         return len(self.filters)
 
-    def find(self, vpn_id: int, parsed: ParsedFilter, deliver_always: bool) -> Filter | None:  # noqa: FBT001 - part of the key
+    def find(self, vpn_id: int, parsed: ParsedFilter, deliver_always: bool) -> Filter[S] | None:  # noqa: FBT001 - part of the key
         """Give the filter of a subscription if the workers know it."""
         return self._by_key.get(_key(vpn_id, parsed, deliver_always))
 
-    def create(self, vpn_id: int, parsed: ParsedFilter, deliver_always: bool, table: bytes) -> Filter:  # noqa: FBT001
+    def create(self, vpn_id: int, parsed: ParsedFilter, deliver_always: bool, table: bytes) -> Filter[S]:  # noqa: FBT001 - part of the key
         """Make the filter of a subscription; the caller tells the workers."""
         key = _key(vpn_id, parsed, deliver_always)
         shard = None if parsed.wildcard else table[slot_of(parsed.pattern)]
-        made = Filter(self._next_id, key, shard)
+        made: Filter[S] = Filter(self._next_id, key, shard)
         self._next_id += 1
         self.filters[made.id] = made
         self._by_key[key] = made
         return made
 
-    def join(self, a_filter: Filter, session: Session, text: str) -> None:
+    def join(self, a_filter: Filter[S], session: S, text: str) -> None:
         """Add a subscriber; sets that hold the filter are resolved anew."""
         a_filter.members.setdefault(session, []).append(text)
         self._touch(a_filter)
 
-    def leave(self, a_filter: Filter, session: Session, text: str) -> bool:
+    def leave(self, a_filter: Filter[S], session: S, text: str) -> bool:
         """Remove a subscriber; true if that was the last one and the filter is gone."""
         texts = a_filter.members[session]
         texts.remove(text)
@@ -118,7 +115,7 @@ class Interest:
         del self._by_key[a_filter.key]
         return True
 
-    def _touch(self, a_filter: Filter) -> None:
+    def _touch(self, a_filter: Filter[S]) -> None:
         self.changes += 1
         a_filter.changed = self.changes
 
@@ -128,7 +125,7 @@ class Interest:
             if a_filter.shard is not None:
                 a_filter.shard = table[slot_of(a_filter.pattern)]
 
-    def use_set(self, filter_ids: list[int]) -> FilterSet:
+    def use_set(self, filter_ids: list[int]) -> FilterSet[S]:
         """Give the set of the filters with these numbers to one worker.
 
         Those that are gone meanwhile count as empty.
@@ -148,7 +145,7 @@ class Interest:
         if not found.references:
             del self._sets[filter_ids]
 
-    def resolve(self, a_set: FilterSet) -> dict[Session, None]:
+    def resolve(self, a_set: FilterSet[S]) -> dict[S, None]:
         """Give the sessions subscribed to any filter of a set, each once, in a stable order."""
         changes = self.changes
         if a_set.resolved_at == changes:
@@ -159,7 +156,7 @@ class Interest:
         a_set.resolved_at = changes
         return a_set.sessions
 
-    def filters_of_shard(self, shard: int) -> list[Filter]:
+    def filters_of_shard(self, shard: int) -> list[Filter[S]]:
         """Give what a worker must know: its own exact filters and every filter with wildcards."""
         return [f for f in self.filters.values() if f.shard is None or f.shard == shard]
 
@@ -174,12 +171,12 @@ class Interest:
             assert a_set.references > 0
 
 
-def filter_entry(a_filter: Filter) -> list[object]:
+def filter_entry(a_filter: Filter[S]) -> list[object]:
     """Give a filter as FILTERS tells it to a worker."""
     return [a_filter.id, a_filter.vpn_id, a_filter.pattern, a_filter.kind]
 
 
-def _key(vpn_id: int, parsed: ParsedFilter, deliver_always: bool) -> FilterKey:  # noqa: FBT001
+def _key(vpn_id: int, parsed: ParsedFilter, deliver_always: bool) -> FilterKey:  # noqa: FBT001 - part of the key
     if parsed.share is not None:
         return (vpn_id, parsed.pattern, wire.KIND_SHARED, parsed.share)
     if deliver_always or parsed.pattern == ">":  # `>` is always deliver-always (R84)

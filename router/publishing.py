@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import errors, wire
 from angarium.errors import error_for
-from router.rounds import Part, Round, partition
+from router.round import Part, Round
+from router.rounds import partition
 
 if TYPE_CHECKING:
     from router.config import RouterConfig
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from router.shards import Shards
 
 
-def read_publish(session: Session, frames: list[bytes], shards: Shards, config: RouterConfig) -> Round:
+def read_publish(
+    session: Session, frames: list[bytes], shards: Shards, config: RouterConfig
+) -> Round[Session]:
     """Check a PUBLISH and make it a round.
 
     Raises:
@@ -36,7 +39,7 @@ def read_publish(session: Session, frames: list[bytes], shards: Shards, config: 
     checked = [_read_part(part, batch, config) for part, batch in zip(parts, frames[2:], strict=True)]
     if sum(part.rows for part in checked) > config.max_batch_rows:
         raise error_for(errors.BATCH_TOO_LARGE, f"the limit is {config.max_batch_rows} messages")
-    return Round(session, number, _assign(checked, epoch, shards), flush=flush)
+    return Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)
 
 
 def _check_credit(session: Session, number: int, config: RouterConfig) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium.errors import AngariumError
-from router.egress import EgressQueue
-from router.eliding import ElidingTable
+from router.eliding_table import ElidingTable
+from router.queues import EgressQueue
 
 if TYPE_CHECKING:
     from router.eliding import Eliding

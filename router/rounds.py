@@ -12,80 +12,16 @@ the window, so that nobody waits for ever.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from angarium import errors, slots, wire
+from router.round import ChoiceResult, Part, PlainResult, Round
 from router.shards import Shard, Shards, ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.interest import FilterSet
     from router.session import Session
-
-
-class Part(NamedTuple):
-    """The rows of a round that one worker matches."""
-
-    worker: int
-    rows: int
-    batch: bytes
-
-
-class PlainResult(NamedTuple):
-    """Rows for every session of a set."""
-
-    set: FilterSet
-    rows: int
-    classes: int
-    batch: bytes
-
-
-class ChoiceResult(NamedTuple):
-    """Rows of which each needs a choice; the batch is an array of packed rows."""
-
-    set: FilterSet
-    plain_set: FilterSet | None
-    dto: bool
-    rows: int
-    classes: int
-    batch: bytes
-
-
-class Round:
-    """One batch under way."""
-
-    __slots__ = (
-        "bytes",
-        "choice",
-        "flush",
-        "number",
-        "parts",
-        "plain",
-        "rows",
-        "rules_id",
-        "session",
-        "stamp",
-        "waited",
-        "waiting",
-    )
-
-    def __init__(self, session: Session, number: int, parts: list[Part], *, flush: bool) -> None:
-        self.session = session
-        self.number = number
-        self.parts = parts
-        self.flush = flush
-        self.rows = sum(part.rows for part in parts)
-        self.bytes = sum(len(part.batch) for part in parts)
-        self.rules_id = session.publish_rules_id
-        #: How many filters had changed when it came.
-        self.stamp = 0
-        #: Parts not answered yet; all of them before the round is dispatched.
-        self.waiting = len(parts)
-        #: True once it has waited in a worker's line.
-        self.waited = False
-        self.plain: list[PlainResult] = []
-        self.choice: list[ChoiceResult] = []
 
 
 class Rounds:
@@ -95,7 +31,7 @@ class Rounds:
         self,
         shards: Shards,
         window: int,
-        on_retire: Callable[[Round, float], None],
+        on_retire: Callable[[Round[Session], float], None],
         on_lost: Callable[[Session, int], None],
     ) -> None:
         self._shards = shards
@@ -108,7 +44,7 @@ class Rounds:
         #: Sessions whose next round waits for the end of the hold.
         self.held_sessions: list[Session] = []
 
-    def accept(self, a_round: Round, now: float) -> None:
+    def accept(self, a_round: Round[Session], now: float) -> None:
         """Take a round that was checked, and dispatch it if its turn has come."""
         session = a_round.session
         session.open_rounds.append(a_round)
@@ -117,7 +53,7 @@ class Rounds:
         if not session.parked:
             self.dispatch(session, now)
 
-    def accept_answered(self, a_round: Round, now: float) -> None:
+    def accept_answered(self, a_round: Round[Session], now: float) -> None:
         """Take a round whose answers are known already; it retires when its turn comes."""
         session = a_round.session
         a_round.waiting = 0
@@ -139,7 +75,7 @@ class Rounds:
                 return
             self._hand_over(pending.popleft(), now)
 
-    def _blocking_shard(self, a_round: Round) -> Shard | None:
+    def _blocking_shard(self, a_round: Round[Session]) -> Shard | None:
         limit = self._window * 2 if a_round.waited else self._window
         for part in a_round.parts:
             shard = self._shards.shards[part.worker]
@@ -150,7 +86,7 @@ class Rounds:
                 return shard
         return None
 
-    def _hand_over(self, a_round: Round, now: float) -> None:
+    def _hand_over(self, a_round: Round[Session], now: float) -> None:
         shards = self._shards
         # The rules of this moment: those of the moment it came may be unknown to the workers by now.
         a_round.rules_id = a_round.session.publish_rules_id
@@ -217,7 +153,9 @@ class Rounds:
             session.parked = False
             self.dispatch(session, now)
 
-    def answer(self, shard: Shard, header: list[Any], body: bytes | None, now: float) -> Round | None:
+    def answer(
+        self, shard: Shard, header: list[Any], body: bytes | None, now: float
+    ) -> Round[Session] | None:
         """Take a RESULT; gives the round it belongs to, or None for a stale one.
 
         The sets it names are looked up at once: the worker may retire its numbers before the round itself
@@ -242,13 +180,13 @@ class Rounds:
         self._answered(a_round, now)
         return a_round
 
-    def lose(self, lost: list[tuple[Round, int]], now: float) -> None:
+    def lose(self, lost: list[tuple[Round[Session], int]], now: float) -> None:
         """Complete empty, and count, what was out at a worker that died."""
         for a_round, position in lost:
             self._on_lost(a_round.session, a_round.parts[position].rows)
             self._answered(a_round, now)
 
-    def _answered(self, a_round: Round, now: float) -> None:
+    def _answered(self, a_round: Round[Session], now: float) -> None:
         a_round.waiting -= 1
         if not a_round.waiting:
             self._retire(a_round.session, now)

@@ -22,7 +22,7 @@ from router.login import Doorkeeper, Hello, Ticket, parse_hello
 from router.operators import Operators
 from router.publishing import read_publish
 from router.rights import Rights
-from router.rounds import Round, Rounds
+from router.rounds import Rounds
 from router.scaling import Scaling
 from router.session import Session, TokenBucket
 from router.sessions import SessionTable
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import random
 
     from router.config import RouterConfig
+    from router.round import Round
 
 #: Missed keepalive intervals that end a session.
 KEEPALIVES_MISSED = 3
@@ -66,7 +67,7 @@ class Router:
         self.node = node
         self.out = Outbox()
         self.directory = Directory()
-        self.interest = Interest()
+        self.interest: Interest[Session] = Interest()
         self.shards = Shards(workers, slots.slot_table(workers), incarnation, self.interest, self.out)
         self.egress = Egress(self.out, config.egress_memory_bytes)
         self.eliding = Eliding(self.egress, self.out, config.eliding_topics_max)
@@ -350,23 +351,23 @@ class Router:
         self.eliding.drained(session, now)
         self._finish_bye(session, now)
 
-    def _subscribe(self, session: Session, frames: list[bytes], now: float) -> None:  # noqa: ARG002 - one signature
+    def _subscribe(self, session: Session, frames: list[bytes], _now: float) -> None:
         self.subscriptions.subscribe(session, wire.unpack_header(frames[1]))
 
-    def _unsubscribe(self, session: Session, frames: list[bytes], now: float) -> None:  # noqa: ARG002
+    def _unsubscribe(self, session: Session, frames: list[bytes], _now: float) -> None:
         self.subscriptions.unsubscribe(session, wire.unpack_header(frames[1]))
 
-    def _ping(self, session: Session, frames: list[bytes], now: float) -> None:  # noqa: ARG002
+    def _ping(self, session: Session, frames: list[bytes], _now: float) -> None:
         self._send(session, wire.PONG, wire.unpack_header(frames[1]))
 
-    def _pong(self, session: Session, frames: list[bytes], now: float) -> None:
+    def _pong(self, _session: Session, _frames: list[bytes], _now: float) -> None:
         """Having been heard is all."""
 
-    def _bye(self, session: Session, frames: list[bytes], now: float) -> None:  # noqa: ARG002
+    def _bye(self, session: Session, _frames: list[bytes], now: float) -> None:
         session.closing = True
         self._finish_bye(session, now)
 
-    def _second_hello(self, session: Session, frames: list[bytes], now: float) -> None:  # noqa: ARG002
+    def _second_hello(self, _session: Session, _frames: list[bytes], _now: float) -> None:
         raise error_for(errors.ALREADY_LOGGED_IN)
 
     def _finish_bye(self, session: Session, now: float) -> None:
@@ -405,7 +406,7 @@ class Router:
         self.scaling.step(now)
 
     def _account(
-        self, session: Session, a_round: Round, unmatched: int, refused: list[Any], now: float
+        self, session: Session, a_round: Round[Session], unmatched: int, refused: list[Any], now: float
     ) -> None:
         """Tell a publisher what was refused, and count what matched nothing."""
         if unmatched:
@@ -428,7 +429,7 @@ class Router:
         if not session.closed:
             self._send(session, wire.NOTICE, [errors.SHARD_UNAVAILABLE, "direct messages were lost", rows, 0])
 
-    def _retired(self, a_round: Round, now: float) -> None:
+    def _retired(self, a_round: Round[Session], now: float) -> None:
         session = a_round.session
         self._count("messages_in", a_round.rows)
         self._count("bytes_in", a_round.bytes)

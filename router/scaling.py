@@ -18,6 +18,7 @@ from router.shards import ShardState
 if TYPE_CHECKING:
     from router.interest import Interest
     from router.rounds import Rounds
+    from router.session import Session
     from router.sessions import SessionTable
     from router.shards import Shards
 
@@ -26,7 +27,12 @@ class Scaling:
     """One change of the number of workers at a time; a newer wish replaces one that waits."""
 
     def __init__(
-        self, shards: Shards, rounds: Rounds, interest: Interest, sessions: SessionTable, outbox: Outbox
+        self,
+        shards: Shards,
+        rounds: Rounds,
+        interest: Interest[Session],
+        sessions: SessionTable,
+        outbox: Outbox,
     ) -> None:
         self._shards = shards
         self._rounds = rounds

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from angarium.access import TopicRules
     from router.directory import Vpn
-    from router.egress import EgressQueue
-    from router.eliding import ElidingTable
+    from router.eliding_table import ElidingTable
     from router.interest import Filter
-    from router.rounds import Round
-
-#: A work unit of the client profile's queue depths, in bytes (facts section 4).
-WORK_UNIT_BYTES = 2048
+    from router.queues import EgressQueue
+    from router.round import Round
 
 
 class Subscription(NamedTuple):
@@ -25,7 +22,7 @@ class Subscription(NamedTuple):
 
     text: str
     deliver_always: bool
-    filter: Filter
+    filter: Filter[Session]
     noexport: bool
     #: The client name of the subscription manager that added it, or empty for the client itself.
     origin: str
@@ -141,9 +138,9 @@ class Session:
         self.retired_told = 0
         self.unretired_bytes = 0
         #: Accepted and not retired, in order of their numbers; the first ones may be at workers.
-        self.open_rounds: deque[Round] = deque()
+        self.open_rounds: deque[Round[Session]] = deque()
         #: The tail of open_rounds that has not been handed to workers.
-        self.pending: deque[Round] = deque()
+        self.pending: deque[Round[Session]] = deque()
         #: True while it stands in the waiting line of exactly one shard.
         self.parked = False
 

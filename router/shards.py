@@ -18,7 +18,7 @@ from router.interest import FilterSet, Interest, filter_entry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.rounds import Round
+    from router.round import Round
     from router.session import Session
 
 #: Filters in one FILTERS frame of a replay: about half a megabyte.
@@ -84,10 +84,10 @@ class Shard:
         #: True once the grace time after a death is over and it is not back: rows for it are lost at once.
         self.given_up = False
         #: Reference -> (round, part) of each frame that is out.
-        self.outstanding: dict[int, tuple[Round, int]] = {}
+        self.outstanding: dict[int, tuple[Round[Session], int]] = {}
         self.waiting = FairQueue()
         #: Its set numbers -> (filter numbers, set).
-        self.sets: dict[int, tuple[tuple[int, ...], FilterSet]] = {}
+        self.sets: dict[int, tuple[tuple[int, ...], FilterSet[Session]]] = {}
         #: Number of the newest FILTERS frame, over all incarnations.
         self.sequence = 0
         self.confirmed = 0
@@ -99,7 +99,7 @@ class Shard:
         self.sequence += 1
         return self.sequence
 
-    def find_set(self, number: int) -> FilterSet:
+    def find_set(self, number: int) -> FilterSet[Session]:
         """Give the set behind one of the worker's numbers.
 
         Raises:
@@ -122,7 +122,7 @@ class Shards:
     """All workers of the node and what they must know."""
 
     def __init__(
-        self, count: int, table: bytes, incarnation: int, interest: Interest, outbox: Outbox
+        self, count: int, table: bytes, incarnation: int, interest: Interest[Session], outbox: Outbox
     ) -> None:
         self.table = table
         self.epoch = 1
@@ -178,7 +178,7 @@ class Shards:
         body = [self.incarnation, shard.next_sequence(), [filter_entry(f) for f in added], removed]
         self.send(shard, [wire.FILTERS, wire.pack(body)])
 
-    def put_rules(self, rules_id: int, default_allow: bool, exceptions: tuple[str, ...]) -> None:  # noqa: FBT001
+    def put_rules(self, rules_id: int, default_allow: bool, exceptions: tuple[str, ...]) -> None:  # noqa: FBT001 - a value of the rules
         """Tell all workers one list of publish rules."""
         self.rules[rules_id] = (default_allow, exceptions)
         for shard in self.shards:
@@ -228,7 +228,7 @@ class Shards:
                 confirmation.done()
         return became_ready
 
-    def lose(self, shard: Shard, now: float) -> list[tuple[Round, int]]:
+    def lose(self, shard: Shard, now: float) -> list[tuple[Round[Session], int]]:
         """A worker died: give what was out at it."""
         if shard.state is not ShardState.DOWN:
             shard.died_at = now

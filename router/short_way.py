@@ -16,11 +16,12 @@ import msgspec
 
 from angarium import wire
 from angarium.trie import CacheEntry, TopicCache
-from router.rounds import PlainResult, Round
+from router.round import PlainResult, Round
 
 if TYPE_CHECKING:
     from router.directory import Vpn
     from router.interest import FilterSet
+    from router.session import Session
     from router.shards import Shard
 
 #: Above this a batch is worth the way to the workers.
@@ -41,7 +42,7 @@ class Entry(CacheEntry):
 
     __slots__ = ("plain", "rules")
 
-    def __init__(self, plain: FilterSet | None) -> None:
+    def __init__(self, plain: FilterSet[Session] | None) -> None:
         super().__init__()
         #: Where its rows go, or None if nobody subscribed.
         self.plain = plain
@@ -73,7 +74,7 @@ class ShortWay:
         """A Message VPN was deleted."""
         self._caches.pop(vpn.id, None)
 
-    def learn(self, a_round: Round, shard: Shard, learned: list[list[Any]]) -> None:
+    def learn(self, a_round: Round[Session], shard: Shard, learned: list[list[Any]]) -> None:
         """Remember what a worker found out about the topics of a small round."""
         if a_round.stamp != self.stamp or not self._topics_max:
             return
@@ -92,7 +93,7 @@ class ShortWay:
                 entry.rules.clear()
             entry.rules[a_round.rules_id] = None
 
-    def answer(self, a_round: Round) -> int | None:
+    def answer(self, a_round: Round[Session]) -> int | None:
         """Answer a round from what is known.
 
         Gives the number of unmatched rows, or None if it must go the long way.
@@ -111,7 +112,9 @@ class ShortWay:
             return None
         return self._match(a_round, rows, batch, cache)
 
-    def _match(self, a_round: Round, rows: list[Any], batch: bytes, cache: TopicCache[Entry]) -> int | None:
+    def _match(
+        self, a_round: Round[Session], rows: list[Any], batch: bytes, cache: TopicCache[Entry]
+    ) -> int | None:
         entry: Entry | None = None
         classes = 0
         last = -1

@@ -34,10 +34,10 @@ class Change:
     """What one request changes in the workers."""
 
     def __init__(self) -> None:
-        self.added: list[Filter] = []
-        self.removed: list[Filter] = []
+        self.added: list[Filter[Session]] = []
+        self.removed: list[Filter[Session]] = []
         #: Filters that others had subscribed to before: known, but perhaps not confirmed yet.
-        self.known: list[Filter] = []
+        self.known: list[Filter[Session]] = []
 
 
 class Subscriptions:
@@ -45,7 +45,7 @@ class Subscriptions:
 
     def __init__(
         self,
-        interest: Interest,
+        interest: Interest[Session],
         shards: Shards,
         outbox: Outbox,
         *,
@@ -164,7 +164,7 @@ class Subscriptions:
 
     def _filter_of(
         self, session: Session, parsed: ParsedFilter, *, deliver_always: bool
-    ) -> tuple[Filter, bool]:
+    ) -> tuple[Filter[Session], bool]:
         found = self._interest.find(session.vpn.id, parsed, deliver_always)
         if found is not None:
             return found, False

@@ -89,7 +89,7 @@ def pub_sub(
 ) -> None:
     """Publish in batches at full speed to one subscriber."""
     run = Run(connect, messages=messages, size_bytes=size, topics=topics, batch=batch, publishers=publishers)
-    _show({"bench": "pub-sub", **run.rates(subscribers=1)}, as_json)
+    _show({"bench": "pub-sub", **run.rates(subscribers=1)}, as_json=as_json)
 
 
 @bench.command("fan-out")
@@ -112,7 +112,7 @@ def fan_out(
 ) -> None:
     """Publish in batches at full speed to several subscribers, each of which gets everything."""
     run = Run(connect, messages=messages, size_bytes=size, topics=topics, batch=batch, publishers=1)
-    _show({"bench": "fan-out", **run.rates(subscribers=subscribers)}, as_json)
+    _show({"bench": "fan-out", **run.rates(subscribers=subscribers)}, as_json=as_json)
 
 
 @bench.command("latency")
@@ -129,11 +129,11 @@ def latency(
 ) -> None:
     """Publish single messages in time, and show how long each takes to its subscriber."""
     run = Run(connect, messages=messages, size_bytes=size, topics=topics, batch=1, publishers=1, rate=rate)
-    _show({"bench": "latency", **run.latencies()}, as_json)
+    _show({"bench": "latency", **run.latencies()}, as_json=as_json)
 
 
-def _show(figures: dict[str, Any], asked: bool) -> None:  # noqa: FBT001 - the value of --json
-    if wants_json(asked):
+def _show(figures: dict[str, Any], *, as_json: bool) -> None:
+    if wants_json(as_json):
         print_json(figures)
     else:
         print_attributes(figures)

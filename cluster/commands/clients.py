@@ -62,7 +62,9 @@ def client() -> None:
 @admin_options
 def list_clients(*, admin: AdminOptions, vpn: str | None, as_json: bool) -> None:
     """List the clients that are connected."""
-    _print_rows(admin.call("clients.list", vpn=vpn), CLIENT_COLUMNS, as_json, empty="no client is connected")
+    _print_rows(
+        admin.call("clients.list", vpn=vpn), CLIENT_COLUMNS, as_json=as_json, empty="no client is connected"
+    )
 
 
 @client.command("show")
@@ -110,7 +112,7 @@ def list_subscriptions(
 ) -> None:
     """List subscriptions, with the priority each has for messages that are delivered to one."""
     found = admin.call("subscriptions.list", client=client_name, vpn=vpn)
-    _print_rows(found, SUBSCRIPTION_COLUMNS, as_json, empty="there are no subscriptions")
+    _print_rows(found, SUBSCRIPTION_COLUMNS, as_json=as_json, empty="there are no subscriptions")
 
 
 def _manager_options(function: Any) -> Any:
@@ -139,7 +141,7 @@ def add_subscription(
             await manager.subscribe_for(target, filter_text, deliver_always=deliver_always)
 
     asyncio.run(add())
-    _print_managed("added", filter_text, target, as_json)
+    _print_managed("added", filter_text, target, as_json=as_json)
 
 
 @subscription.command("remove")
@@ -154,11 +156,11 @@ def remove_subscription(
             await manager.unsubscribe_for(target, filter_text, deliver_always=deliver_always)
 
     asyncio.run(remove())
-    _print_managed("removed", filter_text, target, as_json)
+    _print_managed("removed", filter_text, target, as_json=as_json)
 
 
-def _print_managed(what: str, filter_text: str, target: str, asked: bool) -> None:  # noqa: FBT001 - the value of --json
-    if wants_json(asked):
+def _print_managed(what: str, filter_text: str, target: str, *, as_json: bool) -> None:
+    if wants_json(as_json):
         print_json({"client": target, "filter": filter_text, what: True})
     else:
         click.echo(f"subscription {filter_text} of {target} {what}")
@@ -174,11 +176,11 @@ def worker() -> None:
 @admin_options
 def list_workers(*, admin: AdminOptions, as_json: bool) -> None:
     """List the workers of the node."""
-    _print_rows(admin.call("workers"), WORKER_COLUMNS, as_json, empty="no worker runs")
+    _print_rows(admin.call("workers"), WORKER_COLUMNS, as_json=as_json, empty="no worker runs")
 
 
-def _print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], asked: bool, *, empty: str) -> None:  # noqa: FBT001 - the value of --json
-    if wants_json(asked):
+def _print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], *, as_json: bool, empty: str) -> None:
+    if wants_json(as_json):
         print_json_lines(rows)
     else:
         print_table(rows, columns, empty=empty)

@@ -6,6 +6,7 @@ commands here call them and show what they answer. How a status is drawn is in `
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from angarium import errors
 from cluster.commands.connection import (
     DEFAULT_DATA,
     AdminOptions,
@@ -148,7 +150,7 @@ def status(*, admin: AdminOptions, as_json: bool) -> None:
 @admin_options
 def top(*, admin: AdminOptions, interval: float, count: int | None, as_json: bool) -> None:
     """Show the status again and again, until interrupted."""
-    with admin.open() as connection:
+    with admin.open() as connection, contextlib.suppress(KeyboardInterrupt):
         if wants_json(as_json):
             _each(connection, interval, count, print_json)
         else:
@@ -172,10 +174,7 @@ def _live(connection: Admin, interval_s: float, count: int | None) -> None:
     from cluster.commands.status_view import draw_status
 
     with Live(auto_refresh=False, screen=count is None) as live:
-        try:
-            _each(connection, interval_s, count, lambda found: live.update(draw_status(found), refresh=True))
-        except KeyboardInterrupt:
-            return
+        _each(connection, interval_s, count, lambda found: live.update(draw_status(found), refresh=True))
 
 
 @click.command()
@@ -194,7 +193,7 @@ def events(*, admin: AdminOptions, follow: bool, since: str | None, limit: int, 
     """Show what happened on the node, oldest first."""
     form = to_json if wants_json(as_json) else _event_line
     position: Any = None if since is None else _since(since)
-    with admin.open() as connection:
+    with admin.open() as connection, contextlib.suppress(KeyboardInterrupt):
         while True:
             found = connection.call("events", since=position, limit=limit)
             for event in found:
@@ -202,10 +201,7 @@ def events(*, admin: AdminOptions, follow: bool, since: str | None, limit: int, 
                 position = event["id"]
             if not follow:
                 return
-            try:
-                time.sleep(DEFAULT_INTERVAL_S / 2)
-            except KeyboardInterrupt:
-                return
+            time.sleep(DEFAULT_INTERVAL_S / 2)
 
 
 def _since(text: str) -> str | int:
@@ -257,17 +253,19 @@ def _without_none(value: Any) -> Any:
 
 @config.command("check")
 @click.argument("file", type=_file_in)
-def check_config_file(*, file: Path) -> int:
+@json_option
+def check_config_file(*, file: Path, as_json: bool) -> int:
     """Check a configuration file and name every fault."""
     from cluster.config import check_config
 
     faults = check_config(file)
     for fault in faults:
-        click.echo(f"{file}: {fault}", err=True)
-    if faults:
-        return 1
-    click.echo(f"{file}: good")
-    return 0
+        click.echo(f"error {errors.INVALID_CONFIGURATION}: {file}: {fault}", err=True)
+    if wants_json(as_json):
+        print_json({"file": str(file), "good": not faults, "faults": faults})
+    elif not faults:
+        click.echo(f"{file} is good")
+    return 1 if faults else 0
 
 
 @config.command("export")

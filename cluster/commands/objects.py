@@ -74,6 +74,13 @@ def parse_assignments(
     return {name: found[0] if len(found) == 1 else found for name, found in attributes.items()}
 
 
+def _any_vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add `--vpn` to a list, which shows the objects of all Message VPNs without it."""
+    if kind != "vpn":
+        return click.option("--vpn", help="Message VPN of the objects.  [default: all]")
+    return _vpn_option(kind)
+
+
 def _vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--vpn`; an object that belongs to no Message VPN gets a fixed value instead."""
     if kind != "vpn":
@@ -106,10 +113,10 @@ def _list_command(kind: str) -> click.Command:
         "list", help=f"List each {kind} whose name matches PATTERN (* and ? stand for characters)."
     )
     @click.argument("pattern", default="*")
-    @_vpn_option(kind)
+    @_any_vpn_option(kind)
     @json_option
     @admin_options
-    def list_objects(*, admin: AdminOptions, pattern: str, vpn: str, as_json: bool) -> None:
+    def list_objects(*, admin: AdminOptions, pattern: str, vpn: str | None, as_json: bool) -> None:
         found = admin.call("objects.list", kind=kind, vpn=vpn, name=pattern)
         if wants_json(as_json):
             print_json_lines(found)
@@ -126,7 +133,7 @@ def _show_command(kind: str) -> click.Command:
     @json_option
     @admin_options
     def show(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
-        _print_object(admin.call("objects.show", kind=kind, vpn=vpn, name=name), as_json)
+        _print_object(admin.call("objects.show", kind=kind, vpn=vpn, name=name), as_json=as_json)
 
     return show
 
@@ -158,7 +165,7 @@ def _change_command(kind: str, verb: str, sentence: str) -> click.Command:
         if password is not None:
             attributes["password"] = password
         changed = admin.call(f"objects.{verb}", kind=kind, vpn=vpn, name=name, attributes=attributes)
-        _print_object(changed, as_json)
+        _print_object(changed, as_json=as_json)
 
     if kind == "username":
         change.params.append(
@@ -211,8 +218,8 @@ def _attributes_command(kind: str) -> click.Command:
     return attributes
 
 
-def _print_object(found: dict[str, Any], asked: bool) -> None:  # noqa: FBT001 - the value of --json
-    if wants_json(asked):
+def _print_object(found: dict[str, Any], *, as_json: bool) -> None:
+    if wants_json(as_json):
         print_json(found)
     else:
         print_attributes(found)

@@ -192,7 +192,11 @@ class Answering:
     async def _answer(self, client: Client, message: Message) -> None:
         started = time.monotonic()
         status, output = await self._execute(message)
-        await client.reply(message, output, properties={EXIT_STATUS: status} if status else None)
+        try:
+            await client.reply(message, output, properties={EXIT_STATUS: status} if status else None)
+        except errors.AngariumError as error:
+            click.echo(f"no reply to a message on {message.topic}: {error}", err=True)
+            return
         self.show(
             {"topic": message.topic, EXIT_STATUS: status, "seconds": round(time.monotonic() - started, 6)}
         )

@@ -66,7 +66,9 @@ def test_every_command_of_the_readme_runs_and_prints_what_the_readme_says(copy: 
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     for expected in OUTPUT.findall(readme()):
-        assert expected in done.stdout
+        printed = iter(done.stdout.splitlines())
+        missing = [line for line in expected.splitlines() if line not in printed]
+        assert missing == [], done.stdout
 
 
 def test_the_python_of_the_readme_is_python() -> None:

@@ -128,9 +128,7 @@ def test_nothing_that_is_installed_imports_tests_or_test_tools(modules: list[Mod
 def test_no_module_imports_in_a_circle(modules: list[Module]) -> None:
     known = {module.name for module in modules}
     graph = {
-        module.name: {
-            found for _, name in imported_names(module) if (found := resolve(name, known)) != module.name
-        }
+        module.name: {resolve(name, known) for _, name in imported_names(module)} & known - {module.name}
         for module in modules
     }
     assert circles(graph) == []

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from cluster.passwords import hash_password
-from wired_node import FakeClient, WiredNode, snapshot
 
 SECRET = hash_password("right")
 
@@ -191,7 +191,8 @@ def test_an_acl_that_changes_is_in_force_for_the_next_message_and_subscription(n
     client.subscribe(">")
     _put(
         node, "acl", "default", client_connect_default="allow", publish_topic_default="allow",
-        publish_topic_exceptions=["secret/>"], subscribe_topic_default="allow", subscribe_topic_exceptions=["secret/>"],
+        publish_topic_exceptions=["secret/>"],
+        subscribe_topic_default="allow", subscribe_topic_exceptions=["secret/>"],
     )  # fmt: skip
     client.publish(("secret/1", b"no"), ("open", b"yes"))
     assert client.payloads() == [b"yes"]

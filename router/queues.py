@@ -1,0 +1,171 @@
+"""What waits for one slow client: a queue per class of service, bounded, the oldest lost first.
+
+An entry is a whole batch, opened only when something must be dropped from it or when it holds several
+classes. `egress` decides when to queue and when to send.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from operator import itemgetter
+from typing import Any, Final
+
+from angarium import wire
+
+#: A work unit of the client profile's queue depths, in bytes (facts section 4).
+WORK_UNIT_BYTES: Final = 2048
+#: A client is called slow when something has been queued for it for so long.
+SLOW_AFTER_S: Final = 3.0
+_COS_BITS: Final = {wire.CLASS_COS1: 0, wire.CLASS_COS2: 1, wire.CLASS_COS3: 2}
+
+
+class Bundle:
+    """Rows for one session that travel in one batch: plain, or of one shared subscription."""
+
+    __slots__ = ("batch", "classes", "rows", "share", "unsorted")
+
+    def __init__(
+        self, rows: int, batch: bytes, classes: int, share: str | None = None, *, unsorted: bool = False
+    ) -> None:
+        self.rows = rows
+        self.batch = batch
+        #: CLASS_* bits of what is inside.
+        self.classes = classes
+        self.share = share
+        #: Whether the rows come from several workers, and are to be merged by index.
+        self.unsorted = unsorted
+
+
+class ClassQueue:
+    """The messages of one class of service that wait for one client: one entry a batch.
+
+    Opened only to drop from it.
+    """
+
+    __slots__ = ("burst", "bytes", "bytes_max", "dropped", "entries", "messages")
+
+    def __init__(self, bytes_max: int, burst: int) -> None:
+        self.bytes_max = bytes_max
+        #: So many messages are kept whatever their size.
+        self.burst = burst
+        #: Oldest first.
+        self.entries: deque[Bundle] = deque()
+        self.messages = 0
+        self.bytes = 0
+        #: Messages dropped since the last one was sent: the next one carries the indication.
+        self.dropped = 0
+
+    def push(self, bundle: Bundle) -> int:
+        """Queue a bundle; gives how many messages that cost."""
+        self.entries.append(bundle)
+        self.messages += bundle.rows
+        self.bytes += len(bundle.batch)
+        dropped = 0
+        while self.bytes > self.bytes_max and self.messages > self.burst:
+            dropped += self.drop_oldest(self.bytes - self.bytes_max)
+        return dropped
+
+    def drop_oldest(self, excess: int) -> int:
+        """Drop whole messages of the oldest entry until so many bytes are gone, or the entry.
+
+        Gives how many.
+        """
+        bundle = self.entries.popleft()
+        self.messages -= bundle.rows
+        self.bytes -= len(bundle.batch)
+        dropped = bundle.rows
+        if len(bundle.batch) > excess or self.messages < self.burst:
+            kept = _drop_rows(bundle, excess, max(0, self.burst - self.messages))
+            if kept is not None:
+                dropped -= kept.rows
+                self.entries.appendleft(kept)
+                self.messages += kept.rows
+                self.bytes += len(kept.batch)
+        self.dropped += dropped
+        return dropped
+
+    def pop(self) -> tuple[Bundle, int]:
+        """Take the oldest bundle and the number of messages that were dropped before it."""
+        bundle = self.entries.popleft()
+        self.messages -= bundle.rows
+        self.bytes -= len(bundle.batch)
+        dropped, self.dropped = self.dropped, 0
+        return bundle, dropped
+
+
+def open_rows(bundle: Bundle) -> list[list[Any]]:
+    """Unpack the rows of a bundle, in the order of their indices."""
+    rows: list[list[Any]] = wire.unpack(bundle.batch)
+    if bundle.unsorted:
+        rows.sort(key=itemgetter(wire.ROW_INDEX))
+    return rows
+
+
+def _drop_rows(bundle: Bundle, excess: int, keep: int) -> Bundle | None:
+    """Drop the first rows of a bundle until `excess` bytes are gone, keeping at least `keep`.
+
+    At least one row goes.
+    """
+    rows = open_rows(bundle)
+    packed = [wire.pack(row) for row in rows]
+    gone = 1
+    freed = len(packed[0])
+    while gone < len(packed) - keep and freed < excess:
+        freed += len(packed[gone])
+        gone += 1
+    if gone == len(packed):
+        return None
+    return Bundle(len(packed) - gone, wire.join_rows(packed[gone:]), bundle.classes, bundle.share)
+
+
+def split_by_class(bundle: Bundle) -> list[tuple[int, Bundle]]:
+    """Give (class index, bundle) for the queues; only a bundle of mixed classes is opened."""
+    if bundle.share is not None:
+        return [(0, bundle)]  # shared deliveries are always CoS 1 (R26)
+    only = _COS_BITS.get(bundle.classes & (wire.CLASS_COS1 | wire.CLASS_COS2 | wire.CLASS_COS3))
+    if only is not None:
+        return [(only, bundle)]
+    groups: dict[int, list[bytes]] = {}
+    rows = open_rows(bundle)
+    for row in rows:
+        cos = (row[wire.ROW_FLAGS] & wire.FLAG_COS) >> wire.COS_SHIFT
+        groups.setdefault(cos, []).append(wire.pack(row))
+    eliding = bundle.classes & wire.CLASS_ELIDING
+    return [
+        (cos, Bundle(len(packed), wire.join_rows(packed), (1 << cos) | eliding))
+        for cos, packed in groups.items()
+    ]
+
+
+class EgressQueue:
+    """The queues of one session."""
+
+    __slots__ = ("congested_at", "queues")
+
+    def __init__(self, depths: list[int], bursts: list[int]) -> None:
+        self.queues = tuple(
+            ClassQueue(depth * WORK_UNIT_BYTES, burst) for depth, burst in zip(depths, bursts, strict=True)
+        )
+        #: Since when something has been waiting, or None.
+        self.congested_at: float | None = None
+
+    @property
+    def messages(self) -> int:
+        """Count what waits."""
+        return sum(queue.messages for queue in self.queues)
+
+    @property
+    def bytes(self) -> int:
+        """Count the bytes that wait."""
+        return sum(queue.bytes for queue in self.queues)
+
+    def is_slow(self, now: float) -> bool:
+        """Tell whether the client has been behind for seconds."""
+        return self.congested_at is not None and now - self.congested_at >= SLOW_AFTER_S
+
+    def validate(self) -> None:
+        """Check the sums."""
+        for queue in self.queues:
+            assert queue.messages == sum(bundle.rows for bundle in queue.entries)
+            assert queue.bytes == sum(len(bundle.batch) for bundle in queue.entries)
+            assert queue.bytes <= queue.bytes_max or queue.messages <= queue.burst
