@@ -43,9 +43,11 @@ KEEPALIVES_MISSED = 3
 STRAY_ANSWERS_PER_SECOND = 200.0
 #: Sessions are looked over for missed keepalives once in this time.
 SWEEP_INTERVAL_S = 0.5
+#: How long a lone retired round may wait to be told: a client with credit left does not miss it, and one frame
+#: then renews the credit of many rounds.
+RETIRED_DELAY_S = 0.005
 #: Automatic routing ids of ZeroMQ: a zero byte and a number.
 _ROUTING_ID_BYTES = 5
-#: How long before a worker that is not back, after its death, is told as an event.
 _LOST_REASON = "discard.shard-unavailable"
 
 
@@ -94,6 +96,9 @@ class Router:
         #: Address -> its connect rate; only those that connected lately.
         self._connects: dict[str, TokenBucket] = {}
         self._next_sweep = now
+        #: Sessions with retired rounds that they were not told of; told together at `_tell_at`.
+        self._untold: dict[Session, None] = {}
+        self._tell_at = now
         self._started_at = now
         #: Totals for the operators, by name; session counters are added when the session ends.
         self.totals: dict[str, int] = {}
@@ -204,6 +209,12 @@ class Router:
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
             self._sweep(now)
+        if self._untold:
+            if now >= self._tell_at:
+                for session in list(self._untold):
+                    self._tell_retired(session)
+            else:
+                wake = min(wake, self._tell_at)
         due = self.eliding.next_due()
         return wake if due is None else min(wake, due)
 
@@ -440,11 +451,25 @@ class Router:
             if not session.open_rounds:
                 self.rights.revoke(session)
             return
-        half_used = session.retired_round - session.retired_told >= self.config.ingress_rounds // 2
-        if half_used or a_round.flush or not session.open_rounds:
-            session.retired_told = session.retired_round
-            self._send(session, wire.RETIRED, [session.retired_round])
+        session.untold_bytes += a_round.bytes
+        half_used = (
+            session.retired_round - session.retired_told >= self.config.ingress_rounds // 2
+            or session.untold_bytes >= self.config.ingress_bytes // 2
+        )
+        if half_used or a_round.flush:
+            self._tell_retired(session)
+        elif session not in self._untold:
+            if not self._untold:
+                self._tell_at = now + RETIRED_DELAY_S
+            self._untold[session] = None
         self._finish_bye(session, now)
+
+    def _tell_retired(self, session: Session) -> None:
+        """Renew the ingress credit of a session."""
+        session.retired_told = session.retired_round
+        session.untold_bytes = 0
+        self._untold.pop(session, None)
+        self._send(session, wire.RETIRED, [session.retired_round])
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -459,6 +484,7 @@ class Router:
         if tell:
             self._send(session, wire.CLOSED, [0, "bye"] if error is None else [error.code, error.detail])
         session.closed = True
+        self._untold.pop(session, None)
         self.sessions.remove(session)
         self.doorkeeper.connected -= 1
         self.doorkeeper.left(session.vpn.name, session.client_name, now)

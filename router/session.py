@@ -94,6 +94,7 @@ class Session:
         "subscriptions",
         "subscriptions_max",
         "unretired_bytes",
+        "untold_bytes",
         "username",
         "vpn",
     )  # fmt: skip
@@ -137,6 +138,8 @@ class Session:
         self.retired_round = 0
         self.retired_told = 0
         self.unretired_bytes = 0
+        #: Bytes of rounds that retired since the client was last told.
+        self.untold_bytes = 0
         #: Accepted and not retired, in order of their numbers; the first ones may be at workers.
         self.open_rounds: deque[Round[Session]] = deque()
         #: The tail of open_rounds that has not been handed to workers.

@@ -258,6 +258,15 @@ def test_members_of_a_shared_subscription_get_each_message_once(shell: Shell) ->
     assert got[1]
 
 
+@pytest.mark.requirement("R68", "R71", "R72", "R73")
+def test_messages_to_one_go_to_the_client_with_the_best_local_priority(shell: Shell) -> None:
+    best = shell.subscribe("one/>", "--priority", "2", "--count", "20")
+    other = shell.subscribe("one/>", "--priority", "3", "--network-priority", "1", "--idle-timeout", "2")
+    shell.run("pub", "one/{line%4}", "x", "--count", "20", "--dto")
+    assert len(shell.finish(best).lines) == 20
+    assert shell.finish(other).lines == []
+
+
 def test_a_request_gets_the_output_of_a_program(shell: Shell) -> None:
     ready = shell.folder / "reply-ready"
     ready.unlink(missing_ok=True)
@@ -291,11 +300,13 @@ def test_an_address_where_no_node_is_fails_and_says_what_to_check(shell: Shell) 
 # Measurements.
 
 
+@pytest.mark.requirement("R10")
 def test_a_throughput_bench_counts_every_row(shell: Shell) -> None:
+    """The bounds here are far from what a loaded machine does: they tell batches from single messages."""
     figures = shell.run("bench", "pub-sub", "--messages", "20000", "--batch", "500", "--json").object
     assert figures["published"] == 20000
     assert figures["received"] + figures["lost"] == 20000
-    assert figures["rows_per_s"] > 0
+    assert figures["rows_per_s"] > 5_000
 
 
 @pytest.mark.requirement("R11")
@@ -305,10 +316,12 @@ def test_a_fan_out_bench_counts_every_delivery(shell: Shell) -> None:
     assert figures["received"] > 0
 
 
+@pytest.mark.requirement("R10")
 def test_a_latency_bench_gives_percentiles(shell: Shell) -> None:
     figures = shell.run("bench", "latency", "--messages", "300", "--rate", "500", "--json").object
     assert figures["received"] == 300
     assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["max_us"]
+    assert figures["p50_us"] < 100_000
 
 
 def test_a_bench_without_a_node_says_what_is_wrong(shell: Shell) -> None:

@@ -1,6 +1,10 @@
+"""Tables of slots, cutting by them, and gathering rounds."""
+
 from __future__ import annotations
 
+import zlib
 from itertools import pairwise
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +17,7 @@ from angarium.slots import RowGatherer, TopicOwners, partition, slot_table
 from angarium.topic import SLOTS, slot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from angarium.slots import Round
 
@@ -39,8 +43,8 @@ def gatherer() -> Iterator[RowGatherer]:
 
 @pytest.mark.requirement("R210")
 def test_the_table_is_the_same_in_every_process() -> None:
-    assert slot_table(4)[:8].hex() == "0100010003010302"
-    assert slot_table(4) == slot_table(4)
+    assert slot_table(4)[:8].hex() == "0000030300000303"
+    assert zlib.crc32(slot_table(4)) == 622082282, "two versions must agree"
 
 
 @pytest.mark.requirement("R210")
@@ -73,14 +77,16 @@ def test_partition_keeps_every_row_with_its_owner_in_order(names: list[str], wor
     table = slot_table(workers)
     rows = [[index, name, 0, None, None, b""] for index, name in enumerate(names)]
     parts = partition(rows, table)
-    assert sorted(row for part in parts.values() for row in part) == rows
+    assert sorted((row for part in parts.values() for row in part), key=itemgetter(0)) == rows
     for owner, part in parts.items():
-        assert part == sorted(part)
+        assert part == sorted(part, key=itemgetter(0))
         assert all(table[slot_of(str(row[1]))] == owner for row in part)
 
 
-@pytest.mark.parametrize("row", [[], [1], [1, None], [1, b"a"], [1, 5], [1, ["a"]], None, 7, {}, [0, "\ud800"]])
-def test_partition_refuses_a_row_without_a_topic(row: object) -> None:
+@pytest.mark.parametrize(
+    "row", [[], [1], [1, None], [1, b"a"], [1, 5], [1, ["a"]], None, 7, {}, [0, "\ud800"]]
+)
+def test_partition_refuses_a_row_without_topic(row: object) -> None:
     with pytest.raises(errors.InvalidRequestError, match="40001"):
         partition([[0, "a"], row], slot_table(2))  # type: ignore[list-item]
 
@@ -147,7 +153,7 @@ def test_a_full_round_has_enough_rows_for_each_worker(gatherer: RowGatherer, wor
     gatherer.set_limits(1 << 20, 10_000, 1 << 24)
     while gatherer.has_room():
         gatherer.add(f"t/{gatherer.rows}", b"")
-    assert 0 <= rows - gatherer.rows <= rows * 0.2, "by rows, or a little earlier by bytes"
+    assert gatherer.rows == rows
 
 
 def test_the_limits_of_the_router_hold_whatever_comes_first(gatherer: RowGatherer) -> None:
@@ -180,13 +186,14 @@ def test_a_message_over_the_limit_is_refused_and_leaves_no_trace(gatherer: RowGa
     gatherer.set_limits(1000, 10_000, 1 << 20)
     gatherer.add("a", b"x" * 1000)
     big = Message("b", b"x" * 990, correlation_id="c" * 20)
+    attempts: dict[str, Callable[[], object]] = {
+        "add": lambda: gatherer.add("b", b"x" * 1001),
+        "row": lambda: gatherer.add_row(big.row),
+        "fill": lambda: gatherer.fill(iter([("b", b"x" * 1001)])),
+        "fill message": lambda: gatherer.fill(iter([big])),
+    }
     with pytest.raises(errors.InvalidRequestError, match="40007"):
-        {
-            "add": lambda: gatherer.add("b", b"x" * 1001),
-            "row": lambda: gatherer.add_row(big.row),
-            "fill": lambda: gatherer.fill(iter([("b", b"x" * 1001)])),
-            "fill message": lambda: gatherer.fill(iter([big])),
-        }[how]()
+        attempts[how]()
     gatherer.validate()
     assert gatherer.take().rows == 1
 
@@ -206,7 +213,7 @@ def test_filling_stops_when_there_is_no_room_and_gives_back_what_did_not_fit(gat
 
 
 def test_messages_and_pairs_mix(gatherer: RowGatherer) -> None:
-    assert gatherer.fill(iter([("a", b"1"), Message("b", b"2", cos=3), ("c", bytearray(b"3"))])) is None  # type: ignore[arg-type, list-item]
+    assert gatherer.fill(iter([("a", b"1"), Message("b", b"2", cos=3), ("c", bytearray(b"3"))])) is None  # type: ignore[list-item]
     rows = rows_of(gatherer.take())
     assert [(row[0], row[1], row[5]) for row in rows] == [(0, "a", b"1"), (1, "b", b"2"), (2, "c", b"3")]
     assert rows[1][2] == Message("b", cos=3).row[2]
@@ -225,7 +232,9 @@ def test_messages_and_pairs_mix(gatherer: RowGatherer) -> None:
         (Message("a", mode="persistent"), errors.INVALID_ARGUMENT),
     ],
 )
-def test_what_is_before_a_wrong_message_stays_gathered(gatherer: RowGatherer, wrong: object, code: int) -> None:
+def test_what_is_before_a_wrong_message_stays_gathered(
+    gatherer: RowGatherer, wrong: object, code: int
+) -> None:
     with pytest.raises(errors.InvalidRequestError) as caught:
         gatherer.fill(iter([("a", b"1"), wrong, ("c", b"3")]))  # type: ignore[list-item]
     assert caught.value.code == code
@@ -244,7 +253,9 @@ def test_an_error_of_the_iterable_itself_passes_through(gatherer: RowGatherer) -
 
 
 @given(st.lists(st.tuples(topics, st.binary(max_size=2000)), max_size=300), st.integers(1, 5))
-def test_nothing_is_lost_or_reordered_whatever_is_published(messages: list[tuple[str, bytes]], workers: int) -> None:
+def test_nothing_is_lost_or_reordered_whatever_is_published(
+    messages: list[tuple[str, bytes]], workers: int
+) -> None:
     gatherer = RowGatherer()
     gatherer.set_table(1, slot_table(workers))
     gatherer.set_limits(1 << 16, 10_000, 1 << 17)

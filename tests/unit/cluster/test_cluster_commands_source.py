@@ -54,6 +54,7 @@ def test_a_line_ends_at_a_line_feed_and_goes_as_bytes(
     assert read_all(path) == lines
 
 
+@pytest.mark.slow
 @given(
     lines=st.lists(st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), max_size=30),
     limit=st.integers(1, 9),

@@ -106,6 +106,16 @@ def test_message_vpns_do_not_see_each_other(make_node: Any) -> None:
     assert there.payloads() == [b"there"]
 
 
+def test_lone_retired_rounds_are_told_together_a_moment_later(node: WiredNode) -> None:
+    publisher = node.client()
+    for _ in range(3):
+        publisher.publish("a")
+    assert publisher.retired() == 0
+    node.advance(0.01)
+    assert publisher.retired() == 3
+    assert len(publisher.received) == 1
+
+
 def test_pre_partitioned_batches_go_straight_to_their_workers(make_node: Any) -> None:
     from angarium.topic import slot_of
 
@@ -177,11 +187,11 @@ def test_after_the_grace_time_rows_for_a_dead_worker_are_lost_at_once(make_node:
     publisher, subscriber = node.client(), node.client()
     subscriber.subscribe("a")
     node.kill_worker(0)
-    publisher.publish(("a", b"1"))
+    publisher.publish(("a", b"1"), flush=True)
     assert publisher.retired() == 0
     node.advance(0.3)
     assert publisher.retired() == 1
-    publisher.publish(("a", b"2"))
+    publisher.publish(("a", b"2"), flush=True)
     assert publisher.retired() == 2
     node.start_worker(0)
     publisher.publish(("a", b"3"))

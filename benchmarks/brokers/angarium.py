@@ -1,0 +1,68 @@
+"""This broker: a node started by its own command, with a data directory of its own and a port that it chooses."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import sys
+import tomllib
+from typing import TYPE_CHECKING
+
+import psutil
+
+from benchmarks.brokers.server import ROOT, Broker
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Angarium(Broker):
+    """A node with some workers."""
+
+    client_module = "benchmarks.clients.angarium"
+
+    def __init__(self, directory: Path, workers: int = 1, name: str = "") -> None:
+        """Describe a node; nodes of one directory need names."""
+        self.name = name or f"angarium-{workers}"
+        super().__init__(directory)
+        self.workers = workers
+        #: Role -> pids, as the ready file says.
+        self._pids: dict[str, list[int]] = {}
+
+    def missing(self) -> str:
+        """Nothing is missing: this is ours."""
+        return ""
+
+    def version(self) -> str:
+        """Give its version."""
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+        pyzmq = importlib.metadata.version("pyzmq")
+        return f"angarium {project['project']['version']}, pyzmq {pyzmq}"
+
+    def client_python(self) -> str:
+        """Give the interpreter of its clients."""
+        return sys.executable
+
+    def start(self) -> None:
+        """Start it and return when clients can connect."""
+        ready_file = self.directory / "ready.json"
+        ready_file.unlink(missing_ok=True)
+        command = [sys.executable, "-m", "cluster.cli", "up", "--data", str(self.directory / "data")]
+        command += ["--ready-file", str(ready_file), "--listen", "tcp://127.0.0.1:0"]
+        command += ["--workers", str(self.workers), "--log-level", "WARNING"]
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.launch(command, {"PYTHONPATH": path})
+        self.wait_until("starting", ready_file.exists)
+        ready = json.loads(ready_file.read_text(encoding="utf-8"))
+        self.url = ready["url"]
+        self._pids = {}
+        for row in ready["processes"]:
+            self._pids.setdefault(row["role"], []).append(row["pid"])
+
+    def roles(self) -> dict[str, list[psutil.Process]]:
+        """Give its processes by role, as they were when it started."""
+        return {
+            role: [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+            for role, pids in self._pids.items()
+        }

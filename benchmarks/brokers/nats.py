@@ -1,0 +1,55 @@
+"""NATS: nats-server on loopback, without JetStream, with room for slow subscribers."""
+
+from __future__ import annotations
+
+import shutil
+
+from benchmarks.brokers.server import (
+    PEER_CLIENTS_INSTALL,
+    Broker,
+    free_port,
+    listens,
+    output_of,
+    peer_directory,
+    peer_packages,
+)
+
+#: The defaults are 64 MB and 10 s, after which the server disconnects a subscriber that is slower than the publisher.
+CONFIGURATION = """
+listen: 127.0.0.1:{port}
+max_pending: 8GB
+write_deadline: "120s"
+"""
+
+
+class Nats(Broker):
+    """A nats-server."""
+
+    name = "nats"
+    client_module = "benchmarks.clients.nats"
+    install = PEER_CLIENTS_INSTALL
+
+    def missing(self) -> str:
+        """Give what is not installed, or nothing."""
+        if "nats-py" not in peer_packages("nats-py"):
+            return "nats-py"
+        return "" if self._binary() else "nats-server"
+
+    def version(self) -> str:
+        """Give its version and that of its client."""
+        server = output_of(self._binary(), "--version").replace("nats-server: v", "")
+        return f"nats-server {server}, nats-py {peer_packages('nats-py').get('nats-py')}"
+
+    def start(self) -> None:
+        """Start it and return when clients can connect."""
+        port = free_port()
+        self.url = f"nats://127.0.0.1:{port}"
+        self.directory.mkdir(parents=True, exist_ok=True)
+        configuration = self.directory / "nats.conf"
+        configuration.write_text(CONFIGURATION.format(port=port))
+        self.launch([self._binary(), "-c", str(configuration)])
+        self.wait_until("starting", lambda: listens(port))
+
+    def _binary(self) -> str:
+        own = peer_directory() / "bin" / "nats-server"
+        return str(own) if own.exists() else shutil.which("nats-server") or ""

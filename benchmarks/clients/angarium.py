@@ -1,0 +1,141 @@
+"""A benchmark client of this broker with its SDK, by both of its interfaces.
+
+SINGLY is what nats-py offers: `publish` per message and a callback per message. BATCHED is `publish_many` and
+`Subscription.batches`. A subscriber without bounds lets the node send as much as it likes, as the peers are
+set up; one with bounds has the default window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import angarium
+from benchmarks.clients.process import (
+    BATCHED,
+    CHURN,
+    PUBLISH,
+    Source,
+    Tally,
+    Task,
+    read_task,
+    ready,
+    report,
+    table_filters,
+    wait_for_go,
+)
+
+if TYPE_CHECKING:
+    from angarium import Client, Message, Subscription
+
+#: More than any run publishes.
+NO_LIMIT: Final = 1 << 40
+FLUSH_TIMEOUT_S: Final = 60.0
+SUBSCRIBE_TIMEOUT_S: Final = 120.0
+#: Longer than any run, so that a frozen client stays a client.
+FROZEN_KEEPALIVE_MS: Final = 60_000
+#: Ticks per second of a client that changes its subscriptions.
+CHURN_TICKS_PER_S: Final = 100
+#: Messages between losing and the end of a run with bounds: what is queued leaves meanwhile.
+SETTLE_S: Final = 1.0
+
+
+async def run(task: Task) -> None:
+    options: dict[str, Any] = {}
+    if task.unbounded:
+        options = {"window_messages": NO_LIMIT, "window_bytes": NO_LIMIT}
+    if task.frozen:
+        options["keepalive_ms"] = FROZEN_KEEPALIVE_MS
+    roles = {PUBLISH: publish, CHURN: churn}
+    async with angarium.connect(task.url, **options) as client:
+        await roles.get(task.role, subscribe)(client, task)
+
+
+async def publish(client: Client, task: Task) -> None:
+    source = Source(task)
+    ready()
+    wait_for_go()
+    if task.burst:
+        await client.publish_many([(task.burst_topic, source.payload)] * task.burst)
+        await client.flush(FLUSH_TIMEOUT_S)
+    rounds_before = client.stats["published_rounds"]
+    if task.rate:
+        await source.publish_in_time_async(client.publish)
+    elif task.api == BATCHED:
+        await publish_batches(client, source)
+    else:
+        await publish_singly(client, source)
+    await client.flush(FLUSH_TIMEOUT_S)
+    rounds = client.stats["published_rounds"] - rounds_before
+    if not task.unbounded:
+        await asyncio.sleep(SETTLE_S)
+    await client.publish(task.end_topic(), b"")
+    await client.flush(FLUSH_TIMEOUT_S)
+    report(source.figures(rounds=rounds))
+
+
+async def publish_singly(client: Client, source: Source) -> None:
+    payload = source.payload
+    for topics in source.chunks():
+        for topic in topics:
+            await client.publish(topic, payload)
+
+
+async def publish_batches(client: Client, source: Source) -> None:
+    payload = source.payload
+    for topics in source.chunks():
+        await client.publish_many([(topic, payload) for topic in topics])
+
+
+async def subscribe(client: Client, task: Task) -> None:
+    ended = asyncio.Event()
+    tally = Tally(task, ended.set)
+    take = tally.clock if task.rate else tally.count
+
+    def on_message(message: Message) -> None:
+        take(message.payload)
+
+    callback = None if task.api == BATCHED else on_message
+    subscription = await client.subscribe(filters_of(task), callback=callback, timeout_s=SUBSCRIBE_TIMEOUT_S)
+    ready()
+    if callback is None:
+        await read_batches(subscription, tally, ended)
+    await ended.wait()
+
+
+def filters_of(task: Task) -> list[str]:
+    if task.table:
+        return [*table_filters(task.table)[task.holder :: task.holders], task.end_topic()]
+    return [f"{task.prefix}/>", *([task.burst_topic] if task.frozen else [])]
+
+
+async def read_batches(subscription: Subscription, tally: Tally, ended: asyncio.Event) -> None:
+    async for batch in subscription.batches():
+        tally.count_many(batch.payloads)
+        if ended.is_set():
+            return
+
+
+async def churn(client: Client, task: Task) -> None:
+    """Add as many subscriptions per tick as are taken away; half of them have a wildcard, none matches."""
+    per_tick = max(1, task.rate // CHURN_TICKS_PER_S // 2)
+    ready()
+    wait_for_go()
+    started = time.monotonic()
+    ticks = round(task.seconds * CHURN_TICKS_PER_S)
+    settle_ns = []
+    for tick in range(ticks):
+        await asyncio.sleep(max(0.0, started + tick / CHURN_TICKS_PER_S - time.monotonic()))
+        asked_ns = time.monotonic_ns()
+        numbers = range(tick * per_tick, (tick + 1) * per_tick)
+        filters = [f"a/{number}/x" if number % 2 else f"a/*/x{number}" for number in numbers]
+        subscription = await client.subscribe(filters)
+        settle_ns.append(time.monotonic_ns() - asked_ns)
+        await subscription.unsubscribe()
+    changes = 2 * per_tick * ticks
+    report({"changes": changes, "seconds": time.monotonic() - started, "latencies_ns": settle_ns})
+
+
+if __name__ == "__main__":
+    asyncio.run(run(read_task()))

@@ -1,0 +1,60 @@
+"""The parts of the node commands that need no node."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cluster import cli
+from cluster.commands import node
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("2h", 7200), ("1d", 86400)])
+def test_since_takes_how_long_ago(text: str, seconds: int) -> None:
+    found = node._since(text)
+    assert isinstance(found, str)
+    ago = datetime.now(UTC) - datetime.fromisoformat(found)
+    assert abs(ago - timedelta(seconds=seconds)) < timedelta(seconds=5)
+
+
+def test_since_takes_an_id_and_a_time_as_they_are() -> None:
+    assert node._since("42") == 42
+    assert node._since("2030-01-01T00:00:00Z") == "2030-01-01T00:00:00Z"
+
+
+def test_an_event_is_one_line() -> None:
+    event = {
+        "id": 1,
+        "time": "t",
+        "severity": "info",
+        "scope": "client",
+        "event": "CONNECT",
+        "text": "hello",
+        "client": "c",
+    }
+    assert node._event_line(event) == "t info    client CONNECT: hello"
+
+
+def test_what_is_not_set_is_left_out_of_toml() -> None:
+    assert node._without_none({"a": None, "b": {"c": None, "d": 1}, "e": [1]}) == {"b": {"d": 1}, "e": [1]}
+
+
+def test_a_good_configuration_and_a_bad_one_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text('[node]\nname = "n"\n')
+    assert cli.run(["config", "check", str(path)]) == 0
+    assert json.loads(capsys.readouterr().out)["good"] is True
+    path.write_text("[node]\nnaem = 'n'\n")
+    assert cli.run(["config", "check", str(path)]) == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out)["good"] is False
+    assert told.err.startswith("error 40017: ")
+    assert "name" in told.err
