@@ -9,12 +9,12 @@ import sys
 import tomllib
 from typing import TYPE_CHECKING
 
-import psutil
-
-from benchmarks.brokers.server import ROOT, Broker
+from benchmarks.brokers.server import ROOT, Broker, tree_of
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import psutil
 
 
 class Angarium(Broker):
@@ -62,7 +62,4 @@ class Angarium(Broker):
 
     def roles(self) -> dict[str, list[psutil.Process]]:
         """Give its processes by role, as they were when it started."""
-        return {
-            role: [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-            for role, pids in self._pids.items()
-        }
+        return {role: [one for pid in pids for one in tree_of(pid)[:1]] for role, pids in self._pids.items()}

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 WELCOME = {
     "session": "1", "client_name": "me", "vpn": "default", "node": "n", "token": b"t", "resumed": False,
     "epoch": 3, "slots": slot_table(2), "workers": 2, "rounds": 4, "bytes": 1000, "keepalive_ms": 3000,
-    "max_message_bytes": 1 << 20, "max_batch_rows": 10_000, "max_batch_bytes": 1 << 22, "inbox": "#P2P/INB/me",
+    "max_message_bytes": 1 << 20, "max_batch_rows": 10_000, "max_batch_bytes": 1 << 22, "inbox": "#P2P/INB/x",
 }  # fmt: skip
 
 
@@ -106,8 +106,8 @@ def test_hello_says_who_comes_and_grants_the_window() -> None:
     ((operation, header),) = client.sent()
     assert operation == wire.HELLO
     assert header == {
-        "version": 1, "vpn": "default", "username": "u", "password": "p", "client_name": "", "sdk": session.SDK_NAME,
-        "keepalive_ms": 3000, "local_priority": 2, "network_priority": 1, "no_local": True, "credit": [7, 70],
+        "version": 1, "sdk": session.SDK_NAME, "vpn": "default", "username": "u", "password": "p",
+        "client_name": "", "keepalive_ms": 3000, "local_priority": 2, "network_priority": 1, "no_local": True, "credit": [7, 70],
     }  # fmt: skip
 
 

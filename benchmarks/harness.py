@@ -1,0 +1,225 @@
+"""One run of a benchmark: start the clients, let them go, take what they say, and see what the broker paid.
+
+Every client is a process: it prints READY, a publisher waits for GO, and each prints one line of JSON per run
+(`benchmarks.clients.process`). Nothing here knows what is compared with what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, Final, Self
+
+import psutil
+
+from benchmarks.brokers.server import ROOT, BrokerFailedError
+from benchmarks.clients.process import PUBLISH, SUBSCRIBE, Task
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from benchmarks.brokers.server import Broker
+
+#: A client that says nothing for so long hangs.
+ANSWER_TIMEOUT_S: Final = 180.0
+#: Loops of pure Python that show how fast the machine is just now.
+CALIBRATION_LOOPS: Final = 300_000
+#: Output of a client that failed.
+_OUTPUT_BYTES_MAX: Final = 2_000
+
+
+class ClientProcess:
+    """One client of a broker; a context manager that ends it."""
+
+    def __init__(self, broker: Broker, task: Task) -> None:
+        """Start it with its task."""
+        self._name = f"a client of {broker.name} ({task.role})"
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        self._process = subprocess.Popen(
+            [broker.client_python(), "-m", broker.client_module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        self._write(task.pack())
+
+    def wait_ready(self) -> Self:
+        """Wait for READY."""
+        line = self._read()
+        if line != b"READY\n":
+            raise self._failure(f"said {line!r} instead of READY")
+        return self
+
+    def go(self) -> None:
+        """Let it begin."""
+        self._write(b"GO\n")
+
+    def result(self) -> dict[str, Any]:
+        """Wait for the figures of its next run."""
+        figures: dict[str, Any] = json.loads(self._read())
+        return figures
+
+    def freeze(self) -> None:
+        """Stop it without telling anybody (SIGSTOP)."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+        self._log.close()
+
+    def _read(self) -> bytes:
+        assert self._process.stdout is not None
+        with ending_after(ANSWER_TIMEOUT_S, self._process):
+            line = self._process.stdout.readline()
+        if not line:
+            raise self._failure("ended")
+        return line
+
+    def _write(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(line)
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._failure("ended") from None
+
+    def _failure(self, what: str) -> BrokerFailedError:
+        self._process.kill()
+        self._process.wait()
+        size = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, size - _OUTPUT_BYTES_MAX))
+        return BrokerFailedError(f"{self._name} {what}\n{self._log.read().decode(errors='replace')}")
+
+
+@contextlib.contextmanager
+def ending_after(seconds: float, process: subprocess.Popen[bytes]) -> Any:
+    """Kill a process if the block takes too long, so that waiting for its answer ends."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """What one run with one publisher has shown."""
+
+    published: int
+    #: Deliveries to all subscribers that are counted.
+    received: int
+    #: Deliveries that should have come and did not; negative for duplicates.
+    lost: int
+    #: From the first publish to the last receive.
+    seconds: float
+    #: Nanoseconds from publish to receive, in the order of arrival, of a run with a rate.
+    latencies_ns: list[int] = field(repr=False)
+    #: Rounds that the publisher sent; 0 for a peer.
+    rounds: int
+    #: CPU seconds that each role of the broker took, and the clients (`publisher`, `subscribers`).
+    cpu_s: dict[str, float]
+    #: Million steps of a fixed loop per second just before, and CPU seconds that the host took away meanwhile.
+    calibration: float
+    stolen_s: float
+
+    @property
+    def rate(self) -> float:
+        """Deliveries per second."""
+        return self.received / self.seconds
+
+
+def unique_prefix() -> str:
+    """Give a first level that no other run uses."""
+    return f"b{uuid.uuid4().hex[:8]}"
+
+
+def run_trial(broker: Broker, subscribers: list[Task], publisher: Task) -> Trial:
+    """Run fresh subscribers and one publisher; a frozen subscriber is stopped before the start and not counted.
+
+    Raises:
+        BrokerFailedError: a client failed, or said nothing for too long.
+    """
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(ClientProcess(broker, task)) for task in subscribers]
+        source = stack.enter_context(ClientProcess(broker, publisher))
+        for client in [*clients, source]:
+            client.wait_ready()
+        for client, task in zip(clients, subscribers, strict=True):
+            if task.frozen:
+                client.freeze()
+        counted = [client for client, task in zip(clients, subscribers, strict=True) if not task.frozen]
+        return measure(broker, counted, source)
+
+
+def measure(broker: Broker, subscribers: list[ClientProcess], source: ClientProcess, copies: int = 0) -> Trial:
+    """Let a publisher go and wait for the end at the subscribers, which are ready.
+
+    Args:
+        broker: whose CPU time is taken.
+        subscribers: all who get the end of this run.
+        source: the publisher.
+        copies: how many deliveries each message makes, if not one per subscriber.
+    """
+    calibration = calibrate()
+    stolen, cpu = psutil.cpu_times().steal, broker.cpu_s()
+    source.go()
+    sent = source.result()
+    received = [client.result() for client in subscribers]
+    spent = {role: total - cpu.get(role, 0.0) for role, total in broker.cpu_s().items()}
+    spent["publisher"] = sent["cpu_s"]
+    spent["subscribers"] = sum(figures["cpu_s"] for figures in received)
+    total = sum(figures["received"] for figures in received)
+    return Trial(
+        published=sent["published"],
+        received=total,
+        lost=sent["published"] * (copies or len(subscribers)) - total,
+        seconds=(max(figures["last_ns"] for figures in received) - sent["first_ns"]) / 1e9,
+        latencies_ns=received[0]["latencies_ns"],
+        rounds=sent.get("rounds", 0),
+        cpu_s=spent,
+        calibration=calibration,
+        stolen_s=psutil.cpu_times().steal - stolen,
+    )
+
+
+def calibrate() -> float:
+    """Give the speed of a fixed loop of pure Python, in million steps per second."""
+    started = time.perf_counter()
+    total = 0
+    for number in range(CALIBRATION_LOOPS):
+        total += number & 7
+    return CALIBRATION_LOOPS / (time.perf_counter() - started) / 1e6
+
+
+def publisher(broker: Broker, prefix: str, **fields: Any) -> Task:
+    """Give the task of a publisher."""
+    return Task(role=PUBLISH, url=broker.url, prefix=prefix, **fields)
+
+
+def subscriber(broker: Broker, prefix: str, **fields: Any) -> Task:
+    """Give the task of a subscriber."""
+    return Task(role=SUBSCRIBE, url=broker.url, prefix=prefix, **fields)
+
+
+def say(text: str) -> None:
+    """Tell what goes on, on standard error."""
+    print(text, file=sys.stderr, flush=True)

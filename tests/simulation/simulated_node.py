@@ -1,0 +1,424 @@
+"""A node of the simulation: the real router and workers, and what the processes around them do.
+
+That is the router's shell (`router.server`: effects, ticks, unreachable clients), the supervisor (restarts
+with back-off, kills what hangs) and the controller (pushes objects). Clients come through `accept`. Every
+exception of a state machine is a finding: it would have ended the process.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cluster import objects
+from event_history import FOREVER, Rights
+from router.directory import AclProfile
+from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
+from router.router import Router
+from router.shards import ShardState
+from simulated_network import Connection, Endpoint, Frames, Loop
+from simulated_worker import RECONNECT_S, SimulatedWorker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from event_history import History
+    from node.config import WorkerConfig
+    from router.config import RouterConfig
+    from router.effects import Effect
+
+#: As in `cluster.supervisor`.
+HUNG_AFTER_S = 5.0
+BACK_OFF_FIRST_S = 0.1
+#: A process needs so long at most from its start to its first frame.
+SPAWN_MAX_S = 0.3
+#: Between the death of a process and the router's knowledge of it.
+DEATH_NOTICE_MAX_S = 0.05
+#: As in `router.server`: at most one look at everybody in this time.
+PROBE_INTERVAL_S = 0.25
+#: Comparing a password takes the pool so long at most.
+PASSWORD_MAX_S = 0.06
+#: What a stored hash looks like here; scrypt would be most of the run.
+HASHED = "hashed:"
+
+ObjectKey = tuple[str, str, str]
+
+
+class NodeSettings(NamedTuple):
+    """What differs from node to node."""
+
+    router: RouterConfig
+    worker: WorkerConfig
+    workers: int
+    client_delay_max_s: float
+    #: The chance that effects of an event are carried out together with those of the next ones, as when the
+    #: shell drains a socket.
+    laziness: float
+    router_class: type[Router] = Router
+
+
+class ClientLink:
+    """One client connection as the router's socket sees it."""
+
+    def __init__(self, routing_id: bytes) -> None:
+        self.routing_id = routing_id
+        self.connection: Connection | None = None
+        #: True once the socket knows that it is closed: sending fails from then on.
+        self.is_gone = False
+
+
+class SimulatedNode:
+    """One node; its router and workers come and go."""
+
+    def __init__(self, loop: Loop, rng: random.Random, settings: NodeSettings, history: History) -> None:
+        self.loop = loop
+        self._rng = rng
+        self.settings = settings
+        self.history = history
+        #: What operators created: (kind, VPN, name) -> attributes.
+        self.objects: dict[ObjectKey, dict[str, Any]] = {}
+        #: None while the router process is down.
+        self.router: Router | None = None
+        self._incarnation = 0
+        #: The number of workers that is wanted.
+        self.target = settings.workers
+        #: The living workers by index.
+        self.workers: dict[int, SimulatedWorker] = {}
+        #: Every worker that ever lived.
+        self.all_workers: list[SimulatedWorker] = []
+        self._deaths: dict[int, int] = {}
+        #: The clients' connections to this router, by routing id.
+        self.links: dict[bytes, ClientLink] = {}
+        self._next_routing_id = 0
+        #: What the router process has to do while it is paused; None while it runs.
+        self._backlog: deque[Callable[[Router], None]] | None = None
+        self._next_tick = FOREVER
+        self._is_carry_scheduled = False
+        self._probe_scheduled = False
+        #: Index -> workers that the router takes for ready.
+        self._ready: dict[int, bool] = {}
+        self._epoch = 0
+
+    # Configuration.
+
+    def define(self, kind: str, vpn: str, name: str, **attributes: Any) -> None:
+        """Create or change an object, as the controller does it."""
+        key = (kind, "" if kind == "vpn" else vpn, name)
+        complete = objects.complete(kind, {**self.objects.get(key, {}), **attributes})
+        if complete.get("password") and not complete["password"].startswith(HASHED):
+            complete["password"] = HASHED + complete["password"]
+        self.objects[key] = complete
+        self._act(lambda router: router.operators.put_object(kind, vpn, name, complete, self.loop.now))
+        self._note_rights(vpn)
+
+    def _note_rights(self, vpn: str) -> None:
+        for (kind, owner, name), attributes in list(self.objects.items()):
+            if kind == "username" and owner == vpn and ("acl", vpn, attributes["acl_profile"]) in self.objects:
+                acl = AclProfile("", self.objects["acl", vpn, attributes["acl_profile"]])
+                default_allow, exceptions = acl.publish_list(name)
+                timeline = self.history.rights.setdefault((vpn, name), [])
+                publish = _rules(default_allow, exceptions)
+                timeline.append(Rights(self.loop.now, publish, acl.subscribe_rules(name)))
+
+    # The router process.
+
+    def start_router(self) -> None:
+        """Start a router process; its configuration comes a little later."""
+        self._incarnation += 1
+        router = self.router = self.settings.router_class(
+            self.settings.router,
+            node="n1",
+            workers=self.target,
+            incarnation=self._incarnation,
+            token_key=b"k" * 32,
+            rng=random.Random(self._rng.getrandbits(64)),
+            now=self.loop.now,
+        )
+        self._ready = {}
+        self._epoch = 0
+        for index in range(self.target):
+            self.history.lose_worker(index, self.loop.now)
+        for worker in self.workers.values():
+            self._connect_worker(worker)
+        rows = [[*key, attributes] for key, attributes in self.objects.items()]
+
+        def configure(same: Router) -> None:
+            same.operators.configure(rows, self.loop.now)
+
+        def deliver() -> None:
+            if self.router is router:
+                self._act(configure)
+
+        self.loop.after(self._rng.random() * 0.05, deliver)
+        self._act(lambda same: None)
+
+    def kill_router(self) -> None:
+        """The router process dies: all connections end."""
+        self.router = None
+        self._backlog = None
+        for link in self.links.values():
+            if link.connection is not None:
+                link.connection.close_far()
+        self.links.clear()
+        for worker in self.workers.values():
+            if worker.connection is not None:
+                worker.connection.close_far()
+        delay = BACK_OFF_FIRST_S + self._rng.random() * SPAWN_MAX_S
+        self.loop.after(delay, self.start_router)
+
+    def pause_router(self, duration_s: float) -> None:
+        """Stop the router process for a while."""
+        if self.router is None or self._backlog is not None:
+            return
+        backlog = self._backlog = deque()
+
+        def go_on() -> None:
+            if self._backlog is backlog:
+                self._backlog = None
+                while backlog and self._backlog is None:
+                    self._act(backlog.popleft())
+
+        self.loop.after(duration_s, go_on)
+
+    @property
+    def is_listening(self) -> bool:
+        """Tell whether a client can connect."""
+        return self.router is not None
+
+    @property
+    def is_healthy(self) -> bool:
+        """Tell whether the router runs and every worker is ready."""
+        router = self.router
+        return (
+            router is not None
+            and self._backlog is None
+            and router.directory.complete
+            and router.shards.all_ready
+            and not router.rounds.held
+            and len(router.shards.shards) == self.target
+        )
+
+    def _act(self, event: Callable[[Router], None]) -> None:
+        """Let the router process take an event, and carry out what follows."""
+        router = self.router
+        if router is None:
+            return
+        if self._backlog is not None:
+            self._backlog.append(event)
+            return
+        try:
+            event(router)
+            self._after_event(router)
+        except Exception:  # noqa: BLE001 - whatever it is, it would have ended the process
+            if len(self.history.broken) < 5:
+                self.history.broken.append(f"the router process ends with {traceback.format_exc(limit=-4)}")
+            if self.router is router:
+                self.kill_router()
+
+    def _after_event(self, router: Router) -> None:
+        wake = router.tick(self.loop.now)
+        if self._rng.random() < self.settings.laziness:
+            if not self._is_carry_scheduled:
+                self._is_carry_scheduled = True
+                self.loop.after(0.0002, self._carry_late)
+        else:
+            self._carry_out(router)
+        if router.shards.epoch != self._epoch:
+            self._epoch = router.shards.epoch
+            self.history.tables.append((self.loop.now, router.shards.table))
+        for shard in router.shards.shards:
+            is_ready = shard.state is ShardState.READY
+            if is_ready and not self._ready.get(shard.index):
+                self.history.regain_worker(shard.index, self.loop.now)
+            self._ready[shard.index] = is_ready
+        if wake < self._next_tick or self._next_tick <= self.loop.now:
+            self._next_tick = wake
+            self.loop.at(wake, self._tick)
+
+    def _tick(self) -> None:
+        if self.loop.now >= self._next_tick:
+            self._next_tick = FOREVER
+            self._act(lambda router: None)
+
+    def _carry_late(self) -> None:
+        self._is_carry_scheduled = False
+        self._act(self._carry_out)
+
+    def _carry_out(self, router: Router) -> None:
+        while effects := router.take_effects():
+            for effect in effects:
+                self._carry(router, effect)
+
+    def _carry(self, router: Router, effect: Effect) -> None:
+        kind = type(effect)
+        if kind is SendClient:
+            self._send_client(router, effect)  # type: ignore[arg-type]
+        elif kind is SendWorker:
+            self._send_worker(router, effect)  # type: ignore[arg-type]
+        elif isinstance(effect, VerifyPassword):
+            correct = effect.stored == HASHED + effect.password
+            number, now = effect.ticket, self.loop
+
+            def verified() -> None:
+                if self.router is router:
+                    self._act(lambda same: same.password_verified(number, now.now, correct=correct))
+
+            self.loop.after(self._rng.random() * PASSWORD_MAX_S, verified)
+        elif isinstance(effect, EmitEvent):
+            self.history.events.append((self.loop.now, effect.event))
+
+    def _send_client(self, router: Router, effect: SendClient) -> None:
+        link = self.links.get(effect.routing_id)
+        if link is None or link.is_gone or link.connection is None:
+            router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=False)
+        elif len(link.connection.down) >= self.settings.router.send_queue_frames:
+            router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=True)
+        else:
+            link.connection.down.send(effect.frames)
+
+    def _send_worker(self, router: Router, effect: SendWorker) -> None:
+        worker = self.workers.get(effect.worker)
+        if worker is None or worker.incarnation != effect.incarnation or worker.connection is None:
+            router.worker_lost(effect.worker, effect.incarnation, self.loop.now)
+        else:
+            worker.connection.down.send(effect.frames)
+
+    # Clients.
+
+    def accept(self, near: Endpoint, address: str) -> Connection:
+        """Take the connection of a client."""
+        assert self.router is not None
+        router = self.router
+        self._next_routing_id += 1
+        routing_id = b"\0" + self._next_routing_id.to_bytes(4, "big")
+        link = self.links[routing_id] = ClientLink(routing_id)
+
+        def arrived(frames: Frames) -> None:
+            if self.router is router:
+                self._act(lambda same: same.client_frames(routing_id, frames, self.loop.now, address))
+
+        def ended() -> None:
+            link.is_gone = True
+            self.links.pop(routing_id, None)
+            self._probe_later(router)
+
+        far = Endpoint(arrived, ended)
+        link.connection = Connection(self.loop, self._rng, self.settings.client_delay_max_s, near, far)
+        return link.connection
+
+    def _probe_later(self, router: Router) -> None:
+        """Some connection was closed: soon the router tries to reach everybody."""
+        if self._probe_scheduled:
+            return
+        self._probe_scheduled = True
+
+        def probe() -> None:
+            self._probe_scheduled = False
+            self._act(lambda same: same.connection_closed())
+
+        self.loop.after(PROBE_INTERVAL_S, probe)
+
+    # Workers.
+
+    def start_workers(self) -> None:
+        """Start every worker that is wanted and not there."""
+        for index in range(self.target):
+            self._start_worker(index)
+
+    def _start_worker(self, index: int) -> None:
+        if index >= self.target or index in self.workers:
+            return
+        self._incarnation += 1
+        worker = SimulatedWorker(self.loop, self._rng, index, self._incarnation, self.settings.worker)
+        self.workers[index] = worker
+        self.all_workers.append(worker)
+        if self.router is not None:
+            self._connect_worker(worker)
+
+    def _connect_worker(self, worker: SimulatedWorker) -> None:
+        router = self.router
+
+        def arrived(frames: Frames) -> None:
+            if self.router is router:
+                self._act(lambda same: same.worker_frames(worker.identity, frames, self.loop.now))
+
+        def connect() -> None:
+            if self.router is router and self.workers.get(worker.index) is worker:
+                worker.connect(arrived, lambda: None)
+
+        self.loop.after(self._rng.random() * RECONNECT_S, connect)
+
+    def kill_worker(self, index: int) -> None:
+        """A worker dies; the supervisor starts the next one after its back-off."""
+        if self._bury(index):
+            deaths = self._deaths[index] = self._deaths.get(index, 0) + 1
+            back_off = BACK_OFF_FIRST_S * 2 ** min(deaths - 1, 3)
+            self.loop.after(back_off + self._rng.random() * SPAWN_MAX_S, lambda: self._start_worker(index))
+
+    def _bury(self, index: int) -> bool:
+        worker = self.workers.pop(index, None)
+        if worker is None:
+            return False
+        self.history.lose_worker(index, self.loop.now)
+        self._ready[index] = False
+        worker.kill()
+
+        def tell() -> None:
+            self._act(lambda router: router.worker_lost(index, worker.incarnation, self.loop.now))
+
+        self.loop.after(self._rng.random() * DEATH_NOTICE_MAX_S, tell)
+        return True
+
+    def pause_worker(self, index: int, duration_s: float) -> None:
+        """Stop a worker for a while; one that hangs for too long is killed."""
+        worker = self.workers.get(index)
+        if worker is None:
+            return
+        worker.pause()
+
+        def end() -> None:
+            if duration_s >= HUNG_AFTER_S and self.workers.get(index) is worker:
+                self.kill_worker(index)
+            else:
+                worker.resume()
+
+        self.loop.after(min(duration_s, HUNG_AFTER_S), end)
+
+    def scale(self, workers: int) -> None:
+        """Change the number of workers; router and processes hear of it in any order."""
+        before, self.target = self.target, workers
+        rng, loop = self._rng, self.loop
+
+        def begin() -> None:
+            if self.target == workers:
+                self._act(lambda router: router.scaling.begin(workers, loop.now))
+
+        loop.after(rng.random() * 0.3, begin)
+        for index in range(before, workers):
+            loop.after(rng.random() * 0.5, lambda index=index: self._start_worker(index))  # type: ignore[misc]
+        for index in range(workers, before):
+            loop.after(rng.random() * 1.5, lambda index=index: self._stop_worker(index))  # type: ignore[misc]
+
+    def _stop_worker(self, index: int) -> None:
+        if index >= self.target:
+            self._bury(index)
+
+    def validate(self) -> None:
+        """Let every state machine check itself."""
+        parts: list[Any] = [*self.workers.values()]
+        try:
+            if self.router is not None:
+                self.router.validate()
+            for one in parts:
+                one.worker.validate()
+        except AssertionError:
+            if len(self.history.broken) < 5:
+                self.history.broken.append(f"at {self.loop.now:.3f} {traceback.format_exc(limit=-3)}")
+
+
+def _rules(default_allow: bool, exceptions: tuple[str, ...]) -> Any:
+    from angarium.access import TopicRules
+
+    return TopicRules(exceptions, default_allow=default_allow)

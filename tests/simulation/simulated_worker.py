@@ -1,0 +1,97 @@
+"""A worker process of the simulation: the real state machine, and what `node.server` does around it.
+
+It announces itself until the router starts it, answers frames, and may be paused or killed. Who restarts it
+and who tells the router of its death is in `simulated_node`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from node.worker import Worker
+from simulated_network import Connection, Endpoint, Frames, Loop
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from node.config import WorkerConfig
+
+#: As in `node.server`.
+READY_INTERVAL_S = 0.2
+#: Between the end of one router and the connection to the next.
+RECONNECT_S = 0.05
+#: Inside a node frames are fast, but two workers are never equally fast.
+WORKER_DELAY_MAX_S = 0.004
+
+
+class SimulatedWorker:
+    """One process of one index."""
+
+    def __init__(self, loop: Loop, rng: random.Random, index: int, incarnation: int, config: WorkerConfig) -> None:
+        self.loop = loop
+        self._rng = rng
+        self.index = index
+        self.incarnation = incarnation
+        self.worker = Worker(index, incarnation, config)
+        self.identity = b"w%d.%d" % (index, incarnation)
+        #: The connection to the router, or None.
+        self.connection: Connection | None = None
+        #: True once it is dead.
+        self.is_dead = False
+        self.is_paused = False
+        self._inbox: deque[Frames] = deque()
+
+    def connect(self, on_frames: Callable[[Frames], None], on_end: Callable[[], None]) -> Connection:
+        """Connect to a router, whose side of the connection is given."""
+        near = Endpoint(self._receive, self._disconnected)
+        far = Endpoint(on_frames, on_end)
+        self.connection = Connection(self.loop, self._rng, WORKER_DELAY_MAX_S, near, far)
+        self.worker.connected()
+        self._inbox.clear()
+        self._announce(self.connection)
+        return self.connection
+
+    def _announce(self, connection: Connection) -> None:
+        if self.is_dead or connection is not self.connection or self.worker.started:
+            return
+        if not self.is_paused:
+            connection.up.send(self.worker.ready_frames())
+        self.loop.after(READY_INTERVAL_S, lambda: self._announce(connection))
+
+    def _receive(self, frames: Frames) -> None:
+        if self.is_paused:
+            self._inbox.append(frames)
+        else:
+            self._handle(frames)
+
+    def _handle(self, frames: Frames) -> None:
+        connection = self.connection
+        for answer in self.worker.handle(frames, self.loop.now):
+            if connection is not None:
+                connection.up.send(answer)
+
+    def _disconnected(self) -> None:
+        """The router is gone; the node makes the next connection."""
+        self.connection = None
+
+    def pause(self) -> None:
+        """Stop running; frames queue."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Run again, if it is alive."""
+        if self.is_dead or not self.is_paused:
+            return
+        self.is_paused = False
+        while self._inbox:
+            self._handle(self._inbox.popleft())
+
+    def kill(self) -> None:
+        """Die."""
+        self.is_dead = True
+        self._inbox.clear()
+        if self.connection is not None:
+            self.connection.close_near(is_noticed=True)
+            self.connection = None
