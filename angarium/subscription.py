@@ -255,6 +255,7 @@ class Subscription:
             chunk.release()
         if self._open is not None:
             self._open.release()
+            self._rows = iter(())
         self.end(None)
 
     @property

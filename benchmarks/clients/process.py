@@ -117,6 +117,7 @@ def read_task() -> Task:
 
 def ready() -> None:
     """Tell the parent that this client is connected, and subscribed if it is to be."""
+    _cpu.begin()
     print("READY", flush=True)
 
 
@@ -129,7 +130,25 @@ def wait_for_go() -> None:
 
 def report(figures: dict[str, Any]) -> None:
     """Print what was measured."""
-    print(json.dumps({**figures, "cpu_s": time.process_time()}), flush=True)
+    line = json.dumps({**figures, "cpu_s": _cpu.end()})
+    print(line, flush=True)
+    _cpu.begin()
+
+
+class _CpuTime:
+    """CPU seconds of this process since it was ready, or since its last report."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        self._since_s = time.process_time()
+
+    def end(self) -> float:
+        return time.process_time() - self._since_s
+
+
+_cpu = _CpuTime()
 
 
 class Tally:
@@ -139,7 +158,6 @@ class Tally:
         """Begin; `on_end` is called when the last run is over."""
         self._runs_left = task.runs
         self._on_end = on_end
-        self._cpu_s = time.process_time()
         self._reset()
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -161,11 +179,12 @@ class Tally:
 
     def count_many(self, payloads: list[bytes]) -> None:
         """Take messages that came together, of a run at full speed; the end is the last of a batch."""
-        self.last_ns = time.monotonic_ns()
-        self.messages += len(payloads)
-        self.bytes += sum(map(len, payloads))
+        messages = len(payloads) - (not payloads[-1])
+        if messages:
+            self.last_ns = time.monotonic_ns()
+            self.messages += messages
+            self.bytes += sum(map(len, payloads))
         if not payloads[-1]:
-            self.messages -= 1
             self.end(complete=True)
 
     def clock(self, payload: bytes) -> None:

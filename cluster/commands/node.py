@@ -239,16 +239,11 @@ def show_config(*, admin: AdminOptions, defaults: bool, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    import tomli_w
+    import msgspec
 
-    click.echo(tomli_w.dumps(_without_none(found)), nl=False)
+    from cluster import config as node_config
 
-
-def _without_none(value: Any) -> Any:
-    """Leave out what is not set: TOML has no null."""
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return value
+    click.echo(node_config.show_config(msgspec.convert(found, node_config.NodeConfig)), nl=False)
 
 
 @config.command("check")

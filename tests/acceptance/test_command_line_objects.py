@@ -152,7 +152,11 @@ def test_every_fault_of_a_configuration_file_is_named(shell: Shell) -> None:
 
 
 def test_the_configuration_of_the_running_node_is_shown(shell: Shell) -> None:
-    assert "router" in tomllib.loads(shell.run("config", "show").out.decode())
+    shown = shell.run("config", "show").out
+    assert "router" in tomllib.loads(shown.decode())
+    (shell.folder / "shown.toml").write_bytes(shown)
+    assert shell.run("config", "check", "shown.toml").object["good"] is True
+    assert shell.run("config", "show", "--json").object["router"]["workers"] >= 1
 
 
 def test_objects_are_exported_and_applied_again(shell: Shell) -> None:

@@ -107,7 +107,8 @@ def test_hello_says_who_comes_and_grants_the_window() -> None:
     assert operation == wire.HELLO
     assert header == {
         "version": 1, "sdk": session.SDK_NAME, "vpn": "default", "username": "u", "password": "p",
-        "client_name": "", "keepalive_ms": 3000, "local_priority": 2, "network_priority": 1, "no_local": True, "credit": [7, 70],
+        "client_name": "", "keepalive_ms": 3000, "local_priority": 2, "network_priority": 1,
+        "no_local": True, "credit": [7, 70],
     }  # fmt: skip
 
 

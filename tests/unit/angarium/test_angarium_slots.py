@@ -147,7 +147,7 @@ def test_what_is_gathered_is_cut_again_by_a_new_table(gatherer: RowGatherer) -> 
     assert [row[1] for row in rows_of(batch)] == [f"t/{i}" for i in range(50)] + [f"t/{i}" for i in range(10)]
 
 
-@pytest.mark.parametrize(("workers", "rows"), [(1, 128), (2, 256), (4, 512), (32, 1024)])
+@pytest.mark.parametrize(("workers", "rows"), [(1, 512), (2, 1024), (4, 1638), (32, 1638)])
 def test_a_full_round_has_enough_rows_for_each_worker(gatherer: RowGatherer, workers: int, rows: int) -> None:
     gatherer.set_table(1, slot_table(workers))
     gatherer.set_limits(1 << 20, 10_000, 1 << 24)

@@ -96,15 +96,14 @@ def test_a_message_goes_to_each_subscription_that_it_matches_and_once_to_each() 
     run(test)
 
 
-@settings(max_examples=60, deadline=None)
+FILTERS = st.sampled_from(["a", "a/b", "a/>", "*/b", ">", "a/b*", "c"])
+TOPICS = st.sampled_from(["a", "a/b", "a/bc", "c", "d", "x/b"])
+
+
+@settings(max_examples=40, deadline=None)
 @given(
-    st.lists(
-        st.lists(st.sampled_from(["a", "a/b", "a/>", "*/b", ">", "a/b*", "c"]), min_size=1, max_size=3),
-        max_size=4,
-    ),
-    st.lists(
-        st.lists(st.sampled_from(["a", "a/b", "a/bc", "c", "d", "x/b"]), min_size=1, max_size=8), max_size=4
-    ),
+    st.lists(st.lists(FILTERS, min_size=1, max_size=3), max_size=4),
+    st.lists(st.lists(TOPICS, min_size=1, max_size=8), max_size=4),
 )
 def test_dispatch_agrees_with_matching_by_hand_and_gives_everything_back(
     filters: list[list[str]], deliveries: list[list[str]]
@@ -311,7 +310,7 @@ def test_a_reader_waits_for_what_comes_later() -> None:
         one = bench.subscribe(">")
         asyncio.get_running_loop().call_soon(bench.deliver, "a")
         assert (await one.receive()).topic == "a"
-        reader = asyncio.ensure_future(anext(aiter(one)))  # type: ignore[arg-type]
+        reader = asyncio.ensure_future(anext(aiter(one)))
         await asyncio.sleep(0)
         bench.deliver("b")
         assert (await reader).topic == "b"
@@ -494,7 +493,7 @@ def test_a_callback_that_raises_is_logged_counted_and_called_again(
 
     with caplog.at_level(logging.ERROR):
         run(test)
-    assert caplog.text.count("ValueError") == 2
+    assert len(caplog.records) == 2
 
 
 def test_a_callback_never_keeps_the_loop_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,8 +501,7 @@ def test_a_callback_never_keeps_the_loop_for_long(monkeypatch: pytest.MonkeyPatc
 
     async def test(bench: Bench) -> None:
         seen: list[Message] = []
-        one = bench.subscribe(">", callback=seen.append)
-        one.push_blocked = True  # type: ignore[attr-defined]
+        bench.subscribe(">", callback=seen.append)
         for _ in range(5):
             rows: list[Row] = [(index, "a", 0, None, None, b"") for index in range(6)]
             bench.dispatcher.dispatch(Delivery(rows, None, 6))

@@ -41,10 +41,6 @@ def test_an_event_is_one_line() -> None:
     assert node._event_line(event) == "t info    client CONNECT: hello"
 
 
-def test_what_is_not_set_is_left_out_of_toml() -> None:
-    assert node._without_none({"a": None, "b": {"c": None, "d": 1}, "e": [1]}) == {"b": {"d": 1}, "e": [1]}
-
-
 def test_a_good_configuration_and_a_bad_one_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,0 +1,94 @@
+"""A node with keys, used from the command line: encryption for clients, keys for operators."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from command_shell import Shell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+CONFIGURATION = """
+[router]
+listen = ["tcp://127.0.0.1:0"]
+curve_secret_key_file = "node.key"
+
+[admin]
+listen = ["tcp://127.0.0.1:{port}"]
+curve_secret_key_file = "node.key"
+authorized_keys = ["{operator}"]
+
+[vpn.default.username.alice]
+password_file = "alice.password"
+"""
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shell, tuple[str, ...]]]:
+    """Give a shell with a node that has keys, and the options by which an operator reaches it from afar."""
+    shell = Shell(tmp_path_factory.mktemp("secured"))
+    for name in ("node", "stranger"):
+        shell.run("keys", "create", f"{name}.key")
+    operator = shell.run("keys", "create", "operator.key").object["public_key"]
+    (shell.folder / "alice.password").write_text("pretzel\n")
+    port = free_port()
+    (shell.folder / "node.toml").write_text(CONFIGURATION.format(port=port, operator=operator))
+    shell.run("up", "--detach", "--config", "node.toml", "--workers", "1")
+    try:
+        yield shell, ("--admin-url", f"tcp://127.0.0.1:{port}", "--server-key-file", "node.key.pub")
+    finally:
+        shell.run("down")
+        shell.clear()
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def shell(secured: tuple[Shell, tuple[str, ...]]) -> Shell:
+    return secured[0]
+
+
+@pytest.fixture
+def afar(secured: tuple[Shell, tuple[str, ...]]) -> tuple[str, ...]:
+    return secured[1]
+
+
+def test_a_client_with_the_key_of_the_node_and_a_password_gets_in(shell: Shell) -> None:
+    key = ("--server-key-file", "node.key.pub")
+    shell.run("pub", "a", "x", *key, "--user", "alice", "--password-file", "alice.password")
+
+
+def test_a_client_without_the_key_or_with_another_one_is_kept_out(shell: Shell) -> None:
+    for key in ((), ("--server-key-file", "stranger.key.pub")):
+        ended = shell.run("pub", "a", "x", *key, "--timeout", "1", status=1)
+        assert ended.err.startswith("error 60003: ")
+
+
+def test_an_operator_with_a_key_reaches_the_node_from_afar(shell: Shell, afar: tuple[str, ...]) -> None:
+    names = [row["name"] for row in shell.run("username", "list", *afar, "--key-file", "operator.key").rows]
+    assert "alice" in names
+
+
+def test_an_operator_without_a_known_key_is_kept_out(shell: Shell, afar: tuple[str, ...]) -> None:
+    assert shell.run(
+        "status", *afar, "--key-file", "stranger.key", "--timeout", "1", status=1
+    ).err.startswith("error 4")
+    assert shell.run("status", *afar, status=1).err.startswith("error 40018: ")
+
+
+def test_an_address_that_others_can_reach_needs_keys(tmp_path: Path) -> None:
+    refused = Shell(tmp_path).run("up", "--listen", "tcp://0.0.0.0:0", status=1)
+    assert refused.err.startswith("error 40017: ")
+    assert "angarium keys create" in refused.err
