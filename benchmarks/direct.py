@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from benchmarks.clients.process import Task
     from benchmarks.plan import Comparison, Entry
 
-#: Nodes that stay up; the others would only warm the machine while they are idle.
-LASTING_NODES: Final = {plan.OURS}
+#: Brokers that stay up during a phase; further nodes run for their own runs only, they are not quite idle.
+LASTING: Final = {plan.OURS, *plan.PEERS}
+#: Each broker gets so much to do before it is measured, so that no first run pays for cold caches.
+WARM_UP_S: Final = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ class Comparing:
         names = dict.fromkeys(entry.broker for entry in entries)
         with contextlib.ExitStack() as stack:
             for name in names:
-                if name in LASTING_NODES or name in plan.PEERS:
+                if name in LASTING:
                     self._start(stack, name, entries)
             for repetition in range(self._settings.repetitions):
                 first = repetition * len(entries) // self._settings.repetitions
@@ -97,20 +99,21 @@ class Comparing:
     def _start(self, stack: contextlib.ExitStack, name: str, entries: list[Entry]) -> None:
         stack.callback(self.brokers[name].stop)
         try:
-            self.brokers[name].start()
+            start_warm(self.brokers[name])
         except BrokerFailedError as error:
-            self._errors.update((entry, str(error)) for entry in entries if entry.broker == name)
+            say(str(error))
+            self._errors.update((entry, error.summary) for entry in entries if entry.broker == name)
 
     def _run_entry(self, entry: Entry, repetition: int) -> None:
         broker = self.brokers[entry.broker]
         try:
             with contextlib.ExitStack() as stack:
-                if broker.name not in LASTING_NODES and broker.name not in plan.PEERS:
+                if broker.name not in LASTING:
                     stack.callback(broker.stop)
-                    broker.start()
+                    start_warm(broker)
                 trial = run_trial(broker, *self._tasks(broker, entry))
         except BrokerFailedError as error:
-            self._errors[entry] = str(error)
+            self._errors[entry] = error.summary
             say(f"{entry.scenario.title}: {error}")
             return
         self._trials.setdefault(entry, []).append(trial)
@@ -149,7 +152,7 @@ class Comparing:
             first_target=row.first_target,
             note=_note(row, ours, others),
             install=broker.install if broker is not None and is_missing else "",
-            error="\n".join(errors),
+            error="; ".join(errors),
             details={
                 "payload_bytes": row.ours.scenario.payload_bytes,
                 "our_cpu_us_per_message": cpu_us_per_message(ours),
@@ -163,6 +166,17 @@ class Comparing:
         if row.other.broker in plan.PEERS:
             return row.other.broker
         return row.name.rpartition("against ")[2]
+
+
+def start_warm(broker: Broker) -> None:
+    """Start a broker and let it do some work.
+
+    Raises:
+        BrokerFailedError: it does not start, or does not work.
+    """
+    broker.start()
+    prefix = unique_prefix()
+    run_trial(broker, [subscriber(broker, prefix)], publisher(broker, prefix, seconds=WARM_UP_S))
 
 
 def _note(row: Comparison, ours: list[Trial], others: list[Trial]) -> str:

@@ -105,6 +105,14 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             description="Bytes queued for all slow clients; beyond it who holds most loses its oldest.",
         ),
     ] = 512 << 20
+    egress_unread_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 16,
+            le=1 << 40,
+            description="Bytes sent to one client that it has not shown to have read; more is queued.",
+        ),
+    ] = 64 << 20
     send_queue_frames: Annotated[
         int,
         Meta(

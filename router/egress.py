@@ -15,11 +15,16 @@ from router.effects import Outbox, SendClient
 from router.queues import Bundle, ClassQueue, split_by_class
 
 if TYPE_CHECKING:
+    import random
+
     from router.session import Session
 
 #: Frames taken from D-1, D-2 and D-3 in one turn of the scheduler (weights: ours; facts section 12 leaves
 #: them open).
 WEIGHTS: Final = (1, 2, 4)
+#: So many probes go out while a client reads as much as may be unread: often enough never to stop one that
+#: reads.
+PROBES: Final = 8
 
 
 class Delivery:
@@ -49,8 +54,10 @@ def deliver_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
 class Egress:
     """Sends deliveries on, or queues them; owns the node-wide budget."""
 
-    def __init__(self, outbox: Outbox, memory_max: int) -> None:
+    def __init__(self, outbox: Outbox, memory_max: int, unread_max: int, rng: random.Random) -> None:
         self._outbox = outbox
+        self._unread_max = unread_max
+        self._random = rng
         self._memory_max = memory_max
         #: Bytes queued for all sessions together.
         self.queued_bytes = 0
@@ -68,7 +75,7 @@ class Egress:
             return
         egress = session.egress
         assert egress is not None
-        if egress.congested_at is None and session.has_credit():
+        if egress.congested_at is None and self.may_send(session):
             self._send(session, delivery.frames, delivery.rows, delivery.bytes)
             return
         if egress.congested_at is None:
@@ -79,6 +86,11 @@ class Egress:
                 self._push(session, egress.queues[index], piece)
         if self.queued_bytes > self._memory_max:
             self._shrink()
+
+    def is_congested(self, session: Session) -> bool:
+        """Tell whether what is offered now would have to wait."""
+        assert session.egress is not None
+        return session.egress.congested_at is not None or not self.may_send(session)
 
     def _push(self, session: Session, queue: ClassQueue, bundle: Bundle) -> None:
         before = queue.bytes
@@ -114,11 +126,11 @@ class Egress:
         egress = session.egress
         if egress is None or egress.congested_at is None:
             return
-        while session.has_credit() and any(queue.entries for queue in egress.queues):
+        while self.may_send(session) and any(queue.entries for queue in egress.queues):
             for index in (2, 1, 0):
                 queue = egress.queues[index]
                 for _ in range(WEIGHTS[index]):
-                    if not queue.entries or not session.has_credit():
+                    if not queue.entries or not self.may_send(session):
                         break
                     self._send_queued(session, queue)
         self._settle(session)
@@ -135,6 +147,35 @@ class Egress:
         self.sent_messages += rows
         self.sent_bytes += size
         self._outbox.effects.append(SendClient(session.routing_id, frames, rows))
+        if (
+            session.sent_bytes - session.probe_bytes >= self._unread_max // PROBES
+            and not session.probe_number
+        ):
+            self._probe(session)
+
+    def _probe(self, session: Session) -> None:
+        """Ask the client to show that it reads: only who read all that was sent before can answer."""
+        session.probe_number = self._random.randrange(1, 1 << 62)
+        session.probe_bytes = session.sent_bytes
+        frames = [wire.PING, wire.pack([session.probe_number])]
+        self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+
+    def was_read(self, session: Session, number: int) -> bool:
+        """A client answered a PING; true if that was the probe."""
+        if number != session.probe_number or not number:
+            return False
+        session.probe_number = 0
+        session.read_bytes = session.probe_bytes
+        if session.sent_bytes - session.probe_bytes >= self._unread_max // PROBES:
+            self._probe(session)
+        return True
+
+    def may_send(self, session: Session) -> bool:
+        """Tell whether one more frame may be sent: the credit says what the client wants.
+
+        The probe what it reads.
+        """
+        return session.has_credit() and session.sent_bytes - session.read_bytes < self._unread_max
 
     def forget(self, session: Session) -> int:
         """A session is over: drop what waits for it; gives how many messages."""

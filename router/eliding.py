@@ -71,7 +71,7 @@ class Eliding:
         assert table is not None
         topic = str(row[wire.ROW_TOPIC])
         tracked = table.topics.get(topic)
-        congested = _is_congested(session)
+        congested = self._egress.is_congested(session)
         if tracked is None:
             if not table.delay_s and not congested:
                 return True
@@ -147,7 +147,7 @@ class Eliding:
                 continue
             if tracked.held is None:
                 self._forget_topic(table, topic)
-            elif _is_congested(session):
+            elif self._egress.is_congested(session):
                 tracked.ready = True
                 table.ready[topic] = None
             else:
@@ -159,7 +159,7 @@ class Eliding:
     def drained(self, session: Session, now: float) -> None:
         """The client caught up: send what only its congestion kept back."""
         table = session.eliding
-        if table is None or not table.ready or _is_congested(session):
+        if table is None or not table.ready or self._egress.is_congested(session):
             return
         topics = []
         for topic in list(table.ready):
@@ -192,9 +192,3 @@ class Eliding:
         self.tracked -= len(table.topics)
         session.eliding = None
         return sum(1 for tracked in table.topics.values() if tracked.held is not None)
-
-
-def _is_congested(session: Session) -> bool:
-    egress = session.egress
-    assert egress is not None
-    return egress.congested_at is not None or not session.has_credit()

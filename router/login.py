@@ -92,10 +92,10 @@ class Doorkeeper:
         self._started_at = now
         #: (VPN, client name) -> when the session ended; only what may still resume.
         self._left: dict[tuple[str, str], float] = {}
-        #: Sessions on this node.
-        self.connected = 0
 
-    def check(self, routing_id: bytes, hello: Hello, address: str, now: float) -> tuple[Ticket, str | None]:
+    def check(
+        self, routing_id: bytes, hello: Hello, address: str, connected: int, now: float
+    ) -> tuple[Ticket, str | None]:
         """Judge all but the password.
 
         Gives the ticket and the stored hash to compare, or None if that is not needed.
@@ -117,7 +117,7 @@ class Doorkeeper:
         if not username.enabled:
             raise error_for(errors.USERNAME_SHUTDOWN, hello.username)
         self._check_address(vpn, username, address)
-        self._check_limits(vpn, username)
+        self._check_limits(vpn, username, connected)
         ticket = Ticket(routing_id, hello, vpn, username, address, resumed)
         if resumed or not username.password:
             if not username.password and not _is_local(address):
@@ -127,6 +127,19 @@ class Doorkeeper:
             raise error_for(errors.UNAUTHORIZED)
         return ticket, username.password
 
+    def check_again(self, ticket: Ticket, connected: int) -> None:
+        """Judge once more what may have changed while the password was compared.
+
+        Raises:
+            AngariumError: why this client may not connect any more.
+        """
+        vpn, username = ticket.vpn, ticket.username
+        if self._directory.vpns.get(vpn.name) is not vpn or not vpn.enabled:
+            raise error_for(errors.VPN_UNAVAILABLE, vpn.name)
+        if vpn.usernames.get(username.name) is not username:
+            raise error_for(errors.UNAUTHORIZED, "the username changed meanwhile")
+        self._check_limits(vpn, username, connected)
+
     def _check_address(self, vpn: Vpn, username: Username, address: str) -> None:
         acl = vpn.acls.get(str(username.attributes["acl_profile"]))
         if acl is None or str(username.attributes["client_profile"]) not in vpn.profiles:
@@ -134,8 +147,8 @@ class Doorkeeper:
         if address and not acl.connect.allows(address):
             raise error_for(errors.CLIENT_CONNECT_DENIED, address)
 
-    def _check_limits(self, vpn: Vpn, username: Username) -> None:
-        if self.connected >= self._config.max_connections:
+    def _check_limits(self, vpn: Vpn, username: Username, connected: int) -> None:
+        if connected >= self._config.max_connections:
             raise error_for(errors.TOO_MANY_CLIENTS, f"the node serves {self._config.max_connections}")
         vpn_limit = int(vpn.attributes["max_connection_count"])
         if len(vpn.clients) >= vpn_limit:

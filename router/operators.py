@@ -30,11 +30,13 @@ class Operators:
         sessions: SessionTable,
         rights: Rights,
         close: Callable[[Session, AngariumError, float], None],
+        forget_vpn: Callable[[Vpn], None],
     ) -> None:
         self._directory = directory
         self._sessions = sessions
         self._rights = rights
         self._close = close
+        self._forget_vpn = forget_vpn
 
     def configure(self, rows: list[list[Any]], now: float) -> None:
         """Take a whole snapshot of [kind, vpn, name, attributes]; what is not in it is gone."""
@@ -42,7 +44,7 @@ class Operators:
         wanted = {(kind, "" if kind == "vpn" else vpn, name) for kind, vpn, name, _ in rows}
         for key in directory.object_keys():
             if key not in wanted:
-                directory.drop(*key)
+                self._drop(*key)
         for kind, vpn, name, attributes in sorted(rows, key=_vpns_first):
             directory.put(kind, vpn, name, attributes)
         directory.complete = True
@@ -54,7 +56,13 @@ class Operators:
 
     def drop_object(self, kind: str, vpn: str, name: str, now: float) -> None:
         """An operator deleted an object."""
-        self._review_vpn(self._directory.drop(kind, vpn, name), now)
+        self._review_vpn(self._drop(kind, vpn, name), now)
+
+    def _drop(self, kind: str, vpn_name: str, name: str) -> Vpn | None:
+        vpn = self._directory.drop(kind, vpn_name, name)
+        if kind == "vpn" and vpn is not None:
+            self._forget_vpn(vpn)
+        return vpn
 
     def _review_vpn(self, vpn: Vpn | None, now: float) -> None:
         if vpn is not None:

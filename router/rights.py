@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from angarium.errors import AngariumError
 from router.eliding_table import ElidingTable
 from router.queues import EgressQueue
+from router.session import Permissions
 
 if TYPE_CHECKING:
     from router.eliding import Eliding
@@ -49,10 +50,12 @@ class Rights:
         except AngariumError:  # the variables of the profile cannot take this username in
             return False
         session.profile_name = profile_name
-        session.shared_allowed = bool(profile["allow_shared_subscriptions"])
-        session.subscriptions_max = int(profile["max_subscription_count"])
-        session.subscribe_rules = subscribe
-        session.share_rules = acl.share_names
+        session.permissions = Permissions(
+            shared_allowed=bool(profile["allow_shared_subscriptions"]),
+            subscriptions_max=int(profile["max_subscription_count"]),
+            filters=subscribe,
+            share_names=acl.share_names,
+        )
         self._set_queues(session, profile)
         self._set_eliding(session, profile)
         number = self._take(publish)

@@ -12,42 +12,40 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
+from router.counters import Counters
 from router.delivery import Dispatcher
 from router.directory import Directory
-from router.effects import Effect, Outbox, SendClient, VerifyPassword
+from router.effects import Effect, Outbox, SendClient
 from router.egress import Egress
 from router.eliding import Eliding
 from router.interest import Interest
-from router.login import Doorkeeper, Hello, Ticket, parse_hello
+from router.login import Doorkeeper
 from router.operators import Operators
 from router.publishing import read_publish
+from router.reception import Reception
 from router.rights import Rights
 from router.rounds import Rounds
 from router.scaling import Scaling
-from router.session import Session, TokenBucket
 from router.sessions import SessionTable
 from router.shards import Shards, ShardState
 from router.short_way import ShortWay
-from router.subscriptions import INBOX_PREFIX, Subscriptions
+from router.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     import random
 
     from router.config import RouterConfig
     from router.round import Round
+    from router.session import Session
 
 #: Missed keepalive intervals that end a session.
 KEEPALIVES_MISSED = 3
-#: CLOSED answers a second to frames of sessions that are not there: enough to tell, too few to be used as
-#: an amplifier.
-STRAY_ANSWERS_PER_SECOND = 200.0
 #: Sessions are looked over for missed keepalives once in this time.
 SWEEP_INTERVAL_S = 0.5
-#: How long a lone retired round may wait to be told: a client with credit left does not miss it, and one frame
+#: How long a lone retired round may wait to be told: a client with credit left does not miss it, and one
+#: frame
 #: then renews the credit of many rounds.
 RETIRED_DELAY_S = 0.005
-#: Automatic routing ids of ZeroMQ: a zero byte and a number.
-_ROUTING_ID_BYTES = 5
 _LOST_REASON = "discard.shard-unavailable"
 
 
@@ -66,17 +64,16 @@ class Router:
         now: float,
     ) -> None:
         self.config = config
-        self.node = node
         self.out = Outbox()
         self.directory = Directory()
+        self.short_way = ShortWay(config.short_way_topics_max, config.max_message_bytes)
         self.interest: Interest[Session] = Interest()
         self.shards = Shards(workers, slots.slot_table(workers), incarnation, self.interest, self.out)
-        self.egress = Egress(self.out, config.egress_memory_bytes)
+        self.egress = Egress(self.out, config.egress_memory_bytes, config.egress_unread_bytes, rng)
         self.eliding = Eliding(self.egress, self.out, config.eliding_topics_max)
         self.rights = Rights(self.shards, self.eliding)
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, rng)
         self.rounds = Rounds(self.shards, config.worker_window, self._retired, self._lost_rows)
-        self.short_way = ShortWay(config.short_way_topics_max, config.max_message_bytes)
         self.subscriptions = Subscriptions(
             self.interest,
             self.shards,
@@ -84,38 +81,21 @@ class Router:
             on_change=self.short_way.forget,
             find_client=self._find_client,
         )
-        self.doorkeeper = Doorkeeper(self.directory, config, token_key, now)
-        self._random = rng
         self.sessions = SessionTable()
-        self.operators = Operators(self.directory, self.sessions, self.rights, self.close_session)
+        self.counters = Counters()
+        doorkeeper = Doorkeeper(self.directory, config, token_key, now)
+        self.reception = Reception(
+            config, node, doorkeeper, self.sessions, self.rights, self.shards, self.counters, self.out, rng,
+            replace=self._replace, now=now,
+        )  # fmt: skip
+        self.operators = Operators(
+            self.directory, self.sessions, self.rights, self.close_session, self.short_way.forget_vpn
+        )
         self.scaling = Scaling(self.shards, self.rounds, self.interest, self.sessions, self.out)
-        #: Logins whose password is being compared.
-        self._tickets: dict[int, Ticket] = {}
-        self._next_number = 1
-        self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
-        #: Address -> its connect rate; only those that connected lately.
-        self._connects: dict[str, TokenBucket] = {}
         self._next_sweep = now
         #: Sessions with retired rounds that they were not told of; told together at `_tell_at`.
         self._untold: dict[Session, None] = {}
         self._tell_at = now
-        self._started_at = now
-        #: Totals for the operators, by name; session counters are added when the session ends.
-        self.totals: dict[str, int] = {}
-        #: Errors told to clients, by code.
-        self.errors: dict[int, int] = {}
-        #: True once the node is going down: nobody logs in any more.
-        self.draining = False
-        self._operations = {
-            wire.PUBLISH: self._publish,
-            wire.CREDIT: self._credit,
-            wire.SUBSCRIBE: self._subscribe,
-            wire.UNSUBSCRIBE: self._unsubscribe,
-            wire.PING: self._ping,
-            wire.PONG: self._pong,
-            wire.BYE: self._bye,
-            wire.HELLO: self._second_hello,
-        }
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -127,18 +107,18 @@ class Router:
         """A client sent frames (without the routing id). The address is needed for HELLO only."""
         session = self.sessions.by_routing_id.get(routing_id)
         if session is None:
-            self._stranger(routing_id, frames, now, address)
+            self.reception.stranger(routing_id, frames, now, address)
             return
         session.last_heard = now
         try:
             if len(frames) < 2:
                 raise error_for(errors.MALFORMED_FRAME, "an operation has a header")
-            operation = self._operations.get(frames[0])
+            operation = _OPERATIONS.get(frames[0])
             if operation is None:
                 raise error_for(errors.UNKNOWN_OPERATION, repr(frames[0][:16]))
             if frames[0] is not wire.PUBLISH and frames[0] != wire.PUBLISH:
                 self._check_rate(session, now)
-            operation(session, frames, now)
+            operation(self, session, frames, now)
         except AngariumError as error:
             self.close_session(session, error, now)
 
@@ -170,7 +150,7 @@ class Router:
         """A send failed: the client is gone, or (blocked) its socket is full."""
         session = self.sessions.by_routing_id.get(routing_id)
         if rows:
-            self._count("discard.client-not-connected", rows)
+            self.counters.count("discard.client-not-connected", rows)
         if session is not None:
             code = errors.EGRESS_BLOCKED if blocked else errors.KEEPALIVE_TIMEOUT
             self._end(
@@ -184,15 +164,15 @@ class Router:
             SendClient(routing_id, frames, 0) for routing_id in self.sessions.by_routing_id
         )
 
-    def password_verified(self, ticket_number: int, now: float, *, correct: bool) -> None:
+    def fault(self, routing_id: bytes, now: float) -> None:
+        """Frames of this client led to a fault of ours."""
+        session = self.sessions.by_routing_id.get(routing_id)
+        if session is not None:
+            self.close_session(session, error_for(errors.INTERNAL), now)
+
+    def password_verified(self, ticket: int, now: float, *, correct: bool) -> None:
         """The pool compared a password."""
-        ticket = self._tickets.pop(ticket_number, None)
-        if ticket is None:
-            return
-        if correct:
-            self._welcome(ticket, now)
-        else:
-            self._refuse(ticket.routing_id, error_for(errors.UNAUTHORIZED))
+        self.reception.password_verified(ticket, now, correct=correct)
 
     def tick(self, now: float) -> float:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
@@ -222,115 +202,7 @@ class Router:
         for session in list(self.sessions):
             if now - session.last_heard > session.keepalive_s * KEEPALIVES_MISSED:
                 self.close_session(session, error_for(errors.KEEPALIVE_TIMEOUT), now)
-        for address in [a for a, bucket in self._connects.items() if now - bucket.stamp > 60]:
-            del self._connects[address]
-
-    # -- logins ----------------------------------------------------------------------------------------------
-
-    def _stranger(self, routing_id: bytes, frames: list[bytes], now: float, address: str) -> None:
-        """Frames of nobody we know: HELLO, or the rest of a session that ended."""
-        try:
-            if len(routing_id) != _ROUTING_ID_BYTES or routing_id[0] != 0:
-                raise error_for(errors.ROUTING_ID_REFUSED)
-            if len(frames) < 2 or frames[0] != wire.HELLO:
-                raise error_for(
-                    errors.SESSION_UNKNOWN, "send HELLO first" if frames[0:1] != [wire.BYE] else ""
-                )
-            self._hello(routing_id, parse_hello(frames[1]), now, address)
-        except AngariumError as error:
-            if error.code != errors.SESSION_UNKNOWN or self._stray.take(now):
-                self._refuse(routing_id, error)
-
-    def _hello(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
-        if self.draining:
-            raise error_for(errors.SHUTTING_DOWN)
-        self._check_connect_rate(address, now)
-        if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
-            raise error_for(errors.ALREADY_LOGGED_IN)
-        ticket, stored = self.doorkeeper.check(routing_id, hello, address, now)
-        if stored is None:
-            self._welcome(ticket, now)
-            return
-        if len(self._tickets) >= self.config.password_checks_max:
-            raise error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once")
-        number = self._number()
-        self._tickets[number] = ticket
-        self.out.effects.append(VerifyPassword(number, hello.password or "", stored))
-
-    def _check_connect_rate(self, address: str, now: float) -> None:
-        bucket = self._connects.get(address)
-        if bucket is None:
-            bucket = TokenBucket(self.config.connects_per_second, self.config.connect_burst, now)
-            self._connects[address] = bucket
-        if not bucket.take(now):
-            raise error_for(errors.CONNECT_RATE_EXCEEDED, address)
-
-    def _welcome(self, ticket: Ticket, now: float) -> None:
-        hello, vpn = ticket.hello, ticket.vpn
-        number = self._number()
-        client_name = hello.client_name or f"{self.node}/{vpn.name}/{number}"
-        predecessor = self.sessions.find(vpn.name, client_name)
-        if predecessor is not None:
-            if not ticket.resumed:
-                self._refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
-                return
-            self._end(
-                predecessor,
-                error_for(errors.KEEPALIVE_TIMEOUT, "resumed on another connection"),
-                now,
-                tell=True,
-            )
-        session = Session(number, ticket.routing_id, vpn, ticket.username.name, client_name, now)
-        session.address = ticket.address
-        session.sdk = hello.sdk
-        session.keepalive_s = max(hello.keepalive_ms, self.config.keepalive_ms) / 1000
-        session.local_priority = hello.local_priority
-        session.network_priority = hello.network_priority
-        session.no_local = hello.no_local
-        session.granted_messages, session.granted_bytes = hello.credit
-        session.inbox = f"{INBOX_PREFIX}{self.node}/{self._random.getrandbits(96):024x}"
-        rate = self.config.control_frames_per_second
-        session.bucket = TokenBucket(rate, rate * 2, now)
-        if not self.rights.grant(session):
-            self._refuse(
-                ticket.routing_id,
-                error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone"),
-            )
-            return
-        self.sessions.admit(session)
-        self.doorkeeper.connected += 1
-        body = self._welcome_header(
-            session, self.doorkeeper.token(ticket, client_name), resumed=ticket.resumed
-        )
-        self._send(session, wire.WELCOME, body)
-        self._count("connects")
-
-    def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
-        config = self.config
-        return {
-            "session": f"{session.number}",
-            "client_name": session.client_name,
-            "vpn": session.vpn.name,
-            "node": self.node,
-            "token": token,
-            "resumed": resumed,
-            "epoch": self.shards.epoch,
-            "slots": self.shards.table,
-            "workers": len(self.shards.shards),
-            "rounds": config.ingress_rounds,
-            "bytes": config.ingress_bytes,
-            "keepalive_ms": int(session.keepalive_s * 1000),
-            "max_message_bytes": config.max_message_bytes,
-            "max_batch_rows": config.max_batch_rows,
-            "max_batch_bytes": config.max_batch_bytes,
-            "inbox": session.inbox,
-        }
-
-    def _refuse(self, routing_id: bytes, error: AngariumError) -> None:
-        self.errors[error.code] = self.errors.get(error.code, 0) + 1
-        self.out.effects.append(
-            SendClient(routing_id, [wire.CLOSED, wire.pack([error.code, error.detail])], 0)
-        )
+        self.reception.sweep(now)
 
     # -- operations of a session -----------------------------------------------------------------------------
 
@@ -358,6 +230,9 @@ class Router:
                 session.granted_messages, session.granted_bytes = messages, size
             case _:
                 raise error_for(errors.MALFORMED_FRAME, "CREDIT is [messages, bytes], totals that never fall")
+        self._egress_may_go_on(session, now)
+
+    def _egress_may_go_on(self, session: Session, now: float) -> None:
         self.egress.drain(session)
         self.eliding.drained(session, now)
         self._finish_bye(session, now)
@@ -371,8 +246,14 @@ class Router:
     def _ping(self, session: Session, frames: list[bytes], _now: float) -> None:
         self._send(session, wire.PONG, wire.unpack_header(frames[1]))
 
-    def _pong(self, _session: Session, _frames: list[bytes], _now: float) -> None:
-        """Having been heard is all."""
+    def _pong(self, session: Session, frames: list[bytes], now: float) -> None:
+        """Everything sent before the PING was read by the client."""
+        match wire.unpack_header(frames[1]):
+            case [int(number)]:
+                if self.egress.was_read(session, number):
+                    self._egress_may_go_on(session, now)
+            case _:
+                raise error_for(errors.MALFORMED_FRAME, "PONG is [number]")
 
     def _bye(self, session: Session, _frames: list[bytes], now: float) -> None:
         session.closing = True
@@ -421,30 +302,30 @@ class Router:
     ) -> None:
         """Tell a publisher what was refused, and count what matched nothing."""
         if unmatched:
-            self._count("discard.no-subscription-match", unmatched)
+            self.counters.count("discard.no-subscription-match", unmatched)
             session.count("discard.no-subscription-match", unmatched)
         for code, count, detail in refused:
             if code == errors.MALFORMED_FRAME:
                 self.close_session(session, error_for(code, str(detail)), now)
                 continue
             name = _REFUSED_NAMES.get(code, f"discard.refused-{code}")
-            self._count(name, count)
+            self.counters.count(name, count)
             session.count(name, count)
-            self.errors[code] = self.errors.get(code, 0) + count
+            self.counters.error(code, count)
             if not session.closed:
                 self._send(session, wire.NOTICE, [code, detail, count, a_round.number])
 
     def _lost_rows(self, session: Session, rows: int) -> None:
-        self._count(_LOST_REASON, rows)
+        self.counters.count(_LOST_REASON, rows)
         session.count(_LOST_REASON, rows)
         if not session.closed:
             self._send(session, wire.NOTICE, [errors.SHARD_UNAVAILABLE, "direct messages were lost", rows, 0])
 
     def _retired(self, a_round: Round[Session], now: float) -> None:
         session = a_round.session
-        self._count("messages_in", a_round.rows)
-        self._count("bytes_in", a_round.bytes)
-        self._count("rounds")
+        self.counters.count("messages_in", a_round.rows)
+        self.counters.count("bytes_in", a_round.bytes)
+        self.counters.count("rounds")
         session.count("messages_in", a_round.rows)
         self.dispatcher.deliver(a_round, now)
         if session.closed:
@@ -475,7 +356,12 @@ class Router:
 
     def close_session(self, session: Session, error: AngariumError, now: float) -> None:
         """End a session and tell it why."""
-        self.errors[error.code] = self.errors.get(error.code, 0) + 1
+        self.counters.error(error.code)
+        self._end(session, error, now, tell=True)
+
+    def _replace(self, session: Session, now: float) -> None:
+        """A client resumed on another connection before the loss of this one was noticed."""
+        error = error_for(errors.KEEPALIVE_TIMEOUT, "resumed on another connection")
         self._end(session, error, now, tell=True)
 
     def _end(self, session: Session, error: AngariumError | None, now: float, *, tell: bool) -> None:
@@ -486,17 +372,16 @@ class Router:
         session.closed = True
         self._untold.pop(session, None)
         self.sessions.remove(session)
-        self.doorkeeper.connected -= 1
-        self.doorkeeper.left(session.vpn.name, session.client_name, now)
+        self.reception.left(session, now)
         self.subscriptions.clear(session)
         if not session.open_rounds:
             self.rights.revoke(session)
         lost = self.egress.forget(session) + self.eliding.forget(session)
         if lost:
-            self._count("discard.client-not-connected", lost)
+            self.counters.count("discard.client-not-connected", lost)
         for name, value in session.counters.items():
             if name in SESSION_COUNTERS:
-                self._count(name, value)
+                self.counters.count(name, value)
         self._tell_end(session, error)
 
     def _tell_end(self, session: Session, error: AngariumError | None) -> None:
@@ -517,7 +402,7 @@ class Router:
 
         Then every session is closed. True when that is done.
         """
-        self.draining = True
+        self.reception.closed = True
         for session in list(self.sessions):
             if not session.open_rounds:
                 self._end(session, error_for(errors.SHUTTING_DOWN), now, tell=True)
@@ -528,11 +413,11 @@ class Router:
 
     def stats(self) -> dict[str, Any]:
         """Give the totals since this router started."""
-        totals = dict(self.totals)
+        totals = dict(self.counters.totals)
         for session in self.sessions:
             for name in SESSION_COUNTERS:
                 totals[name] = totals.get(name, 0) + session.counters.get(name, 0)
-        told = dict(self.errors)
+        told = dict(self.counters.errors)
         for code, count in self.subscriptions.refused.items():
             told[code] = told.get(code, 0) + count
         prefix = "discard."
@@ -561,18 +446,19 @@ class Router:
         for session in self.sessions:
             session.validate()
         self.sessions.validate()
-        assert self.doorkeeper.connected == len(self.sessions)
         assert self.subscriptions.count == sum(len(s.subscriptions) for s in self.sessions)
 
-    def _number(self) -> int:
-        number = self._next_number
-        self._next_number += 1
-        return number
 
-    def _count(self, name: str, amount: int = 1) -> None:
-        self.totals[name] = self.totals.get(name, 0) + amount
-
-
+_OPERATIONS = {
+    wire.PUBLISH: Router._publish,
+    wire.CREDIT: Router._credit,
+    wire.SUBSCRIBE: Router._subscribe,
+    wire.UNSUBSCRIBE: Router._unsubscribe,
+    wire.PING: Router._ping,
+    wire.PONG: Router._pong,
+    wire.BYE: Router._bye,
+    wire.HELLO: Router._second_hello,
+}
 _REFUSED_NAMES = {
     errors.PUBLISH_DENIED: "discard.publish-topic-acl",
     errors.INVALID_TOPIC: "discard.topic-parse-error",

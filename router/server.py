@@ -41,6 +41,8 @@ DRAIN_MAX = 200
 PASSWORD_THREADS = 1
 #: At most one look at everybody in this time, however many connections close.
 PROBE_INTERVAL_S = 0.25
+#: With very many clients the looks are rarer, so that they cost little.
+PROBES_PER_SECOND = 5_000
 
 
 class RouterServer:
@@ -126,7 +128,11 @@ class RouterServer:
                 break
             frames = clients.recv_multipart()
             address = _peer_address(routing_id) if frames[0] == wire.HELLO else ""
-            handle(routing_id.bytes, frames, time.monotonic(), address)
+            try:
+                handle(routing_id.bytes, frames, time.monotonic(), address)
+            except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
+                _log.exception("frames of a client led to a fault of the router")
+                self._router.fault(routing_id.bytes, time.monotonic())
         self._carry_out()
 
     def _read_workers(self) -> None:
@@ -145,7 +151,8 @@ class RouterServer:
             while True:
                 self._monitor.recv_multipart(zmq.NOBLOCK)
                 if self._probe_at is None:
-                    self._probe_at = time.monotonic() + PROBE_INTERVAL_S
+                    interval = max(PROBE_INTERVAL_S, len(self._router.sessions) / PROBES_PER_SECOND)
+                    self._probe_at = time.monotonic() + interval
         except zmq.Again:
             return
 

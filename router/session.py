@@ -6,7 +6,7 @@ And its credit in both directions.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from angarium.access import TopicRules
@@ -26,6 +26,20 @@ class Subscription(NamedTuple):
     noexport: bool
     #: The client name of the subscription manager that added it, or empty for the client itself.
     origin: str
+
+
+class Permissions(NamedTuple):
+    """What a session may subscribe to, from its client profile and its ACL profile."""
+
+    shared_allowed: bool
+    subscriptions_max: int
+    filters: TopicRules | None
+    share_names: TopicRules | None
+
+
+NOTHING_ALLOWED: Final = Permissions(
+    shared_allowed=False, subscriptions_max=0, filters=None, share_names=None
+)
 
 
 class TokenBucket:
@@ -79,8 +93,12 @@ class Session:
         "open_rounds",
         "parked",
         "pending",
+        "permissions",
+        "probe_bytes",
+        "probe_number",
         "profile_name",
         "publish_rules_id",
+        "read_bytes",
         "retired_round",
         "retired_told",
         "round_number",
@@ -88,11 +106,7 @@ class Session:
         "sdk",
         "sent_bytes",
         "sent_messages",
-        "share_rules",
-        "shared_allowed",
-        "subscribe_rules",
         "subscriptions",
-        "subscriptions_max",
         "unretired_bytes",
         "untold_bytes",
         "username",
@@ -123,12 +137,9 @@ class Session:
         self.closing = False
         self.bucket: TokenBucket | None = None
 
-        # Rights, copied from the client profile and the ACL profile and renewed when those change.
-        self.shared_allowed = False
-        self.subscriptions_max = 0
+        #: Replaced as a whole when its client profile or ACL profile changes.
+        self.permissions = NOTHING_ALLOWED
         self.publish_rules_id = 0
-        self.subscribe_rules: TopicRules | None = None
-        self.share_rules: TopicRules | None = None
 
         #: (text, deliver_always) -> subscription, in the order in which they were added.
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
@@ -152,6 +163,11 @@ class Session:
         self.granted_bytes = 0
         self.sent_messages = 0
         self.sent_bytes = 0
+        #: The PING that is not answered yet, or 0, and how much had been sent when the last one left.
+        self.probe_number = 0
+        self.probe_bytes = 0
+        #: How much it has shown to have read; never above sent_bytes. Credit alone could be a lie.
+        self.read_bytes = 0
         self.egress: EgressQueue | None = None
         self.eliding: ElidingTable | None = None
 

@@ -181,18 +181,20 @@ class Subscriptions:
             if parsed.pattern != actor.inbox or parsed.share is not None:
                 raise error_for(errors.RESERVED_TOPIC, "the inbox of another client")
             return
+        permissions = actor.permissions
         if parsed.share is not None:
-            if not actor.shared_allowed:
+            if not permissions.shared_allowed:
                 raise error_for(errors.SHARED_SUBSCRIPTION_DENIED, parsed.text)
-            if actor.share_rules is None or not actor.share_rules.allows_name(parsed.share):
+            if permissions.share_names is None or not permissions.share_names.allows_name(parsed.share):
                 raise error_for(errors.SHARE_NAME_DENIED, parsed.share)
-        if actor.subscribe_rules is None or not actor.subscribe_rules.allows_subscribe(parsed.pattern):
+        if permissions.filters is None or not permissions.filters.allows_subscribe(parsed.pattern):
             raise error_for(errors.SUBSCRIBE_DENIED, parsed.text)
 
     def _check_limits(self, session: Session) -> None:
-        if len(session.subscriptions) >= session.subscriptions_max:
+        if len(session.subscriptions) >= session.permissions.subscriptions_max:
             raise error_for(
-                errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"the client profile allows {session.subscriptions_max}"
+                errors.MAX_SUBSCRIPTIONS_EXCEEDED,
+                f"the client profile allows {session.permissions.subscriptions_max}",
             )
         limit = int(session.vpn.attributes["max_subscription_count"])
         if session.vpn.subscriptions >= limit:

@@ -31,6 +31,12 @@ _OUTPUT_BYTES_MAX: Final = 3_000
 class BrokerFailedError(Exception):
     """A broker or a client did not do what a benchmark needs; the text ends with what it printed."""
 
+    @property
+    def summary(self) -> str:
+        """What happened, and the last line that was printed."""
+        lines = str(self).strip().splitlines()
+        return " ... ".join(dict.fromkeys((lines[0], lines[-1])))
+
 
 class Broker:
     """One broker; subclasses say how it is found and started."""

@@ -50,6 +50,8 @@ class Published:
     published: int = 0
     acknowledged: int = 0
     nacked: int = 0
+    #: Direct messages that did not get through a failure; the others did.
+    lost: int = 0
     seconds: float = 0.0
 
 
@@ -118,6 +120,8 @@ def pub(
     """Publish PAYLOAD (default: nothing) to TOPIC.
 
     TOPIC may hold {line} and {line%N}: the number of the message, counted from 0, and that number modulo N.
+    What the node refuses (nacked) makes the command fail; direct messages that a failure of the node or of
+    the connection cost (lost) are told and counted, as direct messages are delivered at most once.
     """
     del message["mode"]
     if lines is not None and payload is not None:
@@ -131,6 +135,8 @@ def pub(
         print_json(dataclasses.asdict(result))
     else:
         click.echo(f"published {result.published:,} messages in {result.seconds:.3f} s")
+    if result.lost:
+        click.echo(f"{result.lost:,} messages were lost in a failure of the node or the connection", err=True)
     if failure is not None:
         raise failure
     return 0
@@ -191,12 +197,22 @@ async def _publish(connect: ConnectOptions, publication: _Publication) -> tuple[
             with progress("publishing", publication.total) as show:
                 if not await until_signal(_pump(client, publication, result, show)):
                     failure = click.Abort()
-            await client.flush(timeout_s=connect.timeout_s)
+            await _flush(client, connect.timeout_s)
         except errors.AngariumError as error:
             failure = error
         result.seconds = round(time.monotonic() - started, 6)
+        result.lost = notices.lost + client.stats["lost_messages"]
     result.nacked = notices.refused
     return result, failure or notices.refusal()
+
+
+async def _flush(client: Client, timeout_s: float) -> None:
+    """Wait until everything is through, or known to be lost with its connection: that is counted, and no failure."""
+    try:
+        await client.flush(timeout_s=timeout_s)
+    except errors.ConnectionLostError:
+        if not client.connected:
+            raise
 
 
 async def _pump(client: Client, publication: _Publication, result: Published, show: Progress) -> None:

@@ -1,4 +1,4 @@
-"""What a client is told besides messages: refusals, discards, lost connections.
+"""What a client is told besides messages: refusals, losses, discards, lost connections.
 
 A command gives `Notices` to the SDK as `on_event` and asks at its end what there was.
 """
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 
 
 class Notices:
-    """Counts refused and discarded messages, and tells on stderr when the connection comes and goes."""
+    """Counts messages that did not get through, and tells on stderr when the connection comes and goes."""
 
     def __init__(self) -> None:
-        #: Published messages that the node refused.
+        #: Published messages that the node refused: they would be refused again.
         self.refused = 0
+        #: Published direct messages that the node lost when one of its processes died.
+        self.lost = 0
         #: Messages for this client that the node discarded.
         self.discarded = 0
         #: Why the first ones were refused.
@@ -28,7 +30,9 @@ class Notices:
 
     def __call__(self, event: ClientEvent) -> None:
         """Take an event of the client."""
-        if event.kind == "notice":
+        if event.kind == "notice" and event.code == errors.SHARD_UNAVAILABLE:
+            self.lost += event.messages
+        elif event.kind == "notice":
             self.refused += event.messages
             self._refusal = self._refusal or errors.error_for(event.code, event.detail)
         elif event.kind == "discard":

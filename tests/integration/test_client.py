@@ -17,9 +17,8 @@ from angarium.slots import slot_table
 from angarium.topic import matches, parse_filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import Callable, Iterator
 
-    from angarium.connection import ClientEvent
 
 LIMIT_S = 5.0
 

@@ -12,6 +12,7 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from angarium.access import TopicRules
 from cluster import objects
 from event_history import FOREVER, Rights
 from router.directory import AclProfile
@@ -119,7 +120,7 @@ class SimulatedNode:
                 acl = AclProfile("", self.objects["acl", vpn, attributes["acl_profile"]])
                 default_allow, exceptions = acl.publish_list(name)
                 timeline = self.history.rights.setdefault((vpn, name), [])
-                publish = _rules(default_allow, exceptions)
+                publish = TopicRules(exceptions, default_allow=default_allow)
                 timeline.append(Rights(self.loop.now, publish, acl.subscribe_rules(name)))
 
     # The router process.
@@ -195,9 +196,9 @@ class SimulatedNode:
             router is not None
             and self._backlog is None
             and router.directory.complete
-            and router.shards.all_ready
             and not router.rounds.held
             and len(router.shards.shards) == self.target
+            and all(self._ready.get(index) for index in range(self.target))
         )
 
     def _act(self, event: Callable[[Router], None]) -> None:
@@ -229,7 +230,12 @@ class SimulatedNode:
             self._epoch = router.shards.epoch
             self.history.tables.append((self.loop.now, router.shards.table))
         for shard in router.shards.shards:
-            is_ready = shard.state is ShardState.READY
+            worker = self.workers.get(shard.index)
+            is_ready = (
+                shard.state is ShardState.READY
+                and worker is not None
+                and shard.incarnation == worker.incarnation
+            )
             if is_ready and not self._ready.get(shard.index):
                 self.history.regain_worker(shard.index, self.loop.now)
             self._ready[shard.index] = is_ready
@@ -416,9 +422,3 @@ class SimulatedNode:
         except AssertionError:
             if len(self.history.broken) < 5:
                 self.history.broken.append(f"at {self.loop.now:.3f} {traceback.format_exc(limit=-3)}")
-
-
-def _rules(default_allow: bool, exceptions: tuple[str, ...]) -> Any:
-    from angarium.access import TopicRules
-
-    return TopicRules(exceptions, default_allow=default_allow)

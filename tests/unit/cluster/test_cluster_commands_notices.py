@@ -27,6 +27,12 @@ def test_refusals_are_counted_and_the_first_one_is_the_error() -> None:
     assert error.detail == "a/b; 5 messages refused"
 
 
+def test_direct_messages_that_a_failure_cost_are_lost_and_not_refused() -> None:
+    notices = Notices()
+    notices(ClientEvent("notice", code=errors.SHARD_UNAVAILABLE, messages=2))
+    assert (notices.lost, notices.refused, notices.refusal()) == (2, 0, None)
+
+
 def test_discards_are_counted() -> None:
     notices = Notices()
     notices(ClientEvent("discard", messages=7))

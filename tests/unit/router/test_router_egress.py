@@ -247,3 +247,31 @@ def test_held_messages_of_a_client_that_leaves_are_dropped_and_counted(make_node
     assert node.router.eliding.tracked == 0
     assert node.router.stats()["discards"] == {"client-not-connected": 1}
     node.advance(2)
+
+
+def test_a_client_that_grants_credit_without_reading_is_not_sent_more_than_the_limit(make_node: Any) -> None:
+    node = make_node(1, egress_unread_bytes=1 << 16)
+    liar, publisher = node.client(), node.client()
+    liar.subscribe("a")
+    for n in range(40):
+        publisher.publish(("a", b"%02d" % n + b"x" * 10_000))
+    assert len(liar.payloads()) == 7
+    number = next(wire.unpack(frames[1])[0] for frames in liar.received if frames[0] == wire.PING)
+    liar.send(wire.PONG, [number + 1])
+    assert liar.payloads() == []
+    liar.send(wire.PONG, [number])
+    assert len(liar.payloads()) >= 1
+
+
+def test_a_client_that_reads_and_answers_is_never_held_up(make_node: Any) -> None:
+    node = make_node(1, egress_unread_bytes=1 << 16)
+    reader, publisher = node.client(), node.client()
+    reader.subscribe("a")
+    seen = 0
+    for _ in range(40):
+        publisher.publish(("a", b"x" * 10_000))
+        seen += len(reader.payloads())
+        for frames in [f for f in reader.received if f[0] == wire.PING]:
+            reader.received.remove(frames)
+            reader.send(wire.PONG, wire.unpack(frames[1]))
+    assert seen + len(reader.payloads()) == 40

@@ -1,0 +1,113 @@
+"""The command behind `scripts/bench`: choose what is measured, measure it, show the rows.
+
+Exit 0: everything was measured and no first target was missed; 1: something failed or a target was missed; 2:
+misused. With `--quick` the figures mean nothing, so only failures count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from benchmarks import direct, frames, plan, report, subscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.figures import Row
+
+#: What can be chosen with --only.
+SUBJECTS: Final = ("direct",)
+QUICK_SECONDS: Final = 0.2
+QUICK_LATENCY_S: Final = 1.0
+QUICK_TABLE: Final = 10_000
+
+
+def parser() -> argparse.ArgumentParser:
+    """Give the parser of the command line."""
+    found = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measure this broker and its peers in one interleaved run; docs/benchmarks.md explains the rows.",
+        epilog="Exit 0: measured, targets met; 1: something failed or a first target was missed; 2: misused.",
+    )
+    found.add_argument("--only", choices=SUBJECTS, help="one subject; default: all")
+    found.add_argument(
+        "--peers", default=",".join(plan.PEERS), metavar="LIST", help="peers to compare with [%(default)s]; '' for none"
+    )
+    found.add_argument(
+        "--seconds", type=positive, default=2.0, metavar="S", help="publishing time of a run at full speed [2]"
+    )
+    found.add_argument(
+        "--repetitions", type=int, default=3, choices=range(1, 21), metavar="N", help="runs of each kind [3]"
+    )
+    found.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name has this text")
+    found.add_argument("--quick", action="store_true", help="a smoke test of a minute; its figures mean nothing")
+    found.add_argument("--json", action="store_true", help="one JSON object per row instead of a table")
+    return found
+
+
+def positive(text: str) -> float:
+    """Read a number above zero.
+
+    Raises:
+        ValueError: it is none.
+    """
+    value = float(text)
+    if not 0 < value <= 3_600:
+        raise ValueError
+    return value
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what the command line says and give the exit code."""
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    commands = parser()
+    options = commands.parse_args(given)
+    peers = tuple(dict.fromkeys(name for name in options.peers.split(",") if name))
+    unknown = [name for name in peers if name not in plan.PEERS]
+    if unknown:
+        commands.error(f"unknown peer {', '.join(unknown)}; known are {', '.join(plan.PEERS)}")
+    settings = settings_of(options, peers)
+    with tempfile.TemporaryDirectory(prefix="angarium-bench-") as name:
+        rows, versions = measure(Path(name), settings)
+    context = report.Context(report.command_line(given), versions)
+    (report.print_json if options.json else report.print_table)(rows, context)
+    failed = any(row.error for row in rows)
+    missed = any(row.met is False for row in rows) and not options.quick
+    return int(failed or missed or not rows)
+
+
+def settings_of(options: argparse.Namespace, peers: tuple[str, ...]) -> direct.Settings:
+    """Give how much is measured."""
+    if options.quick:
+        return direct.Settings(
+            peers=peers,
+            seconds=QUICK_SECONDS,
+            latency_s=QUICK_LATENCY_S,
+            repetitions=1,
+            table=QUICK_TABLE,
+            rows=options.rows,
+        )
+    return direct.Settings(
+        peers=peers, seconds=options.seconds, repetitions=options.repetitions, rows=options.rows
+    )
+
+
+def measure(directory: Path, settings: direct.Settings) -> tuple[list[Row], dict[str, str]]:
+    """Run every suite that has a chosen row; give the rows and the versions of what took part."""
+    comparing = direct.Comparing(directory, settings)
+    found = comparing.run()
+    if settings.rows in subscriptions.TITLE:
+        found += subscriptions.rows(directory, settings)
+    if settings.rows in frames.TITLE:
+        found += frames.rows(settings)
+    return found, comparing.versions()
+
+
+if __name__ == "__main__":
+    os.umask(0o077)
+    sys.exit(main())

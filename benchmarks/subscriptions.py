@@ -1,0 +1,193 @@
+"""Many subscriptions on our own node: what one costs in memory, and how fast messages find theirs.
+
+The table has half exact filters (`a/{i}/b`) and half with a wildcard (`a/*/c{i}`), and every message matches one of
+them. All topics of the table are published in turn, which is the worst case: hardly two messages of a batch go to
+the same subscription. Then the same while another client changes 1,000 subscriptions per second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.brokers.angarium import Angarium
+from benchmarks.brokers.server import BrokerFailedError
+from benchmarks.clients.process import BATCHED, CHURN, Task
+from benchmarks.direct import start_warm
+from benchmarks.figures import Better, Row, cpu_us_per_message, percentile
+from benchmarks.harness import ClientProcess, Trial, measure, publisher, say, subscriber, unique_prefix
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from benchmarks.brokers.server import Broker
+    from benchmarks.direct import Settings
+
+#: By which `--rows` chooses these rows, all of them together.
+TITLE: Final = "subscriptions, memory, made, matching under churn"
+CHANGES_PER_S: Final = 1_000
+#: Memory is read when it changes by less than this part between two looks.
+SETTLED_PART: Final = 0.002
+SETTLE_TIMEOUT_S: Final = 15.0
+SETTLE_INTERVAL_S: Final = 0.5
+
+
+@dataclass
+class Findings:
+    """What one node with one number of clients has shown."""
+
+    #: Bytes of resident memory per subscription, by role.
+    bytes_each: dict[str, float] = field(default_factory=dict)
+    #: Subscriptions per second while they were made.
+    installed_per_s: float = 0.0
+    plain: list[Trial] = field(default_factory=list)
+    churned: list[Trial] = field(default_factory=list)
+    #: What the client that changed subscriptions said.
+    churn: list[dict[str, Any]] = field(default_factory=list)
+
+
+def rows(directory: Path, settings: Settings) -> list[Row]:
+    """Measure with 1 and with 10 clients, and give the rows."""
+    found: list[Row] = []
+    for clients in (1, 10):
+        try:
+            findings = run(directory, settings, clients)
+        except BrokerFailedError as error:
+            say(str(error))
+            name = f"{settings.table:,} subscriptions of {clients} clients"
+            found.append(Row(name=name, unit="", better=Better.HIGHER, ours=[], error=error.summary))
+            continue
+        found += memory_rows(findings, settings, clients) if clients == 1 else []
+        found += matching_rows(findings, settings, clients)
+    return found
+
+
+def run(directory: Path, settings: Settings, clients: int) -> Findings:
+    """Start a node, hold the table with some clients, and publish to it in every repetition."""
+    findings = Findings()
+    broker = Angarium(directory, 1, f"table-{clients}")
+    prefix = unique_prefix()
+    with contextlib.ExitStack() as stack:
+        stack.callback(broker.stop)
+        start_warm(broker)
+        before = settled_rss(broker)
+        started = time.monotonic()
+        tasks = _holders(broker, prefix, settings, clients)
+        holders = [stack.enter_context(ClientProcess(broker, task)) for task in tasks]
+        for holder in holders:
+            holder.wait_ready()
+        findings.installed_per_s = settings.table / (time.monotonic() - started)
+        after = settled_rss(broker)
+        findings.bytes_each = {role: (after[role] - before[role]) / settings.table for role in after}
+        for repetition in range(settings.repetitions):
+            order = (_publish, _publish_under_churn)
+            for run_one in order if repetition % 2 == 0 else reversed(order):
+                run_one(broker, holders, prefix, settings, findings)
+    return findings
+
+
+def _holders(broker: Broker, prefix: str, settings: Settings, clients: int) -> list[Task]:
+    runs = 2 * settings.repetitions
+    shared: dict[str, Any] = {"table": settings.table, "holders": clients, "api": BATCHED, "runs": runs}
+    return [subscriber(broker, prefix, holder=number, **shared) for number in range(clients)]
+
+
+def settled_rss(broker: Broker) -> dict[str, int]:
+    """Give the resident memory by role when it does not change any more."""
+    deadline = time.monotonic() + SETTLE_TIMEOUT_S
+    found = broker.rss_bytes()
+    while time.monotonic() < deadline:
+        time.sleep(SETTLE_INTERVAL_S)
+        previous, found = found, broker.rss_bytes()
+        if all(abs(found[role] - previous[role]) <= SETTLED_PART * previous[role] for role in found):
+            break
+    return found
+
+
+def _publish(
+    broker: Broker, holders: list[ClientProcess], prefix: str, settings: Settings, findings: Findings
+) -> None:
+    trial = _trial(broker, holders, prefix, settings)
+    findings.plain.append(trial)
+    _tell(trial, settings, len(holders), "")
+
+
+def _publish_under_churn(
+    broker: Broker, holders: list[ClientProcess], prefix: str, settings: Settings, findings: Findings
+) -> None:
+    task = Task(role=CHURN, url=broker.url, prefix=prefix, seconds=settings.seconds, rate=CHANGES_PER_S)
+    with ClientProcess(broker, task) as churning:
+        churning.wait_ready().go()
+        trial = _trial(broker, holders, prefix, settings)
+        findings.churn.append(churning.result())
+    findings.churned.append(trial)
+    _tell(trial, settings, len(holders), ", under churn")
+
+
+def _trial(broker: Broker, holders: list[ClientProcess], prefix: str, settings: Settings) -> Trial:
+    """Publish to the holders, which stay; each message goes to one of them."""
+    task = publisher(broker, prefix, seconds=settings.seconds, table=settings.table, api=BATCHED)
+    with ClientProcess(broker, task) as source:
+        source.wait_ready()
+        return measure(broker, holders, source, copies=1)
+
+
+def _tell(trial: Trial, settings: Settings, clients: int, what: str) -> None:
+    say(f"{settings.table:,} subscriptions of {clients} clients{what}: {trial.rate:,.0f}/s, lost {trial.lost:,}")
+
+
+def memory_rows(findings: Findings, settings: Settings, clients: int) -> list[Row]:
+    """Give the memory per subscription of those processes that hold it, and how fast they were made."""
+    title = f"{settings.table:,} subscriptions of {clients} client"
+    each = findings.bytes_each
+    parts = {"the worker": each["worker"], "the router": each["router"], "both": each["worker"] + each["router"]}
+    made = [
+        Row(
+            name=f"{title}, memory of {who}",
+            unit="bytes per subscription",
+            better=Better.LOWER,
+            ours=[size],
+            note="difference of resident memory, half exact, half wildcard",
+        )
+        for who, size in parts.items()
+    ]
+    speed = Row(
+        name=f"{title}, made",
+        unit="subscriptions/s",
+        better=Better.HIGHER,
+        ours=[findings.installed_per_s],
+        note="from the start of the client process to its last confirmation",
+    )
+    return [*made, speed]
+
+
+def matching_rows(findings: Findings, settings: Settings, clients: int) -> list[Row]:
+    """Give the matching rates, undisturbed and under churn."""
+    title = f"{settings.table:,} subscriptions of {clients} client{'s' * (clients > 1)}"
+    plain = [trial.rate for trial in findings.plain]
+    changes = statistics.median(one["changes"] / one["seconds"] for one in findings.churn)
+    settled_us = percentile([ns / 1_000 for one in findings.churn for ns in one["latencies_ns"]], 0.99)
+    lost = sum(trial.lost for trial in [*findings.plain, *findings.churned])
+    return [
+        Row(
+            name=f"{title}, matching",
+            unit="messages/s",
+            better=Better.HIGHER,
+            ours=plain,
+            note=f"lost {lost:,}" if lost else "",
+            details={"our_cpu_us_per_message": cpu_us_per_message(findings.plain)},
+        ),
+        Row(
+            name=f"{title}, matching under churn, against no churn",
+            unit="messages/s",
+            better=Better.HIGHER,
+            ours=[trial.rate for trial in findings.churned],
+            peer=plain,
+            against="no churn",
+            note=f"{changes:,.0f} changes/s, a subscription took effect within {settled_us:,.0f} us (p99)",
+            details={"our_cpu_us_per_message": cpu_us_per_message(findings.churned)},
+        ),
+    ]

@@ -1,0 +1,200 @@
+"""From a stranger's first frame to a session, or to the reason why there is none.
+
+`login` judges; this module keeps what takes time or counts: connect rates, logins whose password is being
+compared, names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from router.effects import Outbox, SendClient, VerifyPassword
+from router.login import Hello, parse_hello
+from router.session import Session, TokenBucket
+from router.subscriptions import INBOX_PREFIX
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from router.config import RouterConfig
+    from router.counters import Counters
+    from router.login import Doorkeeper, Ticket
+    from router.rights import Rights
+    from router.sessions import SessionTable
+    from router.shards import Shards
+
+#: CLOSED answers a second to frames of sessions that are not there: enough to tell, too few to serve as an
+#: amplifier.
+STRAY_ANSWERS_PER_SECOND = 200.0
+#: The connect rate of an address is forgotten when it was quiet for so long: any burst has refilled by then.
+CONNECT_MEMORY_S = 60.0
+#: Automatic routing ids of ZeroMQ are a zero byte and a number.
+_ROUTING_ID_BYTES = 5
+
+
+class Reception:
+    """Admits clients."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        node: str,
+        doorkeeper: Doorkeeper,
+        sessions: SessionTable,
+        rights: Rights,
+        shards: Shards,
+        counters: Counters,
+        outbox: Outbox,
+        rng: random.Random,
+        *,
+        replace: Callable[[Session, float], None],
+        now: float,
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._doorkeeper = doorkeeper
+        self._sessions = sessions
+        self._rights = rights
+        self._shards = shards
+        self._counters = counters
+        self._outbox = outbox
+        self._random = rng
+        #: Ends a session whose client resumed on another connection.
+        self._replace = replace
+        #: True once the node is going down: nobody logs in any more.
+        self.closed = False
+        #: Logins whose password is being compared.
+        self._tickets: dict[int, Ticket] = {}
+        self._next_number = 1
+        self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
+        #: Address -> its connect rate; only those that connected lately.
+        self._connects: dict[str, TokenBucket] = {}
+
+    def stranger(self, routing_id: bytes, frames: list[bytes], now: float, address: str) -> None:
+        """Frames of nobody we know: HELLO, or the rest of a session that ended."""
+        try:
+            if len(routing_id) != _ROUTING_ID_BYTES or routing_id[0] != 0:
+                raise error_for(errors.ROUTING_ID_REFUSED)
+            if len(frames) < 2 or frames[0] != wire.HELLO:
+                raise error_for(
+                    errors.SESSION_UNKNOWN, "send HELLO first" if frames[0:1] != [wire.BYE] else ""
+                )
+            self._hello(routing_id, parse_hello(frames[1]), now, address)
+        except AngariumError as error:
+            if error.code != errors.SESSION_UNKNOWN or self._stray.take(now):
+                self._refuse(routing_id, error)
+
+    def _hello(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
+        if self.closed:
+            raise error_for(errors.SHUTTING_DOWN)
+        self._check_connect_rate(address, now)
+        if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
+            raise error_for(errors.ALREADY_LOGGED_IN)
+        ticket, stored = self._doorkeeper.check(routing_id, hello, address, len(self._sessions), now)
+        if stored is None:
+            self._welcome(ticket, now)
+            return
+        if len(self._tickets) >= self._config.password_checks_max:
+            raise error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once")
+        number = self._number()
+        self._tickets[number] = ticket
+        self._outbox.effects.append(VerifyPassword(number, hello.password or "", stored))
+
+    def _check_connect_rate(self, address: str, now: float) -> None:
+        bucket = self._connects.get(address)
+        if bucket is None:
+            bucket = TokenBucket(self._config.connects_per_second, self._config.connect_burst, now)
+            self._connects[address] = bucket
+        if not bucket.take(now):
+            raise error_for(errors.CONNECT_RATE_EXCEEDED, address)
+
+    def _welcome(self, ticket: Ticket, now: float) -> None:
+        hello, vpn = ticket.hello, ticket.vpn
+        number = self._number()
+        client_name = hello.client_name or f"{self._node}/{vpn.name}/{self._random.getrandbits(40):010x}"
+        predecessor = self._sessions.find(vpn.name, client_name)
+        if predecessor is not None:
+            if not ticket.resumed:
+                self._refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
+                return
+            self._replace(predecessor, now)
+        session = Session(number, ticket.routing_id, vpn, ticket.username.name, client_name, now)
+        session.address = ticket.address
+        session.sdk = hello.sdk
+        session.keepalive_s = max(hello.keepalive_ms, self._config.keepalive_ms) / 1000
+        session.local_priority = hello.local_priority
+        session.network_priority = hello.network_priority
+        session.no_local = hello.no_local
+        session.granted_messages, session.granted_bytes = hello.credit
+        session.inbox = f"{INBOX_PREFIX}{self._node}/{self._random.getrandbits(96):024x}"
+        rate = self._config.control_frames_per_second
+        session.bucket = TokenBucket(rate, rate * 2, now)
+        if not self._rights.grant(session):
+            self._refuse(
+                ticket.routing_id,
+                error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone"),
+            )
+            return
+        self._sessions.admit(session)
+        body = self._welcome_header(
+            session, self._doorkeeper.token(ticket, client_name), resumed=ticket.resumed
+        )
+        self._outbox.effects.append(SendClient(session.routing_id, [wire.WELCOME, wire.pack(body)], 0))
+        self._counters.count("connects")
+
+    def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
+        config = self._config
+        return {
+            "session": f"{session.number}",
+            "client_name": session.client_name,
+            "vpn": session.vpn.name,
+            "node": self._node,
+            "token": token,
+            "resumed": resumed,
+            "epoch": self._shards.epoch,
+            "slots": self._shards.table,
+            "workers": len(self._shards.shards),
+            "rounds": config.ingress_rounds,
+            "bytes": config.ingress_bytes,
+            "keepalive_ms": int(session.keepalive_s * 1000),
+            "max_message_bytes": config.max_message_bytes,
+            "max_batch_rows": config.max_batch_rows,
+            "max_batch_bytes": config.max_batch_bytes,
+            "inbox": session.inbox,
+        }
+
+    def _refuse(self, routing_id: bytes, error: AngariumError) -> None:
+        self._counters.error(error.code)
+        self._outbox.effects.append(
+            SendClient(routing_id, [wire.CLOSED, wire.pack([error.code, error.detail])], 0)
+        )
+
+    def password_verified(self, ticket_number: int, now: float, *, correct: bool) -> None:
+        """The pool compared a password; what may have changed meanwhile is judged once more."""
+        ticket = self._tickets.pop(ticket_number, None)
+        if ticket is None:
+            return
+        try:
+            if not correct:
+                raise error_for(errors.UNAUTHORIZED)
+            self._doorkeeper.check_again(ticket, len(self._sessions))
+            self._welcome(ticket, now)
+        except AngariumError as error:
+            self._refuse(ticket.routing_id, error)
+
+    def left(self, session: Session, now: float) -> None:
+        """A session ended: it may resume for a while."""
+        self._doorkeeper.left(session.vpn.name, session.client_name, now)
+
+    def sweep(self, now: float) -> None:
+        """Forget addresses that were quiet for long."""
+        for address in [a for a, bucket in self._connects.items() if now - bucket.stamp > CONNECT_MEMORY_S]:
+            del self._connects[address]
+
+    def _number(self) -> int:
+        number = self._next_number
+        self._next_number += 1
+        return number

@@ -1,0 +1,251 @@
+"""A small router in a thread that speaks the client protocol over a real socket and does what a test tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import zmq
+
+from angarium import errors, wire
+from angarium.message import pack_rows, unpack_rows
+from angarium.slots import slot_table
+from angarium.topic import matches, parse_filter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+
+LIMIT_S = 5.0
+
+
+class Peer:
+    """What the router knows of one connected client."""
+
+    def __init__(self, identity: bytes, hello: dict[str, Any]) -> None:
+        self.identity = identity
+        self.hello = hello
+        self.name = hello["client_name"] or f"made-up-{identity.hex()}"
+        self.filters: dict[tuple[str, int], None] = {}
+        self.credit = hello["credit"]
+        self.delivered = 0
+        #: Messages that wait for credit, when the router honours it.
+        self.waiting: deque[tuple[list[Any], str | None]] = deque()
+
+
+class Router(threading.Thread):
+    """A router for tests: matches by brute force, delivers to everybody, obeys knobs."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], *, workers: int = 2) -> None:
+        super().__init__(daemon=True)
+        self._context = context
+        self._socket = context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RCVHWM, 0)
+        self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
+        self.url = f"tcp://127.0.0.1:{self.port}"
+        self._commands: deque[Callable[[], None]] = deque()
+        self._bell = context.socket(zmq.PAIR)
+        self._bell.bind(f"inproc://bell-{self.port}")
+        self._ring = context.socket(zmq.PAIR)
+        self._ring.connect(f"inproc://bell-{self.port}")
+        self.workers = workers
+        self.peers: dict[bytes, Peer] = {}
+        #: Every multipart that came, without the identity.
+        self.seen: list[list[bytes]] = []
+        self.rows: list[list[Any]] = []
+        self.rounds = 8
+        self.round_bytes = 1 << 20
+        #: What HELLO is answered with instead of WELCOME: a code, or 0 for silence.
+        self.hello_refusals: deque[int] = deque()
+        self.filter_refusals: dict[str, int] = {}
+        self.retires = True
+        self.answers_pings = True
+        self.honours_credit = False
+        self.inbox_serial = 0
+        self.dead = False
+
+    # For tests, from their thread.
+
+    def do(self, command: Callable[[], Any]) -> Any:
+        """Run something in the router's thread and give its result."""
+        done = threading.Event()
+        result: list[Any] = []
+
+        def run() -> None:
+            result.append(command())
+            done.set()
+
+        self._commands.append(run)
+        self._ring.send(b"")
+        assert done.wait(LIMIT_S)
+        return result[0]
+
+    def send(self, *frames: bytes, to: str | None = None) -> None:
+        """Send frames to one client or all."""
+
+        def run() -> None:
+            for peer in list(self.peers.values()):
+                if to is None or peer.name == to:
+                    self._socket.send_multipart([peer.identity, *frames])
+
+        self.do(run)
+
+    def drop_connections(self) -> None:
+        """Close all connections, and listen at the same address again."""
+
+        def run() -> None:
+            self.peers.clear()
+            self._socket.close(0)
+            self._socket = self._context.socket(zmq.ROUTER)
+            self._socket.setsockopt(zmq.LINGER, 0)
+            for _ in range(1000):
+                try:
+                    self._socket.bind(self.url)
+                    return
+                except zmq.ZMQError:
+                    threading.Event().wait(0.005)
+
+        self.do(run)
+
+    def stop(self) -> None:
+        if not self.dead:
+            self.dead = True
+            self._ring.send(b"")
+            self.join(LIMIT_S)
+        self._ring.close(0)
+        self._bell.close(0)
+        self._socket.close(0)
+
+    def sent_operations(self) -> bytes:
+        """Give the operations that clients sent, one byte each, without keepalive."""
+        return b"".join(frames[0] for frames in self.seen if frames[0] not in (wire.PING, wire.PONG))
+
+    # The thread.
+
+    def run(self) -> None:
+        while not self.dead:
+            poller = zmq.Poller()
+            poller.register(self._socket, zmq.POLLIN)
+            poller.register(self._bell, zmq.POLLIN)
+            ready = dict(poller.poll(50))
+            if self._bell in ready:
+                self._bell.recv()
+                while self._commands:
+                    self._commands.popleft()()
+            elif self._socket in ready:
+                identity, *frames = self._socket.recv_multipart()
+                self._take(identity, frames)
+
+    def _take(self, identity: bytes, frames: list[bytes]) -> None:
+        self.seen.append(frames)
+        header = wire.unpack_header(frames[1])
+        peer = self.peers.get(identity)
+        if frames[0] == wire.HELLO:
+            self._greet(identity, header)
+        elif peer is None:
+            self._reply(identity, wire.CLOSED, [errors.SESSION_UNKNOWN, ""])
+        elif frames[0] == wire.PUBLISH:
+            self._publish(peer, header, frames[2:])
+        elif frames[0] in (wire.SUBSCRIBE, wire.UNSUBSCRIBE):
+            self._subscribe(peer, frames[0], header)
+        elif frames[0] == wire.CREDIT:
+            peer.credit = header
+            self._push(peer)
+        elif frames[0] == wire.PING and self.answers_pings:
+            self._reply(identity, wire.PONG, header)
+        elif frames[0] == wire.BYE:
+            self._reply(identity, wire.CLOSED, [0, "bye"])
+            del self.peers[identity]
+
+    def _reply(self, identity: bytes, operation: bytes, header: Any) -> None:
+        self._socket.send_multipart([identity, operation, wire.pack(header)])
+
+    def _greet(self, identity: bytes, hello: dict[str, Any]) -> None:
+        if self.hello_refusals:
+            code = self.hello_refusals.popleft()
+            if code:
+                self._reply(identity, wire.CLOSED, [code, "refused"])
+            return
+        peer = self.peers[identity] = Peer(identity, hello)
+        welcome = {
+            "session": identity.hex(), "client_name": peer.name, "vpn": hello["vpn"], "node": "test",
+            "token": b"token of " + peer.name.encode(), "resumed": "token" in hello, "epoch": 1,
+            "slots": slot_table(self.workers), "workers": self.workers, "rounds": self.rounds,
+            "bytes": self.round_bytes, "keepalive_ms": hello["keepalive_ms"], "max_message_bytes": 1 << 20,
+            "max_batch_rows": 10_000, "max_batch_bytes": 1 << 22,
+            "inbox": f"#P2P/INB/{peer.name}/{self.inbox_serial}",
+        }  # fmt: skip
+        self._reply(identity, wire.WELCOME, welcome)
+
+    def _subscribe(self, peer: Peer, operation: bytes, header: Any) -> None:
+        request, filters, client_name = header
+        target = next((one for one in self.peers.values() if one.name == client_name), None)
+        results: list[Any] = []
+        for text, flags in filters:
+            refused = self.filter_refusals.get(text)
+            if refused is None and client_name is not None and target is None:
+                refused = errors.UNKNOWN_CLIENT_NAME
+            results.append(None if refused is None else [refused, text])
+            if refused is None:
+                known = (target or peer).filters
+                known[text, flags] = None
+                if operation == wire.UNSUBSCRIBE:
+                    del known[text, flags]
+        self._reply(peer.identity, wire.SUBACK, [request, results])
+
+    def _publish(self, peer: Peer, header: Any, batches: list[bytes]) -> None:
+        number, _, _, parts = header
+        rows = sorted(row for batch in batches for row in unpack_rows(batch))
+        assert [row[0] for row in rows] == list(range(len(rows)))
+        assert [count for _, count in parts] == [len(unpack_rows(batch)) for batch in batches]
+        self.rows += rows
+        for other in self.peers.values():
+            self._match(other, rows)
+        if self.retires:  # a real router does it for rounds with `flush`, and when nothing is left to retire
+            self._reply(peer.identity, wire.RETIRED, [number])
+
+    def _match(self, peer: Peer, rows: list[Any]) -> None:
+        """Queue what a client wants of a round: plain rows once, shared ones per share."""
+        shares = dict.fromkeys(text for text, _ in peer.filters if parse_filter(text).share is not None)
+        plain = [parse_filter(text).pattern for text, _ in peer.filters if parse_filter(text).share is None]
+        groups = [(None, plain), *((text, [parse_filter(text).pattern]) for text in shares)]
+        for share, patterns in groups:
+            mine = [row for row in rows if any(matches(pattern, row[1]) for pattern in patterns)]
+            if mine:
+                peer.waiting.append((mine, share))
+        self._push(peer)
+
+    def _push(self, peer: Peer) -> None:
+        while peer.waiting and (not self.honours_credit or peer.delivered < peer.credit[0]):
+            rows, share = peer.waiting.popleft()
+            peer.delivered += len(rows)
+            header = wire.pack([0, [[len(rows), share]], 0])
+            self._socket.send_multipart([peer.identity, wire.DELIVER, header, pack_rows(rows)])
+
+
+async def until(condition: Callable[[], Any], what: str = "") -> None:
+    """Poll until something holds."""
+    deadline = asyncio.get_running_loop().time() + LIMIT_S
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, f"it never came true: {what}"
+        await asyncio.sleep(0.002)
+
+
+def run(test: Any) -> None:
+    """Run a test's coroutine with a bound."""
+    asyncio.run(asyncio.wait_for(test, LIMIT_S * 3))
+
+
+@contextlib.contextmanager
+def running_router(secret_key: bytes | None = None) -> Iterator[Router]:
+    """Give a router that runs, and end it."""
+    with zmq.Context() as context:
+        router = Router(context, secret_key=secret_key)
+        router.start()
+        try:
+            yield router
+        finally:
+            router.stop()
