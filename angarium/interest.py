@@ -95,11 +95,12 @@ class Interest:
         return want.answer
 
     def remove(self, wish: Wish) -> Answer:
-        """Want a filter once less, give the answer."""
-        want = self._wanted[wish]
-        want.references -= 1
+        """Want a filter once less, give the answer; nothing happens if it is not wanted any more."""
         answer: Answer = self._loop.create_future()
-        if want.references:
+        want = self._wanted.get(wish)
+        if want is not None:
+            want.references -= 1
+        if want is None or want.references:
             answer.set_result(None)
             return answer
         del self._wanted[wish]

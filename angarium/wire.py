@@ -8,11 +8,16 @@ and does no I/O.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgpack
 
 from angarium import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_T = TypeVar("_T")
 
 PROTOCOL_VERSION: Final = 1
 
@@ -91,7 +96,7 @@ MAX_HEADER_BYTES: Final = 1 << 20
 #: Rows in one batch. The router partitions unopened batches of others, so one batch bounds one step of work.
 MAX_BATCH_ROWS: Final = 10_000
 #: Filters in one SUBSCRIBE or UNSUBSCRIBE.
-MAX_FILTERS_PER_REQUEST: Final = 1_000
+MAX_FILTERS_PER_REQUEST: Final = 256
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
@@ -124,6 +129,31 @@ def unpack_header(data: bytes) -> Any:
         detail = f"a header of {len(data)} bytes, the limit is {MAX_HEADER_BYTES}"
         raise errors.InvalidRequestError(errors.MALFORMED_FRAME, detail)
     return unpack(data)
+
+
+def decode_header(decode: Callable[[bytes], _T], data: bytes) -> _T:
+    """Decode a header that a peer sent by its types, so that nothing but what it may hold is ever built.
+
+    Raises:
+        InvalidRequestError: it is too large or of another shape (40001).
+    """
+    if len(data) > MAX_HEADER_BYTES:
+        detail = f"a header of {len(data)} bytes, the limit is {MAX_HEADER_BYTES}"
+        raise errors.InvalidRequestError(errors.MALFORMED_FRAME, detail)
+    try:
+        return decode(data)
+    except (ValueError, RecursionError) as error:
+        raise errors.InvalidRequestError(errors.MALFORMED_FRAME, str(error)) from None
+
+
+def array_length(batch: bytes) -> int:
+    """Give the length that the head of a packed array announces; -1 if it is no array."""
+    first = batch[0] if batch else 0
+    if first & 0xF0 == 0x90:
+        return first & 0x0F
+    if first == 0xDC:
+        return int.from_bytes(batch[1:3], "big")
+    return int.from_bytes(batch[1:5], "big") if first == 0xDD else -1
 
 
 def array_head(rows: int) -> bytes:

@@ -31,21 +31,30 @@ def parser() -> argparse.ArgumentParser:
     """Give the parser of the command line."""
     found = argparse.ArgumentParser(
         prog="scripts/bench",
-        description="Measure this broker and its peers in one interleaved run; docs/benchmarks.md explains the rows.",
+        description="Measure this broker and its peers in one run. docs/benchmarks.md explains it.",
         epilog="Exit 0: measured, targets met; 1: something failed or a first target was missed; 2: misused.",
     )
     found.add_argument("--only", choices=SUBJECTS, help="one subject; default: all")
     found.add_argument(
-        "--peers", default=",".join(plan.PEERS), metavar="LIST", help="peers to compare with [%(default)s]; '' for none"
+        "--peers",
+        default=",".join(plan.PEERS),
+        metavar="LIST",
+        help="peers to compare with [%(default)s]; '' for none",
     )
     found.add_argument(
-        "--seconds", type=positive, default=2.0, metavar="S", help="publishing time of a run at full speed [2]"
+        "--seconds",
+        type=positive,
+        default=2.0,
+        metavar="S",
+        help="publishing time of a run at full speed [2]",
     )
     found.add_argument(
         "--repetitions", type=int, default=3, choices=range(1, 21), metavar="N", help="runs of each kind [3]"
     )
     found.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name has this text")
-    found.add_argument("--quick", action="store_true", help="a smoke test of a minute; its figures mean nothing")
+    found.add_argument(
+        "--quick", action="store_true", help="a smoke test of a minute; its figures mean nothing"
+    )
     found.add_argument("--json", action="store_true", help="one JSON object per row instead of a table")
     return found
 

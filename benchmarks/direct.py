@@ -1,8 +1,8 @@
 """Direct messaging, ours and the peers', in one interleaved run.
 
-Every repetition runs every entry of the plan once, so that a machine that becomes slower becomes slower for all;
-a figure is the median over the repetitions. Brokers that a phase needs stay up during it and are idle while
-others are measured; nodes with more workers than usual are started for their own run only.
+Every repetition runs every entry of the plan once, so that a machine that becomes slower becomes slower for
+all; a figure is the median over the repetitions. Brokers that a phase needs stay up during it and are idle
+while others are measured; nodes with more workers than usual are started for their own run only.
 """
 
 from __future__ import annotations
@@ -59,9 +59,7 @@ class Comparing:
         found += [Angarium(directory, workers) for workers in (1, 2, 4)]
         self.brokers = {broker.name: broker for broker in found}
         #: Peers that cannot be measured, with what they lack.
-        self.missing = {
-            name: lack for name in settings.peers if (lack := self.brokers[name].missing())
-        }
+        self.missing = {name: lack for name in settings.peers if (lack := self.brokers[name].missing())}
         self._trials: dict[Entry, list[Trial]] = {}
         self._errors: dict[Entry, str] = {}
 
@@ -69,7 +67,10 @@ class Comparing:
         """Measure everything that the chosen rows need, and give them."""
         rows = [row for row in plan.comparisons(self._settings.peers) if self._settings.rows in row.name]
         needed = dict.fromkeys(
-            entry for row in rows for entry in (row.ours, row.other) if entry is not None and self._can_run(entry)
+            entry
+            for row in rows
+            for entry in (row.ours, row.other)
+            if entry is not None and self._can_run(entry)
         )
         self._phase([entry for entry in needed if not entry.scenario.rate])
         self._phase([entry for entry in needed if entry.scenario.rate])
@@ -117,8 +118,9 @@ class Comparing:
             say(f"{entry.scenario.title}: {error}")
             return
         self._trials.setdefault(entry, []).append(trial)
+        title = f"{repetition + 1}/{self._settings.repetitions} {entry.scenario.title:42}"
         say(
-            f"{repetition + 1}/{self._settings.repetitions} {entry.scenario.title:42} {broker.name:11} {entry.api:8} "
+            f"{title} {broker.name:11} {entry.api:8} "
             f"{trial.rate:10,.0f}/s  lost {trial.lost:,}  {trial.seconds:.2f} s  "
             f"calib {trial.calibration:.1f}  stolen {trial.stolen_s:.2f} s"
         )

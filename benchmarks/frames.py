@@ -1,8 +1,8 @@
 """How many messages a worker matches per second of its own CPU time, on recorded frames.
 
-The frames are what a router sends a worker while a publisher of the SDK runs at full speed: they are gathered and
-packed by the SDK's own code and framed as the router does, recorded first and replayed then. No socket and no other
-process takes part, so the figure does not depend on what else the machine does.
+The frames are what a router sends a worker while a publisher of the SDK runs at full speed: they are
+gathered and packed by the SDK's own code and framed as the router does, recorded first and replayed then.
+No socket and no other process takes part, so the figure does not depend on what else the machine does.
 
 Run as a process of its own: `python -m benchmarks.frames SUBSCRIPTIONS SECONDS` prints one line of JSON.
 """
@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
-from angarium.slots import RowGatherer, slot_table
+from angarium.slots import Publishable, RowGatherer, slot_table
 from benchmarks.brokers.server import ROOT
 from benchmarks.clients.process import TOPICS, table_filters, table_topics
 from benchmarks.figures import Better, Row
@@ -93,7 +93,7 @@ def record(topics: list[str], rows: int) -> Iterator[tuple[int, Frames]]:
     gatherer = RowGatherer()
     gatherer.set_table(EPOCH, slot_table(1))
     messages = iter([(topics[number % len(topics)], PAYLOAD) for number in range(rows)])
-    left = next(messages, None)
+    left: Publishable | None = next(messages, None)
     reference = 0
     while left is not None:
         gatherer.fill(iter((left,)))

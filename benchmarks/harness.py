@@ -25,6 +25,7 @@ from benchmarks.brokers.server import ROOT, BrokerFailedError
 from benchmarks.clients.process import PUBLISH, SUBSCRIBE, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from benchmarks.brokers.server import Broker
@@ -109,7 +110,7 @@ class ClientProcess:
 
 
 @contextlib.contextmanager
-def ending_after(seconds: float, process: subprocess.Popen[bytes]) -> Any:
+def ending_after(seconds: float, process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Kill a process if the block takes too long, so that waiting for its answer ends."""
     timer = threading.Timer(seconds, process.kill)
     timer.daemon = True
@@ -137,8 +138,9 @@ class Trial:
     rounds: int
     #: CPU seconds that each role of the broker took, and the clients (`publisher`, `subscribers`).
     cpu_s: dict[str, float]
-    #: Million steps of a fixed loop per second just before, and CPU seconds that the host took away meanwhile.
+    #: Million steps of a fixed loop per second just before.
     calibration: float
+    #: CPU seconds that the host took away meanwhile.
     stolen_s: float
 
     @property
@@ -153,7 +155,7 @@ def unique_prefix() -> str:
 
 
 def run_trial(broker: Broker, subscribers: list[Task], publisher: Task) -> Trial:
-    """Run fresh subscribers and one publisher; a frozen subscriber is stopped before the start and not counted.
+    """Run fresh subscribers and one publisher; frozen ones are stopped before the start and not counted.
 
     Raises:
         BrokerFailedError: a client failed, or said nothing for too long.
@@ -170,7 +172,9 @@ def run_trial(broker: Broker, subscribers: list[Task], publisher: Task) -> Trial
         return measure(broker, counted, source)
 
 
-def measure(broker: Broker, subscribers: list[ClientProcess], source: ClientProcess, copies: int = 0) -> Trial:
+def measure(
+    broker: Broker, subscribers: list[ClientProcess], source: ClientProcess, copies: int = 0
+) -> Trial:
     """Let a publisher go and wait for the end at the subscribers, which are ready.
 
     Args:

@@ -1,7 +1,7 @@
 """What direct messaging is compared with: scenarios, who runs them, and the rows with their first targets.
 
-Data and nothing else; `benchmarks.direct` runs it. The targets are ratios inside one run, because machines drift
-by up to a factor of two between runs.
+Data and nothing else; `benchmarks.direct` runs it. The targets are ratios inside one run, because machines
+drift by up to a factor of two between runs.
 """
 
 from __future__ import annotations
@@ -95,11 +95,13 @@ def _lost_percent(trial: Trial) -> float:
 def comparisons(peers: tuple[str, ...] = PEERS) -> list[Comparison]:
     """Give all rows, with those peers only."""
     rows = [*_rates(), *_interfaces_and_workers(), *_latencies(), *_costs()]
-    return [row for row in rows if row.other is None or row.other.broker not in PEERS or row.other.broker in peers]
+    return [
+        row for row in rows if row.other is None or row.other.broker not in PEERS or row.other.broker in peers
+    ]
 
 
 def _rates() -> list[Comparison]:
-    """Full speed against the peers. The target is for what the SDK can do; one call per message is shown beside it."""
+    """Full speed against the peers; the target is for the interface that is made for speed."""
     targets = {(DIRECT_128, BATCHED, "nats"): 2.0, (FAN_OUT, BATCHED, "nats"): 2.0}
     return [
         Comparison(

@@ -43,8 +43,8 @@ def describe_machine() -> str:
                 break
     memory = psutil.virtual_memory().total / (1 << 30)
     return (
-        f"{processor}, {psutil.cpu_count()} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}, "
-        f"Python {platform.python_version()}"
+        f"{processor}, {psutil.cpu_count()} cores, {memory:.0f} GiB, "
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}"
     )
 
 

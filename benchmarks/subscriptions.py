@@ -1,8 +1,9 @@
 """Many subscriptions on our own node: what one costs in memory, and how fast messages find theirs.
 
-The table has half exact filters (`a/{i}/b`) and half with a wildcard (`a/*/c{i}`), and every message matches one of
-them. All topics of the table are published in turn, which is the worst case: hardly two messages of a batch go to
-the same subscription. Then the same while another client changes 1,000 subscriptions per second.
+The table has half exact filters (`a/{i}/b`) and half with a wildcard (`a/*/c{i}`), and every message
+matches one of them. All topics of the table are published in turn, which is the worst case: hardly two
+messages of a batch go to the same subscription. Then the same while another client changes 1,000
+subscriptions per second.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from benchmarks.brokers.server import BrokerFailedError
 from benchmarks.clients.process import BATCHED, CHURN, Task
 from benchmarks.direct import start_warm
 from benchmarks.figures import Better, Row, cpu_us_per_message, percentile
-from benchmarks.harness import ClientProcess, Trial, measure, publisher, say, subscriber, unique_prefix
+from benchmarks.harness import ClientProcess, measure, publisher, say, subscriber, unique_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from benchmarks.brokers.server import Broker
     from benchmarks.direct import Settings
+    from benchmarks.harness import Trial
 
 #: By which `--rows` chooses these rows, all of them together.
 TITLE: Final = "subscriptions, memory, made, matching under churn"
@@ -110,7 +112,9 @@ def settled_rss(broker: Broker) -> dict[str, int]:
 def _publish(
     broker: Broker, holders: list[ClientProcess], prefix: str, settings: Settings, findings: Findings
 ) -> None:
-    trial = _trial(broker, holders, prefix, settings)
+    with ClientProcess(broker, _publisher(broker, prefix, settings)) as source:
+        source.wait_ready()
+        trial = measure(broker, holders, source, copies=1)
     findings.plain.append(trial)
     _tell(trial, settings, len(holders), "")
 
@@ -119,31 +123,37 @@ def _publish_under_churn(
     broker: Broker, holders: list[ClientProcess], prefix: str, settings: Settings, findings: Findings
 ) -> None:
     task = Task(role=CHURN, url=broker.url, prefix=prefix, seconds=settings.seconds, rate=CHANGES_PER_S)
-    with ClientProcess(broker, task) as churning:
+    with (
+        ClientProcess(broker, _publisher(broker, prefix, settings)) as source,
+        ClientProcess(broker, task) as churning,
+    ):
+        source.wait_ready()
         churning.wait_ready().go()
-        trial = _trial(broker, holders, prefix, settings)
+        trial = measure(broker, holders, source, copies=1)
         findings.churn.append(churning.result())
     findings.churned.append(trial)
     _tell(trial, settings, len(holders), ", under churn")
 
 
-def _trial(broker: Broker, holders: list[ClientProcess], prefix: str, settings: Settings) -> Trial:
-    """Publish to the holders, which stay; each message goes to one of them."""
-    task = publisher(broker, prefix, seconds=settings.seconds, table=settings.table, api=BATCHED)
-    with ClientProcess(broker, task) as source:
-        source.wait_ready()
-        return measure(broker, holders, source, copies=1)
+def _publisher(broker: Broker, prefix: str, settings: Settings) -> Task:
+    """Give a publisher to the holders, which stay; each message goes to one of them."""
+    return publisher(broker, prefix, seconds=settings.seconds, table=settings.table, api=BATCHED)
 
 
 def _tell(trial: Trial, settings: Settings, clients: int, what: str) -> None:
-    say(f"{settings.table:,} subscriptions of {clients} clients{what}: {trial.rate:,.0f}/s, lost {trial.lost:,}")
+    title = f"{settings.table:,} subscriptions of {clients} clients{what}"
+    say(f"{title}: {trial.rate:,.0f}/s, lost {trial.lost:,}")
 
 
 def memory_rows(findings: Findings, settings: Settings, clients: int) -> list[Row]:
     """Give the memory per subscription of those processes that hold it, and how fast they were made."""
     title = f"{settings.table:,} subscriptions of {clients} client"
     each = findings.bytes_each
-    parts = {"the worker": each["worker"], "the router": each["router"], "both": each["worker"] + each["router"]}
+    parts = {
+        "the worker": each["worker"],
+        "the router": each["router"],
+        "both": each["worker"] + each["router"],
+    }
     made = [
         Row(
             name=f"{title}, memory of {who}",

@@ -113,6 +113,9 @@ class _Batch:
         Raises:
             InvalidRequestError: it is no batch of so many rows (40001).
         """
+        announced = wire.array_length(packed)
+        if announced != count:
+            raise _malformed(f"the batch announces {announced} rows, its header says {count}")
         try:
             rows = _decode_rows(packed)
         except (ValueError, RecursionError) as error:
@@ -219,6 +222,10 @@ class _Result:
                 choice_groups.setdefault((choice, plain, is_dto), []).append(row)
             elif plain is EMPTY_SET:
                 self.unmatched += 1
+        if batch.intact and not choice_groups and len(plain_groups) == 1 and not self.unmatched:
+            (plain,) = plain_groups
+            self.plain.append((self.use(plain), len(batch.rows), len(batch.packed), batch.classes))
+            return
         for plain, rows in plain_groups.items():
             packed = self._add_batch(_encode(rows))
             self.plain.append((self.use(plain), len(rows), len(packed), _classes_in(rows)))

@@ -112,7 +112,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             le=1 << 40,
             description="Bytes sent to one client that it has not shown to have read; more is queued.",
         ),
-    ] = 64 << 20
+    ] = 32 << 20
     send_queue_frames: Annotated[
         int,
         Meta(

@@ -25,6 +25,8 @@ WEIGHTS: Final = (1, 2, 4)
 #: So many probes go out while a client reads as much as may be unread: often enough never to stop one that
 #: reads.
 PROBES: Final = 8
+#: What the library keeps for a small frame besides its content.
+ANSWER_OVERHEAD_BYTES: Final = 128
 
 
 class Delivery:
@@ -147,16 +149,25 @@ class Egress:
         self.sent_messages += rows
         self.sent_bytes += size
         self._outbox.effects.append(SendClient(session.routing_id, frames, rows))
-        if (
-            session.sent_bytes - session.probe_bytes >= self._unread_max // PROBES
-            and not session.probe_number
-        ):
+        session.out_bytes += size
+        if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES and not session.probe_number:
             self._probe(session)
+
+    def answer(self, session: Session, frames: list[bytes]) -> None:
+        """Send an answer, or news of the session: it waits for no credit."""
+        self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+        session.out_bytes += len(frames[1]) + ANSWER_OVERHEAD_BYTES
+        if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES and not session.probe_number:
+            self._probe(session)
+
+    def is_blocked(self, session: Session) -> bool:
+        """Tell whether even answers pile up at a client: it does not read at all."""
+        return session.out_bytes - session.read_bytes > 2 * self._unread_max
 
     def _probe(self, session: Session) -> None:
         """Ask the client to show that it reads: only who read all that was sent before can answer."""
         session.probe_number = self._random.randrange(1, 1 << 62)
-        session.probe_bytes = session.sent_bytes
+        session.probe_bytes = session.out_bytes
         frames = [wire.PING, wire.pack([session.probe_number])]
         self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
 
@@ -166,7 +177,7 @@ class Egress:
             return False
         session.probe_number = 0
         session.read_bytes = session.probe_bytes
-        if session.sent_bytes - session.probe_bytes >= self._unread_max // PROBES:
+        if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES:
             self._probe(session)
         return True
 
@@ -175,7 +186,7 @@ class Egress:
 
         The probe what it reads.
         """
-        return session.has_credit() and session.sent_bytes - session.read_bytes < self._unread_max
+        return session.has_credit() and session.out_bytes - session.read_bytes < self._unread_max
 
     def forget(self, session: Session) -> int:
         """A session is over: drop what waits for it; gives how many messages."""

@@ -46,6 +46,9 @@ class Hello(msgspec.Struct, frozen=True):
     credit: tuple[Annotated[int, Meta(ge=0, le=1 << 62)], Annotated[int, Meta(ge=0, le=1 << 62)]] = (0, 0)
 
 
+_decode_hello = msgspec.msgpack.Decoder(Hello).decode
+
+
 class Ticket(NamedTuple):
     """A login that passed every check but its password."""
 
@@ -63,10 +66,7 @@ def parse_hello(header: bytes) -> Hello:
     Raises:
         InvalidRequestError: 40001 wrong shape, 40003 another version, 40011 no possible client name.
     """
-    try:
-        hello = msgspec.convert(wire.unpack_header(header), Hello)
-    except msgspec.ValidationError as error:
-        raise error_for(errors.MALFORMED_FRAME, f"HELLO: {error}") from None
+    hello = wire.decode_header(_decode_hello, header)
     if hello.version != wire.PROTOCOL_VERSION:
         raise error_for(
             errors.UNSUPPORTED_VERSION, f"{hello.version}, this node speaks {wire.PROTOCOL_VERSION}"

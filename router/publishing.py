@@ -6,9 +6,11 @@ version. What is inside is the worker's to check, and its verdict comes back wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from angarium import errors, wire
+import msgspec
+
+from angarium import errors, slots, wire
 from angarium.errors import error_for
 from router.round import Part, Round
 from router.rounds import partition
@@ -17,6 +19,12 @@ if TYPE_CHECKING:
     from router.config import RouterConfig
     from router.session import Session
     from router.shards import Shards
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+#: Round, epoch, flush, and worker and rows of each part; more parts than there can be workers are no round.
+_Parts = Annotated[list[tuple[_Natural, _Positive]], msgspec.Meta(min_length=1, max_length=slots.MAX_WORKERS)]
+_decode_publish = msgspec.msgpack.Decoder(tuple[_Positive, _Natural, bool, _Parts]).decode
 
 
 def read_publish(
@@ -28,17 +36,16 @@ def read_publish(
         InvalidRequestError: 40001 malformed, 40008 too large, 40009 more than the credit. Each ends the
         session.
     """
-    match wire.unpack_header(frames[1]):
-        case [int(number), int(epoch), bool(flush), [_, *_] as parts] if len(parts) == len(frames) - 2:
-            pass
-        case _:
-            raise error_for(
-                errors.MALFORMED_FRAME, "PUBLISH is [round, epoch, flush, parts] and one batch a part"
-            )
+    number, epoch, flush, parts = wire.decode_header(_decode_publish, frames[1])
+    if len(parts) != len(frames) - 2:
+        raise error_for(errors.MALFORMED_FRAME, "PUBLISH has one batch for each of its parts")
     _check_credit(session, number, config)
-    checked = [_read_part(part, batch, config) for part, batch in zip(parts, frames[2:], strict=True)]
+    checked = [Part(*part, batch) for part, batch in zip(parts, frames[2:], strict=True)]
     if sum(part.rows for part in checked) > config.max_batch_rows:
         raise error_for(errors.BATCH_TOO_LARGE, f"the limit is {config.max_batch_rows} messages")
+    size = sum(len(part.batch) for part in checked)
+    if size > config.max_batch_bytes:
+        raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
     return Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)
 
 
@@ -51,25 +58,16 @@ def _check_credit(session: Session, number: int, config: RouterConfig) -> None:
         raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{config.ingress_bytes} bytes are under way")
 
 
-def _read_part(part: Any, batch: bytes, config: RouterConfig) -> Part:
-    match part:
-        case [int(worker), int(rows)] if worker >= 0 and rows > 0:
-            pass
-        case _:
-            raise error_for(errors.MALFORMED_FRAME, "a part is [worker, rows]")
-    if len(batch) > config.max_batch_bytes:
-        raise error_for(errors.BATCH_TOO_LARGE, f"{len(batch)} bytes, the limit is {config.max_batch_bytes}")
-    return Part(worker, rows, batch)
-
-
 def _assign(parts: list[Part], epoch: int, shards: Shards) -> list[Part]:
     """Give each part to its worker.
 
     Batches that were cut by an older slot table, or not at all, are cut here.
     """
     count = len(shards.shards)
-    if count == 1:
-        return [Part(0, part.rows, part.batch) for part in parts]
+    if not epoch and len(parts) > 1:
+        raise error_for(errors.MALFORMED_FRAME, "a round that is not cut has one part")
+    if count == 1 and len(parts) == 1:
+        return [Part(0, parts[0].rows, parts[0].batch)]
     if epoch == shards.epoch:
         if len({part.worker for part in parts}) != len(parts) or any(part.worker >= count for part in parts):
             raise error_for(errors.MALFORMED_FRAME, "parts name each worker of the table at most once")

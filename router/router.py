@@ -8,7 +8,9 @@ per event with the time, then takes the effects.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
@@ -46,6 +48,11 @@ SWEEP_INTERVAL_S = 0.5
 #: frame
 #: then renews the credit of many rounds.
 RETIRED_DELAY_S = 0.005
+#: So many filters of a SUBSCRIBE count as one frame towards the rate of a client.
+FILTERS_PER_FRAME = 16
+_Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+_decode_credit = msgspec.msgpack.Decoder(tuple[_Natural, _Natural]).decode
+_decode_number = msgspec.msgpack.Decoder(tuple[_Natural]).decode
 _LOST_REASON = "discard.shard-unavailable"
 
 
@@ -77,7 +84,7 @@ class Router:
         self.subscriptions = Subscriptions(
             self.interest,
             self.shards,
-            self.out,
+            self.egress,
             on_change=self.short_way.forget,
             find_client=self._find_client,
         )
@@ -119,6 +126,8 @@ class Router:
             if frames[0] is not wire.PUBLISH and frames[0] != wire.PUBLISH:
                 self._check_rate(session, now)
             operation(self, session, frames, now)
+            if self.egress.is_blocked(session):
+                raise error_for(errors.EGRESS_BLOCKED, "answers pile up unread")
         except AngariumError as error:
             self.close_session(session, error, now)
 
@@ -206,9 +215,9 @@ class Router:
 
     # -- operations of a session -----------------------------------------------------------------------------
 
-    def _check_rate(self, session: Session, now: float) -> None:
+    def _check_rate(self, session: Session, now: float, weight: float = 1.0) -> None:
         assert session.bucket is not None
-        if not session.bucket.take(now):
+        if not session.bucket.take(now, weight):
             raise error_for(errors.CONTROL_RATE_EXCEEDED, f"{self.config.control_frames_per_second} a second")
 
     def _publish(self, session: Session, frames: list[bytes], now: float) -> None:
@@ -223,13 +232,10 @@ class Router:
         self.rounds.accept_answered(a_round, now)
 
     def _credit(self, session: Session, frames: list[bytes], now: float) -> None:
-        match wire.unpack_header(frames[1]):
-            case [int(messages), int(size)] if (
-                messages >= session.granted_messages and size >= session.granted_bytes
-            ):
-                session.granted_messages, session.granted_bytes = messages, size
-            case _:
-                raise error_for(errors.MALFORMED_FRAME, "CREDIT is [messages, bytes], totals that never fall")
+        messages, size = wire.decode_header(_decode_credit, frames[1])
+        if messages < session.granted_messages or size < session.granted_bytes:
+            raise error_for(errors.MALFORMED_FRAME, "CREDIT is [messages, bytes], totals that never fall")
+        session.granted_messages, session.granted_bytes = messages, size
         self._egress_may_go_on(session, now)
 
     def _egress_may_go_on(self, session: Session, now: float) -> None:
@@ -237,23 +243,20 @@ class Router:
         self.eliding.drained(session, now)
         self._finish_bye(session, now)
 
-    def _subscribe(self, session: Session, frames: list[bytes], _now: float) -> None:
-        self.subscriptions.subscribe(session, wire.unpack_header(frames[1]))
+    def _subscribe(self, session: Session, frames: list[bytes], now: float) -> None:
+        self._check_rate(session, now, self.subscriptions.subscribe(session, frames[1]) / FILTERS_PER_FRAME)
 
-    def _unsubscribe(self, session: Session, frames: list[bytes], _now: float) -> None:
-        self.subscriptions.unsubscribe(session, wire.unpack_header(frames[1]))
+    def _unsubscribe(self, session: Session, frames: list[bytes], now: float) -> None:
+        self._check_rate(session, now, self.subscriptions.unsubscribe(session, frames[1]) / FILTERS_PER_FRAME)
 
     def _ping(self, session: Session, frames: list[bytes], _now: float) -> None:
-        self._send(session, wire.PONG, wire.unpack_header(frames[1]))
+        self._send(session, wire.PONG, wire.decode_header(_decode_number, frames[1]))
 
     def _pong(self, session: Session, frames: list[bytes], now: float) -> None:
         """Everything sent before the PING was read by the client."""
-        match wire.unpack_header(frames[1]):
-            case [int(number)]:
-                if self.egress.was_read(session, number):
-                    self._egress_may_go_on(session, now)
-            case _:
-                raise error_for(errors.MALFORMED_FRAME, "PONG is [number]")
+        (number,) = wire.decode_header(_decode_number, frames[1])
+        if self.egress.was_read(session, number):
+            self._egress_may_go_on(session, now)
 
     def _bye(self, session: Session, _frames: list[bytes], now: float) -> None:
         session.closing = True
@@ -270,7 +273,7 @@ class Router:
             self._end(session, None, now, tell=True)
 
     def _send(self, session: Session, operation: bytes, header: Any) -> None:
-        self.out.effects.append(SendClient(session.routing_id, [operation, wire.pack(header)], 0))
+        self.egress.answer(session, [operation, wire.pack(header)])
 
     # -- workers ---------------------------------------------------------------------------------------------
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium import slots, wire
+from angarium.errors import AngariumError
 from router.effects import Outbox, SendClient
 from router.publishing import recut
 from router.shards import ShardState
 
 if TYPE_CHECKING:
     from router.interest import Interest
+    from router.round import Part
     from router.rounds import Rounds
     from router.session import Session
     from router.sessions import SessionTable
@@ -78,6 +80,14 @@ class Scaling:
             self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
         for session in self._rounds.held_sessions:
             for a_round in session.pending:
-                a_round.parts = recut(a_round.parts, shards)
+                a_round.parts = _recut(a_round.parts, shards)
                 a_round.waiting = len(a_round.parts)
         self._rounds.resume(now)
+
+
+def _recut(parts: list[Part], shards: Shards) -> list[Part]:
+    """Cut the parts of a round that waited; a malformed one goes to a worker as it is, which refuses it."""
+    try:
+        return recut(parts, shards)
+    except AngariumError:
+        return [parts[0]._replace(worker=0)]

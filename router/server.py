@@ -36,6 +36,8 @@ _log = logging.getLogger("router")
 
 #: Frames taken from one socket before the others get their turn.
 DRAIN_MAX = 200
+#: And so long at most: effects of the first frame must not wait for a hundred dear ones.
+DRAIN_S = 0.003
 #: Threads that compare passwords: scrypt keeps a core busy for tens of milliseconds, so one leaves the
 #: others to messages.
 PASSWORD_THREADS = 1
@@ -121,7 +123,11 @@ class RouterServer:
 
     def _read_clients(self) -> None:
         clients, handle = self._clients, self._router.client_frames
+        until = time.monotonic() + DRAIN_S
         for _ in range(DRAIN_MAX):
+            now = time.monotonic()
+            if now >= until:
+                break
             try:
                 routing_id = clients.recv(zmq.NOBLOCK, copy=False)
             except zmq.Again:
@@ -129,10 +135,10 @@ class RouterServer:
             frames = clients.recv_multipart()
             address = _peer_address(routing_id) if frames[0] == wire.HELLO else ""
             try:
-                handle(routing_id.bytes, frames, time.monotonic(), address)
+                handle(routing_id.bytes, frames, now, address)
             except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
                 _log.exception("frames of a client led to a fault of the router")
-                self._router.fault(routing_id.bytes, time.monotonic())
+                self._router.fault(routing_id.bytes, now)
         self._carry_out()
 
     def _read_workers(self) -> None:

@@ -54,13 +54,13 @@ class TokenBucket:
         self.level = burst
         self.stamp = now
 
-    def take(self, now: float) -> bool:
-        """Tell whether one more action is allowed now, and count it."""
+    def take(self, now: float, weight: float = 1.0) -> bool:
+        """Tell whether one more action, or a part of one, is allowed now, and count it."""
         self.level = min(self.burst, self.level + (now - self.stamp) * self.rate)
         self.stamp = now
-        if self.level < 1:
+        if self.level < weight:
             return False
-        self.level -= 1
+        self.level -= weight
         return True
 
 
@@ -91,6 +91,7 @@ class Session:
         "no_local",
         "number",
         "open_rounds",
+        "out_bytes",
         "parked",
         "pending",
         "permissions",
@@ -145,9 +146,7 @@ class Session:
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
 
         # Ingress: rounds are numbered from 1 without gaps.
-        self.round_number = 0
-        self.retired_round = 0
-        self.retired_told = 0
+        self.round_number = self.retired_round = self.retired_told = 0
         self.unretired_bytes = 0
         #: Bytes of rounds that retired since the client was last told.
         self.untold_bytes = 0
@@ -159,14 +158,15 @@ class Session:
         self.parked = False
 
         # Egress: totals since login; credit is granted - sent.
-        self.granted_messages = 0
-        self.granted_bytes = 0
-        self.sent_messages = 0
-        self.sent_bytes = 0
+        self.granted_messages = self.granted_bytes = 0
+        self.sent_messages = self.sent_bytes = 0
         #: The PING that is not answered yet, or 0, and how much had been sent when the last one left.
         self.probe_number = 0
         self.probe_bytes = 0
-        #: How much it has shown to have read; never above sent_bytes. Credit alone could be a lie.
+        #: Everything sent to it, answers included, and how much of that it has shown to have read. Credit
+        #: alone
+        #: could be a lie.
+        self.out_bytes = 0
         self.read_bytes = 0
         self.egress: EgressQueue | None = None
         self.eliding: ElidingTable | None = None

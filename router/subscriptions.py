@@ -9,25 +9,34 @@ section 8).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import Filter as ParsedFilter
 from angarium.topic import overlaps, parse_filter
-from router.effects import SendClient
 from router.session import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.effects import Outbox
+    from router.egress import Egress
     from router.interest import Filter, Interest
     from router.session import Session
     from router.shards import Shards
 
 #: What the router gives clients as addresses for replies; each client may subscribe to its own only.
 INBOX_PREFIX = "#P2P/INB/"
+
+
+_Flags = Annotated[int, msgspec.Meta(ge=0, le=wire.SUBSCRIBE_DELIVER_ALWAYS)]
+_Entries = Annotated[
+    list[tuple[str, _Flags]], msgspec.Meta(min_length=1, max_length=wire.MAX_FILTERS_PER_REQUEST)
+]
+#: Request number, filters with their flags, and the client that a subscription manager acts for.
+_decode_request = msgspec.msgpack.Decoder(tuple[int, _Entries, str | None]).decode
 
 
 class Change:
@@ -47,14 +56,14 @@ class Subscriptions:
         self,
         interest: Interest[Session],
         shards: Shards,
-        outbox: Outbox,
+        egress: Egress,
         *,
         on_change: Callable[[int, str], None],
         find_client: Callable[[str, str], Session | None],
     ) -> None:
         self._interest = interest
         self._shards = shards
-        self._outbox = outbox
+        self._egress = egress
         #: Called with (VPN number, pattern) when a filter comes or goes.
         self._on_change = on_change
         #: Gives the connected client of (VPN name, client name).
@@ -64,8 +73,8 @@ class Subscriptions:
         #: Refusals by code.
         self.refused: dict[int, int] = {}
 
-    def subscribe(self, session: Session, header: Any) -> None:
-        """Answer SUBSCRIBE.
+    def subscribe(self, session: Session, header: bytes) -> int:
+        """Answer SUBSCRIBE; gives the number of filters.
 
         Raises:
             InvalidRequestError: the frame itself is malformed (40001).
@@ -83,9 +92,10 @@ class Subscriptions:
         self._shards.change_filters(
             change.added, [], lambda: self._shards.await_pending(change.known, answer)
         )
+        return len(entries)
 
-    def unsubscribe(self, session: Session, header: Any) -> None:
-        """Answer UNSUBSCRIBE.
+    def unsubscribe(self, session: Session, header: bytes) -> int:
+        """Answer UNSUBSCRIBE; gives the number of filters.
 
         Raises:
             InvalidRequestError: the frame itself is malformed (40001).
@@ -98,6 +108,7 @@ class Subscriptions:
             codes = [self._remove(session, target, text, flags, change) for text, flags in entries]
         self._shards.change_filters([], change.removed)
         self._answer(session, request, codes)
+        return len(entries)
 
     def clear(self, session: Session) -> None:
         """A session is over: all its subscriptions go at once (R56, R64)."""
@@ -107,25 +118,10 @@ class Subscriptions:
         self._shards.change_filters([], change.removed)
 
     def _read(
-        self, session: Session, header: Any
+        self, session: Session, header: bytes
     ) -> tuple[int, list[tuple[str, int]], Session | AngariumError]:
-        match header:
-            case [int(request), list(entries), (str() | None) as name] if (
-                0 < len(entries) <= wire.MAX_FILTERS_PER_REQUEST
-            ):
-                pass
-            case _:
-                raise error_for(
-                    errors.MALFORMED_FRAME, "SUBSCRIBE is [request, [[filter, flags], ...], client or nil]"
-                )
-        checked: list[tuple[str, int]] = []
-        for entry in entries:
-            match entry:
-                case [str(text), int(flags)] if 0 <= flags <= wire.SUBSCRIBE_DELIVER_ALWAYS:
-                    checked.append((text, flags))
-                case _:
-                    raise error_for(errors.MALFORMED_FRAME, "a subscription is [filter, flags]")
-        return request, checked, session if name is None else self._managed(session, name)
+        request, entries, name = wire.decode_header(_decode_request, header)
+        return request, entries, session if name is None else self._managed(session, name)
 
     def _managed(self, manager: Session, name: str) -> Session | AngariumError:
         """Find the client that a subscription manager acts on (R58, R59)."""
@@ -231,8 +227,7 @@ class Subscriptions:
 
     def _answer(self, session: Session, request: int, codes: list[Any]) -> None:
         if not session.closed:
-            frames = [wire.SUBACK, wire.pack([request, codes])]
-            self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+            self._egress.answer(session, [wire.SUBACK, wire.pack([request, codes])])
 
 
 def describe_subscription(session: Session, subscription: Subscription) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""This broker: a node started by its own command, with a data directory of its own and a port that it chooses."""
+"""This broker: a node started by its own command, with its own data directory and a port that it chooses."""
 
 from __future__ import annotations
 

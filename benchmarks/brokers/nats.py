@@ -14,7 +14,7 @@ from benchmarks.brokers.server import (
     peer_packages,
 )
 
-#: The defaults are 64 MB and 10 s, after which the server disconnects a subscriber that is slower than the publisher.
+#: By default the server disconnects a subscriber that is 64 MB or 10 s behind.
 CONFIGURATION = """
 listen: 127.0.0.1:{port}
 max_pending: 8GB

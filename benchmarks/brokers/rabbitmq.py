@@ -1,7 +1,7 @@
 """RabbitMQ: a node of its own with an epmd of its own, on loopback, without plugins.
 
-The scripts below `/usr/lib/rabbitmq` are started, not those in `/usr/sbin`, which only switch to the user of the
-Debian service; nothing of that service is read or written.
+The scripts below `/usr/lib/rabbitmq` are started, not those in `/usr/sbin`, which only switch to the user
+of the Debian service; nothing of that service is read or written.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from benchmarks.brokers.server import PEER_CLIENTS_INSTALL, Broker, free_port, listens, output_of, peer_packages
+from benchmarks.brokers.server import (
+    PEER_CLIENTS_INSTALL,
+    Broker,
+    free_port,
+    listens,
+    output_of,
+    peer_packages,
+)
 
 INSTALL: Final = "apt-get update && apt-get install --no-install-recommends rabbitmq-server"
 SERVER: Final = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")

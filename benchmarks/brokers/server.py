@@ -1,7 +1,7 @@
 """A broker started for a benchmark: its process, its address, its cost, and its end.
 
-A broker listens on loopback on a port of its own and keeps everything in a directory that the caller gives. It
-runs until `stop`; only processes that were started here are ended, by pid.
+A broker listens on loopback on a port of its own and keeps everything in a directory that the caller gives.
+It runs until `stop`; only processes that were started here are ended, by pid.
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ class Broker:
         while not condition():
             status = self._processes[-1].poll()
             if status is not None or time.monotonic() >= deadline:
-                cause = f"not within {START_TIMEOUT_S:g} s" if status is None else f"ended with status {status}"
+                cause = (
+                    f"not within {START_TIMEOUT_S:g} s" if status is None else f"ended with status {status}"
+                )
                 output = self.log_file.read_bytes()[-_OUTPUT_BYTES_MAX:].decode(errors="replace")
                 raise BrokerFailedError(f"{self.name}: {what}: {cause}\n{output}")
             time.sleep(_LOOK_INTERVAL_S)

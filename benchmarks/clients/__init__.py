@@ -1,1 +1,1 @@
-"""The client processes of the benchmarks, one module per broker; they run under that broker's own interpreter."""
+"""The client processes of the benchmarks, one module per broker; peers run in an environment of their own."""

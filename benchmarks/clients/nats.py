@@ -1,4 +1,4 @@
-"""A benchmark client of NATS with nats-py, as its documentation uses it: publish per message, callback per message."""
+"""A benchmark client of NATS with nats-py, as it is documented: a call and a callback per message."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """What every client process of a benchmark does around its broker: its task, READY, GO, one JSON line.
 
-The parent (`benchmarks.harness`) writes the task as one line of JSON on standard input. The client connects,
-subscribes if it is a subscriber, and prints READY; a publisher then waits for GO. When a run is over it prints
-one line of JSON: what it published or received, and when. Times are CLOCK_MONOTONIC in nanoseconds, which all
-processes of a machine share. An empty payload ends a run.
+The parent (`benchmarks.harness`) writes the task as one line of JSON on standard input. The client
+connects, subscribes if it is a subscriber, and prints READY; a publisher then waits for GO. When a run is
+over it prints one line of JSON: what it published or received, and when. Times are CLOCK_MONOTONIC in
+nanoseconds, which all processes of a machine share. An empty payload ends a run.
 
-Only the standard library is used: the clients of the peers run in an environment of their own. What is done per
-message is the same in all of them, so that only the client libraries differ.
+Only the standard library is used: the clients of the peers run in an environment of their own. What is done
+per message is the same in all of them, so that only the client libraries differ.
 """
 
 from __future__ import annotations
@@ -275,4 +275,9 @@ class Source:
 
     def figures(self, **more: int) -> dict[str, Any]:
         """Give what this publisher reports when everything has left."""
-        return {"published": self.published, "first_ns": self._first_ns, "last_ns": time.monotonic_ns(), **more}
+        return {
+            "published": self.published,
+            "first_ns": self._first_ns,
+            "last_ns": time.monotonic_ns(),
+            **more,
+        }

@@ -1,4 +1,7 @@
-"""A benchmark client of RabbitMQ with pika's blocking connection: topic exchange, exclusive queue, no acknowledgement."""
+"""A benchmark client of RabbitMQ with pika's blocking connection.
+
+A topic exchange, an exclusive queue per subscriber, transient messages, no acknowledgement.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A benchmark client of Redis pub/sub with redis-py and hiredis: pipelines of 500 at full speed, else one call each.
+"""A benchmark client of Redis pub/sub with redis-py and hiredis: pipelines of 500 at full speed.
 
-The channels are subscribed to by name: a pattern would be matched against every message, one after the other,
-which is slower in Redis.
+The channels are subscribed to by name: a pattern would be matched against every message, one after the
+other, which is slower in Redis.
 """
 
 from __future__ import annotations

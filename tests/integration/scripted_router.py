@@ -1,4 +1,4 @@
-"""A small router in a thread that speaks the client protocol over a real socket and does what a test tells it."""
+"""A small router in a thread that speaks the client protocol over a real socket, and obeys tests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import zmq
 
 from angarium import errors, wire
-from angarium.message import pack_rows, unpack_rows
+from angarium.message import Row, pack_rows, unpack_rows
 from angarium.slots import slot_table
 from angarium.topic import matches, parse_filter
 
@@ -32,16 +32,19 @@ class Peer:
         self.credit = hello["credit"]
         self.delivered = 0
         #: Messages that wait for credit, when the router honours it.
-        self.waiting: deque[tuple[list[Any], str | None]] = deque()
+        self.waiting: deque[tuple[list[Row], str | None]] = deque()
 
 
 class Router(threading.Thread):
     """A router for tests: matches by brute force, delivers to everybody, obeys knobs."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], *, workers: int = 2) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], *, secret_key: bytes | None = None) -> None:
         super().__init__(daemon=True)
         self._context = context
         self._socket = context.socket(zmq.ROUTER)
+        if secret_key is not None:
+            self._socket.curve_server = True
+            self._socket.curve_secretkey = secret_key
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
@@ -51,11 +54,11 @@ class Router(threading.Thread):
         self._bell.bind(f"inproc://bell-{self.port}")
         self._ring = context.socket(zmq.PAIR)
         self._ring.connect(f"inproc://bell-{self.port}")
-        self.workers = workers
+        self.workers = 2
         self.peers: dict[bytes, Peer] = {}
         #: Every multipart that came, without the identity.
         self.seen: list[list[bytes]] = []
-        self.rows: list[list[Any]] = []
+        self.rows: list[Row] = []
         self.rounds = 8
         self.round_bytes = 1 << 20
         #: What HELLO is answered with instead of WELCOME: a code, or 0 for silence.
@@ -95,20 +98,23 @@ class Router(threading.Thread):
 
     def drop_connections(self) -> None:
         """Close all connections, and listen at the same address again."""
+        self.do(self.unbind)
+        self.do(self.bind)
 
-        def run() -> None:
-            self.peers.clear()
-            self._socket.close(0)
-            self._socket = self._context.socket(zmq.ROUTER)
-            self._socket.setsockopt(zmq.LINGER, 0)
-            for _ in range(1000):
-                try:
-                    self._socket.bind(self.url)
-                    return
-                except zmq.ZMQError:
-                    threading.Event().wait(0.005)
+    def unbind(self) -> None:
+        """Close all connections; to be done in the router's thread."""
+        self.peers.clear()
+        self._socket.close(0)
 
-        self.do(run)
+    def bind(self) -> None:
+        """Listen at the same address again; to be done in the router's thread."""
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        for _ in range(1000):
+            with contextlib.suppress(zmq.ZMQError):
+                self._socket.bind(self.url)
+                return
+            threading.Event().wait(0.005)
 
     def stop(self) -> None:
         if not self.dead:
@@ -123,13 +129,21 @@ class Router(threading.Thread):
         """Give the operations that clients sent, one byte each, without keepalive."""
         return b"".join(frames[0] for frames in self.seen if frames[0] not in (wire.PING, wire.PONG))
 
+    def last_hello(self) -> dict[str, Any]:
+        """Give the header of the newest HELLO."""
+        hello: dict[str, Any] = wire.unpack(
+            [frames[1] for frames in self.seen if frames[0] == wire.HELLO][-1]
+        )
+        return hello
+
     # The thread.
 
     def run(self) -> None:
         while not self.dead:
             poller = zmq.Poller()
-            poller.register(self._socket, zmq.POLLIN)
             poller.register(self._bell, zmq.POLLIN)
+            if not self._socket.closed:
+                poller.register(self._socket, zmq.POLLIN)
             ready = dict(poller.poll(50))
             if self._bell in ready:
                 self._bell.recv()
@@ -207,7 +221,7 @@ class Router(threading.Thread):
         if self.retires:  # a real router does it for rounds with `flush`, and when nothing is left to retire
             self._reply(peer.identity, wire.RETIRED, [number])
 
-    def _match(self, peer: Peer, rows: list[Any]) -> None:
+    def _match(self, peer: Peer, rows: list[Row]) -> None:
         """Queue what a client wants of a round: plain rows once, shared ones per share."""
         shares = dict.fromkeys(text for text, _ in peer.filters if parse_filter(text).share is not None)
         plain = [parse_filter(text).pattern for text, _ in peer.filters if parse_filter(text).share is None]
@@ -234,7 +248,7 @@ async def until(condition: Callable[[], Any], what: str = "") -> None:
         await asyncio.sleep(0.002)
 
 
-def run(test: Any) -> None:
+def run(test: Coroutine[Any, Any, None]) -> None:
     """Run a test's coroutine with a bound."""
     asyncio.run(asyncio.wait_for(test, LIMIT_S * 3))
 

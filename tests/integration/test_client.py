@@ -1,268 +1,411 @@
-"""The client over real sockets, against a small router in a thread that speaks the protocol and does what it is told."""
+"""Publishing, subscribing and requests over real sockets, against the scripted router."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
-import zmq
+from scripted_router import LIMIT_S, Router, run, running_router, until
 
 import angarium
 from angarium import errors, wire
-from angarium.message import pack_rows, unpack_rows
+from angarium.message import Row, pack_rows
 from angarium.slots import slot_table
-from angarium.topic import matches, parse_filter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
-
-LIMIT_S = 5.0
-
-
-class Peer:
-    """What the router knows of one connected client."""
-
-    def __init__(self, identity: bytes, hello: dict[str, Any]) -> None:
-        self.identity = identity
-        self.hello = hello
-        self.name = hello["client_name"] or f"made-up-{identity.hex()}"
-        self.filters: dict[tuple[str, int], None] = {}
-        self.credit = hello["credit"]
-        self.delivered = 0
-        #: Messages that wait for credit, when the router honours it.
-        self.waiting: deque[tuple[list[Any], str | None]] = deque()
-
-
-class Router(threading.Thread):
-    """A router for tests: matches by brute force, delivers to everybody, obeys knobs."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], *, workers: int = 2) -> None:
-        super().__init__(daemon=True)
-        self._context = context
-        self._socket = context.socket(zmq.ROUTER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        self._socket.setsockopt(zmq.RCVHWM, 0)
-        self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
-        self.url = f"tcp://127.0.0.1:{self.port}"
-        self._commands: deque[Callable[[], None]] = deque()
-        self._bell = context.socket(zmq.PAIR)
-        self._bell.bind(f"inproc://bell-{self.port}")
-        self._ring = context.socket(zmq.PAIR)
-        self._ring.connect(f"inproc://bell-{self.port}")
-        self.workers = workers
-        self.peers: dict[bytes, Peer] = {}
-        #: Every multipart that came, without the identity.
-        self.seen: list[list[bytes]] = []
-        self.rows: list[list[Any]] = []
-        self.rounds = 8
-        self.round_bytes = 1 << 20
-        #: What HELLO is answered with instead of WELCOME: a code, or 0 for silence.
-        self.hello_refusals: deque[int] = deque()
-        self.filter_refusals: dict[str, int] = {}
-        self.retires = True
-        self.answers_pings = True
-        self.honours_credit = False
-        self.inbox_serial = 0
-        self.dead = False
-
-    # For tests, from their thread.
-
-    def do(self, command: Callable[[], Any]) -> Any:
-        """Run something in the router's thread and give its result."""
-        done = threading.Event()
-        result: list[Any] = []
-
-        def run() -> None:
-            result.append(command())
-            done.set()
-
-        self._commands.append(run)
-        self._ring.send(b"")
-        assert done.wait(LIMIT_S)
-        return result[0]
-
-    def send(self, *frames: bytes, to: str | None = None) -> None:
-        """Send frames to one client or all."""
-
-        def run() -> None:
-            for peer in list(self.peers.values()):
-                if to is None or peer.name == to:
-                    self._socket.send_multipart([peer.identity, *frames])
-
-        self.do(run)
-
-    def drop_connections(self) -> None:
-        """Close all connections, and listen at the same address again."""
-
-        def run() -> None:
-            self.peers.clear()
-            self._socket.close(0)
-            self._socket = self._context.socket(zmq.ROUTER)
-            self._socket.setsockopt(zmq.LINGER, 0)
-            for _ in range(1000):
-                try:
-                    self._socket.bind(self.url)
-                    return
-                except zmq.ZMQError:
-                    threading.Event().wait(0.005)
-
-        self.do(run)
-
-    def stop(self) -> None:
-        if not self.dead:
-            self.dead = True
-            self._ring.send(b"")
-            self.join(LIMIT_S)
-        self._ring.close(0)
-        self._bell.close(0)
-        self._socket.close(0)
-
-    def sent_operations(self) -> bytes:
-        """Give the operations that clients sent, one byte each, without keepalive."""
-        return b"".join(frames[0] for frames in self.seen if frames[0] not in (wire.PING, wire.PONG))
-
-    # The thread.
-
-    def run(self) -> None:
-        while not self.dead:
-            poller = zmq.Poller()
-            poller.register(self._socket, zmq.POLLIN)
-            poller.register(self._bell, zmq.POLLIN)
-            ready = dict(poller.poll(50))
-            if self._bell in ready:
-                self._bell.recv()
-                while self._commands:
-                    self._commands.popleft()()
-            elif self._socket in ready:
-                identity, *frames = self._socket.recv_multipart()
-                self._take(identity, frames)
-
-    def _take(self, identity: bytes, frames: list[bytes]) -> None:
-        self.seen.append(frames)
-        header = wire.unpack_header(frames[1])
-        peer = self.peers.get(identity)
-        if frames[0] == wire.HELLO:
-            self._greet(identity, header)
-        elif peer is None:
-            self._reply(identity, wire.CLOSED, [errors.SESSION_UNKNOWN, ""])
-        elif frames[0] == wire.PUBLISH:
-            self._publish(peer, header, frames[2:])
-        elif frames[0] in (wire.SUBSCRIBE, wire.UNSUBSCRIBE):
-            self._subscribe(peer, frames[0], header)
-        elif frames[0] == wire.CREDIT:
-            peer.credit = header
-            self._push(peer)
-        elif frames[0] == wire.PING and self.answers_pings:
-            self._reply(identity, wire.PONG, header)
-        elif frames[0] == wire.BYE:
-            self._reply(identity, wire.CLOSED, [0, "bye"])
-            del self.peers[identity]
-
-    def _reply(self, identity: bytes, operation: bytes, header: Any) -> None:
-        self._socket.send_multipart([identity, operation, wire.pack(header)])
-
-    def _greet(self, identity: bytes, hello: dict[str, Any]) -> None:
-        if self.hello_refusals:
-            code = self.hello_refusals.popleft()
-            if code:
-                self._reply(identity, wire.CLOSED, [code, "refused"])
-            return
-        peer = self.peers[identity] = Peer(identity, hello)
-        welcome = {
-            "session": identity.hex(), "client_name": peer.name, "vpn": hello["vpn"], "node": "test",
-            "token": b"token of " + peer.name.encode(), "resumed": "token" in hello, "epoch": 1,
-            "slots": slot_table(self.workers), "workers": self.workers, "rounds": self.rounds,
-            "bytes": self.round_bytes, "keepalive_ms": hello["keepalive_ms"], "max_message_bytes": 1 << 20,
-            "max_batch_rows": 10_000, "max_batch_bytes": 1 << 22,
-            "inbox": f"#P2P/INB/{peer.name}/{self.inbox_serial}",
-        }  # fmt: skip
-        self._reply(identity, wire.WELCOME, welcome)
-
-    def _subscribe(self, peer: Peer, operation: bytes, header: Any) -> None:
-        request, filters, client_name = header
-        target = next((one for one in self.peers.values() if one.name == client_name), None)
-        results: list[Any] = []
-        for text, flags in filters:
-            refused = self.filter_refusals.get(text)
-            if refused is None and client_name is not None and target is None:
-                refused = errors.UNKNOWN_CLIENT_NAME
-            results.append(None if refused is None else [refused, text])
-            if refused is None:
-                known = (target or peer).filters
-                known[text, flags] = None
-                if operation == wire.UNSUBSCRIBE:
-                    del known[text, flags]
-        self._reply(peer.identity, wire.SUBACK, [request, results])
-
-    def _publish(self, peer: Peer, header: Any, batches: list[bytes]) -> None:
-        number, _, _, parts = header
-        rows = sorted(row for batch in batches for row in unpack_rows(batch))
-        assert [row[0] for row in rows] == list(range(len(rows)))
-        assert [count for _, count in parts] == [len(unpack_rows(batch)) for batch in batches]
-        self.rows += rows
-        for other in self.peers.values():
-            self._match(other, rows)
-        if self.retires:  # a real router does it for rounds with `flush`, and when nothing is left to retire
-            self._reply(peer.identity, wire.RETIRED, [number])
-
-    def _match(self, peer: Peer, rows: list[Any]) -> None:
-        """Queue what a client wants of a round: plain rows once, shared ones per share."""
-        shares = dict.fromkeys(text for text, _ in peer.filters if parse_filter(text).share is not None)
-        plain = [parse_filter(text).pattern for text, _ in peer.filters if parse_filter(text).share is None]
-        groups = [(None, plain), *((text, [parse_filter(text).pattern]) for text in shares)]
-        for share, patterns in groups:
-            mine = [row for row in rows if any(matches(pattern, row[1]) for pattern in patterns)]
-            if mine:
-                peer.waiting.append((mine, share))
-        self._push(peer)
-
-    def _push(self, peer: Peer) -> None:
-        while peer.waiting and (not self.honours_credit or peer.delivered < peer.credit[0]):
-            rows, share = peer.waiting.popleft()
-            peer.delivered += len(rows)
-            header = wire.pack([0, [[len(rows), share]], 0])
-            self._socket.send_multipart([peer.identity, wire.DELIVER, header, pack_rows(rows)])
-
-
-async def until(condition: Callable[[], Any], what: str = "") -> None:
-    """Poll until something holds."""
-    deadline = asyncio.get_running_loop().time() + LIMIT_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"it never came true: {what}"
-        await asyncio.sleep(0.002)
-
-
-def run(test: Any) -> None:
-    """Run a test's coroutine with a bound."""
-    asyncio.run(asyncio.wait_for(test, LIMIT_S * 3))
-
-
-@pytest.fixture(scope="module")
-def context() -> Iterator[zmq.Context[zmq.Socket[bytes]]]:
-    with zmq.Context() as context:
-        yield context
+    from angarium.connection import ClientEvent
 
 
 @pytest.fixture
-def router(context: zmq.Context[zmq.Socket[bytes]]) -> Iterator[Router]:
-    router = Router(context)
-    router.start()
-    yield router
-    router.stop()
+def router() -> Iterator[Router]:
+    with running_router() as router:
+        yield router
 
 
+# Publishing.
+
+
+@pytest.mark.requirement("R1", "R2", "R219")
 def test_a_published_message_reaches_a_subscription(router: Router) -> None:
     async def test() -> None:
         async with angarium.connect(router.url) as client:
             subscription = await client.subscribe("a/>")
             await client.publish("a/b", b"hello", cos=2, correlation_id="c")
             message = await subscription.receive(LIMIT_S)
-            assert (message.topic, message.payload) == ("a/b", b"hello")
+            assert (message.topic, message.payload, message.mode) == ("a/b", b"hello", "direct")
             assert (message.cos, message.correlation_id) == (2, "c")
             client.validate()
+
+    run(test())
+    assert router.sent_operations() == b"HSPB"
+
+
+def test_a_lone_message_leaves_at_once_and_a_burst_leaves_together(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            for index in range(100):
+                await client.publish("a", b"%d" % index)
+            await client.flush()
+            assert client.stats["published_messages"] == 100
+            assert client.stats["published_rounds"] == 2
+            await asyncio.sleep(0)
+            await client.publish("a", b"100")
+            assert client.stats["published_rounds"] == 3
+
+    run(test())
+    assert [row[5] for row in router.rows] == [b"%d" % index for index in range(101)]
+
+
+@pytest.mark.requirement("R3")
+def test_messages_keep_their_order_whatever_way_they_are_published(router: Router) -> None:
+    total = 5000
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            subscription = await client.subscribe(">")
+            await client.publish("t/0", b"0")
+            await client.publish_many((f"t/{index % 7}", b"%d" % index) for index in range(1, total - 1))
+            await client.publish("t/1", b"%d" % (total - 1))
+            seen: list[bytes] = []
+            async for batch in subscription.batches():
+                seen += batch.payloads
+                if len(seen) == total:
+                    break
+            assert seen == [b"%d" % index for index in range(total)]
+
+    run(test())
+
+
+def test_publishing_waits_for_credit_and_goes_on_with_it(router: Router) -> None:
+    router.retires = False
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            publishing = asyncio.ensure_future(client.publish_many([("a", b"x" * 100)] * 20_000))
+            await until(lambda: client.stats["published_rounds"] == router.rounds)
+            await asyncio.sleep(0.02)
+            assert not publishing.done()
+            assert client.stats["published_rounds"] == router.rounds
+            single = asyncio.ensure_future(client.publish("last"))
+            await asyncio.sleep(0)
+            router.retires = True
+            router.send(wire.RETIRED, wire.pack([router.rounds]))
+            await publishing
+            await single
+            await client.flush()
+
+    run(test())
+    assert len(router.rows) == 20_001
+
+
+def test_what_was_published_before_an_illegal_message_leaves(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            with pytest.raises(angarium.InvalidRequestError, match="40004"):
+                await client.publish_many([("a", b""), ("", b""), ("c", b"")])
+            with pytest.raises(angarium.InvalidRequestError, match="40007"):
+                await client.publish("a", b"x" * (2 << 20))
+            with pytest.raises(angarium.InvalidRequestError, match="40018"):
+                await client.publish("a", b"", mode="persistent")
+            await client.flush()
+
+    run(test())
+    assert [row[1] for row in router.rows] == ["a"]
+
+
+def test_a_large_message_travels_alone(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            await client.publish_many([("a", b"x" * 1_000_000), ("a", b"y"), ("a", b"z" * 1_000_000)])
+            await client.flush()
+            assert client.stats["published_rounds"] >= 2
+
+    run(test())
+    assert [row[5][:1] for row in router.rows] == [b"x", b"y", b"z"]
+
+
+def test_flush_gives_up_in_time(router: Router) -> None:
+    router.retires = False
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            await client.flush(0.01)
+            await client.publish("a")
+            with pytest.raises(angarium.TimeoutExpiredError):
+                await client.flush(0.01)
+
+    run(test())
+
+
+def test_a_new_table_is_used_from_the_next_round_on(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            router.send(wire.TABLE, wire.pack([9, slot_table(3)]))
+            await client.subscribe("after/the/table")
+            await client.publish_many([(f"t/{index}", b"") for index in range(100)])
+            await client.flush()
+
+    run(test())
+    (header,) = [wire.unpack(frames[1]) for frames in router.seen if frames[0] == wire.PUBLISH]
+    assert header[1] == 9
+    assert [worker for worker, _ in header[3]] == [0, 1, 2]
+
+
+def test_what_the_router_refuses_is_told_by_an_event(router: Router) -> None:
+    events: list[ClientEvent] = []
+
+    async def test() -> None:
+        async with angarium.connect(router.url, on_event=events.append) as client:
+            router.send(wire.NOTICE, wire.pack([errors.PUBLISH_DENIED, "a/b", 3, 1]))
+            await until(lambda: client.stats["refused_messages"] == 3)
+
+    run(test())
+    assert [(event.kind, event.code, event.messages) for event in events] == [
+        ("connected", 0, 0),
+        ("notice", errors.PUBLISH_DENIED, 3),
+    ]
+
+
+# Subscribing.
+
+
+def test_subscriptions_made_together_are_asked_for_together(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            await asyncio.gather(*(client.subscribe(f"t/{index}") for index in range(2500)))
+            assert client.stats["subscriptions"] == 2500
+
+    run(test())
+    assert router.sent_operations() == b"HSSSB"
+
+
+def test_more_requests_than_may_be_under_way_wait_their_turn(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            for name in ("x", "y") * 30:
+                client._interest.ask_for(wire.SUBSCRIBE, ("a", 0), name)
+            with pytest.raises(angarium.ForbiddenError):
+                await client.subscribe_for("x", "a")
+            client.validate()
+
+    run(test())
+    assert router.sent_operations().count(b"S") == 60
+
+
+def test_a_filter_is_asked_for_once_however_many_want_it(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            one, two = await asyncio.gather(client.subscribe("a"), client.subscribe("a"))
+            three = await client.subscribe("a", deliver_always=True)
+            assert router.sent_operations() == b"HSS"
+            await client.publish("a", b"x")
+            assert [(await each.receive(LIMIT_S)).payload for each in (one, two, three)] == [b"x"] * 3
+            await one.unsubscribe()
+            assert router.sent_operations() == b"HSSP"
+            await two.unsubscribe()
+            await two.unsubscribe()
+            assert router.sent_operations() == b"HSSPU"
+            (peer,) = router.peers.values()
+            assert list(peer.filters) == [("a", wire.SUBSCRIBE_DELIVER_ALWAYS)]
+            client.validate()
+
+    run(test())
+
+
+def test_a_refused_subscription_is_an_error_and_leaves_nothing(router: Router) -> None:
+    router.filter_refusals["b"] = errors.SUBSCRIBE_DENIED
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            with pytest.raises(angarium.ForbiddenError, match="40303"):
+                await client.subscribe(["a", "b", "c"])
+            assert client.stats["subscriptions"] == 0
+            (peer,) = router.peers.values()
+            await until(lambda: not peer.filters)
+            client.validate()
+
+    run(test())
+    assert router.sent_operations() == b"HSUB"
+
+
+def test_an_illegal_filter_never_leaves(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            for wrong, code in (("", "40005"), ("#share/a*/b", "40006"), ([], "40018")):
+                with pytest.raises(angarium.InvalidRequestError, match=code):
+                    await client.subscribe(wrong)
+
+    run(test())
+    assert router.sent_operations() == b"HB"
+
+
+@pytest.mark.requirement("R28")
+def test_a_shared_subscription_cannot_be_local(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            for text in ("#share/g/a", "#noexport/#share/g/a"):
+                with pytest.raises(angarium.InvalidRequestError, match="40010"):
+                    await client.subscribe(text, local_only=True)
+
+    run(test())
+
+
+def test_a_local_subscription_is_no_business_of_the_router(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            wide = await client.subscribe("a/>")
+            local = await client.subscribe("a/b", local_only=True)
+            await client.publish_many([("a/b", b""), ("a/c", b"")])
+            assert [(await wide.receive(LIMIT_S)).topic for _ in range(2)] == ["a/b", "a/c"]
+            assert (await local.receive(0)).topic == "a/b"
+            with pytest.raises(angarium.TimeoutExpiredError):
+                await local.receive(0)
+            await local.unsubscribe()
+
+    run(test())
+    assert router.sent_operations().count(b"S") == 1
+    assert b"U" not in router.sent_operations()
+
+
+def test_shared_and_plain_messages_find_their_subscriptions(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            shared = await client.subscribe("#share/g/a/>")
+            plain = await client.subscribe("a/b")
+            await client.publish_many([("a/b", b"1"), ("a/c", b"2")])
+            assert [(await shared.receive(LIMIT_S)).payload for _ in range(2)] == [b"1", b"2"]
+            message = await plain.receive(LIMIT_S)
+            assert (message.payload, message.share) == (b"1", None)
+            with pytest.raises(angarium.TimeoutExpiredError):
+                await plain.receive(0.01)
+
+    run(test())
+
+
+@pytest.mark.requirement("R58", "R65")
+def test_a_manager_subscribes_for_another_client_which_reads_locally(router: Router) -> None:
+    async def test() -> None:
+        async with (
+            angarium.connect(router.url, client_name="manager") as manager,
+            angarium.connect(router.url, client_name="worker") as worker,
+        ):
+            local = await worker.subscribe("jobs/>", local_only=True)
+            await manager.subscribe_for("worker", "jobs/>")
+            await manager.publish("jobs/1")
+            assert (await local.receive(LIMIT_S)).topic == "jobs/1"
+            await manager.unsubscribe_for("worker", "jobs/>")
+            with pytest.raises(angarium.ForbiddenError, match="40307"):
+                await manager.subscribe_for("nobody", "jobs/>")
+
+    run(test())
+
+
+def test_callbacks_are_called_in_order_and_closing_waits_for_them(router: Router) -> None:
+    seen: list[bytes] = []
+    later: list[bytes] = []
+
+    async def slow(message: angarium.Message) -> None:
+        await asyncio.sleep(0)
+        later.append(message.payload)
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            await client.subscribe("a", callback=lambda message: seen.append(message.payload))
+            await client.subscribe("a", callback=slow)
+            await client.publish_many([("a", b"%d" % index) for index in range(1000)])
+            await until(lambda: len(seen) == 1000)
+
+    run(test())
+    assert later == seen == [b"%d" % index for index in range(1000)]
+
+
+@pytest.mark.requirement("R8")
+def test_a_slow_application_holds_one_window_and_gets_everything_that_it_was_sent(router: Router) -> None:
+    router.honours_credit = True
+
+    async def test() -> None:
+        async with angarium.connect(router.url, window_messages=100) as client:
+            subscription = await client.subscribe(">")
+            for index in range(1, 2001):
+                await client.publish("a", b"%d" % index)
+                if index % 10 == 0:
+                    await asyncio.sleep(0)
+            await client.flush()
+            largest = 0
+            for index in range(1, 2001):
+                assert (await subscription.receive(LIMIT_S)).payload == b"%d" % index
+                largest = max(largest, client.stats["buffered_messages"])
+            assert 50 <= largest <= 100 + 20
+
+    run(test())
+    assert router.sent_operations().count(b"C") >= 10
+
+
+@pytest.mark.requirement("R45")
+def test_the_discard_indication_is_an_event_and_a_mark(router: Router) -> None:
+    events: list[ClientEvent] = []
+
+    async def test() -> None:
+        async with angarium.connect(router.url, on_event=events.append) as client:
+            subscription = await client.subscribe("a")
+            rows: list[Row] = [(index, "a", 0, None, None, b"") for index in range(2)]
+            header = wire.pack([wire.DELIVER_DISCARD_INDICATION, [[2, None]], 5])
+            router.send(wire.DELIVER, header, pack_rows(rows))
+            assert (await subscription.receive(LIMIT_S)).discard_indication
+            assert not (await subscription.receive(LIMIT_S)).discard_indication
+            assert client.stats["discarded_messages"] == 5
+
+    run(test())
+    assert [(event.kind, event.messages) for event in events] == [("connected", 0), ("discard", 5)]
+
+
+# Requests.
+
+
+def test_a_request_gets_its_reply(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as server, angarium.connect(router.url) as client:
+
+            async def serve(message: angarium.Message) -> None:
+                await server.reply(message, message.payload.upper())
+
+            await server.subscribe("service", callback=serve)
+            replies = await asyncio.gather(*(client.request("service", b"a%d" % n) for n in range(50)))
+            assert [reply.payload for reply in replies] == [b"A%d" % n for n in range(50)]
+            reply = await client.request("service", b"x", correlation_id="mine")
+            assert (reply.correlation_id, reply.is_reply, reply.topic) == ("mine", True, client.inbox)
+            client.validate()
+
+    run(test())
+
+
+def test_a_request_that_nobody_answers_ends_in_time_and_a_late_reply_hurts_nobody(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            requests = await client.subscribe("service")
+            with pytest.raises(angarium.TimeoutExpiredError, match="service"):
+                await client.request("service", timeout_s=0.05)
+            await client.reply(await requests.receive(LIMIT_S), b"late")
+            await until(lambda: client.stats["late_replies"] == 1)
+
+    run(test())
+
+
+def test_what_cannot_be_a_request_or_a_reply_is_refused(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            first = asyncio.ensure_future(client.request("s", timeout_s=0.1, correlation_id="x"))
+            await asyncio.sleep(0)
+            with pytest.raises(angarium.InvalidRequestError, match="waits already"):
+                await client.request("s", correlation_id="x")
+            with pytest.raises(angarium.TimeoutExpiredError):
+                await first
+            with pytest.raises(angarium.InvalidRequestError, match="reply_to"):
+                await client.request("s", reply_to="elsewhere")
+            with pytest.raises(angarium.InvalidRequestError, match="reply_to"):
+                await client.reply(angarium.Message("a"), b"")
 
     run(test())

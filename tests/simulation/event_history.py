@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import wire
-from angarium.topic import matches, parse_filter, slot_of
+from angarium.topic import parse_filter, slot_of
 
 if TYPE_CHECKING:
     from angarium.access import TopicRules
@@ -234,6 +234,8 @@ class History:
         self.counters: dict[str, dict[str, int]] = {}
         #: Router session -> messages discarded at the end that no delivery has told of yet.
         self.untold: dict[str, int] = {}
+        #: Router session -> the same at the beginning of the calm, and what deliveries had told of by then.
+        self.calm_untold: dict[str, tuple[int, int]] = {}
         #: What broke a rule that needs no history: an exception in a process, a state that is not valid.
         self.broken: list[str] = []
 
@@ -305,31 +307,3 @@ class History:
             if current <= one.since <= record.confirmed_at
         }
         return verdicts.pop() if len(verdicts) == 1 else None
-
-
-class Matcher:
-    """Which subscriptions match a topic, in every Message VPN; brute force, asked once per topic."""
-
-    def __init__(self, history: History) -> None:
-        self._by_vpn: dict[str, list[SubscriptionRecord]] = {}
-        for connection in history.connections:
-            accepted = [one for one in connection.subscriptions if one.refused is None]
-            self._by_vpn.setdefault(connection.vpn, []).extend(accepted)
-        self._found: dict[tuple[str, str], list[SubscriptionRecord]] = {}
-        self._pairs: dict[tuple[str, str], bool] = {}
-
-    def find(self, message: Message) -> list[SubscriptionRecord]:
-        """Give every subscription of the message's Message VPN whose filter matches it, at whatever time."""
-        key = message.publisher.vpn, message.topic
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = [
-                one for one in self._by_vpn.get(key[0], ()) if self._matches(one.parsed.pattern, key[1])
-            ]
-        return found
-
-    def _matches(self, pattern: str, topic: str) -> bool:
-        verdict = self._pairs.get((pattern, topic))
-        if verdict is None:
-            verdict = self._pairs[pattern, topic] = matches(pattern, topic)
-        return verdict

@@ -138,7 +138,7 @@ def _bad_topics(rng: random.Random, topics: list[str]) -> list[Frames]:
 
 
 def _bad_filters(rng: random.Random) -> list[Frames]:
-    bad = ["", "#share//a", "#share/a*/b", "#share/g", "#noexport/", "#P2P/INB/>", "a" * 300, "a\0", "t/>"]
+    bad = ["", "#share//a", "#share/a*/b", "#share/g", "#noexport/", "#P2P/INB/>", "a" * 300, "a\0", "h/>"]
     wanted = [[rng.choice(bad), rng.randint(0, 1)] for _ in range(4)]
     target = rng.choice([None, None, "nobody"])
     return [[wire.SUBSCRIBE, pack([1, wanted, target])], [wire.UNSUBSCRIBE, pack([2, wanted, target])]]
@@ -150,7 +150,7 @@ def _more_after_bye(rng: random.Random, topics: list[str]) -> list[Frames]:
         publish(1, 0, [[0, 1]], batch),
         [wire.BYE, pack([])],
         publish(2, 0, [[0, 1]], batch),
-        [wire.SUBSCRIBE, pack([1, [["t/>", 0]], None])],
+        [wire.SUBSCRIBE, pack([1, [["h/>", 0]], None])],
         [wire.BYE, pack([])],
     ]
 

@@ -111,8 +111,19 @@ class SimulatedNode:
         if complete.get("password") and not complete["password"].startswith(HASHED):
             complete["password"] = HASHED + complete["password"]
         self.objects[key] = complete
-        self._act(lambda router: router.operators.put_object(kind, vpn, name, complete, self.loop.now))
-        self._note_rights(vpn)
+
+        def put(router: Router) -> None:
+            router.operators.put_object(kind, vpn, name, complete, self.loop.now)
+            self._note_rights(vpn)
+
+        self._act(put)
+
+    def remove(self, kind: str, vpn: str, name: str) -> None:
+        """Delete an object; a Message VPN takes along what is in it, as the controller sees to it."""
+        inside = [key for key in self.objects if kind == "vpn" and key[1] == name]
+        for key in [*inside, (kind, "" if kind == "vpn" else vpn, name)]:
+            del self.objects[key]
+            self._act(lambda router, key=key: router.operators.drop_object(*key, self.loop.now))  # type: ignore[misc]
 
     def _note_rights(self, vpn: str) -> None:
         for (kind, owner, name), attributes in list(self.objects.items()):
@@ -143,6 +154,9 @@ class SimulatedNode:
             self.history.lose_worker(index, self.loop.now)
         for worker in self.workers.values():
             self._connect_worker(worker)
+        for kind, _, name in self.objects:
+            if kind == "vpn":
+                self._note_rights(name)
         rows = [[*key, attributes] for key, attributes in self.objects.items()]
 
         def configure(same: Router) -> None:

@@ -1,0 +1,178 @@
+"""A publisher and a subscriber that go on beside an attack, in a process of their own, and what they noticed.
+
+`SteadyPair` is for tests; this module as a program is the process that it starts. The pair publishes small batches
+at a steady rate, numbers them, and looks at what arrives: rising numbers, the longest pause between two arrivals.
+A process of its own, because an attack in the same interpreter would make pauses of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Batches larger than this go to the workers; smaller ones the router may answer by itself.
+BATCH = 8
+INTERVAL_S = 0.01
+#: Longer than the longest pause that any test allows.
+ANSWER_S = 20.0
+DRAIN_S = 5.0
+
+
+class Noticed(NamedTuple):
+    """What a pair saw since it was asked last; the last two count from its start."""
+
+    received: int
+    not_rising: int
+    longest_pause_ms: float
+    reconnects: int
+    missing: int
+
+
+class SteadyPair:
+    """A running pair; a context manager that ends it."""
+
+    def __init__(self, url: str, topics: Sequence[str], *, server_key: str = "") -> None:
+        """Start it; it has received its first messages when this returns."""
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, url, server_key, *topics],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        try:
+            assert self._read() == "ready"
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    def look(self) -> Noticed:
+        """Give what was noticed since the last look."""
+        return Noticed(**self._ask("look"))
+
+    def finish(self) -> Noticed:
+        """Publish no more, wait for what is under way, and give what was noticed since the last look."""
+        return Noticed(**self._ask("finish"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _ask(self, command: str) -> Any:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n".encode())
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the pair has ended with status {self._process.wait()}"
+        return json.loads(line)
+
+
+class Watch:
+    """What the process of the pair counts."""
+
+    def __init__(self) -> None:
+        self.published = 0
+        #: The newest number that came; all before it came or are missing.
+        self.newest = -1
+        self.total = 0
+        self.received = 0
+        self.not_rising = 0
+        self.longest_pause_s = 0.0
+        self.arrived_at = time.monotonic()
+
+    def arrived(self, payloads: list[bytes]) -> None:
+        """Count what came together."""
+        now = time.monotonic()
+        self.longest_pause_s = max(self.longest_pause_s, now - self.arrived_at)
+        self.arrived_at = now
+        self.received += len(payloads)
+        self.total += len(payloads)
+        for payload in payloads:
+            number = int.from_bytes(payload, "big")
+            self.not_rising += number <= self.newest
+            self.newest = max(self.newest, number)
+
+    def report(self, reconnects: int) -> dict[str, Any]:
+        """Give what was counted, and begin anew; a pause that has not ended counts."""
+        pause_s = max(self.longest_pause_s, time.monotonic() - self.arrived_at)
+        noticed = Noticed(
+            self.received, self.not_rising, round(pause_s * 1000, 1), reconnects, self.published - self.total
+        )
+        self.received = self.not_rising = 0
+        self.longest_pause_s = 0.0
+        self.arrived_at = time.monotonic()
+        return noticed._asdict()
+
+
+async def _run(url: str, server_key: str, topics: list[str]) -> None:
+    import angarium
+
+    watch = Watch()
+    first = asyncio.Event()
+    key = server_key or None
+    async with angarium.connect(url, server_key=key) as source, angarium.connect(url, server_key=key) as sink:
+        subscription = await sink.subscribe(topics)
+
+        async def receive() -> None:
+            async for batch in subscription.batches():
+                watch.arrived(batch.payloads)
+                first.set()
+
+        async def publish() -> None:
+            due = time.monotonic()
+            while True:
+                start = watch.published
+                rows = [(topics[n % len(topics)], n.to_bytes(8, "big")) for n in range(start, start + BATCH)]
+                watch.published += BATCH
+                await source.publish_many(rows)
+                due = max(due + INTERVAL_S, time.monotonic() - 0.1)
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+        def say(value: Any) -> None:
+            print(json.dumps(value), flush=True)
+
+        def reconnects() -> int:
+            return int(source.stats["reconnects"] + sink.stats["reconnects"])
+
+        receiving, publishing = asyncio.create_task(receive()), asyncio.create_task(publish())
+        await first.wait()
+        watch.report(0)
+        say("ready")
+        loop = asyncio.get_running_loop()
+        while command := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
+            if command == "finish":
+                publishing.cancel()
+                deadline = time.monotonic() + DRAIN_S
+                while watch.total < watch.published and time.monotonic() < deadline:
+                    await asyncio.sleep(0.02)
+            say(watch.report(reconnects()))
+        receiving.cancel()
+
+
+if __name__ == "__main__":
+    asyncio.run(_run(sys.argv[1], sys.argv[2], sys.argv[3:]))

@@ -1,0 +1,464 @@
+"""Connecting, losing the connection and closing, over real sockets, against the scripted router."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+from scripted_router import LIMIT_S, Router, run, running_router, until
+
+import angarium
+from angarium import errors, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from angarium.connection import ClientEvent
+
+
+@pytest.fixture
+def router() -> Iterator[Router]:
+    with running_router() as router:
+        yield router
+
+
+# Connecting.
+
+
+def test_connect_may_be_awaited_and_the_client_entered(router: Router) -> None:
+    async def test() -> None:
+        client = await angarium.connect([router.url], client_name="me")
+        async with client as same:
+            assert same is client
+            assert (client.name, client.url, client.node) == ("me", router.url, "test")
+            assert client.connected
+        assert not client.connected
+        assert client.closed
+        await client.close()
+
+    run(test())
+
+
+def test_a_client_without_a_name_gets_one(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            assert client.name.startswith("made-up-")
+            assert client.inbox.startswith("#P2P/INB/")
+
+    run(test())
+
+
+@pytest.mark.parametrize("code", [errors.UNAUTHORIZED, errors.CLIENT_NAME_IN_USE, errors.TOO_MANY_CLIENTS])
+def test_a_refusal_is_the_error_of_connect_at_once(router: Router, code: int) -> None:
+    async def test() -> None:
+        router.hello_refusals.append(code)
+        with pytest.raises(angarium.AngariumError) as caught:
+            await angarium.connect(router.url)
+        assert caught.value.code == code
+
+    run(test())
+    assert router.sent_operations() == b"H"
+
+
+def test_a_router_that_is_still_starting_is_asked_again(router: Router) -> None:
+    async def test() -> None:
+        router.hello_refusals.extend([errors.SHUTTING_DOWN, errors.CONNECT_RATE_EXCEEDED])
+        async with angarium.connect(router.url):
+            assert router.sent_operations() == b"HHH"
+
+    run(test())
+
+
+def test_connect_waits_for_a_router_that_comes_later(router: Router) -> None:
+    async def test() -> None:
+        router.do(router.unbind)
+        connecting = asyncio.ensure_future(_client(router.url))
+        await asyncio.sleep(0.1)
+        assert not connecting.done()
+        router.do(router.bind)
+        await (await connecting).close()
+
+    run(test())
+
+
+async def _client(url: str) -> angarium.Client:
+    return await angarium.connect(url)
+
+
+@pytest.mark.slow
+def test_connect_gives_up_when_nobody_answers(router: Router) -> None:
+    async def test() -> None:
+        with pytest.raises(angarium.ConnectionLostError, match="60003"):
+            await angarium.connect("tcp://127.0.0.1:1", timeout_s=0.2)
+        router.hello_refusals.append(0)
+        with pytest.raises(angarium.ConnectionLostError, match="no answer"):
+            await angarium.connect(router.url, timeout_s=0.2)
+
+    run(test())
+
+
+def test_an_address_that_cannot_be_is_an_error() -> None:
+    async def test() -> None:
+        with pytest.raises(angarium.ConnectionLostError, match="nonsense"):
+            await angarium.connect("nonsense", timeout_s=0.01)
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"url": []},
+        {"local_priority": 0},
+        {"network_priority": 5},
+        {"timeout_s": 0},
+        {"window_messages": 0},
+        {"window_bytes": -1},
+        {"server_key": "short"},
+    ],
+)
+def test_arguments_out_of_range_are_refused_before_anything_happens(wrong: dict[str, Any]) -> None:
+    with pytest.raises(angarium.InvalidRequestError, match="40018"):
+        angarium.connect(**{"url": "tcp://127.0.0.1:1", **wrong})
+
+
+def test_of_several_addresses_the_first_that_answers_is_used(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(["tcp://127.0.0.1:1", router.url]) as client:
+            assert client.url == router.url
+
+    run(test())
+
+
+def test_hello_carries_what_connect_was_given(router: Router) -> None:
+    said: dict[str, Any] = {
+        "vpn": "v",
+        "username": "u",
+        "password": "p",
+        "client_name": "me",
+        "local_priority": 2,
+        "network_priority": 3,
+        "no_local": True,
+        "keepalive_ms": 2000,
+    }
+
+    async def test() -> None:
+        async with angarium.connect(router.url, window_messages=5, window_bytes=500, **said):
+            hello = router.last_hello()
+            assert {name: hello[name] for name in said} == said
+            assert hello["credit"] == [5, 500]
+
+    run(test())
+
+
+def test_with_a_server_key_the_connection_is_encrypted() -> None:
+    public, secret = zmq.curve_keypair()
+    other, _ = zmq.curve_keypair()
+
+    async def test(url: str) -> None:
+        async with angarium.connect(url, server_key=public.decode()) as client:
+            assert client.connected
+        for key in (None, other.decode()):
+            with pytest.raises(angarium.ConnectionLostError, match="handshake"):
+                await angarium.connect(url, server_key=key, timeout_s=0.05)
+
+    with running_router(secret) as router:
+        run(test(router.url))
+
+
+# Losing the connection.
+
+
+@pytest.mark.requirement("R6")
+def test_a_lost_connection_comes_back_with_its_name_and_all_subscriptions(router: Router) -> None:
+    events: list[ClientEvent] = []
+
+    async def test() -> None:
+        async with angarium.connect(router.url, client_name="me", on_event=events.append) as client:
+            one = await client.subscribe("a/>")
+            two = await client.subscribe(["#share/g/b", "c"], deliver_always=True)
+            await client.subscribe("local", local_only=True)
+            await client.subscribe_for("me", "managed")
+            router.drop_connections()
+            await until(lambda: events[-1].kind == "reconnected")
+            hello = router.last_hello()
+            assert (hello["token"], hello["client_name"]) == (b"token of me", "me")
+            (peer,) = router.peers.values()
+            assert list(peer.filters) == [("a/>", 0), ("#share/g/b", 1), ("c", 1)]
+            await client.publish_many([("a/1", b"1"), ("c", b"2")])
+            assert (await one.receive(LIMIT_S)).payload == b"1"
+            assert (await two.receive(LIMIT_S)).payload == b"2"
+            assert client.stats["reconnects"] == 1
+            client.validate()
+
+    run(test())
+    assert [event.kind for event in events] == ["connected", "disconnected", "reconnected"]
+
+
+def test_what_is_asked_of_a_client_without_connection_waits_for_the_next(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            kept = await client.subscribe("kept")
+            router.hello_refusals.append(errors.TOO_MANY_CLIENTS)
+            router.drop_connections()
+            await until(lambda: not client.connected)
+            subscribing = asyncio.ensure_future(client.subscribe("a"))
+            publishing = asyncio.ensure_future(client.publish_many([("b", b"")] * 10_000))
+            with pytest.raises(angarium.ConnectionLostError, match="60001"):
+                await client.subscribe_for("x", "a")
+            await kept.unsubscribe()
+            await subscribing
+            await publishing
+            await client.flush()
+            (peer,) = router.peers.values()
+            assert list(peer.filters) == [("a", 0)]
+
+    run(test())
+    assert len(router.rows) == 10_000
+
+
+def test_messages_in_flight_when_the_connection_is_lost_are_counted_and_told_to_flush(router: Router) -> None:
+    router.retires = False
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            await client.publish_many([("a", b"")] * 10)
+            flushing = asyncio.ensure_future(client.flush())
+            await until(lambda: len(router.rows) == 10)
+            router.drop_connections()
+            with pytest.raises(angarium.ConnectionLostError, match="10 messages"):
+                await flushing
+            assert client.stats["lost_messages"] == 10
+            router.retires = True
+            await client.publish("a")
+            await client.flush()
+
+    run(test())
+
+
+@pytest.mark.slow
+def test_a_silent_router_is_left(router: Router) -> None:
+    router.answers_pings = False
+    events: list[ClientEvent] = []
+
+    async def test() -> None:
+        async with angarium.connect(router.url, keepalive_ms=100, on_event=events.append):
+            await until(lambda: len(events) >= 3)
+
+    run(test())
+    assert [event.kind for event in events[:3]] == ["connected", "disconnected", "reconnected"]
+    assert events[1].code == errors.KEEPALIVE_TIMEOUT
+
+
+@pytest.mark.slow
+def test_an_idle_connection_stays(router: Router) -> None:
+    events: list[ClientEvent] = []
+
+    async def test() -> None:
+        async with angarium.connect(router.url, keepalive_ms=100, on_event=events.append):
+            await until(lambda: [frames[0] for frames in router.seen].count(wire.PING) >= 5)
+
+    run(test())
+    assert [event.kind for event in events] == ["connected"]
+
+
+def test_a_client_that_an_operator_disconnected_stays_away(router: Router) -> None:
+    events: list[ClientEvent] = []
+
+    async def test() -> None:
+        async with angarium.connect(router.url, on_event=events.append) as client:
+            subscription = await client.subscribe("a")
+            router.retires = False
+            calls = [
+                asyncio.ensure_future(client.publish_many([("b", b"")] * 100_000)),
+                asyncio.ensure_future(client.request("nobody")),
+                asyncio.ensure_future(subscription.receive()),
+            ]
+            await until(lambda: client.stats["published_rounds"] == router.rounds)
+            router.send(wire.CLOSED, wire.pack([errors.DISCONNECTED_BY_OPERATOR, "go"]))
+            for call in (*calls, client.publish("a"), client.subscribe("c"), client.flush()):
+                with pytest.raises(angarium.AngariumError, match="50306"):
+                    await call
+            assert client.closed
+
+    run(test())
+    assert [event.kind for event in events] == ["connected", "disconnected", "failed"]
+
+
+def test_without_reconnect_a_lost_connection_is_the_end(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url, reconnect=False) as client:
+            reading = await client.subscribe("b")
+            router.drop_connections()
+            with pytest.raises(angarium.ConnectionLostError, match="60001"):
+                await reading.receive()
+            assert client.closed
+
+    run(test())
+
+
+def test_a_refused_reconnect_is_the_end(router: Router) -> None:
+    events: list[ClientEvent] = []
+
+    async def test() -> None:
+        async with angarium.connect(router.url, on_event=events.append) as client:
+            router.hello_refusals.extend([errors.CLIENT_NAME_IN_USE, errors.UNAUTHORIZED])
+            router.drop_connections()
+            await until(lambda: client.closed)
+
+    run(test())
+    assert [(event.kind, event.code) for event in events][-1] == ("failed", errors.UNAUTHORIZED)
+
+
+def test_a_subscription_that_is_refused_after_a_reconnect_ends_with_the_error(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            denied, kept = await client.subscribe(["a", "b"]), await client.subscribe("b")
+            router.filter_refusals["a"] = errors.SUBSCRIBE_DENIED
+            router.drop_connections()
+            with pytest.raises(angarium.ForbiddenError):
+                await denied.receive()
+            await client.publish("b", b"x")
+            assert (await kept.receive(LIMIT_S)).payload == b"x"
+            assert client.stats["subscriptions"] == 1
+            client.validate()
+
+    run(test())
+
+
+def test_a_request_under_way_fails_with_its_connection_and_the_next_one_works(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+
+            async def serve(message: angarium.Message) -> None:
+                if message.payload:
+                    await client.reply(message, b"ok")
+
+            await client.subscribe("service", callback=serve)
+            assert (await client.request("service", b"x")).payload == b"ok"
+            waiting = asyncio.ensure_future(client.request("service", timeout_s=LIMIT_S))
+            await until(lambda: len(router.rows) == 3)
+            router.inbox_serial += 1
+            router.drop_connections()
+            with pytest.raises(angarium.ConnectionLostError, match="60001"):
+                await waiting
+            assert (await client.request("service", b"x")).payload == b"ok"
+            client.validate()
+
+    run(test())
+
+
+def test_what_an_application_holds_counts_after_a_reconnect_too(router: Router) -> None:
+    router.honours_credit = True
+
+    async def test() -> None:
+        async with angarium.connect(router.url, window_messages=50) as client:
+            subscription = await client.subscribe("a")
+            await client.publish_many([("a", b"1")] * 40)
+            await until(lambda: client.stats["buffered_messages"] == 40)
+            router.drop_connections()
+            await until(lambda: client.stats["reconnects"] == 1)
+            assert router.last_hello()["credit"][0] == 10
+            for _ in range(40):
+                await subscription.receive(0)
+            await client.publish_many([("a", b"2")] * 100)
+            for _ in range(100):
+                assert (await subscription.receive(LIMIT_S)).payload == b"2"
+
+    run(test())
+
+
+def test_a_table_that_changed_meanwhile_cuts_what_waits(router: Router) -> None:
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            router.do(router.unbind)
+            await until(lambda: not client.connected)
+            await client.publish_many([(f"t/{index}", b"") for index in range(50)])
+            router.workers = 3
+            router.do(router.bind)
+            await client.flush()
+
+    run(test())
+    (head,) = [wire.unpack(frames[1]) for frames in router.seen if frames[0] == wire.PUBLISH]
+    assert [worker for worker, _ in head[3]] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "frames", [[b"?", b""], [wire.DELIVER, b"\xc1"], [wire.RETIRED, wire.pack([99])], [b"x"]]
+)
+def test_a_router_that_talks_nonsense_is_left_and_tried_again(router: Router, frames: list[bytes]) -> None:
+    events: list[ClientEvent] = []
+
+    async def test() -> None:
+        async with angarium.connect(router.url, on_event=events.append):
+            router.send(*frames)
+            await until(lambda: events[-1].kind == "reconnected")
+
+    run(test())
+    assert events[1].code // 100 == 400
+
+
+# Closing.
+
+
+def test_closing_sends_what_is_gathered_and_reads_what_comes(router: Router) -> None:
+    async def test() -> None:
+        client = await angarium.connect(router.url)
+        subscription = await client.subscribe("a")
+        for index in range(10):
+            await client.publish("a", b"%d" % index)
+        await client.close()
+        assert [message.payload async for message in subscription] == [b"%d" % index for index in range(10)]
+        with pytest.raises(angarium.ConnectionLostError, match="60002"):
+            await client.publish("a")
+        with pytest.raises(angarium.ConnectionLostError, match="60002"):
+            await client.subscribe("a")
+        with pytest.raises(angarium.ConnectionLostError, match="60002"):
+            await client.request("a")
+
+    run(test())
+    assert len(router.rows) == 10
+
+
+def test_closing_is_bounded_and_says_what_it_could_not_do(
+    router: Router, caplog: pytest.LogCaptureFixture
+) -> None:
+    router.retires = False
+
+    async def test() -> None:
+        client = await angarium.connect(router.url)
+        stuck = asyncio.ensure_future(client.publish_many([("a", b"")] * 100_000))
+        await until(lambda: client.stats["published_rounds"] == router.rounds)
+        await client.close(0.05)
+        with pytest.raises(angarium.ConnectionLostError, match="60002"):
+            await stuck
+
+    run(test())
+    assert "without the router's consent" in caplog.text
+
+
+def test_closing_while_there_is_no_connection_ends_the_reconnect(router: Router) -> None:
+    async def test() -> None:
+        tasks = asyncio.all_tasks()
+        client = await angarium.connect(router.url)
+        router.do(router.unbind)
+        await until(lambda: asyncio.all_tasks() != tasks)
+        await client.close()
+        await until(lambda: asyncio.all_tasks() == tasks)
+        router.do(router.bind)
+
+    run(test())
+
+
+def test_an_event_callback_that_raises_does_no_harm(router: Router, caplog: pytest.LogCaptureFixture) -> None:
+    def raising(event: ClientEvent) -> None:
+        raise ValueError(event.kind)
+
+    async def test() -> None:
+        async with angarium.connect(router.url, on_event=raising) as client:
+            await client.publish("a")
+
+    run(test())
+    assert "on_event raised" in caplog.text

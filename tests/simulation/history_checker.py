@@ -1,0 +1,40 @@
+"""Judges the history of a run by every rule there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import delivery_rules
+import safety_rules
+from history_index import Index, Violation
+
+if TYPE_CHECKING:
+    from event_history import History
+
+RULES = (
+    safety_rules.order,
+    safety_rules.duplicates,
+    safety_rules.leaks,
+    safety_rules.groups,
+    safety_rules.deliver_to_one,
+    safety_rules.credit,
+    safety_rules.ends,
+    delivery_rules.completeness,
+    delivery_rules.groups,
+    delivery_rules.deliver_to_one,
+    delivery_rules.losses,
+    delivery_rules.refusals,
+    delivery_rules.discards,
+    delivery_rules.indications,
+    delivery_rules.newest_values,
+    delivery_rules.accounts,
+)
+
+
+def check(history: History) -> list[Violation]:
+    """Give everything that is wrong with a history."""
+    index = Index(history)
+    found = [Violation("broken", text) for text in history.broken]
+    for rule in RULES:
+        found += rule(index)
+    return found
