@@ -122,7 +122,7 @@ class Client:
             "published_bytes": publisher.bytes,
             "published_rounds": publisher.rounds,
             "gathered_messages": publisher.gathered,
-            "lost_messages": publisher.lost_messages,
+            "lost_messages": self._connection.lost_messages,
             "refused_messages": self._refused_messages,
             "received_messages": self._received_messages,
             "discarded_messages": self._discarded_messages,

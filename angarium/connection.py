@@ -149,6 +149,8 @@ class Connection:
         self._transport: Transport | None = None
         #: The end of the attempt under way: None as its result means open.
         self._attempted: asyncio.Future[AngariumError | None] = self._loop.create_future()
+        #: Messages of rounds that were not retired when their connection was lost.
+        self.lost_messages = 0
         #: What makes the next connection the same client, and the name it goes with.
         self._token: bytes | None = None
         self._client_name = ""
@@ -284,6 +286,8 @@ class Connection:
     def _end(self, event: Closed) -> None:
         """Act on the end of a session: of an attempt, after BYE, or of an open one."""
         was_open = self.session is not None
+        if self.session is not None and event.error is not None:
+            self.lost_messages += self.session.unretired_rows()
         self._drop()
         error = event.error or errors.error_for(errors.NOT_CONNECTED, f"{self.url}: the router has closed")
         if not was_open:

@@ -17,7 +17,7 @@ A process is started as `python -m <package> --runtime DIR --index I --incarnati
 Frames on the first two are one MessagePack array each:
 
     up to the supervisor     ["heartbeat", role, index, incarnation, state, progress, info]
-                             ["stop"] (controller only)
+                             ["stop"] | ["scale", workers] (controller only)
     down from it             ["table", [[role, index, incarnation, state, pid], ...], node]
     up to the controller     ["hello", role, index, incarnation, pid]
                              ["event", {...}] | ["reply", id, ok, value]
@@ -193,7 +193,7 @@ class Process:
         self._table_handler = handler
 
     def on_node(self, handler: Callable[[dict[str, Any]], None]) -> None:
-        """Have `handler(node)` called with what the supervisor knows about the node (for the controller)."""
+        """Have `handler(node)` called with what is known of the node: all for the controller."""
         self._node_handler = handler
 
     def on_control(self, handler: Callable[[list[Any]], None]) -> None:
@@ -224,6 +224,10 @@ class Process:
     def request_stop(self) -> None:
         """Ask the supervisor to stop the node in order (used by the controller)."""
         self._supervisor.send(wire.pack(["stop"]), zmq.NOBLOCK)
+
+    def request_scale(self, workers: int) -> None:
+        """Ask the supervisor for another number of workers (used by the controller)."""
+        self._supervisor.send(wire.pack(["scale", workers]), zmq.NOBLOCK)
 
     # -- the loop --------------------------------------------------------------------------------------------
 

@@ -42,8 +42,6 @@ class Publisher:
         self.messages = 0
         self.bytes = 0
         self.rounds = 0
-        #: Sent in rounds that were not retired when their connection was lost.
-        self.lost_messages = 0
 
     @property
     def gathered(self) -> int:
@@ -88,14 +86,14 @@ class Publisher:
 
     async def flush(self, timeout_s: float) -> None:
         """See `Client.flush`."""
-        lost_before = self.lost_messages
+        lost_before = self._connection.lost_messages
         try:
             async with asyncio.timeout(timeout_s):
                 await self._send_all()
                 await self._retire_all()
         except TimeoutError:
             raise errors.error_for(errors.TIMEOUT, f"not everything retired within {timeout_s} s") from None
-        lost = self.lost_messages - lost_before
+        lost = self._connection.lost_messages - lost_before
         if lost:
             detail = f"{lost} messages were in flight when the connection was lost"
             raise errors.error_for(errors.NOT_CONNECTED, detail)

@@ -496,15 +496,9 @@ def _malformed(detail: str) -> errors.AngariumError:
 
 def _header(decode: Callable[[bytes], Any], frames: list[bytes], *, parts: int | None) -> Any:
     """Decode the header of a peer, with its types and its size checked."""
-    header = frames[1]
-    if len(header) > wire.MAX_HEADER_BYTES:
-        raise _malformed(f"a header of {len(header)} bytes, the limit is {wire.MAX_HEADER_BYTES}")
     if parts is not None and len(frames) - 2 != parts:
         raise _malformed(f"{len(frames)} frames behind {frames[0]!r}")
-    try:
-        return decode(header)
-    except (ValueError, RecursionError) as error:
-        raise _malformed(f"a header of {frames[0]!r} with a fault: {error}") from None
+    return wire.decode_header(decode, frames[1])
 
 
 _decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode

@@ -28,12 +28,15 @@ MAX_WORKERS: Final = 256
 #: Topics whose owner is remembered: 65,536 entries are about 10 MB at most, and cover the hot topics of one
 #: client.
 MAX_KNOWN_TOPICS: Final = 65_536
-#: A full round has so many rows for each worker. Measured in turn on one machine, 128 bytes, one worker: 384 rows
-#: carry 1.5 times as many messages as 128 do, and 1,000 rows another 1.15 times, at twice the latency under load.
+#: A full round has so many rows for each worker. Measured in turn on one machine, 128 bytes, one worker:
+#: 384 rows
+#: carry 1.5 times as many messages as 128 do, and 1,000 rows another 1.15 times, at twice the latency under
+#: load.
 ROWS_PER_WORKER: Final = 512
 #: Rows in a round, however many workers there are.
 ROUND_ROWS_MAX: Final = 2_048
-#: Bytes in a round, unless one message alone is larger: at 1 GB/s a round blocks others for half a millisecond, and
+#: Bytes in a round, unless one message alone is larger: at 1 GB/s a round blocks others for half a
+#: millisecond, and
 #: the credit of 4 MiB is several rounds.
 ROUND_BYTES_MAX: Final = 512 * 1024
 #: What a row takes at most beyond payload, properties and partition key: topic, numbers and heads.

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from benchmarks.clients.process import Task
     from benchmarks.plan import Comparison, Entry
 
+#: Publishing time of a run at full speed, unless told otherwise: all of it takes seven minutes then.
+SECONDS: Final = 1.5
+REPETITIONS: Final = 3
 #: Brokers that stay up during a phase; further nodes run for their own runs only, they are not quite idle.
 LASTING: Final = {plan.OURS, *plan.PEERS}
 #: Each broker gets so much to do before it is measured, so that no first run pays for cold caches.
@@ -39,10 +42,10 @@ class Settings:
 
     peers: tuple[str, ...] = plan.PEERS
     #: How long a publisher at full speed publishes.
-    seconds: float = 2.0
+    seconds: float = SECONDS
     #: How long one with a rate does.
     latency_s: float = plan.LATENCY_S
-    repetitions: int = 3
+    repetitions: int = REPETITIONS
     #: Subscriptions of the rows about many subscriptions.
     table: int = 100_000
     #: Only rows whose name has this text.
@@ -80,6 +83,18 @@ class Comparing:
         """Give the versions of what takes part."""
         names = (plan.OURS, *self._settings.peers)
         return {name: self.brokers[name].version() for name in names if name not in self.missing}
+
+    def conditions(self) -> str:
+        """Say how steady the machine was during the runs."""
+        trials = [trial for some in self._trials.values() for trial in some]
+        if not trials:
+            return "nothing was compared"
+        speeds = [trial.calibration for trial in trials]
+        stolen_s = sum(trial.stolen_s for trial in trials)
+        return (
+            f"a fixed loop ran at {min(speeds):.0f} to {max(speeds):.0f} million steps/s before the runs, "
+            f"the host took {stolen_s:.1f} CPU seconds away during them"
+        )
 
     def _can_run(self, entry: Entry) -> bool:
         return entry.broker not in self.missing

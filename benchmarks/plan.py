@@ -138,7 +138,7 @@ def _interfaces_and_workers() -> list[Comparison]:
     for figure, unit, better in figures:
         rows.append(
             Comparison(
-                name=f"{BOUNDED.title}, against no window ({unit})",
+                name=f"{BOUNDED.title} ({unit}), against no window",
                 ours=bounded,
                 other=one,
                 figure=figure,

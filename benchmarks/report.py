@@ -29,6 +29,8 @@ class Context:
 
     command: str
     versions: dict[str, str]
+    #: How steady the machine was.
+    conditions: str
     machine: str = field(default_factory=lambda: describe_machine())
 
 
@@ -55,7 +57,12 @@ def command_line(arguments: list[str]) -> str:
 
 def print_json(rows: list[Row], context: Context) -> None:
     """Print one object per row; each names machine, command and versions."""
-    about = {"machine": context.machine, "command": context.command, "versions": context.versions}
+    about: dict[str, object] = {
+        "machine": context.machine,
+        "command": context.command,
+        "versions": context.versions,
+    }
+    about["conditions"] = context.conditions
     for row in rows:
         print(json.dumps({**row.as_map(), **about}))
 
@@ -73,6 +80,7 @@ def print_table(rows: list[Row], context: Context) -> None:
     for line in _footnotes(rows):
         console.print(line, markup=False, highlight=False)
     console.print(f"machine: {context.machine}", markup=False, highlight=False)
+    console.print(f"conditions: {context.conditions}", markup=False, highlight=False)
     console.print(f"command: {context.command}", markup=False, highlight=False)
     for name, version in context.versions.items():
         console.print(f"{name}: {version}", markup=False, highlight=False)

@@ -1,9 +1,10 @@
 """Many subscriptions on our own node: what one costs in memory, and how fast messages find theirs.
 
 The table has half exact filters (`a/{i}/b`) and half with a wildcard (`a/*/c{i}`), and every message
-matches one of them. All topics of the table are published in turn, which is the worst case: hardly two
-messages of a batch go to the same subscription. Then the same while another client changes 1,000
-subscriptions per second.
+matches one of them: first each topic once, when nobody has seen it, then topics at random. Hardly two
+messages of a batch go to the same subscription, which is the worst case. Then the same while another client
+changes 1,000 subscriptions per second; workers forget topics meanwhile, so they are shown all of them again
+before the next run without changes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,9 @@ class Findings:
     bytes_each: dict[str, float] = field(default_factory=dict)
     #: Subscriptions per second while they were made.
     installed_per_s: float = 0.0
+    #: Each topic for the first time.
+    first: list[Trial] = field(default_factory=list)
+    #: Topics that were seen before, and the same under churn.
     plain: list[Trial] = field(default_factory=list)
     churned: list[Trial] = field(default_factory=list)
     #: What the client that changed subscriptions said.
@@ -84,15 +88,26 @@ def run(directory: Path, settings: Settings, clients: int) -> Findings:
         findings.installed_per_s = settings.table / (time.monotonic() - started)
         after = settled_rss(broker)
         findings.bytes_each = {role: (after[role] - before[role]) / settings.table for role in after}
-        for repetition in range(settings.repetitions):
-            order = (_publish, _publish_under_churn)
-            for run_one in order if repetition % 2 == 0 else reversed(order):
-                run_one(broker, holders, prefix, settings, findings)
+        findings.first.append(_publish_each_once(broker, holders, prefix, settings))
+        knows_topics = True
+        for churned in _order(settings.repetitions):
+            if churned:
+                _publish_under_churn(broker, holders, prefix, settings, findings)
+            else:
+                if not knows_topics:
+                    _publish_each_once(broker, holders, prefix, settings)
+                _publish(broker, holders, prefix, settings, findings)
+            knows_topics = not churned
     return findings
 
 
+def _order(repetitions: int) -> list[bool]:
+    """Give the order of runs, True for those under churn, with as few changes between the kinds as may be."""
+    return [churned for number in range(repetitions) for churned in (number % 2 == 1, number % 2 == 0)]
+
+
 def _holders(broker: Broker, prefix: str, settings: Settings, clients: int) -> list[Task]:
-    runs = 2 * settings.repetitions
+    runs = 3 * settings.repetitions  # at most: each topic once, plain, under churn
     shared: dict[str, Any] = {"table": settings.table, "holders": clients, "api": BATCHED, "runs": runs}
     return [subscriber(broker, prefix, holder=number, **shared) for number in range(clients)]
 
@@ -107,6 +122,17 @@ def settled_rss(broker: Broker) -> dict[str, int]:
         if all(abs(found[role] - previous[role]) <= SETTLED_PART * previous[role] for role in found):
             break
     return found
+
+
+def _publish_each_once(
+    broker: Broker, holders: list[ClientProcess], prefix: str, settings: Settings
+) -> Trial:
+    task = publisher(broker, prefix, table=settings.table, each_once=True, api=BATCHED)
+    with ClientProcess(broker, task) as source:
+        source.wait_ready()
+        trial = measure(broker, holders, source, copies=1)
+    _tell(trial, settings, len(holders), ", each topic once")
+    return trial
 
 
 def _publish(
@@ -180,8 +206,15 @@ def matching_rows(findings: Findings, settings: Settings, clients: int) -> list[
     plain = [trial.rate for trial in findings.plain]
     changes = statistics.median(one["changes"] / one["seconds"] for one in findings.churn)
     settled_us = percentile([ns / 1_000 for one in findings.churn for ns in one["latencies_ns"]], 0.99)
-    lost = sum(trial.lost for trial in [*findings.plain, *findings.churned])
+    lost = sum(trial.lost for trial in [*findings.first, *findings.plain, *findings.churned])
     return [
+        Row(
+            name=f"{title}, matching each topic for the first time",
+            unit="messages/s",
+            better=Better.HIGHER,
+            ours=[trial.rate for trial in findings.first],
+            details={"our_cpu_us_per_message": cpu_us_per_message(findings.first)},
+        ),
         Row(
             name=f"{title}, matching",
             unit="messages/s",

@@ -1,1 +1,1 @@
-"""Everything that makes processes a node and nodes a cluster: supervisor, controller, configuration, the command."""
+"""What makes processes a node and nodes a cluster: supervisor, controller, configuration, the command."""

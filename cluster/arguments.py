@@ -40,6 +40,12 @@ class ChangeArguments(ObjectArguments):
     attributes: dict[str, Any] = {}
 
 
+class ScaleArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `workers.scale`."""
+
+    workers: Annotated[int, Meta(ge=1, le=64)]
+
+
 class VpnArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `clients.list`; None means all Message VPNs."""
 

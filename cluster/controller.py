@@ -13,6 +13,7 @@ The admin API: `Admin.call(operation, **arguments)`
     operation           arguments                                   answer
     status                                                          what `angarium status --json` prints
     workers                                                         a row per worker, with its counters
+    workers.scale       workers                                     {"workers"}: what is wanted from now on
     stats               role=None                                   raw counters of each process
     objects.list        kind, vpn="default" (None: all), name="*"   objects whose name matches
     objects.show        kind, name, vpn="default"                   one object
@@ -25,10 +26,10 @@ The admin API: `Admin.call(operation, **arguments)`
     subscriptions.list  client=None, vpn=None                       subscriptions of connected clients
     events              since=None (id or ISO time), limit=1000     events, oldest first
     config.show                                                     the configuration in force
-    config.export                                                   [kind, vpn, name, attributes], hashes
-    included config.apply        objects, dry_run=False                      what was done, or would be, per
-    object log_level           level, role=None, index=None                the names of the processes that
-    changed down                                                            None; the node then stops in order
+    config.export                                                   [kind, vpn, name, attributes] and hashes
+    config.apply        objects, dry_run=False                      what was done, or would be, per object
+    log_level           level, role=None, index=None                the processes that changed
+    down                                                            None; the node then stops in order
 """
 
 from __future__ import annotations
@@ -114,7 +115,14 @@ class StopNode:
     """Ask the supervisor to stop the node."""
 
 
-Effect = Commit | Request | Reply | Record | SetLogLevel | StopNode
+@dataclass(frozen=True, slots=True)
+class ScaleNode:
+    """Ask the supervisor for another number of workers."""
+
+    workers: int
+
+
+Effect = Commit | Request | Reply | Record | SetLogLevel | StopNode | ScaleNode
 
 
 class Peer(NamedTuple):
@@ -386,6 +394,10 @@ class Controller:
         self._reply(asker, None)
         self._effects.append(StopNode())
 
+    def _scale(self, request: arguments.ScaleArguments, asker: Asker, _now: float) -> None:
+        self._effects.append(ScaleNode(request.workers))
+        self._reply(asker, {"workers": request.workers})
+
     # -- changes ---------------------------------------------------------------------------------------------
 
     def committed(self, number: int, now: float) -> list[Effect]:
@@ -566,5 +578,6 @@ _OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] 
     "config.export": (arguments.NoArguments, Controller._export_config),
     "config.apply": (arguments.ApplyArguments, Controller._apply_config),
     "log_level": (arguments.LogLevelArguments, Controller._set_log_level),
+    "workers.scale": (arguments.ScaleArguments, Controller._scale),
     "down": (arguments.NoArguments, Controller._stop_node),
 }

@@ -31,6 +31,7 @@ from cluster.controller import (
     Record,
     Reply,
     Request,
+    ScaleNode,
     SetLogLevel,
     StopNode,
 )
@@ -187,6 +188,8 @@ class ControllerServer:
                 self._event_file.append(event)
             case SetLogLevel(level):
                 logging.getLogger().setLevel(level)
+            case ScaleNode(workers):
+                self._process.request_scale(workers)
             case StopNode():
                 self._process.request_stop()
             case _:

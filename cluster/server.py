@@ -282,9 +282,19 @@ class Server:
             kind, *content = wire.unpack(frame)
             if kind == "heartbeat":
                 self._heartbeat(identity, content)
+            elif kind == "scale":
+                self._scale(int(content[0]))
             else:
                 assert kind == "stop", f"a process sent {kind!r}"
                 self._signalled = "asked by the admin API"
+
+    def _scale(self, workers: int) -> None:
+        """Change the number of workers, now and for every later start."""
+        self._data.save(workers=workers)
+        self._workers = workers
+        self._write_runtime_files()
+        _log.info("the node changes to %d workers", workers)
+        self._do(self._supervisor.scale(workers, time.monotonic()))
 
     def _heartbeat(self, identity: bytes, content: list[Any]) -> None:
         role, index, incarnation, state, progress, info = content
@@ -368,7 +378,7 @@ class Server:
         self._announce_due = time.monotonic() + ANNOUNCE_INTERVAL_S
         table = self._supervisor.table()
         for (role, _), identity in self._identities.items():
-            node = self._describe() if role == "controller" else None
+            node = self._describe() if role == "controller" else {"workers": self._supervisor.workers}
             # A process that is just ending or does not read is not waited for.
             with contextlib.suppress(zmq.ZMQError):
                 self._socket.send_multipart([identity, wire.pack(["table", table, node])], zmq.NOBLOCK)
@@ -391,6 +401,7 @@ class Server:
         return {
             "node": self._data.node.node,
             "url": self._data.node.url,
+            "workers": self._supervisor.workers,
             "uptime_s": time.monotonic() - self._started,
             "processes": [own, *rows],
             "events": list(self._events),

@@ -158,6 +158,8 @@ class Place:
         self.stop_asked: float | None = None
         #: True once SIGKILL was sent to the live process.
         self.killed = False
+        #: True once the number of workers shrank below it and the router let it go: it is not started again.
+        self.leaving = False
         self.progress = ""
         self.info: dict[str, Any] = {}
 
@@ -198,6 +200,38 @@ class Supervisor:
         self._ticked: float | None = None
         #: What the router bound at first; later routers are held to it.
         self.urls: tuple[str, ...] = ()
+        #: Wanted number of workers; places above it stay until the router does without them.
+        self.workers = sum(1 for role, _ in places if role == "worker")
+
+    def scale(self, workers: int, now: float) -> list[Effect]:
+        """Change the number of workers: start what is missing, and let go what the router does without."""
+        assert workers >= 1
+        if self.stopping or workers == self.workers:
+            return []
+        self.workers = workers
+        effects: list[Effect] = []
+        for index in range(workers):
+            if ("worker", index) not in self.places:
+                place = self.places["worker", index] = Place("worker", index)
+                place.heard = now
+                effects += self._spawn(place)
+        return [*effects, Announce()]
+
+    def _let_go(self, router_info: dict[str, Any], now: float) -> list[Effect]:
+        """End the workers above the wanted number once the router works with that number."""
+        if router_info.get("workers") != self.workers or self.stopping:
+            return []
+        effects: list[Effect] = []
+        for (role, index), place in list(self.places.items()):
+            if role != "worker" or index < self.workers or place.leaving:
+                continue
+            if not place.pid:
+                del self.places[role, index]
+                continue
+            place.leaving = True
+            place.stop_asked = now
+            effects.append(Terminate(role, index, place.pid))
+        return effects
 
     def start(self, now: float) -> list[Effect]:
         """Spawn everything."""
@@ -235,6 +269,8 @@ class Supervisor:
                 effects += self._became_ready(place)
         if before != place.state:
             effects.append(Announce())
+        if role == "router":
+            effects += self._let_go(place.info, now)
         return effects + self._look_for_ready_node()
 
     def exited(self, role: str, index: int, how: str, now: float) -> list[Effect]:
@@ -249,6 +285,9 @@ class Supervisor:
         if self.stopping:
             place.state = STOPPED
             return [Announce(), *self._go_on_stopping(now)]
+        if place.leaving:
+            del self.places[role, index]
+            return [Announce()]
         place.deaths += 1
         wait_s = min(BACK_OFF_FIRST_S * 2 ** min(place.deaths - 1, _DOUBLINGS_MAX), BACK_OFF_MAX_S)
         place.state = RESTARTING

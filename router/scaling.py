@@ -41,12 +41,14 @@ class Scaling:
         self._interest = interest
         self._sessions = sessions
         self._outbox = outbox
+        #: The number that was asked for last.
+        self.target = len(shards.shards)
         #: The number that is wanted while rounds that are out retire, else None.
         self._wanted: int | None = None
 
     def begin(self, workers: int, now: float) -> None:
         """Change to so many workers; the supervisor sees to the processes."""
-        self._wanted = workers
+        self._wanted = self.target = workers
         self._rounds.held = True
         self.step(now)
 

@@ -73,6 +73,8 @@ class RouterServer:
         self._probe_at: float | None = None
         self._urls: list[str] = []
         self._ready = False
+        #: The number of workers that the supervisor was told of.
+        self._told_workers = 0
         context = process.context
         self._workers = self._make_worker_socket(context)
         self._zap = ZapHandler(context, self._config)
@@ -85,6 +87,7 @@ class RouterServer:
         process.add(self._wake_read, self._read_verdicts)
         process.on_request(self._request)
         process.on_table(self._table)
+        process.on_node(self._node)
 
     def _make_worker_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
         """Inside the node there is no high-water mark: windows bound what is under way.
@@ -226,6 +229,24 @@ class RouterServer:
                 self._router.worker_lost(index, incarnation, now)
         self._carry_out()
 
+    def _node(self, node: dict[str, Any]) -> None:
+        """Follow the supervisor to another number of workers; the heartbeat tells when we work with it."""
+        wanted = node["workers"]
+        if self._ready and wanted != self._router.scaling.target:
+            self._router.scaling.begin(wanted, time.monotonic())
+            self._carry_out()
+        if (
+            self._ready
+            and self._told_workers != len(self._router.shards.shards)
+            and not self._router.rounds.held
+        ):
+            self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        self._ready = True
+        self._told_workers = len(self._router.shards.shards)
+        self._process.ready({"urls": self._urls, "workers": self._told_workers})
+
     def _request(self, operation: str, arguments: Any) -> Any:
         router, now = self._router, time.monotonic()
         try:
@@ -246,8 +267,6 @@ class RouterServer:
                     return router.operators.disconnect(arguments["vpn"], arguments["name"], now)
                 case "subscriptions":
                     return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
-                case "scale":
-                    return router.scaling.begin(int(arguments["workers"]), now)
                 case _:
                     raise error_for(errors.UNKNOWN_OPERATION, operation)
         finally:
@@ -263,8 +282,7 @@ class RouterServer:
         wake = self._router.tick(now)
         self._carry_out()
         if not self._ready and self._router.shards.all_ready and self._router.directory.complete:
-            self._ready = True
-            self._process.ready({"urls": self._urls})
+            self._tell_ready()
         if not self._ready:
             wake = now + 0.02
         if self._probe_at is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import sys
 import threading
 import time
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 STAMP_BYTES: Final = 8
 #: Messages between two looks at the clock in a run at full speed: a millisecond or so of work.
 CHUNK_MESSAGES: Final = 1_000
+#: What is not received waits in memory somewhere; so many messages of 1 KiB are 10 GiB.
+MESSAGES_MAX: Final = 10_000_000
+#: Publishing each topic of the table once ends by itself, unless something is wrong.
+EACH_ONCE_S: Final = 60.0
 #: A subscriber that got something and then nothing for so long has missed the end of its run.
 STALL_S: Final = 5.0
 _LOOK_INTERVAL_S: Final = 0.25
@@ -68,6 +73,8 @@ class Task:
     table: int = 0
     holder: int = 0
     holders: int = 1
+    #: Whether a publisher publishes each topic of the table once, instead of any of them for a time.
+    each_once: bool = False
     #: Messages that fill the queue of a frozen subscriber before the run; its topic is `burst_topic`.
     burst: int = 0
     #: Whether this subscriber also gets the burst, and is not to be missed for a minute.
@@ -80,7 +87,8 @@ class Task:
     def topics(self, separator: str = "/") -> list[str]:
         """Give the topics of this run, spelled for a broker."""
         if self.table:
-            return table_topics(self.table)
+            topics = table_topics(self.table)
+            return topics if self.each_once else random.Random(0).choices(topics, k=2 * self.table)
         return [f"{self.prefix}{separator}{number}" for number in range(TOPICS)]
 
     def end_topic(self, separator: str = "/") -> str:
@@ -105,9 +113,9 @@ def table_filters(count: int) -> list[str]:
 
 def table_topics(count: int) -> list[str]:
     """Give one topic for each filter of the table, which matches it alone, in an order without locality."""
-    stride = 61_803  # 81 * 7 * 109: it visits every number of a round count
-    numbers = [index * stride % count for index in range(count)]
-    return [f"a/{number}/b" if number % 2 else f"a/x/c{number}" for number in numbers]
+    topics = [f"a/{number}/b" if number % 2 else f"a/x/c{number}" for number in range(count)]
+    random.Random(count).shuffle(topics)
+    return topics
 
 
 def read_task() -> Task:
@@ -233,7 +241,10 @@ class Source:
     def __init__(self, task: Task, separator: str = "/") -> None:
         """Prepare everything that needs no broker."""
         self._task = task
-        self._topics: Iterator[str] = cycle(task.topics(separator))
+        topics = task.topics(separator)
+        self._topics: Iterator[str] = cycle(topics)
+        #: More than any run publishes, or each topic once.
+        self._messages_max = len(topics) if task.each_once else MESSAGES_MAX
         self.payload = bytes(task.payload_bytes)
         self._filler = bytes(task.payload_bytes - STAMP_BYTES)
         self.published = 0
@@ -241,12 +252,14 @@ class Source:
         self._deadline_ns = 0
 
     def chunks(self) -> Iterator[list[str]]:
-        """Give the topics of some messages at a time, until the time is over."""
+        """Give the topics of some messages at a time, until the time is over or each was used once."""
         self._first_ns = time.monotonic_ns()
-        deadline_ns = self._first_ns + round(self._task.seconds * 1e9)
-        while time.monotonic_ns() < deadline_ns:
-            yield list(islice(self._topics, CHUNK_MESSAGES))
-            self.published += CHUNK_MESSAGES
+        seconds = EACH_ONCE_S if self._task.each_once else self._task.seconds
+        deadline_ns = self._first_ns + round(seconds * 1e9)
+        while time.monotonic_ns() < deadline_ns and self.published < self._messages_max:
+            messages = min(CHUNK_MESSAGES, self._messages_max - self.published)
+            yield list(islice(self._topics, messages))
+            self.published += messages
 
     def publish_in_time(self, publish: Callable[[str, bytes], object]) -> None:
         """Publish each message when it is due; one that is late leaves at once."""

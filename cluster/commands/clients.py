@@ -7,10 +7,13 @@ client as a client itself, under its own access rights.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any, Final
 
 import click
 
+from angarium import errors
+from angarium.errors import error_for
 from cluster.commands.connection import (
     AdminOptions,
     ConnectOptions,
@@ -46,6 +49,9 @@ WORKER_COLUMNS: Final = (
     "rss_bytes",
     "cpu_percent",
 )
+
+#: Between two looks whether the workers are there.
+SCALE_POLL_S: Final = 0.1
 
 _any_vpn = click.option("--vpn", help="Message VPN.  [default: all]")
 _one_vpn = click.option("--vpn", default="default", show_default=True, help="Message VPN of the client.")
@@ -169,6 +175,33 @@ def _print_managed(what: str, filter_text: str, target: str, *, as_json: bool) -
 @click.group(cls=SuggestingGroup)
 def worker() -> None:
     """Worker processes, over which topics are spread."""
+
+
+@worker.command("scale")
+@click.argument("workers", type=click.IntRange(min=1, max=64))
+@click.option("--wait", is_flag=True, help="Return when the node works with them.")
+@click.option(
+    "--wait-timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds for --wait."
+)
+@json_option
+@admin_options
+def scale_workers(*, admin: AdminOptions, workers: int, wait: bool, timeout_s: float, as_json: bool) -> None:
+    """Change the number of workers; clients go on meanwhile."""
+    admin.call("workers.scale", workers=workers)
+    deadline = time.monotonic() + timeout_s
+    while wait and not _has_workers(admin.call("workers"), workers):
+        if time.monotonic() >= deadline:
+            raise error_for(errors.TIMEOUT, f"the node does not work with {workers} workers yet")
+        time.sleep(SCALE_POLL_S)
+    result = {"workers": workers, "waited": wait}
+    if wants_json(as_json):
+        print_json(result)
+    else:
+        print_attributes(result)
+
+
+def _has_workers(rows: list[dict[str, Any]], workers: int) -> bool:
+    return len(rows) == workers and all(row["state"] == "ready" for row in rows)
 
 
 @worker.command("list")

@@ -207,7 +207,10 @@ async def _publish(connect: ConnectOptions, publication: _Publication) -> tuple[
 
 
 async def _flush(client: Client, timeout_s: float) -> None:
-    """Wait until everything is through, or known to be lost with its connection: that is counted, and no failure."""
+    """Wait until everything is through, or known to be lost with its connection: that is counted.
+
+    And no failure.
+    """
     try:
         await client.flush(timeout_s=timeout_s)
     except errors.ConnectionLostError:

@@ -40,14 +40,6 @@ def proves(connection: ConnectionRecord, message: Message) -> bool:
     return message.retired_at <= connection.proven_until
 
 
-def _got(index: Index) -> set[tuple[int, int, str | None]]:
-    return {
-        (message.number, connection.number, share)
-        for connection in index.history.connections
-        for message, share, _ in connection.deliveries
-    }
-
-
 def _wants(one: SubscriptionRecord, message: Message) -> bool:
     """Tell whether a subscription of one's own certainly gets a sure message, credit apart."""
     connection = one.connection
@@ -67,7 +59,7 @@ def _is_safe(connection: ConnectionRecord, message: Message) -> bool:
 
 def completeness(index: Index) -> Iterator[Violation]:
     """A sure message reaches everybody who certainly wants it and has credit."""
-    got = _got(index)
+    got = index.got
     for message in index.history.messages:
         if not is_sure(index, message):
             continue
@@ -83,7 +75,7 @@ def completeness(index: Index) -> Iterator[Violation]:
 
 def groups(index: Index) -> Iterator[Violation]:
     """One member of a steady share group gets a sure message (R19), the publisher too (R27)."""
-    got = _got(index)
+    got = index.got
     for message in index.history.messages:
         if message.is_dto or not is_sure(index, message):
             continue
@@ -144,7 +136,7 @@ def deliver_to_one(index: Index) -> Iterator[Violation]:
 
 def losses(index: Index) -> Iterator[Violation]:
     """What is lost with a worker is counted, and its publisher is told (R9)."""
-    got = _got(index)
+    got = index.got
     lost: dict[ConnectionRecord, list[Message]] = {}
     for message in index.history.messages:
         if message.retired_at == FOREVER or index.history.publish_verdict(message) is not True:
@@ -188,7 +180,7 @@ def refusals(index: Index) -> Iterator[Violation]:
 def discards(index: Index) -> Iterator[Violation]:
     """What a slow or eliding client misses is what the router counted, neither more nor less (R8, R45)."""
     history = index.history
-    got = _got(index)
+    got = index.got
     for connection in history.connections:
         counters = history.counters.get(connection.session) if connection.is_open else None
         if counters is None:
@@ -197,7 +189,7 @@ def discards(index: Index) -> Iterator[Violation]:
         missed: list[Message] = []
         perhaps = 0
         if not connection.is_prompt or connection.is_eliding or counted:
-            missed, perhaps = _missed(index, connection, got)
+            missed, perhaps = _missed(index, connection)
         if not len(missed) <= counted <= len(missed) + perhaps:
             text = f"{connection} misses {len(missed)} messages, perhaps {perhaps} more; counted are {counted}"
             yield Violation("discards", text, tuple(missed[:EXAMPLES]), (connection,))
@@ -206,9 +198,10 @@ def discards(index: Index) -> Iterator[Violation]:
 
 
 def _missed(
-    index: Index, connection: ConnectionRecord, got: set[tuple[int, int, str | None]]
+    index: Index, connection: ConnectionRecord
 ) -> tuple[list[Message], int]:
     """Give the messages that a connection must have been offered and did not get; and count what it may."""
+    got = index.got
     missed: list[Message] = []
     perhaps = 0
     for message in index.history.messages:

@@ -68,6 +68,12 @@ class Index:
         for connection in history.connections:
             for delivery in connection.deliveries:
                 self.received.setdefault(delivery.message.number, []).append(Received(connection, delivery))
+        #: (message number, connection number, share) of every delivery.
+        self.got = {
+            (message.number, connection.number, share)
+            for connection in history.connections
+            for message, share, _ in connection.deliveries
+        }
         self._own: dict[tuple[int, str, str], list[SubscriptionRecord]] = {}
 
     def own(self, connection: ConnectionRecord, message: Message) -> list[SubscriptionRecord]:

@@ -134,6 +134,10 @@ class SimulatedNode:
                 publish = TopicRules(exceptions, default_allow=default_allow)
                 timeline.append(Rights(self.loop.now, publish, acl.subscribe_rules(name)))
 
+    def operate(self, request: Callable[[Router], None]) -> None:
+        """Ask the router something as an operator."""
+        self._act(request)
+
     # The router process.
 
     def start_router(self) -> None:

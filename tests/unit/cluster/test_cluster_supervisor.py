@@ -328,3 +328,30 @@ def test_whatever_happens_the_invariants_hold_and_a_stop_ends(seed: int) -> None
             if place.pid and place.stop_asked is not None:
                 node.exit(*key)
     assert sum(isinstance(effect, s.Finish) for effect in node.effects) == 1, f"seed {seed}"
+
+
+def test_more_workers_are_started_and_surplus_ones_end_when_the_router_does_without_them() -> None:
+    supervisor = Supervisor([("controller", 0), ("router", 0), ("worker", 0)], first_incarnation=1)
+    pids = iter(range(100, 200))
+
+    def run(effects: list[s.Effect]) -> list[s.Effect]:
+        for effect in effects:
+            if isinstance(effect, s.Spawn):
+                supervisor.spawned(effect.role, effect.index, next(pids), 0.0)
+        return effects
+
+    def beat(role: str, index: int, info: dict[str, int]) -> list[s.Effect]:
+        incarnation = supervisor.places[role, index].incarnation
+        return supervisor.heartbeat(role, index, incarnation, ("ready", "", info), 0.0)
+
+    run(supervisor.start(0.0))
+    assert [e.index for e in run(supervisor.scale(3, 0.0)) if isinstance(e, s.Spawn)] == [1, 2]
+    assert len(supervisor.table()) == 5
+    supervisor.scale(2, 0.0)
+    assert not any(isinstance(e, s.Terminate) for e in beat("router", 0, {"workers": 3}))
+    ended = [e for e in beat("router", 0, {"workers": 2}) if isinstance(e, s.Terminate)]
+    assert [(e.role, e.index) for e in ended] == [("worker", 2)]
+    assert not any(isinstance(e, s.Terminate) for e in beat("router", 0, {"workers": 2}))
+    supervisor.exited("worker", 2, "status 0", 0.1)
+    assert ("worker", 2) not in supervisor.places
+    supervisor.validate()

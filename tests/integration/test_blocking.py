@@ -1,0 +1,317 @@
+"""The client for threads over real sockets, against the scripted router."""
+
+from __future__ import annotations
+
+import inspect
+import threading
+import time
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+from scripted_router import LIMIT_S, Router, running_router
+
+import angarium
+from angarium import blocking, connecting, errors, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from angarium.connection import ClientEvent
+
+
+@pytest.fixture
+def router() -> Iterator[Router]:
+    with running_router() as router:
+        yield router
+
+
+@pytest.fixture
+def client(router: Router) -> Iterator[blocking.Client]:
+    with blocking.connect(router.url) as client:
+        yield client
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    until(lambda: not set(threading.enumerate()) - before)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Poll until something holds."""
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_published_message_reaches_a_subscription(client: blocking.Client) -> None:
+    subscription = client.subscribe("a/>")
+    client.publish("a/b", b"hello", cos=2)
+    message = subscription.receive(LIMIT_S)
+    assert (message.topic, message.payload, message.cos) == ("a/b", b"hello", 2)
+    assert client.connected
+    assert client.node == "test"
+    assert client.name
+    assert client.inbox.startswith("#P2P/INB/")
+    assert client.url.startswith("tcp://")
+    assert subscription.filters == ("a/>",)
+    assert client.stats["received_messages"] == 1
+
+
+@pytest.mark.requirement("R3")
+def test_messages_keep_their_order_whatever_way_they_are_published(client: blocking.Client) -> None:
+    subscription = client.subscribe(">")
+    client.publish("t/0", b"0")
+    client.publish_many((f"t/{index % 7}", b"%d" % index) for index in range(1, 5000))
+    for index in range(5000, 10_000):
+        client.publish("t/1", b"%d" % index)
+    client.flush()
+    seen: list[bytes] = []
+    for batch in subscription.batches(100):
+        assert len(batch) <= 100
+        seen += batch.payloads
+        if len(seen) == 10_000:
+            break
+    assert seen == [b"%d" % index for index in range(10_000)]
+
+
+def test_iterating_ends_when_the_client_is_closed_after_what_came(router: Router) -> None:
+    with blocking.connect(router.url) as client:
+        subscription = client.subscribe("a")
+        client.publish_many([("a", b"%d" % index) for index in range(10)])
+    assert [message.payload for message in subscription] == [b"%d" % index for index in range(10)]
+    with pytest.raises(angarium.ConnectionLostError, match="60002"):
+        subscription.receive()
+
+
+def test_several_threads_read_each_message_once(client: blocking.Client) -> None:
+    subscription = client.subscribe("a")
+    seen: list[bytes] = []
+
+    def read() -> None:
+        seen.extend(message.payload for message in subscription)
+
+    readers = [threading.Thread(target=read) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for start in range(0, 3000, 10):
+        client.publish_many([("a", b"%d" % index) for index in range(start, start + 10)])
+    until(lambda: len(seen) == 3000)
+    subscription.unsubscribe()
+    for reader in readers:
+        reader.join(LIMIT_S)
+        assert not reader.is_alive()
+    assert Counter(seen) == Counter(b"%d" % index for index in range(3000))
+
+
+def test_a_callback_runs_in_a_thread_of_its_own_and_may_use_the_client(client: blocking.Client) -> None:
+    seen: list[tuple[bytes, str]] = []
+
+    def callback(message: angarium.Message) -> None:
+        client.publish("b", message.payload)
+        client.flush()
+        seen.append((message.payload, threading.current_thread().name))
+
+    echoes = client.subscribe("b")
+    client.subscribe("a", callback=callback)
+    client.publish_many([("a", b"1"), ("a", b"2")])
+    assert [echoes.receive(LIMIT_S).payload for _ in range(2)] == [b"1", b"2"]
+    until(lambda: seen == [(b"1", "angarium callback"), (b"2", "angarium callback")])
+
+
+def test_a_callback_that_raises_is_logged_and_counted(
+    client: blocking.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    def callback(message: angarium.Message) -> None:
+        raise ValueError(message.payload)
+
+    client.subscribe("a", callback=callback)
+    client.publish_many([("a", b"1"), ("a", b"2")])
+    until(lambda: client.stats["callback_errors"] == 2)
+    assert len(caplog.records) == 2
+
+
+def test_receive_gives_up_in_time(client: blocking.Client) -> None:
+    subscription = client.subscribe("a")
+    with pytest.raises(angarium.TimeoutExpiredError):
+        subscription.receive(0.01)
+    with pytest.raises(angarium.TimeoutExpiredError):
+        subscription.receive(0)
+
+
+@pytest.mark.requirement("R8")
+def test_a_slow_application_holds_one_window_and_loses_nothing(router: Router) -> None:
+    router.honours_credit = True
+    with blocking.connect(router.url, window_messages=100) as client:
+        subscription = client.subscribe("a")
+        for index in range(1000):
+            client.publish("a", b"%d" % index)
+            if index % 10 == 9:
+                client.flush()
+        until(lambda: client.stats["buffered_messages"] >= 100)
+        assert client.stats["buffered_messages"] <= 120
+        assert [subscription.receive(LIMIT_S).payload for _ in range(1000)] == [
+            b"%d" % n for n in range(1000)
+        ]
+
+
+def test_unsubscribing_throws_away_what_is_unread_and_gives_its_credit_back(client: blocking.Client) -> None:
+    subscription = client.subscribe("a")
+    client.publish_many([("a", b"")] * 100)
+    subscription.receive(LIMIT_S)
+    until(lambda: client.stats["received_messages"] == 100)
+    subscription.unsubscribe()
+    until(lambda: client.stats["buffered_messages"] == 0)
+    assert list(subscription) == []
+
+
+def test_errors_are_those_of_the_call_that_caused_them(router: Router, client: blocking.Client) -> None:
+    router.filter_refusals["denied"] = errors.SUBSCRIBE_DENIED
+    with pytest.raises(angarium.ForbiddenError):
+        client.subscribe("denied")
+    with pytest.raises(angarium.InvalidRequestError, match="40010"):
+        client.subscribe("#share/g/a", local_only=True)
+    with pytest.raises(angarium.InvalidRequestError, match="40004"):
+        client.publish("")
+    with pytest.raises(angarium.InvalidRequestError, match="40007"):
+        client.publish("a", b"x" * (2 << 20))
+    with pytest.raises(angarium.InvalidRequestError, match="40018"):
+        client.publish("a", b"", mode="persistent")
+    with pytest.raises(angarium.InvalidRequestError, match="40004"):
+        client.publish_many([("a", b""), ("", b"")])
+    with pytest.raises(ZeroDivisionError):
+        client.publish_many(("a", b"%d" % (1 // (3 - index))) for index in range(5))
+    with pytest.raises(angarium.ForbiddenError, match="40307"):
+        client.subscribe_for("nobody", "a")
+    with pytest.raises(angarium.ForbiddenError, match="40307"):
+        client.unsubscribe_for("nobody", "a")
+    router.retires = False
+    client.publish("a")
+    with pytest.raises(angarium.TimeoutExpiredError):
+        client.flush(0.01)
+
+
+@pytest.mark.parametrize("how", ["publish", "publish_many", "flush"])
+def test_without_credit_publishers_wait(router: Router, client: blocking.Client, how: str) -> None:
+    router.retires = False
+    done = threading.Event()
+
+    def publish() -> None:
+        if how == "publish_many":
+            client.publish_many([("a", b"")] * 30_000)
+        else:
+            for _ in range(30_000):
+                client.publish("a")
+        if how == "flush":
+            client.flush()
+        done.set()
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    until(lambda: client.stats["published_rounds"] == router.rounds)
+    assert not done.wait(0.02)
+    router.retires = True
+    router.send(wire.RETIRED, wire.pack([router.rounds]))
+    thread.join(LIMIT_S)
+    assert done.is_set()
+    client.flush()
+    assert len(router.rows) == 30_000
+
+
+def test_a_request_gets_its_reply(client: blocking.Client) -> None:
+    client.subscribe("service", callback=lambda message: client.reply(message, message.payload.upper()))
+    assert client.request("service", b"hello").payload == b"HELLO"
+    with pytest.raises(angarium.TimeoutExpiredError):
+        client.request("nobody", timeout_s=0.01)
+    with pytest.raises(angarium.InvalidRequestError):
+        client.reply(angarium.Message("a"))
+
+
+def test_a_closed_client_says_so(router: Router) -> None:
+    client = blocking.connect(router.url)
+    client.close()
+    client.close()
+    assert client.closed
+    calls: list[Callable[[], object]] = [
+        lambda: client.publish("a"),
+        lambda: client.publish_many([("a", b"")]),
+        lambda: client.subscribe("a"),
+        lambda: client.request("a"),
+        client.flush,
+    ]
+    for call in calls:
+        with pytest.raises(angarium.ConnectionLostError, match="60002"):
+            call()
+    assert router.sent_operations() == b"HB"
+
+
+def test_a_client_that_cannot_connect_leaves_no_thread(router: Router) -> None:
+    router.hello_refusals.append(errors.UNAUTHORIZED)
+    with pytest.raises(angarium.UnauthorizedError):
+        blocking.connect(router.url)
+    with pytest.raises(angarium.InvalidRequestError):
+        blocking.connect(router.url, local_priority=9)
+
+
+def test_a_connection_that_comes_back_goes_on(router: Router) -> None:
+    events: list[ClientEvent] = []
+    with blocking.connect(router.url, on_event=events.append) as client:
+        subscription = client.subscribe("a")
+        router.drop_connections()
+        until(lambda: events[-1].kind == "reconnected")
+        client.publish("a", b"x")
+        assert subscription.receive(LIMIT_S).payload == b"x"
+
+
+def test_a_connection_that_does_not_come_back_ends_everything(router: Router) -> None:
+    with blocking.connect(router.url, reconnect=False) as client:
+        subscription = client.subscribe("a")
+        router.drop_connections()
+        with pytest.raises(angarium.ConnectionLostError, match="60001"):
+            subscription.receive(LIMIT_S)
+        with pytest.raises(angarium.ConnectionLostError, match="60001"):
+            client.publish("a")
+
+
+def test_closing_without_a_connection_is_bounded(router: Router, caplog: pytest.LogCaptureFixture) -> None:
+    client = blocking.connect(router.url)
+    router.do(router.unbind)
+    until(lambda: not client.connected)
+    for _ in range(3000):
+        client.publish("a")
+    client.close(0.05)
+    assert "unsent" in caplog.text
+    router.do(router.bind)
+
+
+def test_on_event_cannot_wait_for_its_own_client(router: Router) -> None:
+    caught: list[BaseException] = []
+
+    def on_event(event: ClientEvent) -> None:
+        try:
+            client.flush()
+        except angarium.AngariumError as error:
+            caught.append(error)
+
+    with blocking.connect(router.url) as client:
+        client._inner._options.__class__  # noqa: B018 - the client is made before its events are
+        object.__setattr__(client._inner._options, "on_event", on_event)
+        router.send(wire.NOTICE, wire.pack([errors.PUBLISH_DENIED, "a", 1, 1]))
+        until(lambda: caught)
+    assert isinstance(caught[0], angarium.InvalidRequestError)
+
+
+def test_both_clients_have_the_same_names() -> None:
+    def names(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    only_async = {"open", "check_open", "validate", "max_message_bytes"}
+    assert names(angarium.Client) - only_async == names(blocking.Client) - {"call", "release", "forget"}
+    for name in ("subscribe", "request", "reply", "flush", "close", "publish_many", "subscribe_for"):
+        ours = inspect.signature(getattr(blocking.Client, name)).parameters
+        assert list(inspect.signature(getattr(angarium.Client, name)).parameters) == list(ours)
+    arguments = list(inspect.signature(angarium.connect).parameters)
+    assert list(connecting.ConnectArguments.__annotations__) == arguments[1:]

@@ -1,0 +1,144 @@
+"""What must hold of a node at rest: nothing is under way, and router and workers know the same.
+
+These checks look inside the state machines; the histories of the clients are judged elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from router.shards import ShardState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from node.worker import Worker
+    from router.router import Router
+    from router.session import Session
+    from simulated_node import SimulatedNode
+
+
+def unrest(node: SimulatedNode) -> list[str]:
+    """Say what is still under way; nothing when everything has drained."""
+    router = node.router
+    if router is None:
+        return ["the router is down"]
+    found = list(_unrest_of_shards(router))
+    for session in router.sessions:
+        found += _unrest_of_session(session)
+    if router.egress.queued_bytes:
+        found.append(f"{router.egress.queued_bytes} bytes are queued for clients")
+    if router.rounds.held or router.rounds.held_sessions:
+        found.append("dispatching is held")
+    if router._tickets:
+        found.append(f"{len(router._tickets)} logins wait for their passwords")
+    return found
+
+
+def _unrest_of_shards(router: Router) -> Iterator[str]:
+    for shard in router.shards.shards:
+        if shard.state is not ShardState.READY:
+            yield f"worker {shard.index} is {shard.state.value}"
+        if shard.outstanding:
+            yield f"{len(shard.outstanding)} frames are out at worker {shard.index}"
+        if shard.waiting:
+            yield f"sessions wait for worker {shard.index}"
+        if router.shards._waiting[shard.index]:
+            yield f"requests wait for the confirmation of worker {shard.index}"
+
+
+def _unrest_of_session(session: Session) -> Iterator[str]:
+    if session.open_rounds or session.pending or session.parked:
+        yield f"{session.client_name} has {len(session.open_rounds)} open rounds"
+    if session.unretired_bytes:
+        yield f"{session.client_name} has {session.unretired_bytes} bytes unretired"
+    table = session.eliding
+    if table is not None and any(topic.held is not None for topic in table.topics.values()):
+        yield f"{session.client_name} has elided messages held"
+
+
+def disagreements(node: SimulatedNode) -> list[str]:
+    """Say where router and workers know different things, or the router's own tables do."""
+    router = node.router
+    assert router is not None
+    found = list(_broken_sums(router))
+    for index, simulated in node.workers.items():
+        found += [f"worker {index}: {text}" for text in _differences(router, index, simulated.worker)]
+    for simulated in node.all_workers:
+        if simulated.worker.faults:
+            found.append(f"{simulated.worker.faults} frames at worker {simulated.identity!r} were no router's")
+    return found
+
+
+def _differences(router: Router, index: int, worker: Worker) -> Iterator[str]:
+    shards = router.shards
+    shard = shards.shards[index]
+    told = {f.id: (f.vpn_id, f.pattern, f.kind) for f in router.interest.filters_of_shard(index)}
+    yield from _difference("filters", told, worker._matching._filters)
+    known = {number: ids for number, (ids, _) in shard.sets.items()}
+    sets = worker._matching.sets
+    held = {one.id: one.filter_ids for one in sets._by_filters.values() if one.defined}
+    yield from _difference("sets", known, held)
+    rules = {number: (allow, tuple(dict.fromkeys(texts))) for number, (allow, texts) in shards.rules.items()}
+    theirs = {number: (one.default_allow, one.exceptions) for number, (_, one) in worker._rules.items()}
+    yield from _difference("rules", rules, theirs)
+    yield from _difference("table", (shards.epoch, shards.table), (worker.epoch, worker._slots))
+    for number, (ids, one) in shard.sets.items():
+        if tuple(f.id for f in one.filters) != tuple(i for i in ids if i in router.interest.filters) and one.references:
+            gone = [f.id for f in one.filters if f.id not in router.interest.filters]
+            if not gone:
+                yield f"set {number} holds other filters than {ids}"
+
+
+def _difference(what: str, router: Any, worker: Any) -> Iterator[str]:
+    if router != worker:
+        yield f"{what} differ: the router knows {router!r:.600}, the worker {worker!r:.600}"
+
+
+def _broken_sums(router: Router) -> Iterator[str]:
+    """Check sums over all sessions that no validate() of one object can see."""
+    yield from standing_faults(router)
+    rules: dict[int, int] = {}
+    subscriptions: dict[str, int] = {}
+    clients: dict[str, list[str]] = {}
+    for session in router.sessions:
+        if session.publish_rules_id:
+            rules[session.publish_rules_id] = rules.get(session.publish_rules_id, 0) + 1
+        vpn = session.vpn.name
+        subscriptions[vpn] = subscriptions.get(vpn, 0) + len(session.subscriptions)
+        clients.setdefault(vpn, []).append(session.client_name)
+    users = {number: count for number, count in router.rights._numbers.values()}
+    if users != rules or list(router.shards.rules) != sorted(users):
+        yield f"publish rules are used {rules}, counted are {users}, workers know {list(router.shards.rules)}"
+    for name, vpn in router.directory.vpns.items():
+        if vpn.subscriptions != subscriptions.get(name, 0):
+            yield f"VPN {name} counts {vpn.subscriptions} subscriptions, it has {subscriptions.get(name, 0)}"
+        if sorted(vpn.clients) != sorted(clients.get(name, [])):
+            yield f"VPN {name} counts the clients {sorted(vpn.clients)}, it has {sorted(clients.get(name, []))}"
+    used = [key for shard in router.shards.shards for key, _ in shard.sets.values()]
+    for key, one in router.interest._sets.items():
+        if one.references != used.count(key):
+            yield f"the set {key} counts {one.references} references, it has {used.count(key)}"
+
+
+def standing_faults(router: Router) -> Iterator[str]:
+    """Say what must not be at any time, whatever is under way."""
+    for session in router.sessions:
+        username = session.vpn.usernames.get(session.username)
+        if username is None or not username.enabled or not session.vpn.enabled:
+            yield f"{session.client_name} is connected though its username or VPN is shut down"
+    window = router.config.worker_window
+    for shard in router.shards.shards:
+        if len(shard.outstanding) > window * 2:
+            yield f"{len(shard.outstanding)} frames are out at worker {shard.index}, the window is {window}"
+    due: dict[tuple[int, str], int] = {}
+    for _, _, session, topic in router.eliding._due:
+        table = session.eliding
+        if not session.closed and table is not None and topic in table.topics:
+            due[session.number, topic] = due.get((session.number, topic), 0) + 1
+    for (number, topic), count in due.items():
+        if count > 1:
+            yield f"topic {topic!r} of session {number} has {count} due times"
+    tracked = sum(len(session.eliding) for session in router.sessions if session.eliding is not None)
+    if router.eliding.tracked != tracked:
+        yield f"{router.eliding.tracked} tracked topics are counted, there are {tracked}"

@@ -1,0 +1,270 @@
+"""One run from a seed: a disturbed time, a recovery, a calm time in which everything counts exactly.
+
+    disturbed   clients publish, subscribe, consume; faults and hostile clients disturb them
+    recovery    faults have ended; everybody must come back and everything must drain
+    calm        everybody publishes a little more, nothing is disturbed, then everything must have drained
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+import traceback
+from typing import TYPE_CHECKING, NamedTuple
+
+import history_checker
+import world as worlds
+from end_state import disagreements, standing_faults, unrest
+from event_history import History
+from fault_injection import Faults
+from hostile_client import HostileClient
+from router.router import Router
+from simulated_client import SimulatedClient
+from simulated_network import Loop
+from simulated_node import SimulatedNode
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from history_index import Violation
+
+#: State machines check themselves so often.
+VALIDATE_S = 0.5
+#: Everybody must be back so long after the last disturbance: hung processes, back-offs and keepalives fit.
+RECOVERY_MAX_S = 40.0
+#: Everything must drain within this time.
+DRAIN_MAX_S = 20.0
+STEP_S = 0.25
+CALM_ROUNDS = 3
+ROWS_MAX = 12
+#: Processor seconds of one run; normal are 0.2. Only an endless loop takes longer.
+PROCESSOR_MAX_S = 20.0
+
+
+class Outcome(NamedTuple):
+    """What came of a run."""
+
+    seed: str
+    history: History
+    violations: list[Violation]
+    steps: int
+    seconds: float
+
+
+class EndlessLoopError(Exception):
+    """A state machine did not come to an end."""
+
+
+def run(seed: str, router_class: type[Router] = Router) -> Outcome:
+    """Run one seed and judge it."""
+    started = time.perf_counter()
+    scenario = Scenario(seed, router_class)
+    previous = signal.signal(signal.SIGVTALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, PROCESSOR_MAX_S, PROCESSOR_MAX_S)
+    try:
+        scenario.play()
+    except Exception:  # noqa: BLE001 - a fault of the simulation itself has to name its seed too
+        scenario.history.broken.append(f"the run ends with {traceback.format_exc(limit=-4)}")
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+    history = scenario.history
+    violations = history_checker.check(history)
+    return Outcome(seed, history, violations, scenario.loop.steps, time.perf_counter() - started)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise EndlessLoopError(f"more than {PROCESSOR_MAX_S} s of processor time")
+
+
+class Scenario:
+    """A world while it lives."""
+
+    def __init__(self, seed: str, router_class: type[Router]) -> None:
+        rng = random.Random(seed)
+        self.world = worlds.draw(rng, router_class)
+        self.loop = Loop()
+        self.history = History()
+        self._rng = random.Random(rng.getrandbits(64))
+        self.node = SimulatedNode(
+            self.loop, random.Random(rng.getrandbits(64)), self.world.settings, self.history
+        )
+        self.clients = [
+            SimulatedClient(self.loop, random.Random(rng.getrandbits(64)), self.node, self.history, plan)
+            for plan in self.world.plans
+        ]
+        self._hostile = [
+            HostileClient(self.loop, random.Random(rng.getrandbits(64)), self.node, list(worlds.TOPICS))
+            for _ in range(self.world.hostile_clients)
+        ]
+        self._faults = Faults(
+            self.loop,
+            random.Random(rng.getrandbits(64)),
+            self.node,
+            self.history,
+            self.clients,
+            list(self.world.vpns),
+        )
+        #: True while clients act by themselves.
+        self._is_busy = True
+
+    def play(self) -> None:
+        """Run from the first to the last moment."""
+        worlds.furnish(self.node, self.world)
+        self.node.start_router()
+        self.node.start_workers()
+        self._await("start", RECOVERY_MAX_S, lambda: [] if self.node.is_healthy else ["the node is not ready"])
+        for client in self.clients:
+            self._draw_wishes(client)
+            client.connect()
+        self._validate()
+        self._disturb()
+        self._recover()
+        self._calm()
+
+    # The disturbed time.
+
+    def _disturb(self) -> None:
+        loop, duration = self.loop, self.world.duration_s
+        for client in self.clients:
+            self._act_later(client)
+        for hostile in self._hostile:
+            loop.after(self._rng.random(), hostile.begin)
+        self._faults.schedule(self.world.faults, loop.now + 0.2, loop.now + duration)
+        loop.run_until(loop.now + duration)
+        self._is_busy = False
+        for hostile in self._hostile:
+            hostile.is_active = False
+
+    def _draw_wishes(self, client: SimulatedClient) -> None:
+        client.ask([self._draw_wish() for _ in range(self._rng.randint(0, 4))])
+
+    def _draw_wish(self) -> tuple[str, bool]:
+        rng = self._rng
+        if rng.random() < 0.3:
+            return rng.choice(worlds.SHARED_FILTERS), False
+        return rng.choice(worlds.FILTERS), rng.random() < 0.2
+
+    def _act_later(self, client: SimulatedClient) -> None:
+        self.loop.after(self._rng.expovariate(1 / self.world.pace_s), lambda: self._act(client))
+
+    def _act(self, client: SimulatedClient) -> None:
+        if not self._is_busy:
+            return
+        self._act_later(client)
+        if client.is_paused or not client.is_open:
+            return
+        choice = self._rng.random()
+        if choice < 0.7:
+            self._publish(client)
+        elif choice < 0.77:
+            client.ask([self._draw_wish()])
+        elif choice < 0.84 and client.held:
+            client.give_back([self._rng.choice(list(client.held))])
+        elif choice < 0.9 and client.plan.username == "manager":
+            self._manage(client)
+        elif not client.plan.is_prompt:
+            client.consume(self._rng.randint(0, 6))
+
+    def _publish(self, client: SimulatedClient) -> None:
+        rng = self._rng
+        for _ in range(rng.choice([1, 1, 1, 3])):
+            if client.can_publish():
+                rows = rng.choice([1, 2, rng.randint(1, ROWS_MAX)])
+                client.publish(
+                    [worlds.draw_row(rng, client.plan) for _ in range(rows)], flush=rng.random() < 0.3
+                )
+
+    def _manage(self, client: SimulatedClient) -> None:
+        targets = [one for one in self.clients if one.plan.vpn == client.plan.vpn]
+        text = self._rng.choice(worlds.MANAGED_FILTERS)
+        client.manage(self._rng.choice(targets), text, is_wanted=self._rng.random() < 0.6)
+
+    # Recovery and calm.
+
+    def _recover(self) -> None:
+        self._await("recovery", RECOVERY_MAX_S, self._missing)
+        self._await("drain", DRAIN_MAX_S, lambda: unrest(self.node))
+        self._look("after recovery")
+
+    def _missing(self) -> list[str]:
+        """Say what is not back yet; slow clients take what waits for them meanwhile."""
+        found = [] if self.node.is_healthy else ["the node is not healthy"]
+        for client in self.clients:
+            client.consume(client.unconsumed)
+            if client.is_paused or not client.is_open:
+                found.append(f"{client.plan.name} is not back")
+                continue
+            client.ask(list(client.wishes))
+            refused = [
+                one.text for one in (client.record.subscriptions if client.record else []) if one.refused
+            ]
+            waiting = [text for text, _ in client.wishes if text not in refused]
+            if any(text not in {held for held, _ in client.held} for text in waiting):
+                found.append(f"{client.plan.name} is not subscribed yet")
+            if any(one.confirmed_at == float("inf") for one in client.held.values()):
+                found.append(f"{client.plan.name} waits for SUBACK")
+        return found
+
+    def _calm(self) -> None:
+        history, router = self.history, self.node.router
+        if router is None:
+            return
+        history.calm_since = self.loop.now
+        history.calm_stats = router.stats()
+        for client in self.clients:
+            if client.record is not None:
+                untold = self._untold().get(client.record.session, 0)
+                history.calm_untold[client.record.session] = untold, client.record.dropped
+        for _ in range(CALM_ROUNDS):
+            for client in self.clients:
+                self._publish(client)
+            self.loop.run_until(self.loop.now + STEP_S)
+            self._missing()
+        self._await("calm", DRAIN_MAX_S, lambda: [*self._missing(), *unrest(self.node)])
+        for client in self.clients:
+            client.probe()
+        self.loop.run_until(self.loop.now + 1.0)
+        self._look("at the end")
+        self._take_counters()
+
+    def _untold(self) -> dict[str, int]:
+        router = self.node.router
+        assert router is not None
+        return {
+            f"{session.number}": sum(queue.dropped for queue in session.egress.queues)
+            for session in router.sessions
+            if session.egress is not None
+        }
+
+    def _take_counters(self) -> None:
+        router = self.node.router
+        assert router is not None
+        self.history.end_stats = router.stats()
+        self.history.untold = self._untold()
+        for session in router.sessions:
+            self.history.counters[f"{session.number}"] = dict(session.counters)
+
+    def _await(self, what: str, limit_s: float, missing: object) -> None:
+        assert callable(missing)
+        end = self.loop.now + limit_s
+        while found := missing():
+            if self.loop.now >= end:
+                self.history.broken.append(f"{what}: not within {limit_s} s: {'; '.join(found[:8])}")
+                return
+            self.loop.run_until(self.loop.now + STEP_S)
+
+    def _look(self, when: str) -> None:
+        if self.node.router is not None and not self.history.broken:
+            self.history.broken += [f"{when}: {text}" for text in disagreements(self.node)[:8]]
+
+    def _validate(self) -> None:
+        """Let everything check itself, now and from time to time."""
+        self.node.validate()
+        router = self.node.router
+        if router is not None and len(self.history.broken) < 5:
+            self.history.broken += [f"at {self.loop.now:.3f} {text}" for text in standing_faults(router)]
+        for client in self.clients:
+            client.validate()
+        self.loop.after(VALIDATE_S, self._validate)
