@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import direct, frames, plan, report, subscriptions
+from benchmarks import direct, frames, harness, plan, report, subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,9 +23,12 @@ if TYPE_CHECKING:
 
 #: What can be chosen with --only.
 SUBJECTS: Final = ("direct",)
+#: How little is measured with --quick.
 QUICK_SECONDS: Final = 0.2
 QUICK_LATENCY_S: Final = 1.0
 QUICK_TABLE: Final = 10_000
+#: A machine that does more than this by itself has none to spare.
+LOAD_MAX: Final = 0.5
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,12 +48,17 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument(
         "--seconds",
         type=positive,
-        default=2.0,
+        default=direct.SECONDS,
         metavar="S",
-        help="publishing time of a run at full speed [2]",
+        help="publishing time of a run at full speed [%(default)s]",
     )
     found.add_argument(
-        "--repetitions", type=int, default=3, choices=range(1, 21), metavar="N", help="runs of each kind [3]"
+        "--repetitions",
+        type=int,
+        default=direct.REPETITIONS,
+        choices=range(1, 21),
+        metavar="N",
+        help="runs of each kind [%(default)s]",
     )
     found.add_argument("--rows", default="", metavar="TEXT", help="only rows whose name has this text")
     found.add_argument(
@@ -82,8 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands.error(f"unknown peer {', '.join(unknown)}; known are {', '.join(plan.PEERS)}")
     settings = settings_of(options, peers)
     with tempfile.TemporaryDirectory(prefix="angarium-bench-") as name:
-        rows, versions = measure(Path(name), settings)
-    context = report.Context(report.command_line(given), versions)
+        warn_if_busy()
+        rows, comparing = measure(Path(name), settings)
+    context = report.Context(report.command_line(given), comparing.versions(), comparing.conditions())
     (report.print_json if options.json else report.print_table)(rows, context)
     failed = any(row.error for row in rows)
     missed = any(row.met is False for row in rows) and not options.quick
@@ -106,17 +116,31 @@ def settings_of(options: argparse.Namespace, peers: tuple[str, ...]) -> direct.S
     )
 
 
-def measure(directory: Path, settings: direct.Settings) -> tuple[list[Row], dict[str, str]]:
-    """Run every suite that has a chosen row; give the rows and the versions of what took part."""
+def measure(directory: Path, settings: direct.Settings) -> tuple[list[Row], direct.Comparing]:
+    """Run every suite that has a chosen row; give the rows, and what knows the circumstances."""
     comparing = direct.Comparing(directory, settings)
     found = comparing.run()
     if settings.rows in subscriptions.TITLE:
         found += subscriptions.rows(directory, settings)
     if settings.rows in frames.TITLE:
         found += frames.rows(settings)
-    return found, comparing.versions()
+    return found, comparing
+
+
+def warn_if_busy() -> None:
+    """Say so if something else keeps the machine busy."""
+    load = os.getloadavg()[0]
+    if load > LOAD_MAX:
+        harness.say(
+            f"the load of this machine is {load:.1f} before anything is measured: expect wrong figures"
+        )
+
+
+def end_in_order(_number: int, _frame: object) -> None:
+    """Let a SIGTERM unwind everything, so that no broker stays behind."""
+    sys.exit(128 + signal.SIGTERM)
 
 
 if __name__ == "__main__":
-    os.umask(0o077)
+    signal.signal(signal.SIGTERM, end_in_order)
     sys.exit(main())

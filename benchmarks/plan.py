@@ -23,8 +23,9 @@ PEERS: Final = ("nats", "redis", "rabbitmq")
 #: Latency is measured so long at so many messages per second, whatever `--seconds` says.
 LATENCY_S: Final = 10.0
 LATENCY_RATE: Final = 1_000
-#: Fills the credit (20,000) and the queue (20,000) of a frozen subscriber, and a third more.
-FROZEN_BURST: Final = 60_000
+#: Messages of one work unit (2,048 bytes) that fill a frozen subscriber's credit (16 MiB, 8,000 of them) and its
+#: queue (20,000 units), and then some: every further message for it costs another one.
+FROZEN_BURST: Final = 40_000
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ FLUSH_TIMEOUT_S: Final = 60.0
 SUBSCRIBE_TIMEOUT_S: Final = 120.0
 #: Longer than any run, so that a frozen client stays a client.
 FROZEN_KEEPALIVE_MS: Final = 60_000
+#: A work unit, in which the depth of an egress queue is counted.
+BURST_BYTES: Final = 2_048
 #: Ticks per second of a client that changes its subscriptions.
 CHURN_TICKS_PER_S: Final = 100
 #: Before the end of a run with a bounded subscriber, so that the end finds room and is not lost itself.
@@ -57,7 +59,7 @@ async def publish(client: Client, task: Task) -> None:
     ready()
     wait_for_go()
     if task.burst:
-        await client.publish_many([(task.burst_topic, source.payload)] * task.burst)
+        await client.publish_many([(task.burst_topic, bytes(BURST_BYTES))] * task.burst)
         await client.flush(FLUSH_TIMEOUT_S)
     rounds_before = client.stats["published_rounds"]
     if task.rate:

@@ -195,7 +195,7 @@ async def _publish(connect: ConnectOptions, publication: _Publication) -> tuple[
         started = time.monotonic()
         try:
             with progress("publishing", publication.total) as show:
-                if not await until_signal(_pump(client, publication, result, show)):
+                if not await until_signal(_pump(client, publication, result, show, connect.timeout_s)):
                     failure = click.Abort()
             await _flush(client, connect.timeout_s)
         except errors.AngariumError as error:
@@ -218,16 +218,28 @@ async def _flush(client: Client, timeout_s: float) -> None:
             raise
 
 
-async def _pump(client: Client, publication: _Publication, result: Published, show: Progress) -> None:
+async def _pump(
+    client: Client, publication: _Publication, result: Published, show: Progress, timeout_s: float
+) -> None:
     pace = source.Pace(publication.rate, time.monotonic()) if publication.rate else None
     while True:
         wanted = BATCH_MESSAGES if pace is None else await _due(pace, result.published)
         payloads = await publication.origin.take(wanted)
         if not payloads:
             return
-        await client.publish_many(publication.messages(result.published, payloads))
+        await _publish_batch(client, publication.messages(result.published, payloads), timeout_s)
         result.published += len(payloads)
         show(result.published)
+
+
+async def _publish_batch(client: Client, messages: Any, timeout_s: float) -> None:
+    """Publish a batch; a node that takes none of it for so long is not worth waiting for."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await client.publish_many(messages)
+    except TimeoutError:
+        detail = f"the node took no messages for {timeout_s:g} s"
+        raise errors.error_for(errors.TIMEOUT, detail) from None
 
 
 async def _due(pace: source.Pace, sent: int) -> int:

@@ -387,7 +387,9 @@ class SimulatedClient:
                 one.confirmed_at = now
                 one.refused = None if error is None else error.code
                 if error is not None:
-                    self.held = {wish: held for wish, held in self.held.items() if held is not one}
+                    for wish in [wish for wish, held in self.held.items() if held is one]:
+                        del self.held[wish]
+                        self.wishes.pop(wish, None)
                 elif one.asker:
                     self._note_successors(one)
             elif error is None:

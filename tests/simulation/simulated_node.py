@@ -39,6 +39,10 @@ SPAWN_MAX_S = 0.3
 DEATH_NOTICE_MAX_S = 0.05
 #: As in `router.server`: at most one look at everybody in this time.
 PROBE_INTERVAL_S = 0.25
+#: No loop looks at the clock more often.
+POLL_MIN_S = 0.001
+#: The supervisor looks so often whether the router goes on without the workers that are to leave.
+LET_GO_S = 0.2
 #: Comparing a password takes the pool so long at most.
 PASSWORD_MAX_S = 0.06
 #: What a stored hash looks like here; scrypt would be most of the run.
@@ -234,6 +238,7 @@ class SimulatedNode:
             if len(self.history.broken) < 5:
                 self.history.broken.append(f"the router process ends with {traceback.format_exc(limit=-4)}")
             if self.router is router:
+                self.history.fault(self.loop.now, "router", "ends by itself")
                 self.kill_router()
 
     def _after_event(self, router: Router) -> None:
@@ -257,6 +262,7 @@ class SimulatedNode:
             if is_ready and not self._ready.get(shard.index):
                 self.history.regain_worker(shard.index, self.loop.now)
             self._ready[shard.index] = is_ready
+        wake = max(wake, self.loop.now + POLL_MIN_S)
         if wake < self._next_tick or self._next_tick <= self.loop.now:
             self._next_tick = wake
             self.loop.at(wake, self._tick)
@@ -352,7 +358,7 @@ class SimulatedNode:
             self._start_worker(index)
 
     def _start_worker(self, index: int) -> None:
-        if index >= self.target or index in self.workers:
+        if index >= max(self.target, self._used_workers()) or index in self.workers:
             return
         self._incarnation += 1
         worker = SimulatedWorker(self.loop, self._rng, index, self._incarnation, self.settings.worker)
@@ -411,23 +417,31 @@ class SimulatedNode:
         self.loop.after(min(duration_s, HUNG_AFTER_S), end)
 
     def scale(self, workers: int) -> None:
-        """Change the number of workers; router and processes hear of it in any order."""
+        """Change the number of workers: new ones come at once, others leave when the router does without."""
         before, self.target = self.target, workers
-        rng, loop = self._rng, self.loop
 
         def begin() -> None:
             if self.target == workers:
-                self._act(lambda router: router.scaling.begin(workers, loop.now))
+                self._act(lambda router: router.scaling.begin(workers, self.loop.now))
 
-        loop.after(rng.random() * 0.3, begin)
+        self.loop.after(self._rng.random() * 0.3, begin)
         for index in range(before, workers):
-            loop.after(rng.random() * 0.5, lambda index=index: self._start_worker(index))  # type: ignore[misc]
-        for index in range(workers, before):
-            loop.after(rng.random() * 1.5, lambda index=index: self._stop_worker(index))  # type: ignore[misc]
+            delay = self._rng.random() * SPAWN_MAX_S
+            self.loop.after(delay, lambda index=index: self._start_worker(index))  # type: ignore[misc]
+        self.loop.after(LET_GO_S, self._let_go)
 
-    def _stop_worker(self, index: int) -> None:
-        if index >= self.target:
-            self._bury(index)
+    def _let_go(self) -> None:
+        surplus = [index for index in self.workers if index >= self.target]
+        if surplus and self.router is not None and self._used_workers() == self.target:
+            for index in surplus:
+                self._bury(index)
+        elif surplus:
+            self.loop.after(LET_GO_S, self._let_go)
+
+    def _used_workers(self) -> int:
+        """Count the workers that the router deals to."""
+        router = self.router
+        return self.target if router is None else len(router.shards.shards)
 
     def validate(self) -> None:
         """Let every state machine check itself."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
+from angarium.errors import AngariumError
 from angarium.message import Message
 from cluster.commands import messages, source
 
@@ -30,7 +33,7 @@ def publication(origin: source.Source, template: str = "t", **options: Any) -> m
 
 def pump(what: messages._Publication) -> tuple[FakeClient, messages.Published]:
     client, result = FakeClient(), messages.Published()
-    asyncio.run(messages._pump(cast("Any", client), what, result, lambda _: None))
+    asyncio.run(messages._pump(cast("Any", client), what, result, lambda _: None, 5.0))
     return client, result
 
 
@@ -52,6 +55,17 @@ def test_line_numbers_go_on_over_batches() -> None:
     client, _ = pump(publication(source.RepeatSource(b"", count), "{line}"))
     assert [len(batch) for batch in client.batches] == [messages.BATCH_MESSAGES, 5]
     assert [topic for topic, _ in client.rows] == [str(number) for number in range(count)]
+
+
+def test_a_node_that_takes_no_messages_is_given_up() -> None:
+    class StuckClient(FakeClient):
+        async def publish_many(self, rows: Any) -> None:
+            await asyncio.sleep(30)
+
+    what, result = publication(source.RepeatSource(b"", 1)), messages.Published()
+    with pytest.raises(AngariumError, match="40801"):
+        asyncio.run(messages._pump(cast("Any", StuckClient()), what, result, lambda _: None, 0.01))
+    assert result.published == 0
 
 
 def test_a_high_rate_needs_few_batches() -> None:
