@@ -49,6 +49,8 @@ QUEUED_MAX: Final = 4_000
 PORTION_MESSAGES: Final = 2_000
 #: How often a caller that waits looks whether the thread is still there.
 LOOK_INTERVAL_S: Final = 1.0
+#: How long the thread may take to end; only an `on_event` that does not return makes it late.
+STOP_TIMEOUT_S: Final = 5.0
 
 _logger = logging.getLogger(__name__)
 
@@ -192,6 +194,7 @@ class Client:
 
     def _cross(self, messages: list[Publishable], timeout_s: float | None = None) -> None:
         """Let the thread publish a portion after all that is queued, and wait for it."""
+        self._check_thread()
         self._raise_fault()
         portion = _Portion(messages)
         self._queue.append(portion)
@@ -410,7 +413,7 @@ class Client:
         with contextlib.suppress(RuntimeError):  # It was stopped before.
             self._loop.call_soon_threadsafe(self._loop.stop)
         if threading.current_thread() is not self._thread:
-            self._thread.join()
+            self._thread.join(STOP_TIMEOUT_S)
 
 
 def _release(chunks: list[Chunk]) -> None:

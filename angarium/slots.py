@@ -35,9 +35,8 @@ MAX_KNOWN_TOPICS: Final = 65_536
 ROWS_PER_WORKER: Final = 512
 #: Rows in a round, however many workers there are.
 ROUND_ROWS_MAX: Final = 2_048
-#: Bytes in a round, unless one message alone is larger: at 1 GB/s a round blocks others for half a
-#: millisecond, and
-#: the credit of 4 MiB is several rounds.
+#: Bytes in a round, unless one message alone is larger: at 1 GB/s a round blocks others for half a millisecond,
+#: and the credit of 4 MiB is several rounds.
 ROUND_BYTES_MAX: Final = 512 * 1024
 #: What a row takes at most beyond payload, properties and partition key: topic, numbers and heads.
 ROW_OVERHEAD_BYTES: Final = 320

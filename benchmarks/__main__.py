@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -92,7 +93,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = settings_of(options, peers)
     with tempfile.TemporaryDirectory(prefix="angarium-bench-") as name:
         warn_if_busy()
+        started = time.monotonic()
         rows, comparing = measure(Path(name), settings)
+    harness.say(f"all of it took {time.monotonic() - started:.0f} s")
     context = report.Context(report.command_line(given), comparing.versions(), comparing.conditions())
     (report.print_json if options.json else report.print_table)(rows, context)
     failed = any(row.error for row in rows)

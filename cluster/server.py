@@ -129,14 +129,7 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
     ready_path = Path(options.ready_file or data_dir / "ready.json")
     log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_path.unlink(missing_ok=True)
-    with log_path.open("ab") as log:
-        child = subprocess.Popen(
-            _detached_command(options, data_dir, ready_path),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    pid = _spawn_detached(_detached_command(options, data_dir, ready_path), log_path)
     deadline = time.monotonic() + timeout_s
     while not ready_path.exists():
         if child.poll() is not None or time.monotonic() >= deadline:
@@ -534,6 +527,25 @@ def _child_environment(level: str) -> dict[str, str]:
             [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
         )
     return environment
+
+
+def _spawn_detached(command: list[str], log_path: Path) -> int:
+    """Start a process in a session of its own that writes to a log, and give its pid.
+
+    Nobody waits for it: it goes on after us. (A `Popen` would complain about that.)
+    """
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        command[0],
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log_path), append, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
 
 
 def _detached_command(options: UpOptions, data_dir: Path, ready_path: Path) -> list[str]:

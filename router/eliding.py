@@ -39,32 +39,37 @@ class Eliding:
         #: Topics tracked for all sessions together.
         self.tracked = 0
         self.elided = 0
-        #: (due, tie breaker, session, topic).
-        self._due: list[tuple[float, int, Session, str]] = []
+        #: (due, tie breaker, session, topic, what was tracked); a topic that aged out leaves its entry behind.
+        self._due: list[tuple[float, int, Session, str, Topic]] = []
         self._ties = 0
 
     def offer(self, session: Session, delivery: Delivery, now: float) -> None:
         """Send on what need not be held."""
         if delivery.classes & wire.CLASS_ELIDING and not session.closed:
-            bundles = [piece for bundle in delivery.bundles for piece in self._sift(session, bundle, now)]
-            if not bundles:
-                return
-            delivery = Delivery(bundles)
+            # Each alone, because rows that aged out have indices of other rounds and must not be merged by them.
+            for bundle in [piece for whole in delivery.bundles for piece in self._sift(session, whole, now)]:
+                self._egress.offer(session, Delivery([bundle]), now)
+            return
         self._egress.offer(session, delivery, now)
 
     def _sift(self, session: Session, bundle: Bundle, now: float) -> list[Bundle]:
         if bundle.share is not None or not bundle.classes & wire.CLASS_ELIDING:
             return [bundle]
         rows = open_rows(bundle)
-        kept: list[bytes] = []
+        kept: list[tuple[bytes, int]] = []
         for row in rows:
             packed = wire.pack(row)
             if not row[wire.ROW_FLAGS] & wire.FLAG_ELIDING or self._passes(session, row, packed, kept, now):
-                kept.append(packed)
-        return [Bundle(len(kept), wire.join_rows(kept), bundle.classes)] if kept else []
+                kept.append((packed, _class_of(row)))
+        if not kept:
+            return []
+        classes = 0
+        for _, one in kept:
+            classes |= one
+        return [Bundle(len(kept), wire.join_rows([packed for packed, _ in kept]), classes)]
 
     def _passes(
-        self, session: Session, row: list[object], packed: bytes, kept: list[bytes], now: float
+        self, session: Session, row: list[object], packed: bytes, kept: list[tuple[bytes, int]], now: float
     ) -> bool:
         """Tell whether an eligible row is sent now; a row that aged out to make room goes to `kept`."""
         table = session.eliding
@@ -79,7 +84,7 @@ class Eliding:
                 return True
             tracked = self._track(table, topic)
             if not congested:
-                self._schedule(session, topic, now + table.delay_s)
+                self._schedule(session, topic, tracked, now + table.delay_s)
                 return True
             tracked.ready = True
             table.ready[topic] = None
@@ -87,8 +92,7 @@ class Eliding:
             self.elided += 1
             session.count("discard.message-elided")
         tracked.held = packed
-        cos = (int(row[wire.ROW_FLAGS]) & wire.FLAG_COS) >> wire.COS_SHIFT  # type: ignore[call-overload]
-        tracked.held_classes = 1 << cos
+        tracked.held_classes = _class_of(row)
         return False
 
     def _track(self, table: ElidingTable, topic: str) -> Topic:
@@ -97,7 +101,7 @@ class Eliding:
         table.peak = max(table.peak, len(table.topics))
         return tracked
 
-    def _make_room(self, session: Session, table: ElidingTable, kept: list[bytes]) -> bool:
+    def _make_room(self, session: Session, table: ElidingTable, kept: list[tuple[bytes, int]]) -> bool:
         """Age out the session's oldest topic if a limit is reached.
 
         False if there is none to age out (R41).
@@ -117,10 +121,10 @@ class Eliding:
         oldest = next(iter(table.topics), None)
         if oldest is None:
             return False
-        held = table.topics[oldest].held
+        aged = table.topics[oldest]
         self._forget_topic(table, oldest)
-        if held is not None:
-            kept.append(held)
+        if aged.held is not None:
+            kept.append((aged.held, aged.held_classes))
         return True
 
     def _forget_topic(self, table: ElidingTable, topic: str) -> None:
@@ -128,9 +132,9 @@ class Eliding:
         table.ready.pop(topic, None)
         self.tracked -= 1
 
-    def _schedule(self, session: Session, topic: str, due: float) -> None:
+    def _schedule(self, session: Session, topic: str, tracked: Topic, due: float) -> None:
         self._ties += 1
-        heapq.heappush(self._due, (due, self._ties, session, topic))
+        heapq.heappush(self._due, (due, self._ties, session, topic, tracked))
 
     def next_due(self) -> float | None:
         """Give the time at which `release` has something to do."""
@@ -140,10 +144,9 @@ class Eliding:
         """Send what was held long enough; topics without anything held are forgotten."""
         batches: dict[Session, list[Topic]] = {}
         while self._due and self._due[0][0] <= now:
-            _, _, session, topic = heapq.heappop(self._due)
+            _, _, session, topic, tracked = heapq.heappop(self._due)
             table = session.eliding
-            tracked = table.topics.get(topic) if table is not None else None
-            if table is None or tracked is None or tracked.ready:
+            if table is None or table.topics.get(topic) is not tracked or tracked.ready:
                 continue
             if tracked.held is None:
                 self._forget_topic(table, topic)
@@ -152,7 +155,10 @@ class Eliding:
                 table.ready[topic] = None
             else:
                 batches.setdefault(session, []).append(tracked)
-                self._schedule(session, topic, now + table.delay_s)
+                if table.delay_s:
+                    self._schedule(session, topic, tracked, now + table.delay_s)
+                else:  # an operator took the delay away meanwhile
+                    self._forget_topic(table, topic)
         for session, topics in batches.items():
             self._send(session, topics, now)
 
@@ -167,7 +173,7 @@ class Eliding:
             topics.append(tracked)
             tracked.ready = False
             if table.delay_s:
-                self._schedule(session, topic, now + table.delay_s)
+                self._schedule(session, topic, tracked, now + table.delay_s)
             else:
                 self._forget_topic(table, topic)
         table.ready.clear()
@@ -192,3 +198,8 @@ class Eliding:
         self.tracked -= len(table.topics)
         session.eliding = None
         return sum(1 for tracked in table.topics.values() if tracked.held is not None)
+
+
+def _class_of(row: list[object]) -> int:
+    """Give the CLASS_* bit of a row's class of service."""
+    return 1 << ((int(row[wire.ROW_FLAGS]) & wire.FLAG_COS) >> wire.COS_SHIFT)  # type: ignore[call-overload,no-any-return]

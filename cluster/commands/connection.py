@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,6 +56,8 @@ class ConnectOptions:
         """
         import angarium
 
+        # What matters of these warnings the command says itself, in its own words.
+        logging.getLogger("angarium").setLevel(logging.ERROR)
         return await angarium.connect(**self.arguments(), **more)
 
 

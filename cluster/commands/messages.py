@@ -23,7 +23,7 @@ from cluster.commands.connection import ConnectOptions, client_options, json_opt
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
 from cluster.commands.output import print_json, progress, wants_json
-from cluster.commands.receiving import announce, receive
+from cluster.commands.receiving import announce, receive, withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,16 +201,15 @@ async def _publish(connect: ConnectOptions, publication: _Publication) -> tuple[
         except errors.AngariumError as error:
             failure = error
         result.seconds = round(time.monotonic() - started, 6)
-        result.lost = notices.lost + client.stats["lost_messages"]
+        stats = client.stats
+        result.published = stats["published_messages"]
+        result.lost = notices.lost + stats["lost_messages"]
     result.nacked = notices.refused
     return result, failure or notices.refusal()
 
 
 async def _flush(client: Client, timeout_s: float) -> None:
-    """Wait until everything is through, or known to be lost with its connection: that is counted.
-
-    And no failure.
-    """
+    """Wait until everything is through, or lost with its connection, which is counted and no failure."""
     try:
         await client.flush(timeout_s=timeout_s)
     except errors.ConnectionLostError:
@@ -294,6 +293,7 @@ def sub(*, connect: ConnectOptions, raw: bool, as_json: bool, count: int | None,
     if raw and as_json:
         text = "--raw and --json exclude each other."
         raise click.UsageError(text)
+    withdraw(options["ready_file"])
     form = _FORMATS["raw" if raw else "json" if as_json else "text"]
     received = asyncio.run(_subscribe(connect, _Reception(form=form, count=count, **options)))
     if received.discarded:

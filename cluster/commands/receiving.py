@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cluster.commands.output import write_ready_file
@@ -51,6 +52,12 @@ async def receive(
             batch = batch[:left]
             left -= len(batch)
         yield batch
+
+
+def withdraw(ready_file: str | None) -> None:
+    """Remove a ready file that an earlier run left, before it can be taken for ours."""
+    if ready_file is not None:
+        Path(ready_file).unlink(missing_ok=True)
 
 
 def announce(client: Client, filters: Sequence[str], ready_file: str | None) -> None:

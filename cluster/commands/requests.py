@@ -26,7 +26,7 @@ from cluster.commands.connection import ConnectOptions, client_options, json_opt
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
 from cluster.commands.output import print_json
-from cluster.commands.receiving import announce, receive
+from cluster.commands.receiving import announce, receive, withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -124,6 +124,7 @@ def reply(*, connect: ConnectOptions, as_json: bool, **options: Any) -> int:
 
     The program finds the topic in ANGARIUM_TOPIC and the correlation id in ANGARIUM_CORRELATION_ID.
     """
+    withdraw(options["ready_file"])
     answering = Answering(**options, show=print_json if as_json else _show_line)
     asyncio.run(answering.run(connect))
     count = answering.count

@@ -290,18 +290,20 @@ def test_closing_without_a_connection_is_bounded(router: Router, caplog: pytest.
 def test_on_event_cannot_wait_for_its_own_client(router: Router) -> None:
     caught: list[BaseException] = []
 
-    def on_event(event: ClientEvent) -> None:
-        try:
-            client.flush()
-        except angarium.AngariumError as error:
-            caught.append(error)
+    clients: list[blocking.Client] = []
 
-    with blocking.connect(router.url) as client:
-        client._inner._options.__class__  # noqa: B018 - the client is made before its events are
-        object.__setattr__(client._inner._options, "on_event", on_event)
+    def on_event(event: ClientEvent) -> None:
+        for call in (clients[0].flush, lambda: clients[0].subscribe("a")) if clients else ():
+            try:
+                call()
+            except angarium.AngariumError as error:
+                caught.append(error)
+
+    with blocking.connect(router.url, on_event=on_event) as client:
+        clients.append(client)
         router.send(wire.NOTICE, wire.pack([errors.PUBLISH_DENIED, "a", 1, 1]))
-        until(lambda: caught)
-    assert isinstance(caught[0], angarium.InvalidRequestError)
+        until(lambda: len(caught) == 2)
+    assert all(isinstance(error, angarium.InvalidRequestError) for error in caught)
 
 
 def test_both_clients_have_the_same_names() -> None:

@@ -1,4 +1,4 @@
-"""A node of real processes: it starts, survives what happens to its processes, and stops without leaving anything."""
+"""A node of real processes: it starts, survives what happens to them, and stops without leaving anything."""
 
 from __future__ import annotations
 
@@ -311,7 +311,8 @@ def test_operators_elsewhere_need_an_authorized_key(tmp_path: Path) -> None:
         url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     config = tmp_path / "node.toml"
     config.write_text(
-        f"[admin]\nlisten = ['{url}']\ncurve_secret_key_file = 'node.key'\nauthorized_keys = ['{operator}']\n",
+        f"[admin]\nlisten = ['{url}']\ncurve_secret_key_file = 'node.key'\n"
+        f"authorized_keys = ['{operator}']\n",
         encoding="utf-8",
     )
     with Node(tmp_path / "data", workers=1, config=config) as node:
@@ -331,10 +332,10 @@ def test_operators_elsewhere_need_an_authorized_key(tmp_path: Path) -> None:
 
 def test_signals_of_the_terminal_stop_the_node_in_order(tmp_path: Path) -> None:
     """A Ctrl-C goes to the whole process group of the terminal; only the supervisor may take it."""
+    command = [sys.executable, "-m", "cluster.cli", "up", "--workers", "1"]
     with (tmp_path / "log").open("wb") as log:
         supervisor = subprocess.Popen(
-            [sys.executable, "-m", "cluster.cli", "up", "--data", str(tmp_path / "data"), "--workers", "1"]
-            + ["--ready-file", str(tmp_path / "ready")],
+            [*command, "--data", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready")],
             stdout=log,
             stderr=log,
             process_group=0,

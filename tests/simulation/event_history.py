@@ -118,6 +118,10 @@ class SubscriptionRecord:
         """Tell whether it may have been in force at some time between."""
         return self.refused is None and self.asked_at <= end and self.gone_at >= start
 
+    def may_count(self, start: float, end: float) -> bool:
+        """Tell the same of the router's view: there it also ends with its session."""
+        return self.may_hold(start, end) and self.connection.ended_at >= start
+
     def must_hold(self, start: float, end: float) -> bool:
         """Tell whether it was in force all the time between."""
         return self.confirmed_at <= start and self.leaving_at >= end
@@ -135,6 +139,7 @@ class ConnectionRecord:
         "closed_at",
         "deliveries",
         "dropped",
+        "ended_at",
         "is_eliding",
         "is_prompt",
         "lost_rows",
@@ -161,6 +166,8 @@ class ConnectionRecord:
         self.session = ""
         self.opened_at = FOREVER
         self.closed_at = FOREVER
+        #: When the router ended the session.
+        self.ended_at = FOREVER
         #: What the router, or the client's own keepalive, said at the end; None for BYE and for no word.
         self.close_code: int | None = None
         self.no_local = False
@@ -253,6 +260,18 @@ class History:
         self.messages.append(message)
         publisher.rounds.setdefault(place[0], []).append(message)
         return message
+
+    def end_session(self, client: str, vpn: str, at: float) -> None:
+        """Note that the router ended a session: the oldest of that client that it had not ended yet."""
+        for record in self.connections:
+            if record.client == client and record.vpn == vpn and record.opened_at < record.ended_at == FOREVER:
+                record.ended_at = at
+                return
+
+    def end_all_sessions(self, at: float) -> None:
+        """Note that the router is gone, and all its sessions with it."""
+        for record in self.connections:
+            record.ended_at = min(record.ended_at, at)
 
     def fault(self, at: float, whom: str, what: str) -> None:
         """Note a disturbance."""

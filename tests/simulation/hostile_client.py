@@ -191,7 +191,7 @@ class HostileClient:
         self._topics = topics
         self._connection: Connection | None = None
         self._epoch = 1
-        #: False from the time on in which nobody may disturb.
+        #: False once it was stopped.
         self.is_active = True
 
     def begin(self) -> None:
@@ -214,6 +214,11 @@ class HostileClient:
             credit = self._rng.choice([[0, 0], [1, 1], [1 << 40, 1 << 40]])
             connection.up.send([wire.HELLO, pack({"version": 1, "credit": credit, "keepalive_ms": 500})])
 
+    def stop(self) -> None:
+        """Disturb nobody from now on."""
+        self.is_active = False
+        self._next()
+
     def _next(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -221,7 +226,7 @@ class HostileClient:
         self.begin()
 
     def _receive(self, connection: Connection, frames: Frames) -> None:
-        if frames[0] != wire.WELCOME:
+        if frames[0] != wire.WELCOME or not self.is_active:
             return
         self._epoch = wire.unpack(frames[1])["epoch"]
         for attack in self._attack():

@@ -31,6 +31,7 @@ HONEST_ENDS = {
     errors.VPN_UNAVAILABLE: False,
     errors.VPN_NOT_ALLOWED: False,
     errors.UNAUTHORIZED: False,
+    errors.CLIENT_CONNECT_DENIED: False,
     errors.CLIENT_NAME_IN_USE: False,
 }
 #: An end for which somebody must have been disturbed follows the disturbance within this time.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import history_checker
 import world as worlds
 from end_state import disagreements, standing_faults, unrest
-from event_history import History
+from event_history import FOREVER, History
 from fault_injection import Faults
 from hostile_client import HostileClient
 from router.router import Router
@@ -36,6 +36,8 @@ RECOVERY_MAX_S = 40.0
 #: Everything must drain within this time.
 DRAIN_MAX_S = 20.0
 STEP_S = 0.25
+#: What was sent before is there by then, unless somebody is disturbed.
+SETTLE_S = 0.3
 CALM_ROUNDS = 3
 ROWS_MAX = 12
 #: Processor seconds of one run; normal are 0.2. Only an endless loop takes longer.
@@ -135,7 +137,7 @@ class Scenario:
         loop.run_until(loop.now + duration)
         self._is_busy = False
         for hostile in self._hostile:
-            hostile.is_active = False
+            hostile.stop()
 
     def _draw_wishes(self, client: SimulatedClient) -> None:
         client.ask([self._draw_wish() for _ in range(self._rng.randint(0, 4))])
@@ -184,20 +186,31 @@ class Scenario:
     # Recovery and calm.
 
     def _recover(self) -> None:
+        for client in self.clients:
+            client.is_consuming = True
+            client.consume(client.unconsumed)
+        self.loop.run_until(self.loop.now + SETTLE_S)
         self._await("recovery", RECOVERY_MAX_S, self._missing)
+        self.loop.run_until(self.loop.now + SETTLE_S)
         self._await("drain", DRAIN_MAX_S, lambda: unrest(self.node))
         self._look("after recovery")
 
     def _missing(self) -> list[str]:
-        """Say what is not back yet; slow clients take what waits for them meanwhile."""
-        found = [] if self.node.is_healthy else ["the node is not healthy"]
+        """Say who is not back yet."""
+        router = self.node.router
+        if router is None or not self.node.is_healthy:
+            return ["the node is not healthy"]
+        found = []
+        if len(router.sessions) != len(self.clients):
+            found.append(f"the router has {len(router.sessions)} sessions of {len(self.clients)} clients")
         for client in self.clients:
-            client.consume(client.unconsumed)
-            if client.is_paused or not client.is_open:
+            if not client.is_settled:
                 found.append(f"{client.plan.name} is not back")
                 continue
             client.ask(list(client.wishes))
-            if any(wish not in client.held for wish in client.wishes) or any(one.confirmed_at == float("inf") for one in client.held.values()):
+            if any(one.confirmed_at == FOREVER for one in client.held.values()) or any(
+                wish not in client.held for wish in client.wishes
+            ):
                 found.append(f"{client.plan.name} waits for SUBACK")
         return found
 

@@ -105,14 +105,14 @@ class SimulatedClient:
         self._client_name = plan.name
         self._inbox: deque[Frames] = deque()
         self.is_paused = False
-        #: False while it shall not come back by itself.
-        self.is_wanted = True
+        #: True while the application takes everything at once.
+        self.is_consuming = plan.is_prompt
 
     # Connecting.
 
     def connect(self) -> None:
         """Open a connection if there is none; tries again until it works."""
-        if self.connection is not None or not self.is_wanted:
+        if self.connection is not None:
             return
         if not self._node.is_listening or self.is_paused:
             self._return_later()
@@ -185,6 +185,17 @@ class SimulatedClient:
     def is_open(self) -> bool:
         """Tell whether it has an open session."""
         return self.session is not None and self.session.state is State.OPEN
+
+    @property
+    def is_settled(self) -> bool:
+        """Tell whether it has an open session, and nothing is wrong with the connection."""
+        connection = self.connection
+        return (
+            self.is_open
+            and not self.is_paused
+            and connection is not None
+            and not any(pipe.closed or pipe.stalled for pipe in (connection.up, connection.down))
+        )
 
     # Time.
 
@@ -309,7 +320,7 @@ class SimulatedClient:
                 if number.isdigit():
                     record.deliveries.append(Delivery(messages[int(number)], delivery.share, now))
             self._unconsumed.append((len(delivery.rows), delivery.size_bytes))
-        if self.plan.is_prompt:
+        if self.is_consuming:
             self.consume(len(self._unconsumed))
 
     def consume(self, deliveries: int) -> None:
@@ -392,7 +403,7 @@ class SimulatedClient:
                         self.wishes.pop(wish, None)
                 elif one.asker:
                     self._note_successors(one)
-            elif error is None:
+            elif error is None or error.code == errors.SUBSCRIPTION_NOT_FOUND:
                 one.gone_at = min(one.gone_at, now)
 
     def _note_successors(self, one: SubscriptionRecord) -> None:

@@ -181,6 +181,7 @@ class SimulatedNode:
         """The router process dies: all connections end."""
         self.router = None
         self._backlog = None
+        self.history.end_all_sessions(self.loop.now)
         for link in self.links.values():
             if link.connection is not None:
                 link.connection.close_far()
@@ -221,6 +222,7 @@ class SimulatedNode:
             and not router.rounds.held
             and len(router.shards.shards) == self.target
             and all(self._ready.get(index) for index in range(self.target))
+            and not any(worker.is_paused for worker in self.workers.values())
         )
 
     def _act(self, event: Callable[[Router], None]) -> None:
@@ -297,7 +299,10 @@ class SimulatedNode:
 
             self.loop.after(self._rng.random() * PASSWORD_MAX_S, verified)
         elif isinstance(effect, EmitEvent):
-            self.history.events.append((self.loop.now, effect.event))
+            event = effect.event
+            self.history.events.append((self.loop.now, event))
+            if event["event"] == "CLIENT_CLIENT_DISCONNECT":
+                self.history.end_session(event["client"], event["vpn"], self.loop.now)
 
     def _send_client(self, router: Router, effect: SendClient) -> None:
         link = self.links.get(effect.routing_id)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from angarium.message import Delivery, Message, MessageBatch
-from cluster.commands.receiving import announce, receive
+from cluster.commands.receiving import announce, receive, withdraw
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -87,3 +87,12 @@ def test_the_ready_file_says_who_listens_to_what(tmp_path: Path) -> None:
     assert ready["filters"] == ["a/>", "b"]
     assert [found.name for found in tmp_path.iterdir()] == ["ready"]
     announce(client, ["a"], None)
+
+
+def test_a_ready_file_of_an_earlier_run_is_removed_first(tmp_path: Path) -> None:
+    path = tmp_path / "ready"
+    path.write_text("old")
+    withdraw(str(path))
+    assert not path.exists()
+    withdraw(str(path))
+    withdraw(None)

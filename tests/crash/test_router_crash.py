@@ -1,0 +1,176 @@
+"""The router dies or hangs: clients come back by themselves, with their subscriptions and in order."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from numbered import Tally, payload, wait_until
+from steady_pair import SteadyPair
+from watched_node import all_ready, events, figure, is_replaced, look_until
+
+import angarium
+from angarium import blocking, errors
+from angarium.testing import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from angarium import ClientEvent
+
+pytestmark = pytest.mark.slow
+
+BACK_WITHIN_S = 3.0
+#: A client tries again after 0.05 to 0.1 s, then 0.1 to 0.2 s, and so on; Python starts a router in half a second.
+CLIENTS_BACK_WITHIN_S = 5.0
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def node(tmp_path: Any) -> Iterator[Node]:
+    with Node(tmp_path / "data", workers=2) as node:
+        yield node
+
+
+async def until(condition: Any, what: str, timeout_s: float = LIMIT_S) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:g} s"
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.requirement("R3", "R54", "R56", "R219")
+def test_clients_reconnect_and_restore_their_subscriptions_by_themselves(node: Node) -> None:
+    async def test() -> None:
+        happened: list[ClientEvent] = []
+        called: list[str] = []
+        async with (
+            angarium.connect(node.url, on_event=happened.append, client_name="reader") as reader,
+            angarium.connect(node.url) as publisher,
+        ):
+            plain = await reader.subscribe(["a/>", "b"])
+            shared = await reader.subscribe("#share/group/c/*")
+            await reader.subscribe("d", deliver_always=True, callback=lambda message: called.append(message.topic))
+            gone = await reader.subscribe("gone")
+            await gone.unsubscribe()
+            before = list(reader.stats.items())
+            inbox = reader.inbox
+            node.kill("router")
+            killed = time.monotonic()
+            await until(lambda: any(event.kind == "reconnected" for event in happened), "the reader is back")
+            figure("reader_back_s", time.monotonic() - killed)
+            assert time.monotonic() - killed < CLIENTS_BACK_WITHIN_S
+            await until(lambda: publisher.connected and publisher.stats["reconnects"], "the publisher is back")
+            for topic in ("a/x", "b", "gone", "c/x", "d"):
+                await publisher.publish(topic, topic.encode())
+            await publisher.flush()
+            assert [(await plain.receive(LIMIT_S)).topic for _ in range(2)] == ["a/x", "b"]
+            assert (await shared.receive(LIMIT_S)).topic == "c/x"
+            await until(lambda: called, "the callback was called")
+            assert called == ["d"]
+            assert [event.kind for event in happened] == ["connected", "disconnected", "reconnected"]
+            assert (reader.name, reader.stats["reconnects"]) == ("reader", 1)
+            assert reader.inbox != inbox
+            assert dict(before)["subscriptions"] == reader.stats["subscriptions"]
+            reader.validate()
+            publisher.validate()
+        assert "gone" not in {row["filter"] for row in node_subscriptions(node)}
+
+    asyncio.run(asyncio.wait_for(test(), LIMIT_S * 2))
+
+
+def node_subscriptions(node: Node) -> list[dict[str, Any]]:
+    from cluster.admin import Admin
+
+    with Admin(node.data) as admin:
+        found: list[dict[str, Any]] = admin.call("subscriptions.list")
+        return found
+
+
+@pytest.mark.requirement("R3", "R6")
+def test_a_killed_router_costs_what_was_under_way_and_neither_order_nor_a_second_copy(node: Node) -> None:
+    tally = Tally()
+    with blocking.connect(node.url) as sink, blocking.connect(node.url) as source:
+        subscription = sink.subscribe("flow/>", callback=lambda message: tally.take([message.payload]))
+        number = 0
+
+        def publish_for(messages: int) -> None:
+            nonlocal number
+            for _ in range(messages):
+                source.publish(f"flow/{number % 7}", payload(0, number))
+                number += 1
+
+        publish_for(2_000)
+        wait_until(lambda: tally.total == 2_000, "the first ones arrived")
+        pid = node.kill("router")
+        publish_for(2_000)
+        look_until(node, "the router is back", is_replaced("router", 0, pid))
+        wait_until(lambda: sink.stats["reconnects"] == source.stats["reconnects"] == 1, "both are back")
+        lost_before = source.stats["lost_messages"]
+        publish_for(2_000)
+        source.flush(LIMIT_S)
+        wait_until(lambda: tally.newest.get(0) == number - 1, "the last one arrived")
+        assert tally.not_rising == []
+        assert tally.total >= 4_000
+        assert source.stats["lost_messages"] == lost_before
+        subscription.unsubscribe()
+
+
+def test_flush_tells_that_messages_were_under_way_when_the_router_died(node: Node) -> None:
+    with blocking.connect(node.url) as client:
+        node.kill("router", number=signal.SIGSTOP)
+        client.publish_many([("flow", b"x")] * 500)
+        wait_until(lambda: client.stats["published_messages"] == 500, "they left")
+        node.kill("router")
+        with pytest.raises(errors.ConnectionLostError, match="500 messages were in flight"):
+            client.flush(LIMIT_S)
+
+
+@pytest.mark.requirement("R6")
+def test_nothing_is_kept_for_a_client_that_is_not_there(node: Node) -> None:
+    """A client that comes back gets what is published from then on, not what was meanwhile."""
+    with blocking.connect(node.url, client_name="absent", keepalive_ms=1000) as absent:
+        subscription = absent.subscribe("kept/>")
+        with blocking.connect(node.url) as publisher:
+            from cluster.admin import Admin
+
+            publisher.publish("kept/before", b"")
+            assert subscription.receive(LIMIT_S).topic == "kept/before"
+            with Admin(node.data) as admin:
+                admin.call("clients.disconnect", name="absent")
+            wait_until(lambda: not absent.connected, "it is disconnected")
+            publisher.publish("kept/meanwhile", b"")
+            publisher.flush(LIMIT_S)
+        assert absent.closed, "a client that an operator ended does not come back by itself"
+    with blocking.connect(node.url, client_name="absent") as again, blocking.connect(node.url) as publisher:
+        subscription = again.subscribe("kept/>")
+        publisher.publish("kept/after", b"")
+        assert subscription.receive(LIMIT_S).topic == "kept/after"
+
+
+def test_a_hung_router_is_replaced_and_its_clients_come_back(node: Node) -> None:
+    with SteadyPair(node.url, [f"steady/{n}" for n in range(8)]) as pair:
+        pid = node.kill("router", number=signal.SIGSTOP)
+        hung_s = look_until(node, "the router is replaced", is_replaced("router", 0, pid))
+        wait_until(lambda: pair.look().received > 0, "messages flow again")
+        assert pair.finish().not_rising == 0
+        assert pair.look().reconnects == 2
+        figure("hung_router_replaced_s", hung_s)
+        assert "SYSTEM_PROCESS_HUNG" in {event["event"] for event in events(node) if event["role"] == "router"}
+
+
+def test_workers_of_a_killed_router_serve_the_next_one(node: Node) -> None:
+    pids = {row["index"]: row["pid"] for row in node.ready["processes"] if row["role"] == "worker"}
+    for _ in range(3):
+        pid = node.kill("router")
+        back_s = look_until(node, "the router is back", is_replaced("router", 0, pid))
+        assert back_s < BACK_WITHIN_S
+    status = node.wait_for("everything is ready", all_ready)
+    assert {row["index"]: row["pid"] for row in status["processes"] if row["role"] == "worker"} == pids
+    with blocking.connect(node.url) as client:
+        subscription = client.subscribe("a/>")
+        client.publish_many([(f"a/{n}", b"") for n in range(200)])
+        assert [subscription.receive(LIMIT_S).topic for _ in range(200)] == [f"a/{n}" for n in range(200)]
