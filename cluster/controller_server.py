@@ -48,6 +48,8 @@ FRAMES_PER_ROUND: Final = 100
 ADMIN_FRAME_BYTES_MAX: Final = 16 << 20
 #: How often memory and CPU of the processes are measured.
 MEASURE_INTERVAL_S: Final = 1.0
+#: A gathering that waits for a paused process ends this much late at most.
+TICK_S: Final = 0.1
 _ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
 
 _log = logging.getLogger(ROLE)
@@ -156,7 +158,10 @@ class ControllerServer:
             self._do(self._controller.admin(identity, number, operation, arguments, time.monotonic()))
 
     def _node_news(self, node: dict[str, Any]) -> None:
+        before = self._controller.pids()
         self._do(self._controller.node_news(node))
+        if self._controller.pids() != before:
+            self._measure()
         seen = self._controller.supervisor_events
         if seen != self._confirmed_events:
             self._confirmed_events = seen
@@ -164,10 +169,13 @@ class ControllerServer:
 
     def _tick(self, now: float) -> float:
         if now >= self._measure_due:
-            self._measure_due = now + MEASURE_INTERVAL_S
-            self._controller.measured(self._meter.measure(self._controller.pids()))
+            self._measure()
         self._do(self._controller.tick(now))
-        return 0.1
+        return TICK_S
+
+    def _measure(self) -> None:
+        self._measure_due = time.monotonic() + MEASURE_INTERVAL_S
+        self._controller.measured(self._meter.measure(self._controller.pids()))
 
     # -- effects ---------------------------------------------------------------------------------------------
 

@@ -132,10 +132,9 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
     pid = _spawn_detached(_detached_command(options, data_dir, ready_path), log_path)
     deadline = time.monotonic() + timeout_s
     while not ready_path.exists():
-        if child.poll() is not None or time.monotonic() >= deadline:
-            why = (
-                f"is not ready after {timeout_s:g} s" if child.returncode is None else "ended while starting"
-            )
+        ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+        if ended or time.monotonic() >= deadline:
+            why = "ended while starting" if ended else f"is not ready after {timeout_s:g} s"
             tail = log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
             raise errors.error_for(errors.NODE_UNREACHABLE, f"the node {why}; the end of {log_path}:\n{tail}")
         time.sleep(_LOOK_INTERVAL_S)

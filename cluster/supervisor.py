@@ -255,9 +255,12 @@ class Supervisor:
         place = self.places.get((role, index))
         if place is None or place.incarnation != incarnation or place.pid == 0 or place.killed:
             return []
+        earlier_progress = place.progress
         state, place.progress, info = told
         before = place.state
-        place.heard = now
+        # A start must report progress: the same words for ever are no sign of life.
+        if state != "starting" or told[1] != earlier_progress or before != STARTING:
+            place.heard = now
         effects: list[Effect] = []
         if state == "starting":
             place.state = STARTING

@@ -45,21 +45,23 @@ class WorkerServer:
         self._frames_per_wake = settings.frames_per_wake
         self._worker = Worker(process.index, process.incarnation, settings)
         #: When to tell the router next that this worker is there; None while it knows, or is not there.
-        self._next_announcement: float | None = None
+        self._next_announcement: float | None = 0.0
         #: The newest time of the loop.
         self._now = 0.0
         #: Answers that nobody took, because the router was gone.
         self._undelivered = 0
         #: Faults of the worker that were logged.
         self._faults_logged = 0
-        self._socket = self._connect()
+        self._socket = self._make_socket()
+        # Before the connect: a connection that is there sooner than its monitor is told to nobody.
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+        self._socket.connect(f"ipc://{process.runtime_dir}/workers")
         process.add(self._socket, self._drain)
         process.add(self._monitor, self._connected)
         process.on_request(self._answer)
         process.progress("waiting for the router")
 
-    def _connect(self) -> zmq.Socket[bytes]:
+    def _make_socket(self) -> zmq.Socket[bytes]:
         process = self._process
         socket = process.context.socket(zmq.DEALER)
         socket.setsockopt(zmq.ROUTING_ID, f"w{process.index}.{process.incarnation}".encode())
@@ -69,7 +71,6 @@ class WorkerServer:
         # Nothing waits for a router that is not there: the next one could not use it.
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_INTERVAL_MS)
-        socket.connect(f"ipc://{process.runtime_dir}/workers")
         return socket
 
     def run(self) -> None:

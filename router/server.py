@@ -43,6 +43,8 @@ DRAIN_S = 0.003
 PASSWORD_THREADS = 1
 #: At most one look at everybody in this time, however many connections close.
 PROBE_INTERVAL_S = 0.25
+#: How long a router that starts waits for its workers before it serves clients without some of them.
+WORKERS_WAIT_S = 5.0
 #: With very many clients the looks are rarer, so that they cost little.
 PROBES_PER_SECOND = 5_000
 
@@ -72,6 +74,7 @@ class RouterServer:
         os.set_blocking(self._wake_write, False)
         self._probe_at: float | None = None
         self._urls: list[str] = []
+        self._started_at = now
         self._ready = False
         #: The number of workers that the supervisor was told of.
         self._told_workers = 0
@@ -117,10 +120,20 @@ class RouterServer:
         socket.setsockopt(zmq.IPV6, int(any("[" in url for url in config.listen)))
         socket.setsockopt_string(zmq.ZAP_DOMAIN, "angarium")
         self._zap.secure(socket)
-        for url in config.listen:
-            socket.bind(url)
-            self._urls.append(socket.getsockopt_string(zmq.LAST_ENDPOINT))
         return socket
+
+    def _may_open(self, now: float) -> bool:
+        """Tell whether clients may come: not before the configuration, and not before the workers.
+
+        A worker that does not come is not waited for long: its share of the topics is lost, not the node.
+        """
+        waited = now - self._started_at >= WORKERS_WAIT_S
+        return self._router.directory.complete and (self._router.shards.all_ready or waited)
+
+    def _open(self) -> None:
+        for url in self._config.listen:
+            self._clients.bind(url)
+            self._urls.append(self._clients.getsockopt_string(zmq.LAST_ENDPOINT))
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -281,7 +294,8 @@ class RouterServer:
             self._router.connection_closed()
         wake = self._router.tick(now)
         self._carry_out()
-        if not self._ready and self._router.shards.all_ready and self._router.directory.complete:
+        if not self._ready and self._may_open(now):
+            self._open()
             self._tell_ready()
         if not self._ready:
             wake = now + 0.02

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zmq
-import zmq.auth
 
 from angarium import errors
 from angarium.errors import error_for
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from router.config import RouterConfig
 
 _log = logging.getLogger("router")
+#: Characters of a CURVE key in Z85.
+KEY_LENGTH = 40
 #: Handshakes may come a little faster than logins, so that most refusals can be told with a code by the
 #: login.
 HANDSHAKE_FACTOR = 2
@@ -93,9 +94,10 @@ def read_secret_key(path: Path) -> bytes:
         InvalidRequestError: it cannot be read (40017); the text never holds the key.
     """
     try:
-        _, secret = zmq.auth.load_certificate(path)
-    except (OSError, ValueError) as error:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
         raise error_for(errors.INVALID_CONFIGURATION, f"{path}: {error}") from None
-    if secret is None:
-        raise error_for(errors.INVALID_CONFIGURATION, f"{path} holds no secret key")
-    return secret
+    keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    if len(keys) != 1 or len(keys[0]) != KEY_LENGTH:
+        raise error_for(errors.INVALID_CONFIGURATION, f"{path} holds no key; make one with 'angarium keys create'")
+    return keys[0].encode()

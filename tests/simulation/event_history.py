@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from angarium.topic import Filter
 
 FOREVER = float("inf")
+BROKEN_MAX = 8
 
 
 class Message:
@@ -134,6 +135,7 @@ class ConnectionRecord:
     """One connection of a client, from HELLO to its end, with all that came."""
 
     __slots__ = (
+        "answers",
         "client",
         "close_code",
         "closed_at",
@@ -184,6 +186,8 @@ class ConnectionRecord:
         self.rounds: dict[int, list[Message]] = {}
         #: Whatever the router dispatched to this client before that time has arrived: PONG came behind it.
         self.proven_until = -FOREVER
+        #: (when a PING was sent, when its PONG came), rising.
+        self.answers: list[tuple[float, float]] = []
         #: Rows that the router said were lost with a worker.
         self.lost_rows = 0
         #: Code -> rows that the router refused.
@@ -245,6 +249,11 @@ class History:
         self.calm_untold: dict[str, tuple[int, int]] = {}
         #: What broke a rule that needs no history: an exception in a process, a state that is not valid.
         self.broken: list[str] = []
+
+    def break_rule(self, text: str) -> None:
+        """Note a broken rule; the first few are enough to understand the run."""
+        if len(self.broken) < BROKEN_MAX:
+            self.broken.append(text)
 
     def connect(self, client: str, vpn: str, username: str) -> ConnectionRecord:
         """Begin the record of a connection."""

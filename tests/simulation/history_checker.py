@@ -15,6 +15,7 @@ RULES = (
     safety_rules.order,
     safety_rules.duplicates,
     safety_rules.leaks,
+    safety_rules.lateness,
     safety_rules.groups,
     safety_rules.deliver_to_one,
     safety_rules.credit,

@@ -6,6 +6,7 @@ What must happen when nothing is disturbed is in `delivery_rules`; `history_chec
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from angarium import errors
@@ -112,6 +113,21 @@ def _leak(index: Index, connection: ConnectionRecord, delivery: Delivery) -> str
     if not any(one.may_hold(start, at) for one in own):
         return f"no subscription held: {own}"
     return ""
+
+
+def lateness(index: Index) -> Iterator[Violation]:
+    """RETIRED means dispatched: whatever comes to a client with credit comes before later answers."""
+    for connection in index.history.connections:
+        answers = connection.answers
+        if not connection.is_prompt or not answers:
+            continue
+        for message, _, at in connection.deliveries:
+            if at <= message.retired_at or (connection.is_eliding and message.is_eliding):
+                continue
+            place = bisect_left(answers, (message.retired_at, 0.0))
+            if place < len(answers) and answers[place][1] < at:
+                text = f"{connection} got {message} at {at:.4f}, it had retired by {message.retired_at:.4f}"
+                yield Violation("late", text, (message,), (connection,))
 
 
 def groups(index: Index) -> Iterator[Violation]:

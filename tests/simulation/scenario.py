@@ -67,7 +67,7 @@ def run(seed: str, router_class: type[Router] = Router) -> Outcome:
     try:
         scenario.play()
     except Exception:  # noqa: BLE001 - a fault of the simulation itself has to name its seed too
-        scenario.history.broken.append(f"the run ends with {traceback.format_exc(limit=-4)}")
+        scenario.history.break_rule(f"the run ends with {traceback.format_exc(limit=-4)}")
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, previous)
@@ -258,20 +258,22 @@ class Scenario:
         end = self.loop.now + limit_s
         while found := missing():
             if self.loop.now >= end:
-                self.history.broken.append(f"{what}: not within {limit_s} s: {'; '.join(found[:8])}")
+                self.history.break_rule(f"{what}: not within {limit_s} s: {'; '.join(found[:8])}")
                 return
             self.loop.run_until(self.loop.now + STEP_S)
 
     def _look(self, when: str) -> None:
         if self.node.router is not None and not self.history.broken:
-            self.history.broken += [f"{when}: {text}" for text in disagreements(self.node)[:8]]
+            for text in disagreements(self.node):
+                self.history.break_rule(f"{when}: {text}")
 
     def _validate(self) -> None:
         """Let everything check itself, now and from time to time."""
         self.node.validate()
         router = self.node.router
-        if router is not None and len(self.history.broken) < 5:
-            self.history.broken += [f"at {self.loop.now:.3f} {text}" for text in standing_faults(router)]
+        if router is not None:
+            for text in standing_faults(router):
+                self.history.break_rule(f"at {self.loop.now:.3f} {text}")
         for client in self.clients:
             client.validate()
         self.loop.after(VALIDATE_S, self._validate)

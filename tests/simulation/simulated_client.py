@@ -252,6 +252,7 @@ class SimulatedClient:
             sent_at = self._pings.pop(wire.unpack(frames[1])[0], None)
             if sent_at is not None:
                 record.proven_until = sent_at
+                record.answers.append((sent_at, self.loop.now))
         self._take(session.receive(frames, self.loop.now))
         self._transmit()
 

@@ -12,6 +12,7 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from angarium import wire
 from angarium.access import TopicRules
 from cluster import objects
 from event_history import FOREVER, Rights
@@ -58,6 +59,8 @@ class NodeSettings(NamedTuple):
     worker: WorkerConfig
     workers: int
     client_delay_max_s: float
+    #: Frames inside the node are fast, but two workers are never equally fast.
+    worker_delay_max_s: float
     #: The chance that effects of an event are carried out together with those of the next ones, as when the
     #: shell drains a socket.
     laziness: float
@@ -237,8 +240,7 @@ class SimulatedNode:
             event(router)
             self._after_event(router)
         except Exception:  # noqa: BLE001 - whatever it is, it would have ended the process
-            if len(self.history.broken) < 5:
-                self.history.broken.append(f"the router process ends with {traceback.format_exc(limit=-4)}")
+            self.history.break_rule(f"the router process ends with {traceback.format_exc(limit=-4)}")
             if self.router is router:
                 self.history.fault(self.loop.now, "router", "ends by itself")
                 self.kill_router()
@@ -332,7 +334,7 @@ class SimulatedNode:
 
         def arrived(frames: Frames) -> None:
             if self.router is router:
-                self._act(lambda same: same.client_frames(routing_id, frames, self.loop.now, address))
+                self._act(lambda same: self._client_frames(same, routing_id, frames, address))
 
         def ended() -> None:
             link.is_gone = True
@@ -342,6 +344,18 @@ class SimulatedNode:
         far = Endpoint(arrived, ended)
         link.connection = Connection(self.loop, self._rng, self.settings.client_delay_max_s, near, far)
         return link.connection
+
+    def _client_frames(self, router: Router, routing_id: bytes, frames: Frames, address: str) -> None:
+        router.client_frames(routing_id, frames, self.loop.now, address)
+        session = router.sessions.by_routing_id.get(routing_id)
+        if session is None or frames[0] != wire.PUBLISH:
+            return
+        config = self.settings.router
+        over = session.unretired_bytes - sum(map(len, frames[2:]))
+        if len(session.open_rounds) > config.ingress_rounds or over >= config.ingress_bytes:
+            rounds, size = len(session.open_rounds), session.unretired_bytes
+            text = f"{session.client_name} has {rounds} open rounds with {size} bytes, and stays connected"
+            self.history.break_rule(text)
 
     def _probe_later(self, router: Router) -> None:
         """Some connection was closed: soon the router tries to reach everybody."""
@@ -366,7 +380,10 @@ class SimulatedNode:
         if index >= max(self.target, self._used_workers()) or index in self.workers:
             return
         self._incarnation += 1
-        worker = SimulatedWorker(self.loop, self._rng, index, self._incarnation, self.settings.worker)
+        settings = self.settings
+        worker = SimulatedWorker(
+            self.loop, self._rng, (index, self._incarnation), settings.worker, settings.worker_delay_max_s
+        )
         self.workers[index] = worker
         self.all_workers.append(worker)
         if self.router is not None:
@@ -457,5 +474,4 @@ class SimulatedNode:
             for one in parts:
                 one.worker.validate()
         except AssertionError:
-            if len(self.history.broken) < 5:
-                self.history.broken.append(f"at {self.loop.now:.3f} {traceback.format_exc(limit=-3)}")
+            self.history.break_rule(f"at {self.loop.now:.3f} {traceback.format_exc(limit=-3)}")

@@ -22,16 +22,23 @@ if TYPE_CHECKING:
 READY_INTERVAL_S = 0.2
 #: Between the end of one router and the connection to the next.
 RECONNECT_S = 0.05
-#: Inside a node frames are fast, but two workers are never equally fast.
-WORKER_DELAY_MAX_S = 0.004
 
 
 class SimulatedWorker:
     """One process of one index."""
 
-    def __init__(self, loop: Loop, rng: random.Random, index: int, incarnation: int, config: WorkerConfig) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        rng: random.Random,
+        place: tuple[int, int],
+        config: WorkerConfig,
+        delay_max_s: float,
+    ) -> None:
+        index, incarnation = place
         self.loop = loop
         self._rng = rng
+        self._delay_max_s = delay_max_s
         self.index = index
         self.incarnation = incarnation
         self.worker = Worker(index, incarnation, config)
@@ -47,7 +54,7 @@ class SimulatedWorker:
         """Connect to a router, whose side of the connection is given."""
         near = Endpoint(self._receive, self._disconnected)
         far = Endpoint(on_frames, on_end)
-        self.connection = Connection(self.loop, self._rng, WORKER_DELAY_MAX_S, near, far)
+        self.connection = Connection(self.loop, self._rng, self._delay_max_s, near, far)
         self.worker.connected()
         self._inbox.clear()
         self._announce(self.connection)

@@ -105,6 +105,7 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         worker=worker,
         workers=rng.randint(1, 4),
         client_delay_max_s=rng.choice([0.001, 0.01, 0.05]),
+        worker_delay_max_s=rng.choice([0.001, 0.01, 0.1]),
         laziness=rng.choice([0.0, 0.3]),
         router_class=router_class,
     )
