@@ -359,17 +359,20 @@ class Client:
             InvalidRequestError: this is the client's thread, which cannot wait for itself (INVALID_ARGUMENT).
             ConnectionLostError: the client is closed (CLIENT_CLOSED).
         """
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise errors.error_for(
-                errors.INVALID_ARGUMENT, "on_event cannot wait for the client that calls it"
-            )
         try:
+            self._check_thread()
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except errors.AngariumError:
+            work.close()
+            raise
         except RuntimeError:
             work.close()
             raise errors.error_for(errors.CLIENT_CLOSED) from None
         return self._wait(future)
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise errors.error_for(errors.INVALID_ARGUMENT, "on_event cannot wait for its own client")
 
     def release(self, chunks: list[Chunk]) -> None:
         """Give chunks that were read back to the thread."""

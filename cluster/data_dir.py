@@ -119,6 +119,9 @@ class RuntimeDirectory:
         if Path(earlier).name.startswith(_RUNTIME_PREFIX):
             shutil.rmtree(earlier, ignore_errors=True)
         self.path = Path(tempfile.mkdtemp(prefix=_RUNTIME_PREFIX, dir=_runtime_parent()))
+        # systemd-tmpfiles leaves a locked directory alone, however old its files are.
+        self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file for the processes; a reader sees the old or the new one, whole."""
@@ -134,6 +137,7 @@ class RuntimeDirectory:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
+        os.close(self._lock)
 
 
 def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
@@ -153,8 +157,7 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
 
 
 def _runtime_parent() -> str:
-    for candidate in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
-        fits = candidate and len(os.fsencode(candidate)) + 20 <= RUNTIME_PATH_BYTES_MAX
-        if candidate and fits and os.access(candidate, os.W_OK):
-            return candidate
-    return "/tmp"  # noqa: S108 - mkdtemp makes a private directory below it; TMPDIR is too long for a socket
+    """Give the temporary directory, unless its path is too long; XDG_RUNTIME_DIR would go at the next logout."""
+    usual = tempfile.gettempdir()
+    fits = len(os.fsencode(usual)) + len(_RUNTIME_PREFIX) + 10 <= RUNTIME_PATH_BYTES_MAX
+    return usual if fits else "/tmp"  # noqa: S108 - mkdtemp makes a private directory below it

@@ -185,7 +185,7 @@ class Server:
         runtime: RuntimeDirectory,
         commands: Mapping[str, list[str]],
     ) -> None:
-        """Write what the processes need, and bind; nothing is spawned yet."""
+        """Prepare and bind; nothing is spawned yet."""
         self._options = options
         self._data = data
         self._runtime = runtime
@@ -213,7 +213,6 @@ class Server:
         self._signalled = ""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._bind()
-        self._write_runtime_files()
 
     def run(self) -> int:
         """Start everything, go on until everything is stopped, and give the exit status."""
@@ -342,6 +341,7 @@ class Server:
                 raise AssertionError(f"unknown effect {effect!r}")
 
     def _spawn(self, role: str, index: int, incarnation: int) -> None:
+        self._write_runtime_files()
         place = [
             "--runtime",
             str(self._runtime.path),
@@ -424,7 +424,6 @@ class Server:
         self._data.save(urls=urls, listen=self._configured_listen, url=urls[0])
         router = msgspec.structs.replace(self._config.router, listen=urls)
         self._config = msgspec.structs.replace(self._config, router=router)
-        self._write_runtime_files()
         _log.info("node %s listens on %s", node.node, ", ".join(urls))
 
     def _node_ready(self) -> None:
@@ -463,6 +462,7 @@ class Server:
         return socket
 
     def _write_runtime_files(self) -> None:
+        """Write what the processes are told at their start; again before each spawn, with what was bound since."""
         node, config = self._data.node, self._config
         router = {
             "node": node.node,

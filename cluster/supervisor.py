@@ -209,13 +209,17 @@ class Supervisor:
         if self.stopping or workers == self.workers:
             return []
         self.workers = workers
+        return [*self._fill_workers(now), Announce()]
+
+    def _fill_workers(self, now: float) -> list[Effect]:
+        """Start the workers that are wanted and have no place; one that leaves gets a successor when it is gone."""
         effects: list[Effect] = []
-        for index in range(workers):
+        for index in range(self.workers):
             if ("worker", index) not in self.places:
                 place = self.places["worker", index] = Place("worker", index)
                 place.heard = now
                 effects += self._spawn(place)
-        return [*effects, Announce()]
+        return effects
 
     def _let_go(self, router_info: dict[str, Any], now: float) -> list[Effect]:
         """End the workers above the wanted number once the router works with that number."""
@@ -290,7 +294,7 @@ class Supervisor:
             return [Announce(), *self._go_on_stopping(now)]
         if place.leaving:
             del self.places[role, index]
-            return [Announce()]
+            return [*self._fill_workers(now), Announce()]
         place.deaths += 1
         wait_s = min(BACK_OFF_FIRST_S * 2 ** min(place.deaths - 1, _DOUBLINGS_MAX), BACK_OFF_MAX_S)
         place.state = RESTARTING

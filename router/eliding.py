@@ -190,8 +190,32 @@ class Eliding:
         bundle = Bundle(len(rows), wire.join_rows(rows), classes)
         self._egress.offer(session, Delivery([bundle]), now)
 
+    def allow(self, session: Session, delay_ms: int, topics_max: int, now: float) -> None:
+        """Let a session elide from now on, or change how; topics beyond a lower maximum age out."""
+        table = session.eliding
+        if table is None:
+            session.eliding = ElidingTable(delay_ms, topics_max)
+            return
+        table.delay_s, table.topics_max = delay_ms / 1000, topics_max
+        self._age_out(session, table, list(table.topics)[: max(0, len(table) - topics_max)], now)
+
+    def stop(self, session: Session, now: float) -> None:
+        """A session may not elide any more: what is held for it goes."""
+        table = session.eliding
+        if table is not None:
+            self._age_out(session, table, list(table.topics), now)
+            session.eliding = None
+
+    def _age_out(self, session: Session, table: ElidingTable, names: list[str], now: float) -> None:
+        aged = [table.topics[name] for name in names]
+        for name in names:
+            self._forget_topic(table, name)
+        held = [tracked for tracked in aged if tracked.held is not None]
+        if held:
+            self._send(session, held, now)
+
     def forget(self, session: Session) -> int:
-        """A session is over, or may not elide any more; gives how many held messages are dropped."""
+        """A session is over; gives how many held messages are dropped."""
         table = session.eliding
         if table is None:
             return 0

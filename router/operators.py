@@ -76,7 +76,7 @@ class Operators:
                 self._close(session, error_for(errors.VPN_UNAVAILABLE, vpn.name), now)
             elif username is None or not username.enabled:
                 self._close(session, error_for(errors.USERNAME_SHUTDOWN, session.username), now)
-            elif not self._rights.grant(session):
+            elif not self._rights.grant(session, now):
                 self._close(
                     session, error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone"), now
                 )

@@ -46,7 +46,9 @@ def read_publish(
     size = sum(len(part.batch) for part in checked)
     if size > config.max_batch_bytes:
         raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
-    return Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)
+    a_round = Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)
+    a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
+    return a_round
 
 
 def _check_credit(session: Session, number: int, config: RouterConfig) -> None:

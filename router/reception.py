@@ -132,7 +132,7 @@ class Reception:
         session.inbox = f"{INBOX_PREFIX}{self._node}/{self._random.getrandbits(96):024x}"
         rate = self._config.control_frames_per_second
         session.bucket = TokenBucket(rate, rate * 2, now)
-        if not self._rights.grant(session):
+        if not self._rights.grant(session, now):
             self._refuse(
                 ticket.routing_id,
                 error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone"),

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium.errors import AngariumError
-from router.eliding_table import ElidingTable
 from router.queues import EgressQueue
 from router.session import Permissions
 
@@ -34,7 +33,7 @@ class Rights:
         #: Rules -> [number, sessions that publish under them]; never zero sessions.
         self._numbers: dict[RulesKey, list[int]] = {}
 
-    def grant(self, session: Session) -> bool:
+    def grant(self, session: Session, now: float) -> bool:
         """Give a session what its profiles say now; false if they are not there or do not fit it."""
         vpn = session.vpn
         username = vpn.usernames.get(session.username)
@@ -57,7 +56,7 @@ class Rights:
             share_names=acl.share_names,
         )
         self._set_queues(session, profile)
-        self._set_eliding(session, profile)
+        self._set_eliding(session, profile, now)
         number = self._take(publish)
         self.revoke(session)
         session.publish_rules_id = number
@@ -97,13 +96,9 @@ class Rights:
         for old, new in zip(session.egress.queues, fresh.queues, strict=True):
             old.bytes_max, old.burst = new.bytes_max, new.burst  # in force from the next message on
 
-    def _set_eliding(self, session: Session, profile: dict[str, object]) -> None:
+    def _set_eliding(self, session: Session, profile: dict[str, object], now: float) -> None:
         if not profile["eliding"]:
-            self._eliding.forget(session)
+            self._eliding.stop(session, now)
             return
         delay_ms, topics_max = int(str(profile["eliding_delay_ms"])), int(str(profile["eliding_max_topics"]))
-        table = session.eliding
-        if table is None:
-            session.eliding = ElidingTable(delay_ms, topics_max)
-        else:
-            table.delay_s, table.topics_max = delay_ms / 1000, topics_max
+        self._eliding.allow(session, delay_ms, topics_max, now)

@@ -236,6 +236,8 @@ class History:
         self.outages: dict[int, list[list[float]]] = {}
         #: (VPN, username) -> its rights, rising in time.
         self.rights: dict[tuple[str, str], list[Rights]] = {}
+        #: Message VPNs in which somebody published what is not written down here.
+        self.polluted_vpns: list[str] = []
         #: From then on nothing was disturbed, and every message counts exactly.
         self.calm_since = FOREVER
         #: Counters of the router at that time and at the end.

@@ -166,6 +166,15 @@ class Faults:
         self._note("operator", f"client profile elide of {vpn}: {attributes}")
         self._node.define("profile", vpn, "elide", **attributes)
 
+    def change_depths(self) -> None:
+        vpn, rng = self._vpn(), self._rng
+        if vpn is None:
+            return
+        attributes = {f"queue_direct_{number}_max_depth": rng.choice([2, 2, 20]) for number in (1, 2, 3)}
+        attributes |= {f"queue_direct_{number}_min_msg_burst": rng.choice([0, 1, 4]) for number in (1, 2, 3)}
+        self._note("operator", f"client profile small of {vpn}: {attributes}")
+        self._node.define("profile", vpn, "small", **attributes)
+
     def shut_username(self) -> None:
         plan = self._client().plan
         if ("username", plan.vpn, plan.username) not in self._node.objects:
@@ -242,6 +251,7 @@ KINDS: Final[dict[str, int]] = {
     "disconnect": 3,
     "change_acl": 5,
     "change_profile": 5,
+    "change_depths": 2,
     "shut_username": 3,
     "shut_vpn": 2,
     "remake_vpn": 2,

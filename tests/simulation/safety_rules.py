@@ -109,8 +109,8 @@ def _leak(index: Index, connection: ConnectionRecord, delivery: Delivery) -> str
     if not own:
         return "no subscription matches"
     held_back = not connection.is_prompt or (connection.is_eliding and message.is_eliding)
-    start = message.sent_at if held_back else at
-    if not any(one.may_hold(start, at) for one in own):
+    # Only the client's own UNSUBACK comes on the connection of its deliveries, and behind them.
+    if not any(one.may_hold(message.sent_at if held_back or one.asker else at, at) for one in own):
         return f"no subscription held: {own}"
     return ""
 

@@ -132,6 +132,7 @@ class Scenario:
         for client in self.clients:
             self._act_later(client)
         for hostile in self._hostile:
+            self.history.polluted_vpns = ["default"]
             loop.after(self._rng.random(), hostile.begin)
         self._faults.schedule(self.world.faults, loop.now + 0.2, loop.now + duration)
         loop.run_until(loop.now + duration)

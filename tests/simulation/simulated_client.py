@@ -236,6 +236,7 @@ class SimulatedClient:
         self.is_paused = False
         while self._inbox and not self.is_paused:
             self._receive(self._inbox.popleft())
+        self.consume(0)
 
     # Frames.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -106,7 +107,7 @@ def test_a_temporary_directory_too_long_for_sockets_is_not_used(
 ) -> None:
     long = tmp_path / ("x" * 100)
     long.mkdir()
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(long))
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
     with RuntimeDirectory() as runtime:
         assert not runtime.path.is_relative_to(long)
 

@@ -1,0 +1,79 @@
+"""What is printed of a run that broke a rule: the seed, what was broken, and the part of the history behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from angarium.topic import matches
+from event_history import FOREVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from event_history import ConnectionRecord, History, Message
+    from history_index import Violation
+    from scenario import Outcome
+
+#: Enough to see what kind of failure it is; the seed gives everything else.
+VIOLATIONS_MAX = 8
+LINES_MAX = 60
+
+Line = tuple[float, str]
+
+
+def tell(outcome: Outcome) -> str:
+    """Give the reduced history of a failed run."""
+    history = outcome.history
+    lines = [f"seed {outcome.seed}: {len(outcome.violations)} broken rules"]
+    lines += [f"  {one.rule}: {one.text}" for one in outcome.violations[:VIOLATIONS_MAX]]
+    if not outcome.violations:
+        return "\n".join(lines)
+    story = sorted(_story(history, outcome.violations[0]))
+    shown = story if len(story) <= LINES_MAX else [*story[: LINES_MAX // 2], *story[-LINES_MAX // 2 :]]
+    lines.append(f"  what led to the first ({len(story)} lines, {len(shown)} shown):")
+    lines += [f"    {at:9.4f} {text}" for at, text in shown]
+    return "\n".join(lines)
+
+
+def _story(history: History, violation: Violation) -> Iterator[Line]:
+    for at, whom, what in history.faults:
+        yield at, f"! {whom} {what}"
+    for message in violation.messages:
+        yield from _life(history, message)
+    for connection in violation.connections:
+        yield from _ends(connection)
+        yield from _subscriptions(connection, violation.messages)
+
+
+def _life(history: History, message: Message) -> Iterator[Line]:
+    yield message.sent_at, f"{message} left with flags {message.flags:#x}"
+    if message.retired_at < FOREVER:
+        yield message.retired_at, f"{message} retired"
+    for connection in history.connections:
+        for delivery in connection.deliveries:
+            if delivery.message is message:
+                yield delivery.at, f"{message} came to {connection}, share {delivery.share}"
+
+
+def _ends(connection: ConnectionRecord) -> Iterator[Line]:
+    if connection.opened_at < FOREVER:
+        kind = "prompt" if connection.is_prompt else "slow"
+        yield connection.opened_at, f"{connection} opened: {kind}, priority {connection.priority}"
+    if connection.closed_at < FOREVER:
+        yield connection.closed_at, f"{connection} closed: {connection.close_code}"
+    if connection.ended_at < FOREVER:
+        yield connection.ended_at, f"{connection} ended in the router"
+
+
+def _subscriptions(connection: ConnectionRecord, messages: tuple[Message, ...]) -> Iterator[Line]:
+    for one in connection.subscriptions:
+        if messages and not any(matches(one.parsed.pattern, message.topic) for message in messages):
+            continue
+        for at, what in (
+            (one.asked_at, "asked"),
+            (one.confirmed_at, "in force" if one.refused is None else f"refused with {one.refused}"),
+            (one.leaving_at, "leaving"),
+            (one.gone_at, "gone"),
+        ):
+            if at < FOREVER:
+                yield at, f"{one}: {what}"

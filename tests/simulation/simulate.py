@@ -1,0 +1,115 @@
+"""Runs many seeds of the simulation; `scripts/simulate` is its front door.
+
+The last line of the output is one JSON object: {"seeds", "failed_seeds", "verdict", ...}. Progress and the
+stories of failures go to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import sys
+import time
+from typing import NamedTuple
+
+import failure_story
+import scenario
+
+#: Stories of more failures than this tell nothing new.
+STORIES_MAX = 10
+
+
+class Result(NamedTuple):
+    """What a process gives back of a run."""
+
+    number: int
+    steps: int
+    messages: int
+    deliveries: int
+    faults: int
+    #: Empty if no rule was broken.
+    story: str
+
+
+def run_one(task: tuple[int, int]) -> Result:
+    """Run one number of a series."""
+    series, number = task
+    outcome = scenario.run(name_of(series, number))
+    history = outcome.history
+    return Result(
+        number,
+        outcome.steps,
+        len(history.messages),
+        sum(len(connection.deliveries) for connection in history.connections),
+        len(history.faults),
+        failure_story.tell(outcome) if outcome.violations else "",
+    )
+
+
+def name_of(series: int, number: int) -> str:
+    """Give the seed of a number in a series."""
+    return f"{series}/{number}"
+
+
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(prog="scripts/simulate", description="Run seeds of the simulation.")
+    parser.add_argument("--seeds", type=int, default=100, help="how many runs")
+    parser.add_argument("--seed", type=int, default=0, help="which series of runs")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first run in its series")
+    parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--json", action="store_true", help="accepted for uniformity: the last line is JSON")
+    options = parser.parse_args(arguments)
+    if options.seeds < 1 or options.processes < 1 or options.first < 0:
+        parser.error("--seeds and --processes are at least 1, --first at least 0")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the command line asks for; 0 if no rule was broken."""
+    options = parse(arguments)
+    tasks = [(options.seed, number) for number in range(options.first, options.first + options.seeds)]
+    started = time.monotonic()
+    if options.processes == 1:
+        results = _gather(map(run_one, tasks), options)
+    else:
+        with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+            results = _gather(pool.imap(run_one, tasks, chunksize=4), options)
+    failed = [result.number for result in results if result.story]
+    summary = {
+        "seeds": len(results),
+        "failed_seeds": failed,
+        "verdict": "bad" if failed else "good",
+        "seconds": round(time.monotonic() - started, 1),
+        "steps": sum(result.steps for result in results),
+        "messages": sum(result.messages for result in results),
+        "deliveries": sum(result.deliveries for result in results),
+        "faults": sum(result.faults for result in results),
+    }
+    print(json.dumps(summary))
+    return 1 if failed else 0
+
+
+def _gather(results: object, options: argparse.Namespace) -> list[Result]:
+    gathered: list[Result] = []
+    stories = 0
+    is_terminal = sys.stderr.isatty()
+    for result in results:  # type: ignore[attr-defined]
+        gathered.append(result)
+        if result.story:
+            stories += 1
+            if stories <= STORIES_MAX:
+                again = f"scripts/simulate --seeds 1 --seed {options.seed} --first {result.number}"
+                print(f"{result.story}\n  again: {again}\n", file=sys.stderr)
+        if is_terminal:
+            text = f"\r{len(gathered)}/{options.seeds} runs, {stories} failed "
+            print(text, end="", file=sys.stderr, flush=True)
+    if is_terminal:
+        print(file=sys.stderr)
+    return gathered
+
+
+if __name__ == "__main__":
+    sys.exit(main())
