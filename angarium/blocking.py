@@ -184,7 +184,8 @@ class Client:
 
         Raises:
             TimeoutExpiredError: not within the time, by default the `timeout_s` of `connect` (TIMEOUT).
-            ConnectionLostError: messages were in flight when the connection was lost (NOT_CONNECTED).
+            ConnectionLostError: since the last flush messages were in flight when the connection was lost
+                (NOT_CONNECTED).
         """
         started = time.monotonic()
         self._cross([], timeout_s)

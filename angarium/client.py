@@ -172,7 +172,8 @@ class Client:
 
         Raises:
             TimeoutExpiredError: not within the time, by default the `timeout_s` of `connect` (TIMEOUT).
-            ConnectionLostError: messages were in flight when the connection was lost (NOT_CONNECTED).
+            ConnectionLostError: since the last flush messages were in flight when the connection was lost
+                (NOT_CONNECTED).
         """
         await self._publisher.flush(self._options.timeout_s if timeout_s is None else timeout_s)
 

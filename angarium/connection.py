@@ -50,7 +50,7 @@ _TRANSIENT: Final = (
 _LASTING_FAMILIES: Final = (400, 401, 403)
 _PASSING: Final = (errors.CLIENT_NAME_IN_USE,)
 #: Ends of an open session after which coming back by itself would be wrong.
-_FINAL_ENDS: Final = (errors.DISCONNECTED_BY_OPERATOR, errors.POISON_FRAME)
+_FINAL_ENDS: Final = (errors.DISCONNECTED_BY_OPERATOR,)
 
 _random = secrets.SystemRandom()
 
@@ -167,10 +167,13 @@ class Connection:
             AngariumError: the router refuses, or no address answers within the time (CONNECT_FAILED).
         """
         deadline = self._loop.time() + self._options.timeout_s
-        error = await self._connect(deadline)
-        if error is not None:
+        try:
+            error = await self._connect(deadline)
+            if error is not None:
+                raise error
+        except BaseException:
             self.close()
-            raise error
+            raise
 
     def transmit(self) -> None:
         """Send what the session wants to send."""

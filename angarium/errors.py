@@ -33,7 +33,6 @@ INGRESS_CREDIT_EXCEEDED: Final = 40009
 SHARED_LOCAL_DISPATCH: Final = 40010
 INVALID_CLIENT_NAME: Final = 40011
 MAX_SUBSCRIPTIONS_EXCEEDED: Final = 40012
-NOT_LOGGED_IN: Final = 40013
 ROUTING_ID_REFUSED: Final = 40014
 INVALID_ATTRIBUTE: Final = 40015
 ALREADY_LOGGED_IN: Final = 40016
@@ -69,7 +68,6 @@ SHARD_UNAVAILABLE: Final = 50305
 DISCONNECTED_BY_OPERATOR: Final = 50306
 EGRESS_BLOCKED: Final = 50307
 NODE_UNREACHABLE: Final = 50308
-POISON_FRAME: Final = 50309
 NOT_CONNECTED: Final = 60001
 CLIENT_CLOSED: Final = 60002
 CONNECT_FAILED: Final = 60003
@@ -115,7 +113,6 @@ ERRORS: Final[dict[int, Reason]] = {
         "Max Num Subscriptions Exceeded",
         "remove subscriptions or raise max_subscription_count",
     ),
-    NOT_LOGGED_IN: Reason("not_logged_in", "Not Logged In", "send HELLO first"),
     ROUTING_ID_REFUSED: Reason(
         "routing_id_refused", "Routing Id Refused", "leave the routing id of the socket unset"
     ),
@@ -199,7 +196,6 @@ ERRORS: Final[dict[int, Reason]] = {
     NODE_UNREACHABLE: Reason(
         "node_unreachable", "Node Unreachable", "'angarium up' starts a node; 'angarium status' shows it"
     ),
-    POISON_FRAME: Reason("poison_frame", "Frame Refused", "the frame ended three workers; report it"),
     NOT_CONNECTED: Reason("not_connected", "Not Connected", "connect first, or wait for the reconnect"),
     CLIENT_CLOSED: Reason("client_closed", "Client Closed", "connect again"),
     CONNECT_FAILED: Reason("connect_failed", "Connect Failed", "check the address, and that the node is up"),

@@ -49,6 +49,8 @@ from angarium import errors, wire
 HEARTBEAT_INTERVAL_S: Final = 0.5
 #: A controller that was restarted knows every process again within this time.
 HELLO_INTERVAL_S: Final = 1.0
+#: While there is no controller; a router waits for its configuration at its start.
+HELLO_RETRY_S: Final = 0.05
 #: After this long the loop ends although `stop()` does not say drained: the supervisor would kill the process
 #: anyway.
 DRAIN_LIMIT_S: Final = 10.0
@@ -75,7 +77,8 @@ STATE_STOPPING: Final = "stopping"
 EXIT_ORPHANED: Final = 3
 
 _PR_SET_PDEATHSIG: Final = 1
-#: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of mallopt(3). What is kept is bounded by the trim threshold.
+#: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of mallopt(3). What is kept is bounded by the trim
+#: threshold.
 _MALLOC_OPTIONS: Final = ((-3, 32 << 20), (-1, 64 << 20), (-2, 4 << 20))
 _LOG_FORMAT: Final = "%(asctime)s {name} %(levelname)s %(message)s"
 
@@ -122,8 +125,8 @@ def die_with_parent() -> None:
 def keep_freed_memory() -> None:
     """Have the allocator reuse the memory of batches instead of giving it back and faulting it in again.
 
-    A batch of hundreds of kilobytes comes and goes thousands of times a second; by default the C library maps and
-    unmaps each. Measured with 1 KiB messages, five runs in turn: 178 k/s before, 374 k/s after (medians).
+    A batch of hundreds of kilobytes comes and goes thousands of times a second; by default the C library maps
+    and unmaps each. Measured with 1 KiB messages, five runs in turn: 178 k/s before, 374 k/s after (medians).
     """
     if sys.platform != "linux":
         return
@@ -167,6 +170,8 @@ class Process:
         self._pending_events: deque[dict[str, Any]] = deque(maxlen=PENDING_EVENTS_MAX)
         self._next_heartbeat = 0.0
         self._next_hello = 0.0
+        #: The earlier of the two.
+        self._next_duty = 0.0
         self._parent = self._adopt_parent()
         self._supervisor = self._connect("supervisor", immediate=False)
         self.add(self._supervisor, self._read_supervisor)
@@ -288,9 +293,9 @@ class Process:
                 deadline = self._begin_stopping(now) if deadline is None else deadline
                 if stop() or now >= deadline:
                     return
-            if now >= self._next_heartbeat:
-                self._beat(now)
-            wait_s = min(IDLE_TICK_S if asked is None else asked, self._next_heartbeat - now)
+            if now >= self._next_duty:
+                self._do_duties(now)
+            wait_s = min(IDLE_TICK_S if asked is None else asked, self._next_duty - now)
             wait_s = max(wait_s, 0.0)
 
     def _begin_stopping(self, now: float) -> float:
@@ -298,17 +303,21 @@ class Process:
         self._send_heartbeat()
         return now + DRAIN_LIMIT_S
 
-    def _beat(self, now: float) -> None:
-        self._check_parent()
-        self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
-        self._send_heartbeat()
+    def _do_duties(self, now: float) -> None:
+        """Do what is due towards supervisor and controller."""
+        if now >= self._next_heartbeat:
+            self._check_parent()
+            self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
+            self._send_heartbeat()
+        self._next_duty = self._next_heartbeat
         if self._control is None:
             return
         if now >= self._next_hello:
             hello = ["hello", self.role, self.index, self.incarnation, os.getpid()]
-            if _send(self._control, hello):
-                self._next_hello = now + HELLO_INTERVAL_S
-        self._send_events()
+            told = _send(self._control, hello)
+            self._next_hello = now + (HELLO_INTERVAL_S if told else HELLO_RETRY_S)
+            self._send_events()
+        self._next_duty = min(self._next_heartbeat, self._next_hello)
 
     # -- sockets ---------------------------------------------------------------------------------------------
 

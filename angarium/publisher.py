@@ -38,6 +38,8 @@ class Publisher:
         self._is_step_scheduled = False
         #: Those who wait for credit, retirement, a connection or the end; each of these wakes them all.
         self._waiters: list[asyncio.Future[None]] = []
+        #: Lost messages that a `flush` has told of.
+        self._lost_told = 0
         #: Sent since the start.
         self.messages = 0
         self.bytes = 0
@@ -86,14 +88,14 @@ class Publisher:
 
     async def flush(self, timeout_s: float) -> None:
         """See `Client.flush`."""
-        lost_before = self._connection.lost_messages
         try:
             async with asyncio.timeout(timeout_s):
                 await self._send_all()
                 await self._retire_all()
         except TimeoutError:
             raise errors.error_for(errors.TIMEOUT, f"not everything retired within {timeout_s} s") from None
-        lost = self._connection.lost_messages - lost_before
+        lost = self._connection.lost_messages - self._lost_told
+        self._lost_told += lost
         if lost:
             detail = f"{lost} messages were in flight when the connection was lost"
             raise errors.error_for(errors.NOT_CONNECTED, detail)

@@ -329,13 +329,17 @@ class ClientSession:
         if now - self._received_at > self._keepalive_s * KEEPALIVE_MISSES:
             detail = f"nothing heard for {now - self._received_at:.1f} s"
             return self._close(errors.KEEPALIVE_TIMEOUT, detail)
-        if len(self._outgoing) > OUTGOING_MAX:
-            return self._close(errors.KEEPALIVE_TIMEOUT, f"{len(self._outgoing)} frames wait for the peer")
         if now - self._pinged_at >= self._keepalive_s and self.state is not State.GREETING:
             self._pinged_at = now
             self._last_ping += 1
             self._send(wire.PING, wire.pack((self._last_ping,)))
-        return []
+        return self._check_outgoing()
+
+    def _check_outgoing(self) -> list[Event]:
+        """Give up a router that makes us say more than it listens to."""
+        if len(self._outgoing) <= OUTGOING_MAX:
+            return []
+        return self._close(errors.KEEPALIVE_TIMEOUT, f"{len(self._outgoing)} frames wait for the router")
 
     @property
     def tick_interval_s(self) -> float:
@@ -439,7 +443,7 @@ class ClientSession:
     def _on_ping(self, frames: list[bytes]) -> list[Event]:
         (number,) = _header(_decode_number, frames, parts=0)
         self._send(wire.PONG, wire.pack((number,)))
-        return []
+        return self._check_outgoing()
 
     def _on_pong(self, frames: list[bytes]) -> list[Event]:
         _header(_decode_number, frames, parts=0)

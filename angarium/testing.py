@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -203,7 +204,18 @@ class Node:
     ) -> None:
         if kind is not None:
             print(f"--- output of the node on {self.data} ---\n{self.output()}", file=sys.stderr)
-        self.stop()
+        try:
+            self.stop()
+        finally:
+            self._remove_runtime_directory()
+
+    def _remove_runtime_directory(self) -> None:
+        """Remove what a node that was killed could not remove itself."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            node = json.loads((self.data / "node.json").read_text(encoding="utf-8"))
+            runtime = Path(node["runtime"])
+            if not _runs(node["pid"]) and runtime.name.startswith("angarium-"):
+                shutil.rmtree(runtime, ignore_errors=True)
 
     def _failure(self, what: str) -> NodeFailedError:
         return NodeFailedError(f"{what}\n--- output of the node on {self.data} ---\n{self.output()}")
@@ -214,6 +226,14 @@ def angarium_node(tmp_path: Path) -> Iterator[Node]:
     """A fresh node with two workers, stopped after the test."""
     with Node(tmp_path / "angarium-data") as node:
         yield node
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _cli() -> list[str]:

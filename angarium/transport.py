@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 MESSAGES_PER_STEP: Final = 32
 #: Larger frames are refused by the socket; a router's batches are far smaller.
 FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
+#: Messages that wait in the socket; more than any ingress credit.
+SEND_MESSAGES_MAX: Final = 10_000
 #: Frames that wait in a closed socket leave within this time or are lost.
 LINGER_MS: Final = 1_000
 #: A lost connection is closed long before this. With -1, which switches reconnecting off, libzmq throws away
@@ -84,7 +86,7 @@ class Transport:
             url: `tcp://host:port` or `ipc://path`.
             server_key: the node's public CURVE key in Z85, or None for a plain connection.
             on_message: takes each multipart that came.
-            on_drained: called after a few of them, to act on what they brought.
+            on_drained: called after a few of them, or when there may be room to send more.
             on_lost: called once with the reason when the connection is gone; nothing is called after it.
 
         Raises:
@@ -117,9 +119,10 @@ class Transport:
         socket = self._socket
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
-        # Credit bounds what is queued in both directions; a mark would drop or block.
+        # Credit bounds what comes. What leaves is bounded by credit too, but for answers to a router that
+        # asks and does not listen.
         socket.setsockopt(zmq.RCVHWM, 0)
-        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.SNDHWM, SEND_MESSAGES_MAX)
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         if "[" in url:
             socket.setsockopt(zmq.IPV6, 1)
@@ -139,7 +142,7 @@ class Transport:
                 socket.send_multipart(outgoing[0], zmq.NOBLOCK)
                 outgoing.popleft()
         except zmq.Again:
-            pass  # The connection is gone; the monitor tells in a moment.
+            pass  # The router does not read, or is gone; the descriptor tells which in a moment.
         self._look_again()
 
     def close(self) -> None:
@@ -177,8 +180,8 @@ class Transport:
         """Take in what came, a bounded number of messages, and come back if there is more."""
         self._is_scheduled = False
         try:
-            if self._receive(MESSAGES_PER_STEP):
-                self._on_drained()
+            self._receive(MESSAGES_PER_STEP)
+            self._on_drained()
         finally:
             self._look_again()
 

@@ -477,7 +477,9 @@ class Server:
             "config": config,
         }
         self._runtime.write("router.json", msgspec.json.encode(router))
-        self._runtime.write("worker.json", msgspec.json.encode(config.worker))
+        # One limit for a message, whoever enforces it: the one that clients are told.
+        worker = msgspec.structs.replace(config.worker, max_message_bytes=config.router.max_message_bytes)
+        self._runtime.write("worker.json", msgspec.json.encode(worker))
         self._runtime.write("controller.json", msgspec.json.encode(controller))
 
     def _note_signal(self, number: int) -> None:

@@ -212,7 +212,7 @@ class Supervisor:
         return [*self._fill_workers(now), Announce()]
 
     def _fill_workers(self, now: float) -> list[Effect]:
-        """Start the workers that are wanted and have no place; one that leaves gets a successor when it is gone."""
+        """Start the workers that are wanted and have no place; one that leaves has its place until it is gone."""
         effects: list[Effect] = []
         for index in range(self.workers):
             if ("worker", index) not in self.places:

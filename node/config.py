@@ -31,7 +31,9 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = TOPIC_CACHE_MAX
     max_message_bytes: Annotated[
         int,
-        Meta(ge=1024, le=64 << 20, description="Largest message: payload and properties together."),
+        Meta(
+            ge=1024, le=64 << 20, description="Follows max_message_bytes of the router, whatever stands here."
+        ),
     ] = 10_000_000
     frames_per_wake: Annotated[
         int,

@@ -89,12 +89,15 @@ class Dispatcher:
 
     def _choose(self, choice: ChoiceResult[Session], publisher: Session, chosen: Chosen) -> None:
         already = self._interest.resolve(choice.plain_set) if choice.plain_set is not None else {}
-        if publisher.no_local and publisher in already:  # its plain copy is held back, so it has none yet (R27)
+        if (
+            publisher.no_local and publisher in already
+        ):  # its plain copy is held back, so it has none yet (R27)
             already = {session: None for session in already if session is not publisher}
         rows: list[bytes] = wire.unpack(choice.batch)
         if choice.dto:
             candidates = _candidates(choice.set, publisher)
             if not candidates:
+                publisher.count("discard.no-local", len(rows))
                 return
             for row in rows:
                 choice.set.round_robin += 1

@@ -54,7 +54,7 @@ class Outbox:
         return effects
 
     def event(
-        self, name: str, text: str, *, severity: str = "info", scope: str = "system", **fields: Any
+        self, name: str, text: str, *, severity: str = "info", scope: str = "SYSTEM", **fields: Any
     ) -> None:
         """Emit an event for the operators."""
         self.effects.append(

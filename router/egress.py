@@ -78,7 +78,9 @@ class Egress:
         egress = session.egress
         assert egress is not None
         if egress.congested_at is None and self.may_send(session):
-            self._send(session, delivery.frames, delivery.rows, delivery.bytes)
+            dropped = egress.take_dropped()
+            frames = deliver_frames(delivery.bundles, dropped=dropped) if dropped else delivery.frames
+            self._send(session, frames, delivery.rows, delivery.bytes)
             return
         if egress.congested_at is None:
             egress.congested_at = now

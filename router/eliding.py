@@ -5,7 +5,7 @@ Not a queue of old ones (R32 to R52).
 Per session and topic: the first message goes at once; while the delay since the last one sent runs, the
 newest is held and older held ones are dropped and counted; when the delay is over the held one is sent.
 With delay 0 everything passes while the client keeps up, and the newest per topic is held while it is
-congested. Only rows that their publisher flagged take bundle, and never rows of a shared subscription (R25).
+congested. Only rows that their publisher flagged take part, and never rows of a shared subscription (R25).
 
 Each tracked topic has exactly one entry in the heap of due times (delay > 0), so time costs O(log n) per
 message sent, not per message held.
@@ -24,6 +24,9 @@ from router.queues import Bundle, open_rows
 if TYPE_CHECKING:
     from router.effects import Outbox
     from router.session import Session
+
+#: Due times of topics that aged out may be kept beside those of as many live ones, and so many more.
+DUE_SLACK = 1_000
 
 
 class Eliding:
@@ -114,7 +117,7 @@ class Eliding:
                 "CLIENT_CLIENT_MAX_ELIDING_TOPIC_COUNT",
                 f"client {session.client_name} reached its maximum of {table.topics_max} eliding topics",
                 severity="warning",
-                scope="client",
+                scope="CLIENT",
                 vpn=session.vpn.name,
                 client=session.client_name,
             )
@@ -135,6 +138,22 @@ class Eliding:
     def _schedule(self, session: Session, topic: str, tracked: Topic, due: float) -> None:
         self._ties += 1
         heapq.heappush(self._due, (due, self._ties, session, topic, tracked))
+        if len(self._due) > 2 * self.tracked + DUE_SLACK:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop the entries of topics that aged out: between two sweeps as many must come as are kept."""
+        self._due = [
+            entry
+            for entry in self._due
+            if (table := entry[2].eliding) is not None and table.topics.get(entry[3]) is entry[4]
+        ]
+        heapq.heapify(self._due)
+
+    @property
+    def due_times(self) -> int:
+        """Count the due times that are kept; bounded by the tracked topics."""
+        return len(self._due)
 
     def next_due(self) -> float | None:
         """Give the time at which `release` has something to do."""

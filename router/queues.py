@@ -160,6 +160,15 @@ class EgressQueue:
         """Count the bytes that wait."""
         return sum(queue.bytes for queue in self.queues)
 
+    def take_dropped(self) -> int:
+        """Give the messages that were dropped and not told of, when nothing waits that could carry it."""
+        dropped = 0
+        for queue in self.queues:
+            if queue.dropped:
+                dropped += queue.dropped
+                queue.dropped = 0
+        return dropped
+
     def is_slow(self, now: float) -> bool:
         """Tell whether the client has been behind for seconds."""
         return self.congested_at is not None and now - self.congested_at >= SLOW_AFTER_S

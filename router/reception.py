@@ -6,10 +6,10 @@ compared, names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors, wire
-from angarium.errors import AngariumError, error_for
+from angarium.errors import AngariumError, UnauthorizedError, error_for
 from router.effects import Outbox, SendClient, VerifyPassword
 from router.login import Hello, parse_hello
 from router.session import Session, TokenBucket
@@ -33,6 +33,16 @@ STRAY_ANSWERS_PER_SECOND = 200.0
 CONNECT_MEMORY_S = 60.0
 #: Automatic routing ids of ZeroMQ are a zero byte and a number.
 _ROUTING_ID_BYTES = 5
+
+
+#: Costs as much as a hash that `angarium username create` makes; no password fits it.
+DECOY_HASH = "scrypt$16384$8$1$" + "00" * 16 + "$" + "00" * 32
+
+
+class Decoy(NamedTuple):
+    """A login that is refused already, but not told so before a password check took its time."""
+
+    routing_id: bytes
 
 
 class Reception:
@@ -67,7 +77,7 @@ class Reception:
         #: True once the node is going down: nobody logs in any more.
         self.closed = False
         #: Logins whose password is being compared.
-        self._tickets: dict[int, Ticket] = {}
+        self._tickets: dict[int, Ticket | Decoy] = {}
         self._next_number = 1
         self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
         #: Address -> its connect rate; only those that connected lately.
@@ -93,15 +103,25 @@ class Reception:
         self._check_connect_rate(address, now)
         if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
             raise error_for(errors.ALREADY_LOGGED_IN)
-        ticket, stored = self._doorkeeper.check(routing_id, hello, address, len(self._sessions), now)
+        try:
+            ticket, stored = self._doorkeeper.check(routing_id, hello, address, len(self._sessions), now)
+        except UnauthorizedError:
+            if hello.password is None:
+                raise
+            # As long as for a wrong password, so that the time does not tell which usernames exist.
+            self._verify(Decoy(routing_id), hello.password, DECOY_HASH)
+            return
         if stored is None:
             self._welcome(ticket, now)
-            return
+        else:
+            self._verify(ticket, hello.password or "", stored)
+
+    def _verify(self, ticket: Ticket | Decoy, password: str, stored: str) -> None:
         if len(self._tickets) >= self._config.password_checks_max:
             raise error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once")
         number = self._number()
         self._tickets[number] = ticket
-        self._outbox.effects.append(VerifyPassword(number, hello.password or "", stored))
+        self._outbox.effects.append(VerifyPassword(number, password, stored))
 
     def _check_connect_rate(self, address: str, now: float) -> None:
         bucket = self._connects.get(address)
@@ -178,7 +198,7 @@ class Reception:
         if ticket is None:
             return
         try:
-            if not correct:
+            if isinstance(ticket, Decoy) or not correct:
                 raise error_for(errors.UNAUTHORIZED)
             self._doorkeeper.check_again(ticket, len(self._sessions))
             self._welcome(ticket, now)

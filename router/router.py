@@ -69,14 +69,16 @@ class Router:
         token_key: bytes,
         rng: random.Random,
         now: float,
+        secret_rng: random.Random | None = None,
     ) -> None:
+        secret_rng = secret_rng or rng
         self.config = config
         self.out = Outbox()
         self.directory = Directory()
         self.short_way = ShortWay(config.short_way_topics_max, config.max_message_bytes)
         self.interest: Interest[Session] = Interest()
         self.shards = Shards(workers, slots.slot_table(workers), incarnation, self.interest, self.out)
-        self.egress = Egress(self.out, config.egress_memory_bytes, config.egress_unread_bytes, rng)
+        self.egress = Egress(self.out, config.egress_memory_bytes, config.egress_unread_bytes, secret_rng)
         self.eliding = Eliding(self.egress, self.out, config.eliding_topics_max)
         self.rights = Rights(self.shards, self.eliding)
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, rng)
@@ -92,7 +94,7 @@ class Router:
         self.counters = Counters()
         doorkeeper = Doorkeeper(self.directory, config, token_key, now)
         self.reception = Reception(
-            config, node, doorkeeper, self.sessions, self.rights, self.shards, self.counters, self.out, rng,
+            config, node, doorkeeper, self.sessions, self.rights, self.shards, self.counters, self.out, secret_rng,
             replace=self._replace, now=now,
         )  # fmt: skip
         self.operators = Operators(
@@ -162,6 +164,7 @@ class Router:
             self.counters.count("discard.client-not-connected", rows)
         if session is not None:
             code = errors.EGRESS_BLOCKED if blocked else errors.KEEPALIVE_TIMEOUT
+            self.counters.error(code)
             self._end(
                 session, error_for(code, "the connection is gone" if not blocked else ""), now, tell=False
             )
@@ -394,7 +397,7 @@ class Router:
             f"client {session.client_name} disconnected"
             + ("" if clean else f": error {error.code}: {error.text}"),  # type: ignore[union-attr]
             severity="info" if clean else "warning",
-            scope="client",
+            scope="CLIENT",
             vpn=session.vpn.name,
             client=session.client_name,
             code=0 if error is None else error.code,

@@ -63,7 +63,8 @@ class RouterServer:
             workers=runtime.workers,
             incarnation=process.incarnation,
             token_key=bytes.fromhex(runtime.token_key_hex),
-            rng=random.Random(os.urandom(16)),  # noqa: S311 - choices among members; tokens have a MAC
+            rng=random.Random(os.urandom(16)),  # noqa: S311 - choices among members are no secret
+            secret_rng=random.SystemRandom(),
             now=now,
         )
         self._pool = ThreadPoolExecutor(PASSWORD_THREADS, "password")
@@ -117,6 +118,9 @@ class RouterServer:
         socket.setsockopt(zmq.LINGER, 500)
         socket.setsockopt(zmq.BACKLOG, 1024)
         socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
+        # A peer that vanished, with or without a session, gives its descriptor back.
+        socket.setsockopt(zmq.HEARTBEAT_IVL, 10_000)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)
         socket.setsockopt(zmq.IPV6, int(any("[" in url for url in config.listen)))
         socket.setsockopt_string(zmq.ZAP_DOMAIN, "angarium")
         self._zap.secure(socket)

@@ -132,6 +132,8 @@ class Shards:
         self.rules: dict[int, tuple[bool, tuple[str, ...]]] = {}
         self._interest = interest
         self._outbox = outbox
+        #: Shards that were let go, by index: a worker that did not end yet does not announce itself again.
+        self._known: dict[int, Shard] = {}
         #: Shard index -> confirmations in the order of their FILTERS frames: (sequence, confirmation).
         self._waiting: list[deque[tuple[int, Confirmation]]] = [deque() for _ in self.shards]
 
@@ -249,9 +251,10 @@ class Shards:
             assert not shard.outstanding
             self._forget_sets(shard)
         while len(self.shards) < count:
-            self.shards.append(Shard(len(self.shards)))
+            self.shards.append(self._known.pop(len(self.shards), None) or Shard(len(self.shards)))
             self._waiting.append(deque())
         for shard in self.shards[count:]:
+            self._known[shard.index] = shard
             self._release(shard)
         del self.shards[count:], self._waiting[count:]
         self.table = table
@@ -259,7 +262,9 @@ class Shards:
 
     def _release(self, shard: Shard) -> None:
         """Confirm on behalf of a worker that leaves: its part is on the others now."""
-        for _, confirmation in self._waiting[shard.index]:
+        waiting = self._waiting[shard.index]
+        while waiting:  # what follows a confirmation may wait for this worker again
+            _, confirmation = waiting.popleft()
             confirmation.waiting -= 1
             if not confirmation.waiting:
                 confirmation.done()

@@ -99,5 +99,7 @@ def read_secret_key(path: Path) -> bytes:
         raise error_for(errors.INVALID_CONFIGURATION, f"{path}: {error}") from None
     keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if len(keys) != 1 or len(keys[0]) != KEY_LENGTH:
-        raise error_for(errors.INVALID_CONFIGURATION, f"{path} holds no key; make one with 'angarium keys create'")
+        raise error_for(
+            errors.INVALID_CONFIGURATION, f"{path} holds no key; make one with 'angarium keys create'"
+        )
     return keys[0].encode()

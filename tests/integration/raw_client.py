@@ -108,9 +108,13 @@ class RawClient:
     def is_open(self) -> bool:
         """Tell whether the session answers."""
         self.send(wire.PING, [77])
-        while (frame := self.receive()).operation not in (wire.PONG, wire.CLOSED):
+        return self.receive_until_answered() == wire.PONG
+
+    def receive_until_answered(self) -> bytes:
+        """Give PONG or CLOSED, whichever comes first."""
+        while (operation := self.receive().operation) not in (wire.PONG, wire.CLOSED):
             pass
-        return frame.operation == wire.PONG
+        return operation
 
     def close(self) -> None:
         """Let go of the connection, without a word."""

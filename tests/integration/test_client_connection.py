@@ -99,6 +99,20 @@ def test_connect_gives_up_when_nobody_answers(router: Router) -> None:
     run(test())
 
 
+def test_a_connect_that_is_cancelled_leaves_nothing(router: Router) -> None:
+    async def test() -> None:
+        tasks = asyncio.all_tasks()
+        router.hello_refusals.append(0)
+        connecting = asyncio.ensure_future(_client(router.url))
+        await until(lambda: router.sent_operations() == b"H")
+        connecting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await connecting
+        assert asyncio.all_tasks() == tasks
+
+    run(test())
+
+
 def test_an_address_that_cannot_be_is_an_error() -> None:
     async def test() -> None:
         with pytest.raises(angarium.ConnectionLostError, match="nonsense"):
@@ -231,8 +245,15 @@ def test_messages_in_flight_when_the_connection_is_lost_are_counted_and_told_to_
             with pytest.raises(angarium.ConnectionLostError, match="10 messages"):
                 await flushing
             assert client.stats["lost_messages"] == 10
+            await until(lambda: client.connected)
+            await client.publish("a")
+            await until(lambda: len(router.rows) == 11)
+            router.drop_connections()
+            await until(lambda: client.stats["reconnects"] == 2)
             router.retires = True
             await client.publish("a")
+            with pytest.raises(angarium.ConnectionLostError, match="1 messages"):
+                await client.flush()
             await client.flush()
 
     run(test())

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -351,6 +352,27 @@ def test_signals_of_the_terminal_stop_the_node_in_order(tmp_path: Path) -> None:
     text = (tmp_path / "log").read_text(encoding="utf-8")
     assert "received SIGINT: the node stops in order" in text
     assert "Traceback" not in text
+
+
+def test_tests_of_other_projects_get_a_node_by_naming_a_fixture(tmp_path: Path) -> None:
+    (tmp_path / "test_theirs.py").write_text(
+        "def test_theirs(angarium_node):\n"
+        "    assert angarium_node.url.startswith('tcp://127.0.0.1:')\n"
+        "    assert angarium_node.status()['sessions'] == 0\n",
+        encoding="utf-8",
+    )
+    installed = any(point.value == "angarium.testing" for point in metadata.entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "angarium.testing"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
 def _events(node: Node) -> list[dict[str, Any]]:

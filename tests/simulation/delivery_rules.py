@@ -250,22 +250,39 @@ def newest_values(index: Index) -> Iterator[Violation]:
         counters = history.counters.get(connection.session) if connection.is_open else None
         if counters is None or not connection.is_eliding or counters.get(CONGESTION, 0):
             continue
-        newest: dict[tuple[ConnectionRecord, str], Message] = {}
-        for message in history.messages:
-            if message.is_eliding and is_sure(index, message):
-                own = index.own(connection, message)
-                if any(_wants(one, message) for one in own):
-                    newest[message.publisher, message.topic] = message
-        reached: dict[tuple[ConnectionRecord, str], Message] = {}
+        reached: dict[str, Message] = {}
         for message, _, _ in connection.deliveries:
-            key = message.publisher, message.topic
-            if key not in reached or reached[key].place < message.place:
-                reached[key] = message
-        for key, message in newest.items():
-            last = reached.get(key)
-            if last is None or last.place < message.place:
+            if message.topic not in reached or reached[message.topic].number < message.number:
+                reached[message.topic] = message
+        for message in _newest(index, connection):
+            last = reached.get(message.topic)
+            if last is None or last.number < message.number:
                 text = f"{connection} never got the newest value, {message}; its last is {last}"
                 yield Violation("eliding", text, (message,), (connection,))
+
+
+def _newest(index: Index, connection: ConnectionRecord) -> Iterator[Message]:
+    """Give the newest sure message of each topic that a connection certainly wants.
+
+    A topic is left out if an older message, of an earlier connection of its publisher, may have been
+    dispatched after it.
+    """
+    by_topic: dict[str, list[Message]] = {}
+    for message in index.history.messages:
+        if message.is_eliding and message.publisher.vpn == connection.vpn:
+            by_topic.setdefault(message.topic, []).append(message)
+    for messages in by_topic.values():
+        sure = [
+            one
+            for one in messages
+            if is_sure(index, one) and any(_wants(own, one) for own in index.own(connection, one))
+        ]
+        if sure and not any(
+            one.publisher is not sure[-1].publisher and one.retired_at > sure[-1].sent_at
+            for one in messages
+            if one.number < sure[-1].number
+        ):
+            yield sure[-1]
 
 
 def accounts(index: Index) -> Iterator[Violation]:

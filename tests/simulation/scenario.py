@@ -34,7 +34,7 @@ VALIDATE_S = 0.5
 #: Everybody must be back so long after the last disturbance: hung processes, back-offs and keepalives fit.
 RECOVERY_MAX_S = 40.0
 #: Everything must drain within this time.
-DRAIN_MAX_S = 20.0
+DRAIN_MAX_S = 200.0
 STEP_S = 0.25
 #: What was sent before is there by then, unless somebody is disturbed.
 SETTLE_S = 0.3

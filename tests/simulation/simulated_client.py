@@ -302,6 +302,9 @@ class SimulatedClient:
         self._token, self._client_name = welcome.token, welcome.client_name
         self._gatherer.set_table(welcome.epoch, welcome.slots)
         self._gatherer.set_limits(welcome.max_message_bytes, welcome.max_batch_rows, welcome.max_batch_bytes)
+        session = self.session
+        if session is not None:
+            session.renew_credit()  # the application may have consumed while HELLO was under way
         self.ask(list(self.wishes))
 
     def _closed(self, record: ConnectionRecord, event: Closed) -> None:

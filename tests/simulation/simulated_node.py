@@ -226,6 +226,7 @@ class SimulatedNode:
             and len(router.shards.shards) == self.target
             and all(self._ready.get(index) for index in range(self.target))
             and not any(worker.is_paused for worker in self.workers.values())
+            and len(self.workers) == self.target
         )
 
     def _act(self, event: Callable[[Router], None]) -> None:
@@ -428,15 +429,14 @@ class SimulatedNode:
         worker = self.workers.get(index)
         if worker is None:
             return
-        worker.pause()
+        worker.pause(self.loop.now + duration_s)
 
-        def end() -> None:
-            if duration_s >= HUNG_AFTER_S and self.workers.get(index) is worker:
+        def kill() -> None:
+            if worker.hangs_for(HUNG_AFTER_S) and self.workers.get(index) is worker:
                 self.kill_worker(index)
-            else:
-                worker.resume()
 
-        self.loop.after(min(duration_s, HUNG_AFTER_S), end)
+        self.loop.after(duration_s, worker.resume)
+        self.loop.after(HUNG_AFTER_S, kill)
 
     def scale(self, workers: int) -> None:
         """Change the number of workers: new ones come at once, others leave when the router does without."""

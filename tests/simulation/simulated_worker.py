@@ -47,7 +47,9 @@ class SimulatedWorker:
         self.connection: Connection | None = None
         #: True once it is dead.
         self.is_dead = False
-        self.is_paused = False
+        #: When it stopped running, None while it runs, and until when.
+        self._paused_at: float | None = None
+        self._paused_until = 0.0
         self._inbox: deque[Frames] = deque()
 
     def connect(self, on_frames: Callable[[Frames], None], on_end: Callable[[], None]) -> Connection:
@@ -83,15 +85,26 @@ class SimulatedWorker:
         """The router is gone; the node makes the next connection."""
         self.connection = None
 
-    def pause(self) -> None:
-        """Stop running; frames queue."""
-        self.is_paused = True
+    @property
+    def is_paused(self) -> bool:
+        """Tell whether it does not run."""
+        return self._paused_at is not None
+
+    def pause(self, until: float) -> None:
+        """Stop running until then; frames queue."""
+        if self._paused_at is None:
+            self._paused_at = self.loop.now
+        self._paused_until = max(self._paused_until, until)
+
+    def hangs_for(self, seconds: float) -> bool:
+        """Tell whether it has not run for so long."""
+        return self._paused_at is not None and self.loop.now - self._paused_at >= seconds * 0.999
 
     def resume(self) -> None:
-        """Run again, if it is alive."""
-        if self.is_dead or not self.is_paused:
+        """Run again, if it is alive and nobody paused it for longer."""
+        if self.is_dead or self.loop.now < self._paused_until:
             return
-        self.is_paused = False
+        self._paused_at = None
         while self._inbox:
             self._handle(self._inbox.popleft())
 

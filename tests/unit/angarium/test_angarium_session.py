@@ -503,11 +503,13 @@ def test_whoever_greets_waits_for_its_caller_to_give_up() -> None:
     assert client.sent() == []
 
 
-def test_a_router_that_does_not_read_is_given_up(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_router_that_asks_and_does_not_listen_is_given_up(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(session, "OUTGOING_MAX", 10)
-    for _ in range(20):
-        client.hear(wire.PING, [1])
-    assert error_of(client.session.tick(0.1)) == errors.KEEPALIVE_TIMEOUT
+    for _ in range(10):
+        assert client.hear(wire.PING, [1]) == []
+    assert error_of(client.hear(wire.PING, [1])) == errors.KEEPALIVE_TIMEOUT
 
 
 # The end.

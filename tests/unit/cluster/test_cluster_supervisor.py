@@ -355,3 +355,15 @@ def test_more_workers_are_started_and_surplus_ones_end_when_the_router_does_with
     supervisor.exited("worker", 2, "status 0", 0.1)
     assert ("worker", 2) not in supervisor.places
     supervisor.validate()
+
+
+def test_a_worker_that_is_wanted_again_while_it_leaves_gets_a_successor(node: Node) -> None:
+    node.do(node.machine.scale(1, node.now))
+    seen = node.beat("router", workers=1)
+    assert [(effect.role, effect.index) for effect in seen if isinstance(effect, s.Terminate)] == [
+        ("worker", 1)
+    ]
+    assert not any(isinstance(effect, s.Spawn) for effect in node.do(node.machine.scale(2, node.now)))
+    seen = node.exit("worker", 1)
+    assert [(effect.role, effect.index) for effect in seen if isinstance(effect, s.Spawn)] == [("worker", 1)]
+    assert node.machine.places["worker", 1].restarts == 0

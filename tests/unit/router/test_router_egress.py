@@ -275,3 +275,25 @@ def test_a_client_that_reads_and_answers_is_never_held_up(make_node: Any) -> Non
             reader.received.remove(frames)
             reader.send(wire.PONG, wire.unpack(frames[1]))
     assert seen + len(reader.payloads()) == 40
+
+
+def test_the_indication_comes_with_the_next_message_although_the_whole_backlog_was_dropped(
+    make_node: Any,
+) -> None:
+    node = make_node(1, egress_memory_bytes=1 << 20)
+    hog, publisher = node.client(credit=[0, 0]), node.client()
+    hog.subscribe("a")
+    publisher.publish(("a", b"x" * 2_000_000))
+    assert node.router.egress.queued_bytes == 0
+    _grant(hog, 10)
+    publisher.publish(("a", b"next"))
+    assert hog.deliveries() == [(wire.DELIVER_DISCARD_INDICATION, [[1, None]], 1)]
+
+
+def test_topics_that_age_out_leave_nothing_behind(make_node: Any) -> None:
+    node = make_node(1, _rows(eliding=True, eliding_delay_ms=60_000, eliding_max_topics=1))
+    screen, publisher = node.client(username="slow"), node.client()
+    screen.subscribe("p/*")
+    for n in range(0, 8_000, 100):
+        publisher.publish(*[(f"p/{n + m}", b"", ELIDING) for m in range(100)])
+        assert node.router.eliding.due_times <= 1_100

@@ -159,7 +159,7 @@ class WiredNode:
         self.now = 1000.0
         self.router = Router(
             RouterConfig(**config), node="n1", workers=workers, incarnation=7, token_key=b"k" * 32,
-            rng=random.Random(1), now=self.now,
+            rng=random.Random(1), secret_rng=random.Random(2), now=self.now,
         )  # fmt: skip
         self.workers: dict[int, Worker] = {}
         self.clients: dict[bytes, FakeClient] = {}

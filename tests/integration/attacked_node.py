@@ -1,0 +1,117 @@
+"""A node under attack, with a healthy pair beside it, and what must be true of both after each attack."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+import zmq
+from raw_client import RawClient
+from steady_pair import SteadyPair
+
+from angarium import errors
+from angarium.testing import Node
+from cluster.admin import Admin
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: What a machine that others use may make a healthy client wait.
+PAUSE_MS = 1_000
+#: Of the 800 messages a second that the pair publishes.
+RATE_MIN = 300
+#: What a router may keep after any attack, above what it had before: caches, and what the allocator holds.
+RSS_GROWTH_MAX = 96 << 20
+#: Attackers connect as often as they like, except where that is the attack.
+CONFIG = "[router]\nconnects_per_second = 100000\nconnect_burst = 100000\n"
+
+
+class AttackedNode:
+    """A node, a pair, and a ZeroMQ context for attackers; a context manager that owns all of it."""
+
+    def __init__(self, folder: Path, config: str = CONFIG) -> None:
+        """Describe it."""
+        file = folder / "node.toml"
+        file.write_text(config, encoding="utf-8")
+        self.node = Node(folder / "data", workers=2, config=file)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._looked_at = 0.0
+
+    @property
+    def url(self) -> str:
+        """Where clients connect."""
+        return self.node.url
+
+    def stranger(self, **options: Any) -> RawClient:
+        """Give a connected socket that has not said HELLO."""
+        return RawClient(self._context, self.url, **options)
+
+    def client(self, **fields: Any) -> RawClient:
+        """Give a raw client that is logged in."""
+        return self.stranger().hello(**fields)
+
+    def status(self) -> dict[str, Any]:
+        """Give the status, by a connection that stays."""
+        found: dict[str, Any] = self._admin.call("status")
+        return found
+
+    def errors(self, code: int) -> int:
+        """Give how often clients were told a code."""
+        return int(self.status()["errors"].get(str(code), 0))
+
+    def discards(self, reason: str) -> int:
+        """Give how many messages were discarded for a reason."""
+        return int(self.status()["discards"].get(reason, 0))
+
+    def wait_for(self, what: str, condition: Any, timeout_s: float = 10.0) -> None:
+        """Look at the status until a condition holds for it."""
+        deadline = time.monotonic() + timeout_s
+        while not condition(status := self.status()):
+            assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s:g} s: {status}"
+            time.sleep(0.02)
+
+    def rss(self, role: str = "router") -> int:
+        """Give the resident bytes of all processes of a role."""
+        return sum(_rss(row["pid"]) for row in self.node.ready["processes"] if row["role"] == role)
+
+    def begin(self) -> None:
+        """Begin to watch for harm."""
+        self._looked_at = time.monotonic()
+        self.pair.look()
+
+    def expect_unharmed(self, pause_ms: float = PAUSE_MS) -> None:
+        """Fail if anything but the attacker noticed the attack since `begin`."""
+        seconds = time.monotonic() - self._looked_at
+        noticed = self.pair.look()
+        status = self.status()
+        pids = [(row["role"], row["index"], row["pid"], row["state"]) for row in status["processes"]]
+        ready = [(row["role"], row["index"], row["pid"], "ready") for row in self.node.ready["processes"]]
+        assert pids == ready, self.node.output()
+        assert (noticed.not_rising, noticed.reconnects) == (0, 0), noticed
+        assert noticed.longest_pause_ms < pause_ms, noticed
+        assert seconds < 0.5 or noticed.received > RATE_MIN * seconds, noticed
+        assert str(errors.INTERNAL) not in status["errors"], self.node.output()
+
+    def __enter__(self) -> Self:
+        self.node.start()
+        try:
+            self._admin = Admin(self.node.data)
+            self.pair = SteadyPair(self.url, [f"steady/{number}" for number in range(16)])
+        except BaseException:
+            self.node.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self.pair:
+            noticed = self.pair.finish()
+        self._admin.close()
+        self._context.destroy(linger=0)
+        self.node.stop()
+        assert (noticed.missing, noticed.reconnects) == (0, 0), noticed
+        assert "Traceback" not in self.node.output()
+
+
+def _rss(pid: int) -> int:
+    with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * 4096
