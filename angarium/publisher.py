@@ -180,6 +180,9 @@ class Publisher:
     async def _retire_all(self) -> None:
         """Wait until the newest round has retired, or its connection is lost."""
         session = self._connection.session
+        if session is not None:
+            session.ask_retired()
+            self._connection.transmit()
         newest = 0 if session is None else session.last_round
         while session is not None and session is self._connection.session and not session.is_retired(newest):
             await self._wait()

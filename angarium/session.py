@@ -30,6 +30,7 @@ import msgspec
 
 from angarium import errors, wire
 from angarium.message import Delivery, Row, unpack_rows
+from angarium.slots import EMPTY_ROUND
 from angarium.topic import SLOTS
 
 if TYPE_CHECKING:
@@ -265,6 +266,11 @@ class ClientSession:
         header = wire.pack((self.last_round, batch.epoch, flush, batch.parts))
         self._outgoing.append([wire.PUBLISH, header, *batch.batches])
         return self.last_round
+
+    def ask_retired(self) -> None:
+        """Ask to be told at once when everything published has retired, unless the last round asks already."""
+        if self._unretired and self._flushed_round < self.last_round and self.can_publish():
+            self.publish(EMPTY_ROUND, flush=True)
 
     def is_retired(self, number: int) -> bool:
         """Tell whether a round, and all before it, are retired."""

@@ -147,6 +147,10 @@ class Round(NamedTuple):
     size_bytes: int
 
 
+#: Carries nothing but the wish to be told when all before it has retired.
+EMPTY_ROUND: Final = Round(epoch=0, parts=[], batches=[], rows=0, size_bytes=0)
+
+
 class RowGatherer:
     """The rows that will leave in the next round, cut by owner while they come.
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 #: Round, epoch, flush, and worker and rows of each part; more parts than there can be workers are no round.
-_Parts = Annotated[list[tuple[_Natural, _Positive]], msgspec.Meta(min_length=1, max_length=slots.MAX_WORKERS)]
+_Parts = Annotated[list[tuple[_Natural, _Positive]], msgspec.Meta(max_length=slots.MAX_WORKERS)]
 _decode_publish = msgspec.msgpack.Decoder(tuple[_Positive, _Natural, bool, _Parts]).decode
 
 

@@ -226,6 +226,9 @@ class Router:
     def _publish(self, session: Session, frames: list[bytes], now: float) -> None:
         a_round = read_publish(session, frames, self.shards, self.config)
         session.round_number = a_round.number
+        if not a_round.parts:  # nothing but the wish to be told when all before it has retired
+            self.rounds.accept_answered(a_round, now)
+            return
         unmatched = self.short_way.answer(a_round)
         if unmatched is None:
             a_round.stamp = self.short_way.stamp

@@ -251,7 +251,7 @@ class Shards:
             assert not shard.outstanding
             self._forget_sets(shard)
         while len(self.shards) < count:
-            self.shards.append(self._known.pop(len(self.shards), None) or Shard(len(self.shards)))
+            self.shards.append(self._known.pop(len(self.shards), Shard(len(self.shards))))
             self._waiting.append(deque())
         for shard in self.shards[count:]:
             self._known[shard.index] = shard

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Self
 
 import zmq
 from raw_client import RawClient
-from steady_pair import SteadyPair
+from steady_pair import ROOT, SteadyPair
 
 from angarium import errors
 from angarium.testing import Node
 from cluster.admin import Admin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 #: What a machine that others use may make a healthy client wait.
@@ -69,6 +74,32 @@ class AttackedNode:
         while not condition(status := self.status()):
             assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s:g} s: {status}"
             time.sleep(0.02)
+
+    def wait_for_client(self, name: str, what: str, timeout_s: float = 10.0) -> None:
+        """Wait until a client of this name is connected."""
+        deadline = time.monotonic() + timeout_s
+        while name not in {row["name"] for row in self._admin.call("clients.list")}:
+            assert time.monotonic() < deadline, f"{what}: {name} is not connected within {timeout_s:g} s"
+            time.sleep(0.02)
+
+    def create_user(self, name: str, password: str) -> None:
+        """Make a username that needs a password."""
+        self._admin.call("objects.create", kind="username", name=name, attributes={"password": password})
+
+    @contextlib.contextmanager
+    def python(self, script: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run a program that gets the address; it has printed a line when this gives it."""
+        path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        started = subprocess.Popen(
+            [sys.executable, "-c", script, self.url], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+        )
+        try:
+            assert started.stdout is not None
+            assert started.stdout.readline() == b"ready\n"
+            yield started
+        finally:
+            started.kill()
+            started.communicate()
 
     def rss(self, role: str = "router") -> int:
         """Give the resident bytes of all processes of a role."""

@@ -99,6 +99,14 @@ class RawClient:
             assert frame.operation != wire.CLOSED, frame
         return frame
 
+    def answer_pings(self, operation: bytes, timeout_s: float = RECEIVE_S) -> Frame:
+        """Give the next multipart of an operation, and answer the router's PINGs before it."""
+        while (frame := self.receive(timeout_s)).operation != operation:
+            assert frame.operation != wire.CLOSED, frame
+            if frame.operation == wire.PING:
+                self.send(wire.PONG, frame.header)
+        return frame
+
     def closed(self, timeout_s: float = RECEIVE_S) -> int:
         """Wait for the end of the session and give its code."""
         while (frame := self.receive(timeout_s)).operation != wire.CLOSED:

@@ -338,7 +338,8 @@ def test_a_chosen_routing_id_is_refused(attacked: AttackedNode, routing_id: byte
 def test_routing_ids_that_look_automatic_take_nothing_from_others(attacked: AttackedNode) -> None:
     """They cannot be told from automatic ones; those of others cannot be guessed, and the last comer loses."""
     guesses = [b"\x00" + number.to_bytes(4, "big") for number in (0, 1, 2, 1 << 31, (1 << 32) - 1)]
-    guesses += [b"\x00" + random.Random(7).randbytes(4) for _ in range(50)]
+    rng = random.Random(7)
+    guesses += [b"\x00" + rng.randbytes(4) for _ in range(50)]
     strangers = [attacked.stranger(routing_id=guess) for guess in guesses]
     twins = []
     try:

@@ -168,14 +168,11 @@ class SimulatedNode:
         for kind, _, name in self.objects:
             if kind == "vpn":
                 self._note_rights(name)
-        rows = [[*key, attributes] for key, attributes in self.objects.items()]
-
-        def configure(same: Router) -> None:
-            same.operators.configure(rows, self.loop.now)
 
         def deliver() -> None:
+            rows = [[*key, attributes] for key, attributes in self.objects.items()]
             if self.router is router:
-                self._act(configure)
+                self._act(lambda same: same.operators.configure(rows, self.loop.now))
 
         self.loop.after(self._rng.random() * 0.05, deliver)
         self._act(lambda same: None)
@@ -311,7 +308,7 @@ class SimulatedNode:
         link = self.links.get(effect.routing_id)
         if link is None or link.is_gone or link.connection is None:
             router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=False)
-        elif len(link.connection.down) >= self.settings.router.send_queue_frames:
+        elif link.connection.down.stalled and len(link.connection.down) >= self.settings.router.send_queue_frames:
             router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=True)
         else:
             link.connection.down.send(effect.frames)
@@ -454,11 +451,11 @@ class SimulatedNode:
 
     def _let_go(self) -> None:
         surplus = [index for index in self.workers if index >= self.target]
-        if surplus and self.router is not None and self._used_workers() == self.target:
-            for index in surplus:
-                self._bury(index)
-        elif surplus:
+        if self.router is None or self._used_workers() != self.target:
             self.loop.after(LET_GO_S, self._let_go)
+            return
+        for index in surplus:
+            self._bury(index)
 
     def _used_workers(self) -> int:
         """Count the workers that the router deals to."""

@@ -54,13 +54,19 @@ class SimulatedWorker:
 
     def connect(self, on_frames: Callable[[Frames], None], on_end: Callable[[], None]) -> Connection:
         """Connect to a router, whose side of the connection is given."""
-        near = Endpoint(self._receive, self._disconnected)
+        connection: Connection | None = None
+
+        def ended() -> None:
+            if self.connection is connection:
+                self.connection = None
+
+        near = Endpoint(self._receive, ended)
         far = Endpoint(on_frames, on_end)
-        self.connection = Connection(self.loop, self._rng, self._delay_max_s, near, far)
+        connection = self.connection = Connection(self.loop, self._rng, self._delay_max_s, near, far)
         self.worker.connected()
         self._inbox.clear()
-        self._announce(self.connection)
-        return self.connection
+        self._announce(connection)
+        return connection
 
     def _announce(self, connection: Connection) -> None:
         if self.is_dead or connection is not self.connection or self.worker.started:
@@ -80,10 +86,6 @@ class SimulatedWorker:
         for answer in self.worker.handle(frames, self.loop.now):
             if connection is not None:
                 connection.up.send(answer)
-
-    def _disconnected(self) -> None:
-        """The router is gone; the node makes the next connection."""
-        self.connection = None
 
     @property
     def is_paused(self) -> bool:

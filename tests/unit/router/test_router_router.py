@@ -116,6 +116,16 @@ def test_lone_retired_rounds_are_told_together_a_moment_later(node: WiredNode) -
     assert len(publisher.received) == 1
 
 
+def test_an_empty_round_asks_to_be_told_when_all_before_it_has_retired(node: WiredNode) -> None:
+    publisher = node.client()
+    node.pause(0)
+    publisher.publish("a")
+    publisher.send(wire.PUBLISH, [2, 0, True, []])
+    assert publisher.retired() == 0
+    node.unpause(0)
+    assert publisher.retired() == 2
+
+
 def test_pre_partitioned_batches_go_straight_to_their_workers(make_node: Any) -> None:
     from angarium.topic import slot_of
 
@@ -249,7 +259,7 @@ def test_the_number_of_workers_changes_under_load_without_loss_or_disorder(make_
         ([b"S"], errors.MALFORMED_FRAME),
         ([b"S", b"\xc1"], errors.MALFORMED_FRAME),
         ([b"S", b"\x93\x01\x02\x03"], errors.MALFORMED_FRAME),
-        ([b"P", b"\x94\x01\x00\xc2\x90"], errors.MALFORMED_FRAME),
+        ([b"P", wire.pack([1, 0, False, [[0, 0]]]), b"\x90"], errors.MALFORMED_FRAME),
         ([b"C", b"\x92\x00\x00"], errors.MALFORMED_FRAME),
         ([b"H", b"\x80"], errors.ALREADY_LOGGED_IN),
         ([b"P", wire.pack([2, 0, False, [[0, 1]]]), b"\x90"], errors.MALFORMED_FRAME),

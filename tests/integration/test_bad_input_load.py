@@ -1,0 +1,278 @@
+"""Clients that take too much: memory of the node stays bounded, and who keeps to the rules notices nothing."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import zmq
+from attacked_node import RSS_GROWTH_MAX, AttackedNode
+from numbered import Tally, payload, wait_until
+from raw_client import RawClient, hello_header, row
+
+from angarium import blocking, errors, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 20.0
+MIB = 1 << 20
+#: Enough to see growth, little enough to be quick.
+FLOOD_BYTES = 200 * MIB
+FLOOD_MESSAGE_BYTES = 50_000
+STORM_S = 4.0
+STORM_CONNECTS = 200
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
+    config = "[router]\nconnects_per_second = 100000\nconnect_burst = 100000\n[worker]\ntopic_cache_max = 20000\n"
+    with AttackedNode(tmp_path_factory.mktemp("load"), config) as attacked:
+        yield attacked
+
+
+@pytest.fixture(autouse=True)
+def unharmed(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "attacked" not in request.fixturenames:
+        yield
+        return
+    attacked: AttackedNode = request.getfixturevalue("attacked")
+    before = attacked.rss(), attacked.rss("worker")
+    attacked.begin()
+    yield
+    attacked.expect_unharmed()
+    assert attacked.rss() - before[0] < RSS_GROWTH_MAX
+    assert attacked.rss("worker") - before[1] < RSS_GROWTH_MAX
+
+
+def flood(attacked: AttackedNode, topic: str, total: int = FLOOD_BYTES) -> int:
+    """Publish so many bytes, and give how many messages that was."""
+    count = total // FLOOD_MESSAGE_BYTES
+    with blocking.connect(attacked.url) as client:
+        client.publish_many([(topic, n.to_bytes(4, "big") + bytes(FLOOD_MESSAGE_BYTES - 4)) for n in range(count)])
+        client.flush(LIMIT_S)
+    return count
+
+
+# Ingress.
+
+
+def test_an_overdraft_of_ingress_credit_ends_the_session(attacked: AttackedNode) -> None:
+    counted = attacked.errors(errors.INGRESS_CREDIT_EXCEEDED)
+    rows = [row(n, f"overdraft/{n}", bytes(20_000)) for n in range(10)]
+    with attacked.client() as client:
+        for _ in range(300):
+            client.publish_uncut(rows)
+        assert client.closed(LIMIT_S) == errors.INGRESS_CREDIT_EXCEEDED
+    assert attacked.errors(errors.INGRESS_CREDIT_EXCEEDED) == counted + 1
+
+
+def test_a_flood_of_control_frames_ends_the_session(attacked: AttackedNode) -> None:
+    with attacked.client() as client:
+        packed = wire.pack([1])
+        for _ in range(40_000):
+            client.socket.send_multipart([wire.PING, packed])
+        assert client.closed(LIMIT_S) in (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED)
+
+
+def test_a_flood_of_filters_is_a_flood_of_control_frames(attacked: AttackedNode) -> None:
+    body = wire.pack([1, [["", 0]] * wire.MAX_FILTERS_PER_REQUEST, None])
+    with attacked.client() as client:
+        for _ in range(2_000):
+            client.socket.send_multipart([wire.SUBSCRIBE, body])
+        assert client.closed(LIMIT_S) in (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED)
+
+
+def test_topics_that_nobody_uses_twice_fill_no_memory(attacked: AttackedNode) -> None:
+    with blocking.connect(attacked.url) as client:
+        for start in range(0, 200_000, 10_000):
+            client.publish_many(
+                [(f"once/{n}/" + "x" * 200, b"") for n in range(start, start + 10_000)]
+            )
+        for n in range(30_000):
+            client.publish(f"once/alone/{n}/" + "x" * 200, b"")
+        client.flush(LIMIT_S)
+
+
+def test_logins_that_wait_for_their_password_are_bounded(attacked: AttackedNode) -> None:
+    """Each password takes tens of milliseconds; the queue of them has an end, and the router does not wait."""
+    attacked.create_user("slow-login", "right password")
+    strangers = [attacked.stranger() for _ in range(300)]
+    try:
+        for one in strangers:
+            one.send(wire.HELLO, hello_header(username="slow-login", password="wrong"))
+        codes = [one.closed(LIMIT_S * 2) for one in strangers[-50:]]
+        assert set(codes) <= {errors.CONNECT_RATE_EXCEEDED, errors.UNAUTHORIZED}
+        assert errors.CONNECT_RATE_EXCEEDED in codes
+    finally:
+        for one in strangers:
+            one.close()
+
+
+# Egress.
+
+
+@pytest.mark.requirement("R8", "R45")
+def test_a_client_that_never_renews_credit_loses_its_oldest_messages_and_is_told(
+    attacked: AttackedNode,
+) -> None:
+    granted = 10
+    discarded = attacked.discards("transmit-congestion")
+    with attacked.client(credit=[granted, 1 << 40]) as client:
+        client.subscribe("flood/mute")
+        count = flood(attacked, "flood/mute")
+        attacked.wait_for("the discards are counted", lambda status: _congestion(status) > discarded)
+        first = client.receive_only(wire.DELIVER)
+        passed = first.header[1][0][0]
+        assert first.header[2] == 0
+        assert attacked.rss() < 300 * MIB
+        client.send(wire.CREDIT, [1 << 40, 1 << 40])
+        received, dropped, last = passed, 0, -1
+        while last < count - 1:
+            frame = client.answer_pings(wire.DELIVER)
+            flags, parts, missing = frame.header
+            numbers = [int.from_bytes(one[5][:4], "big") for one in wire.unpack(frame.batches[0])]
+            assert bool(flags & wire.DELIVER_DISCARD_INDICATION) == bool(missing)
+            assert numbers[0] == max(last + 1, passed) + missing if last >= 0 else numbers[0] == passed + missing
+            received, dropped, last = received + parts[0][0], dropped + missing, numbers[-1]
+        assert received + dropped == count
+        assert attacked.discards("transmit-congestion") - discarded == dropped > 0
+
+
+def _congestion(status: dict[str, Any]) -> int:
+    return int(status["discards"].get("transmit-congestion", 0))
+
+
+@pytest.mark.parametrize("credit", [[1 << 40, 1 << 50], [1_000_000, 16 * MIB]], ids=["endless", "usual"])
+def test_a_client_that_never_reads_keeps_only_a_bounded_part_in_memory(
+    attacked: AttackedNode, credit: list[int]
+) -> None:
+    before = attacked.rss()
+    with attacked.stranger(receive_mark=1) as client, blocking.connect(attacked.url) as healthy:
+        client.send(wire.HELLO, hello_header(credit=credit, keepalive_ms=3_600_000))
+        client.receive()
+        client.subscribe("flood/unread")
+        received: list[int] = []
+        healthy.subscribe("flood/unread", callback=lambda message: received.append(len(message.payload)))
+        count = flood(attacked, "flood/unread")
+        wait_until(lambda: len(received) == count, "the healthy one has all", LIMIT_S)
+        assert attacked.rss() - before < 120 * MIB
+        assert healthy.stats["discarded_messages"] == 0
+
+
+@pytest.mark.parametrize(
+    "operation", ["ping", "subscribe", "publish-refused"], ids=["pings", "subscribes", "refused-messages"]
+)
+def test_answers_that_nobody_reads_keep_only_a_bounded_part_in_memory(
+    attacked: AttackedNode, operation: str
+) -> None:
+    before = attacked.rss()
+    with attacked.client(keepalive_ms=3_600_000) as client:
+        client.close()
+    with attacked.stranger(receive_mark=1) as client:
+        client.send(wire.HELLO, hello_header(keepalive_ms=3_600_000))
+        client.receive()
+        bad = wire.pack([[n, "", 0, None, None, b""] for n in range(5)])
+        for number in range(4_000):
+            if operation == "ping":
+                client.send(wire.PING, [number])
+            elif operation == "subscribe" and number < 500:
+                client.send(wire.SUBSCRIBE, [number, [["x" * 251, 0]] * 200, None])
+            elif operation == "publish-refused":
+                client.send(wire.PUBLISH, [number + 1, 0, False, [[0, 5]]], bad)
+                time.sleep(0 if number % 50 else 0.005)  # the credit would end it otherwise
+        with blocking.connect(attacked.url) as barrier:
+            barrier.publish("barrier", b"")
+            barrier.flush(LIMIT_S)
+        assert attacked.rss() - before < 40 * MIB
+
+
+def test_a_stopped_client_process_is_ended_and_others_on_its_topic_get_everything(
+    attacked: AttackedNode,
+) -> None:
+    counted = attacked.errors(errors.KEEPALIVE_TIMEOUT)
+    script = (
+        "import sys, time\n"
+        "from angarium import blocking\n"
+        "client = blocking.connect(sys.argv[1], client_name='stopped', keepalive_ms=1000)\n"
+        "client.subscribe('flood/stopped', callback=lambda message: None)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    tally = Tally()
+    with attacked.python(script) as stopped, blocking.connect(attacked.url) as healthy:
+        healthy.subscribe("flood/stopped", callback=lambda message: tally.take([message.payload[:8]]))
+        stopped.send_signal(signal.SIGSTOP)
+        with blocking.connect(attacked.url) as source:
+            for start in range(0, 4_000, 500):
+                source.publish_many(
+                    [("flood/stopped", payload(0, n) + bytes(20_000)) for n in range(start, start + 500)]
+                )
+            source.flush(LIMIT_S)
+        wait_until(lambda: tally.total == 4_000, "the healthy one has all", LIMIT_S)
+        assert tally.not_rising == []
+        attacked.wait_for(
+            "its session is ended",
+            lambda status: status["errors"].get(str(errors.KEEPALIVE_TIMEOUT), 0) > counted,
+        )
+        stopped.send_signal(signal.SIGCONT)
+        attacked.wait_for_client("stopped", "it comes back when it goes on")
+
+
+# Connects.
+
+
+def storm(context: zmq.Context[zmq.Socket[bytes]], url: str) -> Iterator[int]:
+    """Connect many times at once, and give the code of each answer, 0 for WELCOME; some get none."""
+    strangers = {one.socket: one for one in (RawClient(context, url) for _ in range(STORM_CONNECTS))}
+    poller = zmq.Poller()
+    for stranger in strangers.values():
+        stranger.send(wire.HELLO, hello_header())
+        poller.register(stranger.socket, zmq.POLLIN)
+    while ready := poller.poll(150):
+        for client, _ in ready:
+            operation, header, *_ = client.recv_multipart()
+            poller.unregister(client)
+            yield 0 if operation == wire.WELCOME else wire.unpack(header)[0]
+    for stranger in strangers.values():
+        stranger.close()
+
+
+def test_a_storm_of_connects_from_one_address_is_refused_and_counted(tmp_path: Path) -> None:
+    config = "[router]\nconnects_per_second = 20\nconnect_burst = 50\n"
+    with AttackedNode(tmp_path, config) as attacked, zmq.Context() as context:
+        attacked.begin()
+        before = attacked.rss()
+        started = time.monotonic()
+        answers: dict[int, int] = {}
+        sent = 0
+        while time.monotonic() - started < STORM_S:
+            sent += STORM_CONNECTS
+            for code in storm(context, attacked.url):
+                answers[code] = answers.get(code, 0) + 1
+        seconds = time.monotonic() - started
+        assert set(answers) == {0, errors.CONNECT_RATE_EXCEEDED}
+        assert answers[0] <= 50 + 20 * seconds
+        assert sent > 2_000, "that was no storm"
+        status = attacked.status()
+        assert status["errors"][str(errors.CONNECT_RATE_EXCEEDED)] >= answers[errors.CONNECT_RATE_EXCEEDED]
+        assert status["errors"][str(errors.CONNECT_RATE_EXCEEDED)] >= sent - answers[0], "every refusal counts"
+        assert attacked.rss() - before < RSS_GROWTH_MAX
+        attacked.expect_unharmed()
+
+
+def test_a_healthy_client_gets_in_when_the_storm_is_over(tmp_path: Path) -> None:
+    config = "[router]\nconnects_per_second = 20\nconnect_burst = 20\n"
+    with AttackedNode(tmp_path, config) as attacked:
+        strangers = [attacked.stranger() for _ in range(100)]
+        for one in strangers:
+            one.send(wire.HELLO, hello_header())
+        for one in strangers:
+            one.close()
+        with blocking.connect(attacked.url, timeout_s=LIMIT_S) as client:
+            assert client.connected
