@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import logging
 import math
 import os
@@ -80,6 +81,8 @@ _PR_SET_PDEATHSIG: Final = 1
 #: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of mallopt(3). What is kept is bounded by the trim
 #: threshold.
 _MALLOC_OPTIONS: Final = ((-3, 32 << 20), (-1, 64 << 20), (-2, 4 << 20))
+#: Young objects that start a collection; each batch makes thousands that die at once without it.
+_GC_YOUNG_OBJECTS: Final = 100_000
 _LOG_FORMAT: Final = "%(asctime)s {name} %(levelname)s %(message)s"
 
 _log = logging.getLogger(__name__)
@@ -135,6 +138,17 @@ def keep_freed_memory() -> None:
         return
     for option, size in _MALLOC_OPTIONS:
         mallopt(option, size)
+
+
+def collect_rarely() -> None:
+    """Have the garbage collector run seldom, and never over what a process was made of.
+
+    The hot paths make no cycles, so collections find nothing there; but each would stop everything for as long as the
+    tables of filters and sessions are large.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_YOUNG_OBJECTS, 20, 50)
 
 
 class Process:

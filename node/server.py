@@ -9,7 +9,6 @@ what is out at a worker is bounded by the router's window instead.
 
 from __future__ import annotations
 
-import gc
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,7 +16,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from angarium import errors
-from angarium.process import Process
+from angarium.process import Process, collect_rarely
 from node import config
 from node.worker import Worker
 
@@ -30,9 +29,6 @@ READY_INTERVAL_S: Final = 0.2
 RECONNECT_INTERVAL_MS: Final = 50
 #: Nobody waits for what a worker that ends still has to say.
 WORKER_LINGER_MS: Final = 0
-#: Young objects that start a garbage collection. A worker makes no cycles on its hot path, so the default of
-#: 700 would only stop it every few batches; each batch makes thousands of objects that die at once.
-GC_YOUNG_OBJECTS: Final = 100_000
 
 _log = logging.getLogger(__name__)
 
@@ -134,9 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a worker process as the command line says."""
     process = Process.from_command_line(config.ROLE, arguments)
     server = WorkerServer(process, config.load(process.runtime_dir))
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(GC_YOUNG_OBJECTS, 20, 50)
+    collect_rarely()
     try:
         server.run()
     finally:

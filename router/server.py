@@ -23,7 +23,7 @@ import zmq
 
 from angarium import errors, wire
 from angarium.errors import error_for
-from angarium.process import Process
+from angarium.process import Process, collect_rarely
 from router.config import load
 from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
@@ -368,6 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     process = Process.from_command_line("router", arguments)
     try:
         server = RouterServer(process)
+        collect_rarely()
         process.run(server.tick, server.drained)
         server.close()
     finally:

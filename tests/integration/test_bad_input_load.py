@@ -114,6 +114,24 @@ def test_logins_that_wait_for_their_password_are_bounded(attacked: AttackedNode)
             one.close()
 
 
+def test_wrong_passwords_from_one_address_do_not_keep_the_logins_of_others_out(
+    attacked: AttackedNode,
+) -> None:
+    attacked.create_user("alice", "right password")
+    far = attacked.url.replace("tcp://", "tcp://127.0.0.2:0;")
+    with zmq.Context() as context:
+        strangers = [RawClient(context, far) for _ in range(150)]
+        for one in strangers:
+            one.send(wire.HELLO, hello_header(username="alice", password="wrong"))
+        wait_until(lambda: any(one.socket.poll(0) for one in strangers), "they are at work")
+        started = time.monotonic()
+        with blocking.connect(attacked.url, username="alice", password="right password") as client:
+            assert client.connected
+        assert time.monotonic() - started < 2.0
+        for one in strangers:
+            one.close()
+
+
 # Egress.
 
 

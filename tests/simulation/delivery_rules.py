@@ -134,6 +134,30 @@ def deliver_to_one(index: Index) -> Iterator[Violation]:
             yield Violation("deliver-to-one", text, (message,), connections)
 
 
+def fairness(index: Index) -> Iterator[Violation]:
+    """Steady candidates of one priority take turns (R74)."""
+    turns: dict[ConnectionRecord, int] = {}
+    for message in index.history.burst:
+        candidates = [
+            one
+            for one in index.matcher.find(message)
+            if one.may_count(message.sent_at, message.retired_at)
+            and not (one.connection is message.publisher and one.connection.no_local)
+        ]
+        if not is_sure(index, message) or not all(
+            _is_steady(one, message) and one.parsed.share is None and not one.deliver_always
+            for one in candidates
+        ):
+            return
+        best = min((one.connection.priority for one in candidates), default=0)
+        turns |= {one.connection: 0 for one in candidates if one.connection.priority == best and not turns}
+        for received in index.received.get(message.number, ()):
+            turns[received.connection] = turns.get(received.connection, 0) + 1
+    if turns and max(turns.values()) - min(turns.values()) > 1:
+        text = f"of {len(index.history.burst)} messages on {index.history.burst[0].topic!r} they got {turns}"
+        yield Violation("deliver-to-one", text, tuple(index.history.burst[:EXAMPLES]), tuple(turns))
+
+
 def losses(index: Index) -> Iterator[Violation]:
     """What is lost with a worker is counted, and its publisher is told (R9)."""
     got = index.got

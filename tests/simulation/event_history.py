@@ -240,6 +240,8 @@ class History:
         self.polluted_vpns: list[str] = []
         #: From then on nothing was disturbed, and every message counts exactly.
         self.calm_since = FOREVER
+        #: Deliver-to-one messages on one topic with nothing else beside them.
+        self.burst: list[Message] = []
         #: Counters of the router at that time and at the end.
         self.calm_stats: dict[str, Any] = {}
         self.end_stats: dict[str, Any] = {}

@@ -88,6 +88,10 @@ class Faults:
             self._note("router", "is killed")
             self._node.kill_router()
 
+    def stop_router(self) -> None:
+        self._note("router", "is stopped in order")
+        self._node.stop_router()
+
     def scale(self) -> None:
         workers = self._rng.randint(1, 4)
         self._note("node", f"scales from {self._node.target} to {workers} workers")
@@ -160,7 +164,7 @@ class Faults:
             return
         attributes = {
             "eliding": rng.random() < 0.8,
-            "eliding_delay_ms": rng.choice([0, 20, 150]),
+            "eliding_delay_ms": rng.choice([0, 20, 150, 400]),
             "eliding_max_topics": rng.choice([1, 2, 3, 256]),
         }
         self._note("operator", f"client profile elide of {vpn}: {attributes}")
@@ -242,6 +246,7 @@ KINDS: Final[dict[str, int]] = {
     "kill_worker": 8,
     "pause_router": 2,
     "restart_router": 3,
+    "stop_router": 2,
     "scale": 7,
     "pause_client": 5,
     "crash_client": 5,

@@ -23,6 +23,7 @@ RULES = (
     delivery_rules.completeness,
     delivery_rules.groups,
     delivery_rules.deliver_to_one,
+    delivery_rules.fairness,
     delivery_rules.losses,
     delivery_rules.refusals,
     delivery_rules.discards,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import history_checker
 import world as worlds
+from angarium import wire
 from end_state import disagreements, standing_faults, unrest
 from event_history import FOREVER, History
 from fault_injection import Faults
@@ -40,6 +41,8 @@ STEP_S = 0.25
 SETTLE_S = 0.3
 CALM_ROUNDS = 3
 ROWS_MAX = 12
+BURST_ROUNDS = 3
+BURST_ROWS = 4
 #: Processor seconds of one run; normal are 0.2. Only an endless loop takes longer.
 PROCESSOR_MAX_S = 20.0
 
@@ -231,11 +234,22 @@ class Scenario:
             self.loop.run_until(self.loop.now + STEP_S)
             self._missing()
         self._await("calm", DRAIN_MAX_S, lambda: [*self._missing(), *unrest(self.node)])
+        self._share_out()
         for client in self.clients:
             client.probe()
         self.loop.run_until(self.loop.now + 1.0)
         self._look("at the end")
         self._take_counters()
+
+    def _share_out(self) -> None:
+        """Publish deliver-to-one messages on one topic, alone, to see how they are shared out."""
+        client, topic = self._rng.choice(self.clients), self._rng.choice(worlds.TOPICS)
+        before = len(self.history.messages)
+        for _ in range(BURST_ROUNDS):
+            if client.can_publish():
+                client.publish([(topic, wire.FLAG_DTO)] * BURST_ROWS)
+            self._await("burst", DRAIN_MAX_S, lambda: [*self._missing(), *unrest(self.node)])
+        self.history.burst = self.history.messages[before:]
 
     def _untold(self) -> dict[str, int]:
         router = self.node.router

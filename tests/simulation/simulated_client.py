@@ -45,6 +45,8 @@ KEEPALIVE_MS = 500
 WIDE_WINDOW = 1_000_000
 #: What a message carries beside its number, at most.
 PADDING_MAX = 120
+#: A few are so large that small queues overflow.
+LARGE = 1500
 
 
 class ClientPlan(NamedTuple):
@@ -436,7 +438,8 @@ class SimulatedClient:
         rows: list[Row] = []
         for index, (topic, flags) in enumerate(contents):
             message = self._history.publish(record, topic, flags, (number, index), self.loop.now)
-            payload = b"%d.%s" % (message.number, b"." * int(self._rng.random() ** 3 * PADDING_MAX))
+            padding = LARGE if self._rng.random() < 0.06 else int(self._rng.random() ** 3 * PADDING_MAX)
+            payload = b"%d.%s" % (message.number, b"." * padding)
             rows.append((index, topic, flags, None, None, payload))
         session.publish(self._round_of(rows), flush=flush)
         self._transmit()

@@ -40,6 +40,9 @@ SPAWN_MAX_S = 0.3
 DEATH_NOTICE_MAX_S = 0.05
 #: As in `router.server`: at most one look at everybody in this time.
 PROBE_INTERVAL_S = 0.25
+#: A process that stops looks so often whether it has drained, and ends after so long in any case.
+DRAIN_POLL_S = 0.02
+DRAIN_LIMIT_S = 10.0
 #: No loop looks at the clock more often.
 POLL_MIN_S = 0.001
 #: The supervisor looks so often whether the router goes on without the workers that are to leave.
@@ -191,6 +194,25 @@ class SimulatedNode:
                 worker.connection.close_far()
         delay = BACK_OFF_FIRST_S + self._rng.random() * SPAWN_MAX_S
         self.loop.after(delay, self.start_router)
+
+    def stop_router(self) -> None:
+        """Stop the router process in order: what was accepted retires, sessions are told; then it restarts."""
+        router = self.router
+        if router is None:
+            return
+
+        def drain(same: Router) -> None:
+            if same.drain(self.loop.now):
+                self.loop.after(0.0, end)
+            else:
+                self.loop.after(DRAIN_POLL_S, lambda: self._act(drain))
+
+        def end() -> None:
+            if self.router is router:
+                self.kill_router()
+
+        self._act(drain)
+        self.loop.after(DRAIN_LIMIT_S, end)
 
     def pause_router(self, duration_s: float) -> None:
         """Stop the router process for a while."""

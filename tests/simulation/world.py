@@ -39,6 +39,7 @@ FILTERS: Final = (
     "t/u/*",
     ">",
     "e/>",
+    "e/>",
     "e/*/0",
     "#noexport/t/2/*",
 )
@@ -139,7 +140,7 @@ def _objects(rng: random.Random, vpn: str) -> list[tuple[str, str, str, dict[str
         small[f"queue_direct_{number}_min_msg_burst"] = rng.choice([0, 1, 4])
     elide = {
         "eliding": True,
-        "eliding_delay_ms": rng.choice([0, 20, 150]),
+        "eliding_delay_ms": rng.choice([0, 20, 150, 400]),
         "eliding_max_topics": rng.choice([1, 2, 3, 256]),
     }
     return [
@@ -174,7 +175,7 @@ def furnish(node: SimulatedNode, world: World) -> None:
 
 def draw_row(rng: random.Random, plan: ClientPlan) -> tuple[str, int]:
     """Draw the topic and flags of a message; topics of newest values have one publisher and one class."""
-    if rng.random() < 0.25:
+    if rng.random() < 0.3:
         number = rng.randrange(ELIDING_TOPICS)
         cos = number % 3
         return f"e/{plan.name}/{number}", wire.FLAG_ELIDING | cos << wire.COS_SHIFT
