@@ -211,6 +211,11 @@ class Controller:
             self._push_everything(now)
         return self._taken()
 
+    @property
+    def knows_router(self) -> bool:
+        """Tell whether a router said hello."""
+        return ROUTER in self._peers
+
     def answered(self, number: int, value: Any) -> list[Effect]:
         """A process answered a request."""
         gathering = self._settle(number)

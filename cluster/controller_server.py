@@ -52,6 +52,9 @@ MEASURE_INTERVAL_S: Final = 1.0
 TICK_S: Final = 0.1
 _ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
 
+#: A process says hello each second; a router that is not there at all is not waited for longer.
+ROUTER_WAIT_S: Final = 1.5
+
 _log = logging.getLogger(ROLE)
 
 
@@ -85,7 +88,9 @@ class ControllerServer:
         self._zap = ZapHandler(process.context, runtime.config.admin)
         self._admin = self._bind("admin", runtime.config.admin.listen)
         process.add(self._control, self._read_control)
-        process.add(self._admin, self._read_admin)
+        #: Requests wait until the router said hello, or so long: a change must not be answered before the router
+        #: hears of it.
+        self._admin_opens: float | None = time.monotonic() + ROUTER_WAIT_S
         process.add(self._zap.socket, self._zap.serve)
         process.on_node(self._node_news)
 
@@ -168,6 +173,9 @@ class ControllerServer:
             self._process.ready({"supervisor_events": seen})
 
     def _tick(self, now: float) -> float:
+        if self._admin_opens is not None and (self._controller.knows_router or now >= self._admin_opens):
+            self._admin_opens = None
+            self._process.add(self._admin, self._read_admin)
         if now >= self._measure_due:
             self._measure()
         self._do(self._controller.tick(now))

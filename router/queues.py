@@ -174,8 +174,7 @@ class EgressQueue:
         return self.congested_at is not None and now - self.congested_at >= SLOW_AFTER_S
 
     def validate(self) -> None:
-        """Check the sums."""
+        """Check the sums. Not the limits: a lower one is in force from the next message on."""
         for queue in self.queues:
             assert queue.messages == sum(bundle.rows for bundle in queue.entries)
             assert queue.bytes == sum(len(bundle.batch) for bundle in queue.entries)
-            assert queue.bytes <= queue.bytes_max or queue.messages <= queue.burst

@@ -35,6 +35,8 @@ CONNECT_MEMORY_S = 60.0
 _ROUTING_ID_BYTES = 5
 
 
+#: Password checks that wait for one address: at 50 ms each, who guesses delays others by a second at most.
+PASSWORDS_PER_ADDRESS_MAX = 16
 #: Costs as much as a hash that `angarium username create` makes; no password fits it.
 DECOY_HASH = "scrypt$16384$8$1$" + "00" * 16 + "$" + "00" * 32
 
@@ -43,6 +45,7 @@ class Decoy(NamedTuple):
     """A login that is refused already, but not told so before a password check took its time."""
 
     routing_id: bytes
+    address: str
 
 
 class Reception:
@@ -109,7 +112,7 @@ class Reception:
             if hello.password is None:
                 raise
             # As long as for a wrong password, so that the time does not tell which usernames exist.
-            self._verify(Decoy(routing_id), hello.password, DECOY_HASH)
+            self._verify(Decoy(routing_id, address), hello.password, DECOY_HASH)
             return
         if stored is None:
             self._welcome(ticket, now)
@@ -119,6 +122,8 @@ class Reception:
     def _verify(self, ticket: Ticket | Decoy, password: str, stored: str) -> None:
         if len(self._tickets) >= self._config.password_checks_max:
             raise error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once")
+        if sum(one.address == ticket.address for one in self._tickets.values()) >= PASSWORDS_PER_ADDRESS_MAX:
+            raise error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once from one address")
         number = self._number()
         self._tickets[number] = ticket
         self._outbox.effects.append(VerifyPassword(number, password, stored))

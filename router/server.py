@@ -81,7 +81,7 @@ class RouterServer:
         self._told_workers = 0
         context = process.context
         self._workers = self._make_worker_socket(context)
-        self._zap = ZapHandler(context, self._config)
+        self._zap = ZapHandler(context, self._config, self._connect_refused)
         self._clients = self._make_client_socket(context)
         self._monitor = self._clients.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         process.add(self._workers, self._read_workers)
@@ -138,6 +138,9 @@ class RouterServer:
         for url in self._config.listen:
             self._clients.bind(url)
             self._urls.append(self._clients.getsockopt_string(zmq.LAST_ENDPOINT))
+
+    def _connect_refused(self) -> None:
+        self._router.counters.error(errors.CONNECT_RATE_EXCEEDED)
 
     # -- reading ---------------------------------------------------------------------------------------------
 

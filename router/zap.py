@@ -20,6 +20,8 @@ from angarium.errors import error_for
 from router.session import TokenBucket
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.config import RouterConfig
 
 _log = logging.getLogger("router")
@@ -35,14 +37,16 @@ ADDRESSES_MAX = 100_000
 class ZapHandler:
     """Answers the library's questions about peers."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], config: RouterConfig) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], config: RouterConfig, on_refused: Callable[[], None]
+    ) -> None:
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind("inproc://zeromq.zap.01")
         self._config = config
+        self._on_refused = on_refused
         #: Address -> its handshake rate.
         self._rates: dict[str, TokenBucket] = {}
-        self.refused = 0
 
     def secure(self, socket: zmq.Socket[bytes]) -> None:
         """Make a socket demand CURVE if the node has keys.
@@ -83,7 +87,7 @@ class ZapHandler:
             )
         if bucket.take(now):
             return True
-        self.refused += 1
+        self._on_refused()
         return False
 
 

@@ -47,9 +47,9 @@ class AttackedNode:
         """Where clients connect."""
         return self.node.url
 
-    def stranger(self, **options: Any) -> RawClient:
+    def stranger(self, *, url: str = "", **options: Any) -> RawClient:
         """Give a connected socket that has not said HELLO."""
-        return RawClient(self._context, self.url, **options)
+        return RawClient(self._context, url or self.url, **options)
 
     def client(self, **fields: Any) -> RawClient:
         """Give a raw client that is logged in."""

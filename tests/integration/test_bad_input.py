@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 import zmq
 from attacked_node import AttackedNode
+from random_frames import OddClient, noise
 from raw_client import Row, hello_header, row
 
 from angarium import blocking, errors, wire
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 LIMIT_S = 10.0
-RANDOM_FRAMES = 3_000
+RANDOM_FRAMES = 1_200
 #: Connections that say nothing are closed after five seconds.
 HANDSHAKE_S = 5.0
 
@@ -183,7 +184,7 @@ FRAMES = {
 PUBLISHES = {
     "no-batch": Frame(wire.PUBLISH, ONE),
     "batch-too-many": Frame(wire.PUBLISH, ONE, (GOOD, GOOD)),
-    "no-parts": Frame(wire.PUBLISH, [1, 0, False, []]),
+    "no-parts-but-a-batch": Frame(wire.PUBLISH, [1, 0, True, []], (GOOD,)),
     "round-0": Frame(wire.PUBLISH, [0, 0, False, [[0, 1]]], (GOOD,)),
     "round-2-first": Frame(wire.PUBLISH, [2, 0, False, [[0, 1]]], (GOOD,)),
     "round-text": Frame(wire.PUBLISH, ["1", 0, False, [[0, 1]]], (GOOD,)),
@@ -361,50 +362,69 @@ def test_routing_ids_that_look_automatic_take_nothing_from_others(attacked: Atta
 # Noise.
 
 
-def random_frames(rng: random.Random) -> list[bytes]:
-    """Give a multipart: pure noise, or a good one with a few bytes changed, cut off or doubled."""
-    operations = [bytes([one]) for one in b"HPSUCBKk?"]
-    good: list[list[bytes]] = [
-        [wire.HELLO, wire.pack(hello_header())],
-        [wire.PUBLISH, wire.pack(ONE), GOOD],
-        [wire.PUBLISH, wire.pack(CUT), batch(row(0, "a"), row(2, "b")), batch(row(1, "c"))],
-        [wire.SUBSCRIBE, wire.pack([1, [["noise/>", 0], ["#share/g/noise", 0]], None])],
-        [wire.UNSUBSCRIBE, wire.pack([2, [["noise/>", 1]], None])],
-        [wire.CREDIT, wire.pack([1 << 30, 1 << 40])],
-    ]
-    if rng.random() < 0.3:
-        return [rng.choice(operations), *(rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(4)))]
-    frames = [bytearray(frame) for frame in rng.choice(good)]
-    for _ in range(rng.randrange(1, 4)):
-        frame = rng.choice(frames[1:])
-        place = rng.randrange(len(frame) + 1)
-        change = rng.randrange(4)
-        if change == 0 and frame:
-            frame[place % len(frame)] = rng.randrange(256)
-        elif change == 1:
-            del frame[place:]
-        elif change == 2:
-            frame[place:place] = rng.randbytes(rng.randrange(1, 9))
-        else:
-            frames.append(bytearray(frame))
-    return [bytes(frame) for frame in frames]
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_random_frames_harm_nobody(attacked: AttackedNode, seed: int) -> None:
     rng = random.Random(seed)
     sent = 0
-    while sent < RANDOM_FRAMES / 3:
+    while sent < RANDOM_FRAMES:
         with attacked.stranger() as client:
             is_known = rng.random() < 0.8
             if is_known:
                 client.hello()
             for _ in range(10):
-                client.socket.send_multipart(random_frames(rng))
+                client.socket.send_multipart(noise(rng))
                 sent += 1
             client.send(wire.PING, [0])
             if is_known:  # strangers are told only some times a second
                 assert client.receive_until_answered() in (wire.PONG, wire.CLOSED)
+
+
+@pytest.mark.parametrize("seed", [4, 5, 6])
+def test_frames_of_odd_values_harm_nobody(attacked: AttackedNode, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(RANDOM_FRAMES // 40):
+        with attacked.stranger() as client:
+            credit = rng.choice([[0, 0], [5, 1_000], [1 << 20, 1 << 24]])
+            client.hello(no_local=rng.random() < 0.3, local_priority=rng.randrange(1, 5), credit=credit)
+            odd = OddClient(rng)
+            for _ in range(40):
+                client.socket.send_multipart(odd.frames())
+            client.send(wire.PING, [0])
+            assert client.receive_until_answered() in (wire.PONG, wire.CLOSED)
+
+
+UNREADABLE = {
+    "noise": b"\xc1",
+    "no-map": b"\x91\x01",
+    "truncated": b"\x81\x0a",
+    "nested": b"\x81\x0a" + nested(5_000),
+    "unhashable-key": b"\x81\x90\x01",
+    "empty": b"",
+    "no-utf-8": b"\x81\x01\xa2\xc3\x28",
+}
+MISTYPED = {
+    "texts-are-numbers": wire.pack(dict.fromkeys(range(1, 11), 7)),
+    "texts-are-maps": wire.pack({key: {} for key in range(1, 10)}),
+    "user-properties-are-a-list": wire.pack({10: [1]}),
+    "strange-keys": wire.pack({"x": 1, 99: 2, -1: 3}),
+    "extension": b"\x81\x01\xd4\x05\x00",
+}
+
+
+@pytest.mark.parametrize("packed", [*UNREADABLE.values(), *MISTYPED.values()], ids=[*UNREADABLE, *MISTYPED])
+def test_unreadable_properties_read_as_absent_and_harm_no_subscriber(
+    attacked: AttackedNode, packed: bytes
+) -> None:
+    with blocking.connect(attacked.url) as subscriber, attacked.client() as client:
+        subscription = subscriber.subscribe("props")
+        client.publish_uncut([(0, "props", 0, None, packed, b"bad"), row(1, "props", b"good")])
+        message = subscription.receive(LIMIT_S)
+        assert message.payload == b"bad"
+        assert (message.correlation_id, message.reply_to, message.properties) == (None, None, {})
+        assert message.properties_intact or packed in UNREADABLE.values()
+        with pytest.raises(errors.InvalidRequestError):
+            subscriber.reply(message, b"to whom?")
+        assert subscription.receive(LIMIT_S).payload == b"good"
 
 
 def raw_connection(attacked: AttackedNode) -> socket.socket:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import signal
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +28,7 @@ MIB = 1 << 20
 #: Enough to see growth, little enough to be quick.
 FLOOD_BYTES = 200 * MIB
 FLOOD_MESSAGE_BYTES = 50_000
-STORM_S = 4.0
+STORM_S = 2.5
 STORM_CONNECTS = 200
 
 
@@ -119,8 +122,8 @@ def test_wrong_passwords_from_one_address_do_not_keep_the_logins_of_others_out(
 ) -> None:
     attacked.create_user("alice", "right password")
     far = attacked.url.replace("tcp://", "tcp://127.0.0.2:0;")
-    with zmq.Context() as context:
-        strangers = [RawClient(context, far) for _ in range(150)]
+    strangers = [attacked.stranger(url=far) for _ in range(150)]
+    try:
         for one in strangers:
             one.send(wire.HELLO, hello_header(username="alice", password="wrong"))
         wait_until(lambda: any(one.socket.poll(0) for one in strangers), "they are at work")
@@ -128,6 +131,7 @@ def test_wrong_passwords_from_one_address_do_not_keep_the_logins_of_others_out(
         with blocking.connect(attacked.url, username="alice", password="right password") as client:
             assert client.connected
         assert time.monotonic() - started < 2.0
+    finally:
         for one in strangers:
             one.close()
 
@@ -245,6 +249,26 @@ def test_a_stopped_client_process_is_ended_and_others_on_its_topic_get_everythin
 # Connects.
 
 
+def test_a_router_without_free_files_goes_on_and_takes_clients_again(attacked: AttackedNode) -> None:
+    pid = next(row["pid"] for row in attacked.node.ready["processes"] if row["role"] == "router")
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    used = len(os.listdir(f"/proc/{pid}/fd"))
+    host, port = attacked.url.removeprefix("tcp://").split(":")
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (used + 10, limits[1]))
+    idle = [socket.create_connection((host, int(port)), timeout=LIMIT_S) for _ in range(40)]
+    try:
+        wait_until(lambda: len(os.listdir(f"/proc/{pid}/fd")) >= used + 9, "no file is free")
+        with pytest.raises(errors.ConnectionLostError):
+            blocking.connect(attacked.url, timeout_s=0.3)
+        attacked.expect_unharmed()
+    finally:
+        for one in idle:
+            one.close()
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    with blocking.connect(attacked.url, timeout_s=LIMIT_S) as client:
+        assert client.connected
+
+
 def storm(context: zmq.Context[zmq.Socket[bytes]], url: str) -> Iterator[int]:
     """Connect many times at once, and give the code of each answer, 0 for WELCOME; some get none."""
     strangers = {one.socket: one for one in (RawClient(context, url) for _ in range(STORM_CONNECTS))}
@@ -276,7 +300,7 @@ def test_a_storm_of_connects_from_one_address_is_refused_and_counted(tmp_path: P
         seconds = time.monotonic() - started
         assert set(answers) == {0, errors.CONNECT_RATE_EXCEEDED}
         assert answers[0] <= 50 + 20 * seconds
-        assert sent > 2_000, "that was no storm"
+        assert sent > 1_500, "that was no storm"
         status = attacked.status()
         assert status["errors"][str(errors.CONNECT_RATE_EXCEEDED)] >= answers[errors.CONNECT_RATE_EXCEEDED]
         assert status["errors"][str(errors.CONNECT_RATE_EXCEEDED)] >= sent - answers[0], "every refusal counts"

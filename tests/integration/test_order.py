@@ -196,3 +196,34 @@ def test_order_holds_without_the_short_way_too(tmp_path: Any, context: zmq.Conte
             range(2),
         )
         expect_everything(reader, range(2))
+
+
+def test_order_holds_while_the_number_of_workers_changes(
+    tmp_path: Any, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
+    with Node(tmp_path / "data", workers=2) as node, Reader(node.url, ["order/>"]) as reader:
+        done = threading.Event()
+
+        def scale() -> None:
+            for count in ("4", "1", "3"):
+                node.run("worker", "scale", count, "--wait")
+            done.set()
+
+        scaling = threading.Thread(target=scale)
+        scaling.start()
+        rounds = 0
+        while not done.is_set() or rounds < 2:
+            publish_at_once(
+                lambda publisher, first=rounds * 2: (
+                    publish_uncut(context, node.url, first + publisher)
+                    if publisher
+                    else publish_by_sdk(node.url, first + publisher)
+                ),
+                range(2),
+            )
+            rounds += 1
+        scaling.join(LIMIT_S)
+        expect_everything(reader, range(rounds * 2))
+        status = node.status()
+        assert [row["role"] for row in status["processes"]].count("worker") == 3
+        assert status["discards"].keys() <= {"no-subscription-match"}

@@ -57,6 +57,11 @@ def _is_safe(connection: ConnectionRecord, message: Message) -> bool:
     return connection.is_prompt and not (connection.is_eliding and message.is_eliding)
 
 
+def is_certain(one: SubscriptionRecord, message: Message) -> bool:
+    """Tell whether a sure message reaches a subscription for certain."""
+    return _wants(one, message) and _is_safe(one.connection, message)
+
+
 def completeness(index: Index) -> Iterator[Violation]:
     """A sure message reaches everybody who certainly wants it and has credit."""
     got = index.got
@@ -65,11 +70,7 @@ def completeness(index: Index) -> Iterator[Violation]:
             continue
         for one in index.matcher.find(message):
             connection = one.connection
-            if (
-                _wants(one, message)
-                and _is_safe(connection, message)
-                and (message.number, connection.number, None) not in got
-            ):
+            if is_certain(one, message) and (message.number, connection.number, None) not in got:
                 yield Violation("lost", f"{one}, but never got {message}", (message,), (connection,))
 
 
@@ -142,13 +143,15 @@ def fairness(index: Index) -> Iterator[Violation]:
             one
             for one in index.matcher.find(message)
             if one.may_count(message.sent_at, message.retired_at)
-            and not (one.connection is message.publisher and one.connection.no_local)
         ]
         if not is_sure(index, message) or not all(
             _is_steady(one, message) and one.parsed.share is None and not one.deliver_always
             for one in candidates
         ):
             return
+        candidates = [
+            one for one in candidates if one.connection is not message.publisher or not one.connection.no_local
+        ]
         best = min((one.connection.priority for one in candidates), default=0)
         turns |= {one.connection: 0 for one in candidates if one.connection.priority == best and not turns}
         for received in index.received.get(message.number, ()):
@@ -168,9 +171,7 @@ def losses(index: Index) -> Iterator[Violation]:
         if not index.history.was_out(message.topic, message.sent_at, message.retired_at):
             continue
         if any(
-            _wants(one, message)
-            and _is_safe(one.connection, message)
-            and (message.number, one.connection.number, None) not in got
+            is_certain(one, message) and (message.number, one.connection.number, None) not in got
             for one in index.matcher.find(message)
         ):
             lost.setdefault(message.publisher, []).append(message)

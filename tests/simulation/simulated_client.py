@@ -98,6 +98,8 @@ class SimulatedClient:
         #: What it asked the router for on this connection: (filter, flag) -> record.
         self.held: dict[Wish, SubscriptionRecord] = {}
         self._requests: dict[int, Asked] = {}
+        #: Request -> whose managed subscription shall go, and when that was asked.
+        self._removals: dict[int, tuple[ConnectionRecord, str, float]] = {}
         #: Messages and bytes that the application has not consumed.
         self._unconsumed: deque[tuple[int, int]] = deque()
         #: When PING n was sent, by n.
@@ -178,6 +180,7 @@ class SimulatedClient:
         self.connection = self.session = self.record = None
         self.held.clear()
         self._requests.clear()
+        self._removals.clear()
         self._pings.clear()
         self._last_ping = 0
         self._inbox.clear()
@@ -394,12 +397,18 @@ class SimulatedClient:
             for one in mine:
                 one.leaving_at = min(one.leaving_at, self.loop.now)
             number = session.unsubscribe(filters, target.plan.name)
-            self._requests[number] = [(one, False) for one in mine]
+            # Of others that are asked for meanwhile, nobody but the router knows whether they came first.
+            self._requests[number] = [(one, False) for one in mine if one.confirmed_at < FOREVER]
+            self._removals[number] = (theirs, text, self.loop.now)
         self._transmit()
 
     def _answered(self, event: Answered) -> None:
         asked = self._requests.pop(event.request)
         now = self.loop.now
+        theirs, text, since = self._removals.pop(event.request, (None, "", 0.0))
+        for one in theirs.subscriptions if theirs is not None else ():
+            if one.asker and one.text == text and one.confirmed_at >= since:
+                one.leaving_at = min(one.leaving_at, since)
         for (one, is_wanted), error in zip(asked, event.results * len(asked), strict=False):
             if is_wanted:
                 one.confirmed_at = now

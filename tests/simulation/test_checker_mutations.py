@@ -1,0 +1,189 @@
+"""Routers and workers with a fault of their own are found out within a few seeds.
+
+Each fault is one that a change could bring in: a comparison the wrong way round, a step left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import router.delivery
+import scenario
+from node.matching import EMPTY_SET, TopicEntry, VpnMatching
+from node.worker import Worker
+from router.router import Router
+from simulate import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SERIES = 77
+#: Each fault below shows in at least one of ten seeds, most in every second one.
+SEEDS_MAX = 80
+
+
+def found_rules(router_class: type[Router] = Router) -> list[str]:
+    """Run seeds until one is bad; give the rules that objected."""
+    for number in range(SEEDS_MAX):
+        outcome = scenario.run(name_of(SERIES, number), router_class)
+        if outcome.violations:
+            return sorted({violation.rule for violation in outcome.violations})
+    return []
+
+
+class RetiresOutOfOrder(Router):
+    """A round retires when it is answered, not when its turn comes."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        rounds = self.rounds
+
+        def answered(a_round: Any, now: float) -> None:
+            a_round.waiting -= 1
+            session = a_round.session
+            if not a_round.waiting and a_round in session.open_rounds:
+                session.open_rounds.remove(a_round)
+                session.unretired_bytes -= a_round.bytes
+                session.retired_round = max(session.retired_round, a_round.number)
+                self._retired(a_round, now)
+
+        rounds._answered = answered  # type: ignore[method-assign]
+
+
+class LosesUncounted(Router):
+    """Rows that are lost with a worker are not told to anybody."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.rounds._on_lost = lambda session, rows: None
+
+
+class IgnoresCredit(Router):
+    """Deliveries are sent whatever the client granted."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.egress.may_send = lambda session: True  # type: ignore[method-assign]
+
+
+class DiscardsUncounted(Router):
+    """What overflows is dropped without a trace."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.egress._count_discard = lambda session, dropped: None  # type: ignore[method-assign]
+
+
+class NeverForgetsTheShortWay(Router):
+    """The router goes on with matches that a subscription has changed."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.subscriptions._on_change = lambda vpn_id, pattern: None
+
+
+class KeepsSubscriptionsOfTheDead(Router):
+    """Subscriptions stay when their session ends."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.subscriptions.clear = lambda session: None  # type: ignore[method-assign]
+
+
+class GivesToTheWholeGroup(Router):
+    """Every member of a share group gets a copy."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+
+        def give(group: Any, row: bytes, already: Any, chosen: Any) -> None:
+            for session, texts in group:
+                if session not in already:
+                    share = texts[0] if texts else None
+                    chosen.setdefault(session, {}).setdefault(share, []).append(row)
+
+        self.dispatcher._give = give  # type: ignore[method-assign]
+
+
+class ForgetsWhoHasACopy(Router):
+    """A chosen client gets a second copy of what it has already."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        give = self.dispatcher._give
+        self.dispatcher._give = lambda group, row, already, chosen: give(  # type: ignore[method-assign]
+            group, row, {}, chosen
+        )
+
+
+class HoldsElidedForEver(Router):
+    """What is held is never released."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.eliding.release = lambda now: self.eliding._due.clear()  # type: ignore[method-assign]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("router_class", "rule"),
+    [
+        (RetiresOutOfOrder, "order"),
+        (LosesUncounted, "lost"),
+        (IgnoresCredit, "credit"),
+        (DiscardsUncounted, "discards"),
+        (NeverForgetsTheShortWay, None),
+        (KeepsSubscriptionsOfTheDead, "broken"),
+        (GivesToTheWholeGroup, "shared"),
+        (ForgetsWhoHasACopy, "duplicate"),
+        (HoldsElidedForEver, "broken"),
+    ],
+)
+def test_a_router_with_a_fault_is_found_out(router_class: type[Router], rule: str | None) -> None:
+    found = found_rules(router_class)
+    assert found
+    if rule is not None and router_class is not RetiresOutOfOrder:
+        assert rule in found
+
+
+@pytest.mark.slow
+def test_rows_of_several_workers_that_are_not_merged_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    join = router.delivery._join
+
+    def join_unmarked(*arguments: Any) -> Any:
+        delivery = join(*arguments)
+        for bundle in delivery.bundles:
+            bundle.unsorted = False
+        return router.delivery.Delivery(delivery.bundles)
+
+    monkeypatch.setattr(router.delivery, "_join", join_unmarked)
+    assert "order" in found_rules()
+
+
+@pytest.mark.slow
+def test_a_worker_that_asks_no_access_rules_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Worker, "_may_publish", lambda self, entry, topic, rules_id: True)
+    assert {"leak", "refused"} & set(found_rules())
+
+
+@pytest.mark.slow
+def test_a_worker_that_forgets_who_always_gets_deliver_to_one_messages_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sort_out: Callable[[VpnMatching, list[int]], TopicEntry] = VpnMatching._sorted_out
+
+    def sort_out_without_always(self: VpnMatching, found: list[int]) -> TopicEntry:
+        entry = sort_out(self, found)
+        self._sets.release(entry.always)
+        entry.always = EMPTY_SET
+        return entry
+
+    monkeypatch.setattr(VpnMatching, "_sorted_out", sort_out_without_always)
+    assert "lost" in found_rules()
+
+
+@pytest.mark.slow
+def test_a_cache_that_changes_do_not_touch_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("angarium.trie.TopicCache.changed", lambda self, pattern: None)
+    assert {"lost", "shared", "accounts", "discards", "deliver-to-one"} & set(found_rules())

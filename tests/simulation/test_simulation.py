@@ -1,0 +1,135 @@
+"""A node of real state machines, disturbed as a seed says, keeps its promises in every run.
+
+`ANGARIUM_SIMULATION_SEEDS=1000 scripts/test tests/simulation` runs more seeds, `scripts/simulate` many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import delivery_rules
+import failure_story
+import pytest
+import scenario
+import simulate
+from event_history import FOREVER
+from history_index import Index
+from simulate import name_of
+
+if TYPE_CHECKING:
+    from event_history import History
+
+SERIES = 0
+#: About fifteen seconds on one core.
+SEEDS_DEFAULT = 200
+#: Seeds of one test, so that a failure is found, and named, soon.
+SEEDS_PER_TEST = 10
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "first_seed" in metafunc.fixturenames:
+        seeds = int(os.environ.get("ANGARIUM_SIMULATION_SEEDS", SEEDS_DEFAULT))
+        firsts = range(0, seeds, SEEDS_PER_TEST)
+        metafunc.parametrize("first_seed", firsts, ids=lambda first: f"from-{first}")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R3")  # order of each publisher over all topics, `safety_rules.order`
+@pytest.mark.requirement("R7", "R8", "R9", "R45")  # what is lost is counted, `losses`, `discards`, `indications`
+@pytest.mark.requirement("R12", "R19", "R21", "R22", "R27")  # shared subscriptions, both `groups`
+@pytest.mark.requirement("R32", "R51")  # the newest value arrives in the end, `newest_values`
+@pytest.mark.requirement("R53", "R56", "R57")  # nobody gets what no subscription or ACL lets through, `leaks`
+@pytest.mark.requirement("R58", "R61", "R65", "R66")  # subscription managers, `leaks` and `completeness`
+@pytest.mark.requirement("R68", "R70", "R73", "R74", "R81", "R84", "R86")  # deliver to one, `deliver_to_one`
+def test_every_run_keeps_the_promises_of_direct_messaging(first_seed: int) -> None:
+    stories = []
+    for number in range(first_seed, first_seed + SEEDS_PER_TEST):
+        outcome = scenario.run(name_of(SERIES, number))
+        if outcome.violations:
+            stories.append(failure_story.tell(outcome))
+    assert not stories, "\n\n".join(stories)
+
+
+def fingerprint(history: History) -> str:
+    """Give a short text that differs if anything in a history does."""
+    lines = [
+        f"{message.number} {message.topic} {message.flags} {message.sent_at} {message.retired_at}"
+        for message in history.messages
+    ]
+    for record in history.connections:
+        lines.append(f"{record} {record.opened_at} {record.closed_at} {record.close_code} {record.dropped}")
+        lines += [f"{one.message.number} {one.share} {one.at}" for one in record.deliveries]
+        lines += [f"{one.text} {one.asked_at} {one.confirmed_at} {one.gone_at}" for one in record.subscriptions]
+    lines += [f"{at} {event}" for at, event in history.events]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
+    """Nothing in router, worker or SDK may depend on the order of a set, on the clock or on chance."""
+    seeds = [name_of(SERIES, number) for number in (3, 8)]
+    program = (
+        "import sys; import scenario, test_simulation as t; "
+        "print(*(t.fingerprint(scenario.run(seed).history) for seed in sys.argv[1:]))"
+    )
+    here = Path(__file__).parent
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "4711",
+        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program, *seeds], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [fingerprint(scenario.run(seed).history) for seed in seeds]
+
+
+def material(history: History) -> Counter[str]:
+    """Count what the rules had to judge in a run."""
+    index = Index(history)
+    found: Counter[str] = Counter()
+    for message in history.messages:
+        if not delivery_rules.is_sure(index, message):
+            found["lost with a worker"] += history.was_out(message.topic, message.sent_at, message.retired_at)
+            found["not allowed to publish"] += history.publish_verdict(message) is False
+            continue
+        records = index.matcher.find(message)
+        found["certain deliveries"] += sum(
+            delivery_rules.is_certain(one, message) for one in records if not message.is_eliding
+        )
+        found["eliding messages"] += message.is_eliding
+        found["deliver-to-one messages"] += message.is_dto and bool(records)
+        found["messages for share groups"] += any(one.group for one in records)
+    for record in history.connections:
+        found["discards told of"] += record.dropped
+        found["sessions that ended"] += record.ended_at < FOREVER
+        found["unsubscribed"] += sum(one.gone_at < FOREVER for one in record.subscriptions)
+        found["managed subscriptions"] += sum(bool(one.asker) for one in record.subscriptions)
+        found["deliveries by share"] += sum(one.share is not None for one in record.deliveries)
+    found["disturbances"] = len(history.faults)
+    return found
+
+
+@pytest.mark.slow
+def test_the_runs_give_every_rule_something_to_judge() -> None:
+    found: Counter[str] = Counter()
+    for number in range(20):
+        found += material(scenario.run(name_of(SERIES, number)).history)
+    scarce = {name: count for name, count in found.items() if count < 10}
+    assert len(found) == 12, found
+    assert not scarce, found
+
+
+@pytest.mark.slow
+def test_the_script_reports_what_it_ran_and_that_it_was_good(capsys: pytest.CaptureFixture[str]) -> None:
+    status = simulate.main(["--seeds", "2", "--seed", "7", "--first", "3", "--processes", "1"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert status == 0, last
+    assert '"seeds": 2, "failed_seeds": [], "verdict": "good"' in last
