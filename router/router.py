@@ -365,6 +365,8 @@ class Router:
 
     def close_session(self, session: Session, error: AngariumError, now: float) -> None:
         """End a session and tell it why."""
+        if session.closed:
+            return
         self.counters.error(error.code)
         self._end(session, error, now, tell=True)
 

@@ -119,7 +119,7 @@ def test_a_killed_supervisor_takes_everything_with_it_and_the_next_start_tidies_
 
 def test_a_node_whose_supervisor_died_is_told_apart_from_one_that_runs(mortal: Node) -> None:
     mortal.kill_all()
-    with pytest.raises(errors.UnavailableError, match="error 50308.*angarium up"):
+    with pytest.raises(errors.UnavailableError, match=r"error 50308.*angarium up"):
         Admin(mortal.data)
     status = command("status", "--json", "--data", str(mortal.data))
     assert (status.returncode, status.stderr.count("\n")) == (1, 1)
@@ -143,8 +143,10 @@ def start_up(data: Path, ready: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start `angarium up` as a terminal does, in a process group of its own."""
     with log.open("wb") as output:
         started = subprocess.Popen(
-            [sys.executable, "-m", "cluster.cli", "up", "--data", str(data), "--workers", "2"]
-            + ["--listen", "tcp://127.0.0.1:0", "--ready-file", str(ready)],
+            [
+                *[sys.executable, "-m", "cluster.cli", "up", "--data", str(data), "--workers", "2"],
+                *["--listen", "tcp://127.0.0.1:0", "--ready-file", str(ready)],
+            ],
             stdout=output,
             stderr=output,
             process_group=0,

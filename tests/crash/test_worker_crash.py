@@ -112,12 +112,16 @@ def cost(lost: int, before: dict[str, int]) -> dict[str, int]:
 
 def both_shards() -> list[str]:
     return [
-        topic for worker in range(WORKERS) for topic in topics_of_worker(worker, WORKERS, 20, f"load/{worker}")
+        topic
+        for worker in range(WORKERS)
+        for topic in topics_of_worker(worker, WORKERS, 20, f"load/{worker}")
     ]
 
 
 @pytest.mark.requirement("R3", "R9")
-def test_a_killed_worker_is_back_in_time_and_costs_only_what_is_counted(node: Node, before: dict[str, int]) -> None:
+def test_a_killed_worker_is_back_in_time_and_costs_only_what_is_counted(
+    node: Node, before: dict[str, int]
+) -> None:
     with Load(node.url, both_shards()) as load:
         wait_until(lambda: load.tally.total > 2_000, "the load runs")
         pid = node.kill("worker", 1)
@@ -177,7 +181,9 @@ def test_a_hung_worker_is_told_from_a_dead_one_and_replaced(node: Node, before: 
         wait_until(lambda: load.tally.total > 1_000, "the load runs")
         pid = node.kill("worker", 1, signal.SIGSTOP)
         hung_s = look_until(
-            node, "the worker is called hung", lambda status: state_of(status, "worker", 1)["state"] != "ready"
+            node,
+            "the worker is called hung",
+            lambda status: state_of(status, "worker", 1)["state"] != "ready",
         )
         back_s = look_until(node, "the worker is back", is_replaced("worker", 1, pid))
         noticed = pair.finish()
@@ -199,7 +205,9 @@ def test_a_hung_worker_is_told_from_a_dead_one_and_replaced(node: Node, before: 
         figure("longest_pause_ms", noticed.longest_pause_ms)
 
 
-def test_a_worker_that_is_killed_again_and_again_comes_back_each_time(node: Node, before: dict[str, int]) -> None:
+def test_a_worker_that_is_killed_again_and_again_comes_back_each_time(
+    node: Node, before: dict[str, int]
+) -> None:
     with Load(node.url, both_shards()) as load:
         wait_until(lambda: load.tally.total > 500, "the load runs")
         for _ in range(3):

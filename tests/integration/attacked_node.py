@@ -91,7 +91,9 @@ class AttackedNode:
         """Run a program that gets the address; it has printed a line when this gives it."""
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         started = subprocess.Popen(
-            [sys.executable, "-c", script, self.url], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": path}
+            [sys.executable, "-c", script, self.url],
+            stdout=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": path},
         )
         try:
             assert started.stdout is not None

@@ -1,4 +1,4 @@
-"""Frames that no client should send, from a seed: noise, good frames with a few bytes changed, and good frames of odd values."""
+"""Frames that no client should send, from a seed: noise, good frames damaged, good frames of odd values."""
 
 from __future__ import annotations
 
@@ -29,7 +29,15 @@ _GOOD: list[list[bytes]] = [
     [wire.CREDIT, wire.pack([1 << 30, 1 << 40])],
 ]
 _TOPICS = ["a", "noise/1", "noise/2", "a/b/c", "$SYS", "#P2P/INB/x", "#share/g/a", "x" * 250, ""]
-_FILTERS = ["a", "noise/>", "noise/*", "#share/g/noise/>", "#share/h/a", "#noexport/a", "#noexport/#share/g/a"]
+_FILTERS = [
+    "a",
+    "noise/>",
+    "noise/*",
+    "#share/g/noise/>",
+    "#share/h/a",
+    "#noexport/a",
+    "#noexport/#share/g/a",
+]
 _FILTERS += [">", "*", "a*", "!a", "$SYS", "#P2P/INB/x", "#share/*/a", ""]
 _METAS = [None, None, None, [1, 2, 3, "k"], [0, 0, None, None], [0, 0, 0, ""], [1 << 62, 0, 255, None]]
 _PROPERTIES = [None, None, b"", b"\x80", b"\x81\x01\xa1x", b"\xc1"]
@@ -38,7 +46,10 @@ _PROPERTIES = [None, None, b"", b"\x80", b"\x81\x01\xa1x", b"\xc1"]
 def noise(rng: random.Random) -> list[bytes]:
     """Give a multipart of noise, or a good one with a few bytes changed, cut off, added or doubled."""
     if rng.random() < 0.3:
-        return [rng.choice(_OPERATIONS), *(rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(4)))]
+        return [
+            rng.choice(_OPERATIONS),
+            *(rng.randbytes(rng.randrange(200)) for _ in range(rng.randrange(4))),
+        ]
     frames = [bytearray(frame) for frame in rng.choice(_GOOD)]
     for _ in range(rng.randrange(1, 4)):
         frame = rng.choice(frames[1:])
@@ -72,7 +83,10 @@ class OddClient:
         if kind < 9:
             operation = wire.SUBSCRIBE if kind < 8 else wire.UNSUBSCRIBE
             filters = [[rng.choice(_FILTERS), rng.randrange(2)] for _ in range(rng.randrange(1, 5))]
-            return [operation, wire.pack([rng.randrange(1_000), filters, rng.choice([None, None, None, "x"])])]
+            return [
+                operation,
+                wire.pack([rng.randrange(1_000), filters, rng.choice([None, None, None, "x"])]),
+            ]
         odd = [(wire.PING, [1]), (wire.PONG, [rng.randrange(3)]), (wire.CREDIT, [1 << 40, 1 << 50])]
         operation, header = rng.choice(odd)
         return [operation, wire.pack(header)]
@@ -99,5 +113,7 @@ class OddClient:
             index += 1 if rng.random() < 0.97 else rng.choice([0, -1, 5])
             flags = rng.choice([0, 4, 8, 16, 32, 48, 64, 128]) if rng.random() < 0.95 else rng.randrange(256)
             body = rng.randbytes(rng.choice([0, 1, 10, 3_000]))
-            rows.append([index, rng.choice(_TOPICS), flags, rng.choice(_METAS), rng.choice(_PROPERTIES), body])
+            rows.append(
+                [index, rng.choice(_TOPICS), flags, rng.choice(_METAS), rng.choice(_PROPERTIES), body]
+            )
         return rows

@@ -1,4 +1,4 @@
-"""Whatever a client sends costs that client only: it is told a stable code, the code is counted, others notice nothing."""
+"""Whatever a client sends costs that client only: it gets a stable code, which is counted; others notice nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,13 @@ HANDSHAKE_S = 5.0
 TOO_LONG = "x" * 251
 TOO_LONG_IN_BYTES = "\u00e9" * 126
 TOO_DEEP = "/".join("x" * 129)
-BAD_TOPICS = {"empty": "", "long": TOO_LONG, "long-in-bytes": TOO_LONG_IN_BYTES, "deep": TOO_DEEP, "nul": "a\0b"}
+BAD_TOPICS = {
+    "empty": "",
+    "long": TOO_LONG,
+    "long-in-bytes": TOO_LONG_IN_BYTES,
+    "deep": TOO_DEEP,
+    "nul": "a\0b",
+}
 
 
 @pytest.fixture(scope="module")
@@ -244,11 +250,28 @@ def test_a_broken_frame_ends_the_session_with_a_code_that_is_counted(
     assert not frame.code or attacked.errors(frame.code) == counted + 1
 
 
-@pytest.mark.parametrize("frames", [[b"P"], [b""], [b"P", b"", b""]], ids=["no-header", "one-empty", "three-empty"])
-def test_a_multipart_of_the_wrong_length_ends_the_session(attacked: AttackedNode, frames: list[bytes]) -> None:
+@pytest.mark.parametrize(
+    "frames", [[b"P"], [b""], [b"P", b"", b""]], ids=["no-header", "one-empty", "three-empty"]
+)
+def test_a_multipart_of_the_wrong_length_ends_the_session(
+    attacked: AttackedNode, frames: list[bytes]
+) -> None:
     with attacked.client() as client:
         client.socket.send_multipart(frames)
         assert client.closed(LIMIT_S) == errors.MALFORMED_FRAME
+
+
+def test_a_session_that_ends_is_counted_once_however_many_of_its_rounds_are_broken(
+    attacked: AttackedNode,
+) -> None:
+    counted = attacked.errors(errors.MALFORMED_FRAME)
+    with attacked.client() as client, blocking.connect(attacked.url) as barrier:
+        for number in range(1, 31):
+            client.send(wire.PUBLISH, [number, 1, False, [[0, 1], [1, 1]]], b"\x91\xc1", b"\x91\xc1")
+        assert client.closed() == errors.MALFORMED_FRAME
+        barrier.publish_many([(f"barrier/{number}", b"") for number in range(100)])
+        barrier.flush(LIMIT_S)
+    assert attacked.errors(errors.MALFORMED_FRAME) == counted + 1
 
 
 def test_a_multipart_that_never_ends_harms_nobody(attacked: AttackedNode) -> None:
@@ -327,7 +350,9 @@ def test_a_name_in_use_is_refused_and_its_owner_stays(attacked: AttackedNode) ->
         assert owner.is_open()
 
 
-@pytest.mark.parametrize("routing_id", [b"x", b"me", b"12345", b"\x01\x00\x00\x00\x00", b"\x00" * 6, b"i" * 255])
+@pytest.mark.parametrize(
+    "routing_id", [b"x", b"me", b"12345", b"\x01\x00\x00\x00\x00", b"\x00" * 6, b"i" * 255]
+)
 def test_a_chosen_routing_id_is_refused(attacked: AttackedNode, routing_id: bytes) -> None:
     counted = attacked.errors(errors.ROUTING_ID_REFUSED)
     with attacked.stranger(routing_id=routing_id) as client:
@@ -486,7 +511,9 @@ def _read(connection: socket.socket) -> bytes:
         return b""
 
 
-def test_a_client_whose_frame_is_too_large_loses_the_connection_and_comes_back(attacked: AttackedNode) -> None:
+def test_a_client_whose_frame_is_too_large_loses_the_connection_and_comes_back(
+    attacked: AttackedNode,
+) -> None:
     with attacked.client() as client:
         rows: list[Row] = [row(0, "t", bytes((16 << 20) + 10_000))]
         monitor = client.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)

@@ -34,7 +34,9 @@ STORM_CONNECTS = 200
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
-    config = "[router]\nconnects_per_second = 100000\nconnect_burst = 100000\n[worker]\ntopic_cache_max = 20000\n"
+    config = (
+        "[router]\nconnects_per_second = 100000\nconnect_burst = 100000\n[worker]\ntopic_cache_max = 20000\n"
+    )
     with AttackedNode(tmp_path_factory.mktemp("load"), config) as attacked:
         yield attacked
 
@@ -57,7 +59,9 @@ def flood(attacked: AttackedNode, topic: str, total: int = FLOOD_BYTES) -> int:
     """Publish so many bytes, and give how many messages that was."""
     count = total // FLOOD_MESSAGE_BYTES
     with blocking.connect(attacked.url) as client:
-        client.publish_many([(topic, n.to_bytes(4, "big") + bytes(FLOOD_MESSAGE_BYTES - 4)) for n in range(count)])
+        client.publish_many(
+            [(topic, n.to_bytes(4, "big") + bytes(FLOOD_MESSAGE_BYTES - 4)) for n in range(count)]
+        )
         client.flush(LIMIT_S)
     return count
 
@@ -94,9 +98,7 @@ def test_a_flood_of_filters_is_a_flood_of_control_frames(attacked: AttackedNode)
 def test_topics_that_nobody_uses_twice_fill_no_memory(attacked: AttackedNode) -> None:
     with blocking.connect(attacked.url) as client:
         for start in range(0, 200_000, 10_000):
-            client.publish_many(
-                [(f"once/{n}/" + "x" * 200, b"") for n in range(start, start + 10_000)]
-            )
+            client.publish_many([(f"once/{n}/" + "x" * 200, b"") for n in range(start, start + 10_000)])
         for n in range(30_000):
             client.publish(f"once/alone/{n}/" + "x" * 200, b"")
         client.flush(LIMIT_S)
@@ -160,7 +162,9 @@ def test_a_client_that_never_renews_credit_loses_its_oldest_messages_and_is_told
             flags, parts, missing = frame.header
             numbers = [int.from_bytes(one[5][:4], "big") for one in wire.unpack(frame.batches[0])]
             assert bool(flags & wire.DELIVER_DISCARD_INDICATION) == bool(missing)
-            assert numbers[0] == max(last + 1, passed) + missing if last >= 0 else numbers[0] == passed + missing
+            assert (
+                numbers[0] == max(last + 1, passed) + missing if last >= 0 else numbers[0] == passed + missing
+            )
             received, dropped, last = received + parts[0][0], dropped + missing, numbers[-1]
         assert received + dropped == count
         assert attacked.discards("transmit-congestion") - discarded == dropped > 0
@@ -303,7 +307,9 @@ def test_a_storm_of_connects_from_one_address_is_refused_and_counted(tmp_path: P
         assert sent > 1_500, "that was no storm"
         status = attacked.status()
         assert status["errors"][str(errors.CONNECT_RATE_EXCEEDED)] >= answers[errors.CONNECT_RATE_EXCEEDED]
-        assert status["errors"][str(errors.CONNECT_RATE_EXCEEDED)] >= sent - answers[0], "every refusal counts"
+        assert status["errors"][str(errors.CONNECT_RATE_EXCEEDED)] >= sent - answers[0], (
+            "every refusal counts"
+        )
         assert attacked.rss() - before < RSS_GROWTH_MAX
         attacked.expect_unharmed()
 

@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 import tracemalloc
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,6 +20,7 @@ from cluster.admin import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
+    from pathlib import Path
 
     from angarium import ClientEvent
 
@@ -162,7 +162,8 @@ def test_a_message_over_the_limit_is_refused_before_it_is_sent(node: Node) -> No
         assert subscription.receive(LIMIT_S).payload == b"goes on"
 
 
-TOPICS = ["x", "/", "a//b", "\u00fc/\U0001f680", "x" * 250, "/".join("x" * 125), "$SYS", "*", "a/>", "a*b", "!a", "#a", " "]
+TOPICS = ["x", "/", "a//b", "\u00fc/\U0001f680", "x" * 250, "/".join("x" * 125)]
+TOPICS += ["$SYS", "*", "a/>", "a*b", "!a", "#a", " "]
 
 
 @pytest.mark.parametrize("topic", TOPICS, ids=range(len(TOPICS)))
@@ -211,7 +212,9 @@ def test_after_unsubscribe_nothing_more_comes_and_before_it_nothing_is_missed(no
         async with angarium.connect(node.url) as source, angarium.connect(node.url) as sink:
             for turn in range(20):
                 subscription = await sink.subscribe(f"turn/{turn}/>")
-                await source.publish_many([(f"turn/{turn}/{n % 5}", n.to_bytes(2, "big")) for n in range(100)])
+                await source.publish_many(
+                    [(f"turn/{turn}/{n % 5}", n.to_bytes(2, "big")) for n in range(100)]
+                )
                 got = [(await subscription.receive(LIMIT_S)).payload for _ in range(100)]
                 assert got == [n.to_bytes(2, "big") for n in range(100)]
                 await subscription.unsubscribe()
@@ -240,7 +243,9 @@ def test_requests_find_their_replies_whoever_answers_first(node: Node) -> None:
             tasks: list[asyncio.Task[None]] = []
             await server.subscribe("ask/*", callback=answer_soon)
             bodies = [bytes([n]) for n in range(100)]
-            replies = await asyncio.gather(*(asker.request(f"ask/{n % 7}", body) for n, body in enumerate(bodies)))
+            replies = await asyncio.gather(
+                *(asker.request(f"ask/{n % 7}", body) for n, body in enumerate(bodies))
+            )
             assert [reply.payload for reply in replies] == [b"re:" + body for body in bodies]
             assert all(reply.is_reply and reply.content_type == "text/plain" for reply in replies)
             own = await asker.request("ask/own", b"\0", correlation_id="mine", properties={"k": 1})

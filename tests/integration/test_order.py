@@ -118,6 +118,18 @@ def publish_at_once(publish: Callable[[int], None], publishers: range) -> None:
         raise failures[0]
 
 
+def publish_both_ways(context: zmq.Context[zmq.Socket[bytes]], url: str, first: int) -> None:
+    """Publish as two publishers at once, one with the SDK and one in rounds that are not cut."""
+
+    def publish(publisher: int) -> None:
+        if publisher == first:
+            publish_by_sdk(url, publisher)
+        else:
+            publish_uncut(context, url, publisher)
+
+    publish_at_once(publish, range(first, first + 2))
+
+
 def expect_everything(reader: Reader, publishers: range) -> None:
     total = MESSAGES * len(publishers)
     wait_until(lambda: reader.tally.total >= total, f"all {total} messages", LIMIT_S)
@@ -183,18 +195,13 @@ def test_each_member_of_a_share_gets_its_messages_in_order_and_the_group_gets_al
         assert all(member.total > MESSAGES / 4 for member in members)
 
 
-def test_order_holds_without_the_short_way_too(tmp_path: Any, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+def test_order_holds_without_the_short_way_too(
+    tmp_path: Any, context: zmq.Context[zmq.Socket[bytes]]
+) -> None:
     config = tmp_path / "node.toml"
     config.write_text("[router]\nshort_way_topics_max = 0\n", encoding="utf-8")
     with Node(tmp_path / "data", workers=2, config=config) as node, Reader(node.url, ["order/>"]) as reader:
-        publish_at_once(
-            lambda publisher: (
-                publish_uncut(context, node.url, publisher)
-                if publisher
-                else publish_by_sdk(node.url, publisher)
-            ),
-            range(2),
-        )
+        publish_both_ways(context, node.url, 0)
         expect_everything(reader, range(2))
 
 
@@ -213,14 +220,7 @@ def test_order_holds_while_the_number_of_workers_changes(
         scaling.start()
         rounds = 0
         while not done.is_set() or rounds < 2:
-            publish_at_once(
-                lambda publisher, first=rounds * 2: (
-                    publish_uncut(context, node.url, first + publisher)
-                    if publisher
-                    else publish_by_sdk(node.url, first + publisher)
-                ),
-                range(2),
-            )
+            publish_both_ways(context, node.url, rounds * 2)
             rounds += 1
         scaling.join(LIMIT_S)
         expect_everything(reader, range(rounds * 2))

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from angarium import errors
 from event_history import FOREVER
 from history_index import Violation
+
+from angarium import errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +113,9 @@ def deliver_to_one(index: Index) -> Iterator[Violation]:
             one
             for one in index.matcher.find(message)
             if one.may_count(message.sent_at, message.retired_at)
-            and not (one.parsed.share is None and one.connection is message.publisher and one.connection.no_local)
+            and not (
+                one.parsed.share is None and one.connection is message.publisher and one.connection.no_local
+            )
         ]
         candidates = [one for one in matching if not one.deliver_always]
         if not candidates or not all(_is_steady(one, message) for one in matching):
@@ -124,11 +127,11 @@ def deliver_to_one(index: Index) -> Iterator[Violation]:
             for received in index.received.get(message.number, ())
             if received.connection.number not in always
         ]
-        served = got or [
-            one for one in candidates if one.connection.priority == best and one.connection.number in always
-        ]
+        is_served = bool(got) or any(
+            one.connection.priority == best and one.connection.number in always for one in candidates
+        )
         connections = tuple(one.connection for one in candidates)
-        if not served:
+        if not is_served:
             yield Violation("deliver-to-one", f"nobody got {message}: {candidates}", (message,), connections)
         elif got and got[0].priority != best:
             text = f"{got[0]} of priority {got[0].priority} got {message}, the best present is {best}"
@@ -140,9 +143,7 @@ def fairness(index: Index) -> Iterator[Violation]:
     turns: dict[ConnectionRecord, int] = {}
     for message in index.history.burst:
         candidates = [
-            one
-            for one in index.matcher.find(message)
-            if one.may_count(message.sent_at, message.retired_at)
+            one for one in index.matcher.find(message) if one.may_count(message.sent_at, message.retired_at)
         ]
         if not is_sure(index, message) or not all(
             _is_steady(one, message) and one.parsed.share is None and not one.deliver_always
@@ -150,7 +151,9 @@ def fairness(index: Index) -> Iterator[Violation]:
         ):
             return
         candidates = [
-            one for one in candidates if one.connection is not message.publisher or not one.connection.no_local
+            one
+            for one in candidates
+            if one.connection is not message.publisher or not one.connection.no_local
         ]
         best = min((one.connection.priority for one in candidates), default=0)
         turns |= {one.connection: 0 for one in candidates if one.connection.priority == best and not turns}
@@ -195,7 +198,9 @@ def refusals(index: Index) -> Iterator[Violation]:
             elif verdict is False:
                 denied += 1
         if not denied <= told <= denied + open_verdicts:
-            text = f"{publisher} was told of {told} denied messages, {denied} were, perhaps {open_verdicts} more"
+            text = (
+                f"{publisher} was told of {told} denied messages, {denied} were, perhaps {open_verdicts} more"
+            )
             yield Violation("refused", text, (), (publisher,))
         others = {code: n for code, n in publisher.refusals.items() if code != errors.PUBLISH_DENIED}
         if others:
@@ -205,7 +210,6 @@ def refusals(index: Index) -> Iterator[Violation]:
 def discards(index: Index) -> Iterator[Violation]:
     """What a slow or eliding client misses is what the router counted, neither more nor less (R8, R45)."""
     history = index.history
-    got = index.got
     for connection in history.connections:
         counters = history.counters.get(connection.session) if connection.is_open else None
         if counters is None:
@@ -218,22 +222,24 @@ def discards(index: Index) -> Iterator[Violation]:
         if connection.vpn in history.polluted_vpns:
             perhaps = max(perhaps, counted)
         if not len(missed) <= counted <= len(missed) + perhaps:
-            text = f"{connection} misses {len(missed)} messages, perhaps {perhaps} more; counted are {counted}"
+            text = (
+                f"{connection} misses {len(missed)} messages, perhaps {perhaps} more; counted are {counted}"
+            )
             yield Violation("discards", text, tuple(missed[:EXAMPLES]), (connection,))
         if connection.is_prompt and counters.get(CONGESTION, 0):
             yield Violation("discards", f"{connection} always had credit: {counters}", (), (connection,))
 
 
-def _missed(
-    index: Index, connection: ConnectionRecord
-) -> tuple[list[Message], int]:
+def _missed(index: Index, connection: ConnectionRecord) -> tuple[list[Message], int]:
     """Give the messages that a connection must have been offered and did not get; and count what it may."""
     got = index.got
     missed: list[Message] = []
     perhaps = 0
     for message in index.history.messages:
         own = [
-            one for one in index.own(connection, message) if one.may_count(message.sent_at, message.retired_at)
+            one
+            for one in index.own(connection, message)
+            if one.may_count(message.sent_at, message.retired_at)
         ]
         plain = [one for one in own if one.parsed.share is None]
         if plain and (message.number, connection.number, None) not in got:
@@ -320,7 +326,9 @@ def accounts(index: Index) -> Iterator[Violation]:
     matched = {True: 0, False: 0}
     for message in allowed:
         records = index.matcher.find(message)
-        sure = any(one.must_hold(message.sent_at, message.retired_at) for one in records if one.connection.is_open)
+        sure = any(
+            one.must_hold(message.sent_at, message.retired_at) for one in records if one.connection.is_open
+        )
         if sure or any(one.may_count(message.sent_at, message.retired_at) for one in records):
             matched[sure] += 1
     unmatched = len(allowed) - matched[True] - matched[False]

@@ -12,10 +12,11 @@ from router.shards import ShardState
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from simulated_node import SimulatedNode
+
     from node.worker import Worker
     from router.router import Router
     from router.session import Session
-    from simulated_node import SimulatedNode
 
 
 def unrest(node: SimulatedNode) -> list[str]:
@@ -62,11 +63,13 @@ def disagreements(node: SimulatedNode) -> list[str]:
     router = node.router
     assert router is not None
     found = list(_broken_sums(router))
-    for index, simulated in node.workers.items():
+    for index, simulated in node.supervisor.workers.items():
         found += [f"worker {index}: {text}" for text in _differences(router, index, simulated.worker)]
-    for simulated in node.all_workers:
+    for simulated in node.supervisor.all_workers:
         if simulated.worker.faults:
-            found.append(f"{simulated.worker.faults} frames at worker {simulated.identity!r} were no router's")
+            found.append(
+                f"{simulated.worker.faults} frames at worker {simulated.identity!r} were no router's"
+            )
     return found
 
 
@@ -84,7 +87,10 @@ def _differences(router: Router, index: int, worker: Worker) -> Iterator[str]:
     yield from _difference("rules", rules, theirs)
     yield from _difference("table", (shards.epoch, shards.table), (worker.epoch, worker._slots))
     for number, (ids, one) in shard.sets.items():
-        if tuple(f.id for f in one.filters) != tuple(i for i in ids if i in router.interest.filters) and one.references:
+        if (
+            tuple(f.id for f in one.filters) != tuple(i for i in ids if i in router.interest.filters)
+            and one.references
+        ):
             gone = [f.id for f in one.filters if f.id not in router.interest.filters]
             if not gone:
                 yield f"set {number} holds other filters than {ids}"
@@ -107,14 +113,14 @@ def _broken_sums(router: Router) -> Iterator[str]:
         vpn = session.vpn.name
         subscriptions[vpn] = subscriptions.get(vpn, 0) + len(session.subscriptions)
         clients.setdefault(vpn, []).append(session.client_name)
-    users = {number: count for number, count in router.rights._numbers.values()}
+    users = {entry[0]: entry[1] for entry in router.rights._numbers.values()}
     if users != rules or list(router.shards.rules) != sorted(users):
         yield f"publish rules are used {rules}, counted are {users}, workers know {list(router.shards.rules)}"
-    for name, vpn in router.directory.vpns.items():
-        if vpn.subscriptions != subscriptions.get(name, 0):
-            yield f"VPN {name} counts {vpn.subscriptions} subscriptions, it has {subscriptions.get(name, 0)}"
-        if sorted(vpn.clients) != sorted(clients.get(name, [])):
-            yield f"VPN {name} counts the clients {sorted(vpn.clients)}, it has {sorted(clients.get(name, []))}"
+    for name, known in router.directory.vpns.items():
+        if known.subscriptions != subscriptions.get(name, 0):
+            yield f"VPN {name} counts {known.subscriptions} subscriptions, it has {subscriptions.get(name, 0)}"
+        if sorted(known.clients) != sorted(clients.get(name, [])):
+            yield f"VPN {name} counts the clients {sorted(known.clients)}, it has {sorted(clients.get(name, []))}"
     used = [key for shard in router.shards.shards for key, _ in shard.sets.values()]
     for key, one in router.interest._sets.items():
         if one.references != used.count(key):
@@ -139,6 +145,6 @@ def standing_faults(router: Router) -> Iterator[str]:
     for (number, topic), count in due.items():
         if count > 1:
             yield f"topic {topic!r} of session {number} has {count} due times"
-    tracked = sum(len(session.eliding) for session in router.sessions if session.eliding is not None)
-    if router.eliding.tracked != tracked:
-        yield f"{router.eliding.tracked} tracked topics are counted, there are {tracked}"
+    topics = sum(len(session.eliding) for session in router.sessions if session.eliding is not None)
+    if router.eliding.tracked != topics:
+        yield f"{router.eliding.tracked} tracked topics are counted, there are {topics}"

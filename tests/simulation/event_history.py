@@ -28,7 +28,13 @@ class Message:
     __slots__ = ("flags", "index", "number", "publisher", "retired_at", "round", "sent_at", "topic")
 
     def __init__(
-        self, number: int, publisher: ConnectionRecord, topic: str, flags: int, place: tuple[int, int], at: float
+        self,
+        number: int,
+        publisher: ConnectionRecord,
+        topic: str,
+        flags: int,
+        place: tuple[int, int],
+        at: float,
     ) -> None:
         #: Unique in the run; it is in the payload.
         self.number = number
@@ -61,7 +67,9 @@ class Message:
         return self.round, self.index
 
     def __repr__(self) -> str:
-        return f"message {self.number} of {self.publisher} on {self.topic!r} (round {self.round}.{self.index})"
+        return (
+            f"message {self.number} of {self.publisher} on {self.topic!r} (round {self.round}.{self.index})"
+        )
 
 
 class Delivery(NamedTuple):
@@ -277,7 +285,11 @@ class History:
     def end_session(self, client: str, vpn: str, at: float) -> None:
         """Note that the router ended a session: the oldest of that client that it had not ended yet."""
         for record in self.connections:
-            if record.client == client and record.vpn == vpn and record.opened_at < record.ended_at == FOREVER:
+            if (
+                record.client == client
+                and record.vpn == vpn
+                and record.opened_at < record.ended_at == FOREVER
+            ):
                 record.ended_at = at
                 return
 
@@ -311,16 +323,16 @@ class History:
         current = max((since for since, _ in self.tables if since <= start), default=-FOREVER)
         owners = {table[slot] for since, table in self.tables[: len(tables)] if since >= current}
         return any(
-            since <= end and until >= start for owner in owners for since, until in self.outages.get(owner, ())
+            since <= end and until >= start
+            for owner in owners
+            for since, until in self.outages.get(owner, ())
         )
 
     def publish_verdict(self, message: Message) -> bool | None:
         """Tell whether the publisher was allowed to, all the time that counts; None if that changed."""
         if message.topic.startswith("#P2P/INB/"):
             return True
-        verdicts = {
-            rules.allows_publish(message.topic) for rules in self._rules(message, "publish")
-        }
+        verdicts = {rules.allows_publish(message.topic) for rules in self._rules(message, "publish")}
         return verdicts.pop() if len(verdicts) == 1 else None
 
     def _rules(self, message: Message, kind: str) -> list[TopicRules]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from angarium.topic import matches
 from event_history import FOREVER
+
+from angarium.topic import matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

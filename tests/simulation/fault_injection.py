@@ -59,24 +59,24 @@ class Faults:
         return self._rng.choice(self._clients)
 
     def _worker(self) -> int:
-        return self._rng.randrange(self._node.target)
+        return self._rng.randrange(self._node.supervisor.target)
 
     # The node.
 
     def pause_worker(self) -> None:
         index, duration = self._worker(), self._some_time()
         self._note(f"worker {index}", f"pauses for {duration:.2f} s")
-        self._node.pause_worker(index, duration)
+        self._node.supervisor.pause_worker(index, duration)
 
     def hang_worker(self) -> None:
         index = self._worker()
         self._note(f"worker {index}", "hangs")
-        self._node.pause_worker(index, HANG_S)
+        self._node.supervisor.pause_worker(index, HANG_S)
 
     def kill_worker(self) -> None:
         index = self._worker()
         self._note(f"worker {index}", "is killed")
-        self._node.kill_worker(index)
+        self._node.supervisor.kill_worker(index)
 
     def pause_router(self) -> None:
         duration = self._some_time()
@@ -94,8 +94,8 @@ class Faults:
 
     def scale(self) -> None:
         workers = self._rng.randint(1, 4)
-        self._note("node", f"scales from {self._node.target} to {workers} workers")
-        self._node.scale(workers)
+        self._note("node", f"scales from {self._node.supervisor.target} to {workers} workers")
+        self._node.supervisor.scale(workers)
 
     # Clients.
 
@@ -143,7 +143,7 @@ class Faults:
             if router.sessions.find(plan.vpn, plan.name) is not None:
                 router.operators.disconnect(plan.vpn, plan.name, now.now)
 
-        self._node.operate(ask)
+        self._node.act(ask)
 
     def _vpn(self) -> str | None:
         """Give a Message VPN that exists."""
@@ -222,7 +222,9 @@ class Faults:
         def make_again() -> None:
             order = ["vpn", "profile", "acl", "username"]
             for key in sorted(kept, key=lambda one: order.index(one[0])):
-                self._node.define(*key, **{**kept[key], **({"enabled": True} if "enabled" in kept[key] else {})})
+                self._node.define(
+                    *key, **{**kept[key], **({"enabled": True} if "enabled" in kept[key] else {})}
+                )
 
         self._loop.after(self._some_time(), make_again)
 
@@ -231,7 +233,10 @@ PUBLISH_LISTS: Final[tuple[dict[str, Any], ...]] = (
     {"publish_topic_default": "allow", "publish_topic_exceptions": []},
     {"publish_topic_default": "allow", "publish_topic_exceptions": ["t/3/>"]},
     {"publish_topic_default": "allow", "publish_topic_exceptions": ["t/*/1", "t/2/2"]},
-    {"publish_topic_default": "disallow", "publish_topic_exceptions": ["t/1/>", "e/>", "t/u/$client-username"]},
+    {
+        "publish_topic_default": "disallow",
+        "publish_topic_exceptions": ["t/1/>", "e/>", "t/u/$client-username"],
+    },
 )
 SUBSCRIBE_LISTS: Final[tuple[dict[str, Any], ...]] = (
     {"subscribe_topic_default": "allow", "subscribe_topic_exceptions": []},

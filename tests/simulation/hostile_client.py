@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgpack
+from simulated_network import Connection, Endpoint, Frames
 
 from angarium import wire
-from simulated_network import Connection, Endpoint, Frames
 
 if TYPE_CHECKING:
     import random
@@ -94,6 +94,8 @@ def _publishes_without_shape(rng: random.Random, epoch: int, topics: list[str]) 
                 publish(1, 0, [[0, 1]], b"\x91\x96\x00\xa1a\x00\xc0\xc0" + deep(DEEP)),
                 publish(1, -3, [[0, 1]], good),
                 publish(1 << 60, 0, [[0, 1]], good),
+                publish(1, 0, []),
+                publish(1, epoch, [], b""),
             ]
         )
     ]

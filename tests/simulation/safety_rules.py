@@ -9,15 +9,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from angarium import errors
-from angarium.topic import parse_filter
 from event_history import FOREVER
 from history_index import Violation
+
+from angarium import errors
+from angarium.topic import parse_filter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from event_history import ConnectionRecord, Delivery
+    from event_history import ConnectionRecord, Delivery, Message
     from history_index import Index
 
 #: With these a client that keeps the rules may lose its session, or be refused one.

@@ -1,8 +1,8 @@
 """One run from a seed: a disturbed time, a recovery, a calm time in which everything counts exactly.
 
-    disturbed   clients publish, subscribe, consume; faults and hostile clients disturb them
-    recovery    faults have ended; everybody must come back and everything must drain
-    calm        everybody publishes a little more, nothing is disturbed, then everything must have drained
+disturbed   clients publish, subscribe, consume; faults and hostile clients disturb them
+recovery    faults have ended; everybody must come back and everything must drain
+calm        everybody publishes a little more, nothing is disturbed, then everything must have drained
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import history_checker
 import world as worlds
-from angarium import wire
 from end_state import disagreements, standing_faults, unrest
-from event_history import FOREVER, History
+from event_history import History
 from fault_injection import Faults
 from hostile_client import HostileClient
-from router.router import Router
 from simulated_client import SimulatedClient
 from simulated_network import Loop
 from simulated_node import SimulatedNode
+
+from angarium import wire
+from router.router import Router
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -118,8 +119,10 @@ class Scenario:
         """Run from the first to the last moment."""
         worlds.furnish(self.node, self.world)
         self.node.start_router()
-        self.node.start_workers()
-        self._await("start", RECOVERY_MAX_S, lambda: [] if self.node.is_healthy else ["the node is not ready"])
+        self.node.supervisor.start_workers()
+        self._await(
+            "start", RECOVERY_MAX_S, lambda: [] if self.node.is_healthy else ["the node is not ready"]
+        )
         for client in self.clients:
             self._draw_wishes(client)
             client.connect()
@@ -166,11 +169,11 @@ class Scenario:
             self._publish(client)
         elif choice < 0.77:
             client.ask([self._draw_wish()])
-        elif choice < 0.84 and client.held:
-            client.give_back([self._rng.choice(list(client.held))])
+        elif choice < 0.84 and client.interest.held:
+            client.give_back([self._rng.choice(list(client.interest.held))])
         elif choice < 0.9 and client.plan.username == "manager":
             self._manage(client)
-        elif not client.plan.is_prompt:
+        elif not client.plan.is_consuming:
             client.consume(self._rng.randint(0, 6))
 
     def _publish(self, client: SimulatedClient) -> None:
@@ -178,9 +181,18 @@ class Scenario:
         for _ in range(rng.choice([1, 1, 1, 3])):
             if client.can_publish():
                 rows = rng.choice([1, 2, rng.randint(1, ROWS_MAX)])
-                client.publish(
-                    [worlds.draw_row(rng, client.plan) for _ in range(rows)], flush=rng.random() < 0.3
-                )
+                client.publish([self._draw_row(client) for _ in range(rows)], flush=rng.random() < 0.3)
+
+        if rng.random() < 0.15:
+            client.ask_retired()
+
+    def _draw_row(self, client: SimulatedClient) -> tuple[str, int]:
+        rng = self._rng
+        if rng.random() < 0.05:
+            other = rng.choice(self.clients)
+            if other.reply_topic and other.plan.vpn == client.plan.vpn:
+                return other.reply_topic, 0
+        return worlds.draw_row(rng, client.plan)
 
     def _manage(self, client: SimulatedClient) -> None:
         targets = [one for one in self.clients if one.plan.vpn == client.plan.vpn]
@@ -211,10 +223,8 @@ class Scenario:
             if not client.is_settled:
                 found.append(f"{client.plan.name} is not back")
                 continue
-            client.ask(list(client.wishes))
-            if any(one.confirmed_at == FOREVER for one in client.held.values()) or any(
-                wish not in client.held for wish in client.wishes
-            ):
+            client.ask(list(client.interest.wishes))
+            if not client.interest.is_settled:
                 found.append(f"{client.plan.name} waits for SUBACK")
         return found
 

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from client_interest import ClientInterest, Wish
+from event_history import FOREVER, ConnectionRecord, Delivery
+from simulated_network import Connection, Endpoint, Frames
+
 from angarium import errors, wire
 from angarium.message import Row, pack_rows
 from angarium.session import (
@@ -26,8 +30,6 @@ from angarium.session import (
     TableChanged,
 )
 from angarium.slots import Round, RowGatherer
-from event_history import FOREVER, ConnectionRecord, Delivery, SubscriptionRecord
-from simulated_network import Connection, Endpoint, Frames
 
 if TYPE_CHECKING:
     import random
@@ -60,20 +62,18 @@ class ClientPlan(NamedTuple):
     no_local: bool = False
     #: Messages that the router may send ahead.
     window: int = WIDE_WINDOW
-    #: Consumes at once; else from time to time, when `consume` is called.
+    #: Never lacks credit, as the router sees it.
     is_prompt: bool = True
+    #: Consumes at once; else from time to time, when `consume` is called.
+    is_consuming: bool = True
+    #: Subscribes to the address for replies that each connection gets.
+    wants_replies: bool = False
     #: Whether its client profile may elide.
     is_eliding: bool = False
     #: Cuts its batches by the newest table it has; else leaves that to the router.
     is_cutting: bool = True
     #: Never takes over a new table on a connection.
     is_stale: bool = False
-
-
-#: (text, deliver always).
-Wish = tuple[str, bool]
-#: (record, whether it is asked for rather than given back).
-Asked = list[tuple[SubscriptionRecord, bool]]
 
 
 class SimulatedClient:
@@ -87,19 +87,13 @@ class SimulatedClient:
         self._node = node
         self._history = history
         self.plan = plan
-        self._window = EgressWindow(plan.window, 1 << 40 if plan.is_prompt else 60 * plan.window)
+        self._window = EgressWindow(plan.window, 1 << 40 if plan.is_consuming else 60 * plan.window)
         self._gatherer = RowGatherer()
         #: The connection in use, with its session and record; None in between.
         self.connection: Connection | None = None
         self.session: ClientSession | None = None
         self.record: ConnectionRecord | None = None
-        #: What it wants to be subscribed to, by itself.
-        self.wishes: dict[Wish, None] = {}
-        #: What it asked the router for on this connection: (filter, flag) -> record.
-        self.held: dict[Wish, SubscriptionRecord] = {}
-        self._requests: dict[int, Asked] = {}
-        #: Request -> whose managed subscription shall go, and when that was asked.
-        self._removals: dict[int, tuple[ConnectionRecord, str, float]] = {}
+        self.interest = ClientInterest(loop, history, plan.username)
         #: Messages and bytes that the application has not consumed.
         self._unconsumed: deque[tuple[int, int]] = deque()
         #: When PING n was sent, by n.
@@ -109,8 +103,10 @@ class SimulatedClient:
         self._client_name = plan.name
         self._inbox: deque[Frames] = deque()
         self.is_paused = False
+        #: Where others may send replies; of the newest connection, or empty.
+        self.reply_topic = ""
         #: True while the application takes everything at once.
-        self.is_consuming = plan.is_prompt
+        self.is_consuming = plan.is_consuming
 
     # Connecting.
 
@@ -178,9 +174,7 @@ class SimulatedClient:
         record.close_code = code
         connection.close_near(is_noticed=is_noticed)
         self.connection = self.session = self.record = None
-        self.held.clear()
-        self._requests.clear()
-        self._removals.clear()
+        self.interest.close()
         self._pings.clear()
         self._last_ping = 0
         self._inbox.clear()
@@ -286,7 +280,7 @@ class SimulatedClient:
             elif isinstance(event, Retired):
                 record.retire(event.round, now)
             elif isinstance(event, Answered):
-                self._answered(event)
+                self.interest.answered(event)
             elif isinstance(event, Noticed):
                 if event.code == errors.SHARD_UNAVAILABLE:
                     record.lost_rows += event.messages
@@ -310,7 +304,11 @@ class SimulatedClient:
         session = self.session
         if session is not None:
             session.renew_credit()  # the application may have consumed while HELLO was under way
-        self.ask(list(self.wishes))
+        self.ask(list(self.interest.wishes))
+        if session is not None and self.plan.wants_replies:
+            self.reply_topic = welcome.inbox
+            self.interest.ask(record, session, [(welcome.inbox, False)])
+            self._transmit()
 
     def _closed(self, record: ConnectionRecord, event: Closed) -> None:
         code = None if event.error is None else event.error.code
@@ -350,87 +348,23 @@ class SimulatedClient:
 
     def ask(self, wishes: list[Wish]) -> None:
         """Subscribe; what is asked for stays wanted on the next connections."""
-        self.wishes.update(dict.fromkeys(wishes))
-        record, session = self.record, self.session
-        new = [wish for wish in wishes if wish not in self.held]
-        if record is None or session is None or not session.can_request() or not new:
-            return
-        asked: Asked = []
-        for text, always in new:
-            one = SubscriptionRecord(record, text, self.loop.now, deliver_always=always)
-            record.subscriptions.append(one)
-            self.held[text, always] = one
-            asked.append((one, True))
-        self._requests[session.subscribe([(text, int(always)) for text, always in new])] = asked
-        self._transmit()
+        self.interest.wishes.update(dict.fromkeys(wishes))
+        if self.record is not None and self.session is not None:
+            self.interest.ask(self.record, self.session, wishes)
+            self._transmit()
 
     def give_back(self, wishes: list[Wish]) -> None:
         """Unsubscribe."""
-        for wish in wishes:
-            self.wishes.pop(wish, None)
-        session = self.session
-        known = [wish for wish in wishes if wish in self.held]
-        if session is None or not session.can_request() or not known:
-            return
-        asked: Asked = []
-        for wish in known:
-            one = self.held.pop(wish)
-            one.leaving_at = self.loop.now
-            asked.append((one, False))
-        self._requests[session.unsubscribe([(text, int(always)) for text, always in known])] = asked
-        self._transmit()
+        if self.session is not None:
+            self.interest.give_back(self.session, wishes)
+            self._transmit()
 
     def manage(self, target: SimulatedClient, text: str, *, is_wanted: bool) -> None:
         """Act as a subscription manager on another client."""
-        session, theirs = self.session, target.record
-        if session is None or not session.can_request() or theirs is None:
-            return
-        filters = [(text, 0)]
-        if is_wanted:
-            one = SubscriptionRecord(
-                theirs, text, self.loop.now, deliver_always=False, asker=self.plan.username
-            )
-            theirs.subscriptions.append(one)
-            self._requests[session.subscribe(filters, target.plan.name)] = [(one, True)]
-        else:
-            mine = [one for one in theirs.subscriptions if one.asker and one.text == text]
-            for one in mine:
-                one.leaving_at = min(one.leaving_at, self.loop.now)
-            number = session.unsubscribe(filters, target.plan.name)
-            # Of others that are asked for meanwhile, nobody but the router knows whether they came first.
-            self._requests[number] = [(one, False) for one in mine if one.confirmed_at < FOREVER]
-            self._removals[number] = (theirs, text, self.loop.now)
-        self._transmit()
-
-    def _answered(self, event: Answered) -> None:
-        asked = self._requests.pop(event.request)
-        now = self.loop.now
-        theirs, text, since = self._removals.pop(event.request, (None, "", 0.0))
-        for one in theirs.subscriptions if theirs is not None else ():
-            if one.asker and one.text == text and one.confirmed_at >= since:
-                one.leaving_at = min(one.leaving_at, since)
-        for (one, is_wanted), error in zip(asked, event.results * len(asked), strict=False):
-            if is_wanted:
-                one.confirmed_at = now
-                one.refused = None if error is None else error.code
-                if error is not None:
-                    for wish in [wish for wish, held in self.held.items() if held is one]:
-                        del self.held[wish]
-                        self.wishes.pop(wish, None)
-                elif one.asker:
-                    self._note_successors(one)
-            elif error is None or error.code == errors.SUBSCRIPTION_NOT_FOUND:
-                one.gone_at = min(one.gone_at, now)
-
-    def _note_successors(self, one: SubscriptionRecord) -> None:
-        """The target may have come back meanwhile; then its new connection may have the subscription."""
-        theirs = one.connection
-        for record in self._history.connections[theirs.number :]:
-            if record.client == theirs.client:
-                other = SubscriptionRecord(
-                    record, one.text, one.asked_at, deliver_always=False, asker=one.asker
-                )
-                record.subscriptions.append(other)
+        if self.session is not None and target.record is not None:
+            act = self.interest.add_for if is_wanted else self.interest.remove_for
+            act(self.session, target.record, text)
+            self._transmit()
 
     # Publishing.
 
@@ -452,6 +386,12 @@ class SimulatedClient:
             rows.append((index, topic, flags, None, None, payload))
         session.publish(self._round_of(rows), flush=flush)
         self._transmit()
+
+    def ask_retired(self) -> None:
+        """Ask to be told of retirement, as a flush does when the last round did not ask."""
+        if self.session is not None and not self.is_paused:
+            self.session.ask_retired()
+            self._transmit()
 
     def _round_of(self, rows: list[Row]) -> Round:
         if not self.plan.is_cutting:

@@ -140,7 +140,9 @@ class Endpoint:
 class Connection:
     """Two pipes between the side that connected and the side that listens."""
 
-    def __init__(self, loop: Loop, rng: random.Random, delay_max_s: float, near: Endpoint, far: Endpoint) -> None:
+    def __init__(
+        self, loop: Loop, rng: random.Random, delay_max_s: float, near: Endpoint, far: Endpoint
+    ) -> None:
         #: From the side that connected.
         self.up = Pipe(loop, rng, delay_max_s, far.on_frames, far.on_end)
         #: To the side that connected.

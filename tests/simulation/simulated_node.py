@@ -1,7 +1,7 @@
 """A node of the simulation: the real router and workers, and what the processes around them do.
 
-That is the router's shell (`router.server`: effects, ticks, unreachable clients), the supervisor (restarts
-with back-off, kills what hangs) and the controller (pushes objects). Clients come through `accept`. Every
+That is the router's shell (`router.server`: effects, ticks, unreachable clients) and the controller (pushes
+objects); the supervisor and its workers are in `simulated_supervisor`. Clients come through `accept`. Every
 exception of a state machine is a finding: it would have ended the process.
 """
 
@@ -12,32 +12,26 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from event_history import FOREVER, Rights
+from simulated_network import Connection, Endpoint, Frames, Loop
+from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S, SimulatedSupervisor
+
 from angarium import wire
 from angarium.access import TopicRules
 from cluster import objects
-from event_history import FOREVER, Rights
 from router.directory import AclProfile
 from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
-from router.shards import ShardState
-from simulated_network import Connection, Endpoint, Frames, Loop
-from simulated_worker import RECONNECT_S, SimulatedWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from event_history import History
+
     from node.config import WorkerConfig
     from router.config import RouterConfig
     from router.effects import Effect
 
-#: As in `cluster.supervisor`.
-HUNG_AFTER_S = 5.0
-BACK_OFF_FIRST_S = 0.1
-#: A process needs so long at most from its start to its first frame.
-SPAWN_MAX_S = 0.3
-#: Between the death of a process and the router's knowledge of it.
-DEATH_NOTICE_MAX_S = 0.05
 #: As in `router.server`: at most one look at everybody in this time.
 PROBE_INTERVAL_S = 0.25
 #: A process that stops looks so often whether it has drained, and ends after so long in any case.
@@ -45,8 +39,6 @@ DRAIN_POLL_S = 0.02
 DRAIN_LIMIT_S = 10.0
 #: No loop looks at the clock more often.
 POLL_MIN_S = 0.001
-#: The supervisor looks so often whether the router goes on without the workers that are to leave.
-LET_GO_S = 0.2
 #: Comparing a password takes the pool so long at most.
 PASSWORD_MAX_S = 0.06
 #: What a stored hash looks like here; scrypt would be most of the run.
@@ -92,14 +84,7 @@ class SimulatedNode:
         self.objects: dict[ObjectKey, dict[str, Any]] = {}
         #: None while the router process is down.
         self.router: Router | None = None
-        self._incarnation = 0
-        #: The number of workers that is wanted.
-        self.target = settings.workers
-        #: The living workers by index.
-        self.workers: dict[int, SimulatedWorker] = {}
-        #: Every worker that ever lived.
-        self.all_workers: list[SimulatedWorker] = []
-        self._deaths: dict[int, int] = {}
+        self.supervisor = SimulatedSupervisor(loop, rng, self, history)
         #: The clients' connections to this router, by routing id.
         self.links: dict[bytes, ClientLink] = {}
         self._next_routing_id = 0
@@ -108,8 +93,6 @@ class SimulatedNode:
         self._next_tick = FOREVER
         self._is_carry_scheduled = False
         self._probe_scheduled = False
-        #: Index -> workers that the router takes for ready.
-        self._ready: dict[int, bool] = {}
         self._epoch = 0
 
     # Configuration.
@@ -126,48 +109,43 @@ class SimulatedNode:
             router.operators.put_object(kind, vpn, name, complete, self.loop.now)
             self._note_rights(vpn)
 
-        self._act(put)
+        self.act(put)
 
     def remove(self, kind: str, vpn: str, name: str) -> None:
         """Delete an object; a Message VPN takes along what is in it, as the controller sees to it."""
         inside = [key for key in self.objects if kind == "vpn" and key[1] == name]
         for key in [*inside, (kind, "" if kind == "vpn" else vpn, name)]:
             del self.objects[key]
-            self._act(lambda router, key=key: router.operators.drop_object(*key, self.loop.now))  # type: ignore[misc]
+            self.act(lambda router, key=key: router.operators.drop_object(*key, self.loop.now))  # type: ignore[misc]
 
     def _note_rights(self, vpn: str) -> None:
         for (kind, owner, name), attributes in list(self.objects.items()):
-            if kind == "username" and owner == vpn and ("acl", vpn, attributes["acl_profile"]) in self.objects:
+            if (
+                kind == "username"
+                and owner == vpn
+                and ("acl", vpn, attributes["acl_profile"]) in self.objects
+            ):
                 acl = AclProfile("", self.objects["acl", vpn, attributes["acl_profile"]])
                 default_allow, exceptions = acl.publish_list(name)
                 timeline = self.history.rights.setdefault((vpn, name), [])
                 publish = TopicRules(exceptions, default_allow=default_allow)
                 timeline.append(Rights(self.loop.now, publish, acl.subscribe_rules(name)))
 
-    def operate(self, request: Callable[[Router], None]) -> None:
-        """Ask the router something as an operator."""
-        self._act(request)
-
     # The router process.
 
     def start_router(self) -> None:
         """Start a router process; its configuration comes a little later."""
-        self._incarnation += 1
         router = self.router = self.settings.router_class(
             self.settings.router,
             node="n1",
-            workers=self.target,
-            incarnation=self._incarnation,
+            workers=self.supervisor.target,
+            incarnation=self.supervisor.next_incarnation(),
             token_key=b"k" * 32,
             rng=random.Random(self._rng.getrandbits(64)),
             now=self.loop.now,
         )
-        self._ready = {}
         self._epoch = 0
-        for index in range(self.target):
-            self.history.lose_worker(index, self.loop.now)
-        for worker in self.workers.values():
-            self._connect_worker(worker)
+        self.supervisor.router_started(router)
         for kind, _, name in self.objects:
             if kind == "vpn":
                 self._note_rights(name)
@@ -175,10 +153,10 @@ class SimulatedNode:
         def deliver() -> None:
             rows = [[*key, attributes] for key, attributes in self.objects.items()]
             if self.router is router:
-                self._act(lambda same: same.operators.configure(rows, self.loop.now))
+                self.act(lambda same: same.operators.configure(rows, self.loop.now))
 
         self.loop.after(self._rng.random() * 0.05, deliver)
-        self._act(lambda same: None)
+        self.act(lambda same: None)
 
     def kill_router(self) -> None:
         """The router process dies: all connections end."""
@@ -189,9 +167,7 @@ class SimulatedNode:
             if link.connection is not None:
                 link.connection.close_far()
         self.links.clear()
-        for worker in self.workers.values():
-            if worker.connection is not None:
-                worker.connection.close_far()
+        self.supervisor.router_died()
         delay = BACK_OFF_FIRST_S + self._rng.random() * SPAWN_MAX_S
         self.loop.after(delay, self.start_router)
 
@@ -205,13 +181,13 @@ class SimulatedNode:
             if same.drain(self.loop.now):
                 self.loop.after(0.0, end)
             else:
-                self.loop.after(DRAIN_POLL_S, lambda: self._act(drain))
+                self.loop.after(DRAIN_POLL_S, lambda: self.act(drain))
 
         def end() -> None:
             if self.router is router:
                 self.kill_router()
 
-        self._act(drain)
+        self.act(drain)
         self.loop.after(DRAIN_LIMIT_S, end)
 
     def pause_router(self, duration_s: float) -> None:
@@ -224,7 +200,7 @@ class SimulatedNode:
             if self._backlog is backlog:
                 self._backlog = None
                 while backlog and self._backlog is None:
-                    self._act(backlog.popleft())
+                    self.act(backlog.popleft())
 
         self.loop.after(duration_s, go_on)
 
@@ -242,14 +218,11 @@ class SimulatedNode:
             and self._backlog is None
             and router.directory.complete
             and not router.rounds.held
-            and len(router.shards.shards) == self.target
-            and all(self._ready.get(index) for index in range(self.target))
-            and not any(worker.is_paused for worker in self.workers.values())
-            and len(self.workers) == self.target
+            and self.supervisor.is_complete(router)
         )
 
-    def _act(self, event: Callable[[Router], None]) -> None:
-        """Let the router process take an event, and carry out what follows."""
+    def act(self, event: Callable[[Router], None]) -> None:
+        """Let the router process, if it runs, take an event, and carry out what follows."""
         router = self.router
         if router is None:
             return
@@ -276,16 +249,7 @@ class SimulatedNode:
         if router.shards.epoch != self._epoch:
             self._epoch = router.shards.epoch
             self.history.tables.append((self.loop.now, router.shards.table))
-        for shard in router.shards.shards:
-            worker = self.workers.get(shard.index)
-            is_ready = (
-                shard.state is ShardState.READY
-                and worker is not None
-                and shard.incarnation == worker.incarnation
-            )
-            if is_ready and not self._ready.get(shard.index):
-                self.history.regain_worker(shard.index, self.loop.now)
-            self._ready[shard.index] = is_ready
+        self.supervisor.look(router)
         wake = max(wake, self.loop.now + POLL_MIN_S)
         if wake < self._next_tick or self._next_tick <= self.loop.now:
             self._next_tick = wake
@@ -294,11 +258,11 @@ class SimulatedNode:
     def _tick(self) -> None:
         if self.loop.now >= self._next_tick:
             self._next_tick = FOREVER
-            self._act(lambda router: None)
+            self.act(lambda router: None)
 
     def _carry_late(self) -> None:
         self._is_carry_scheduled = False
-        self._act(self._carry_out)
+        self.act(self._carry_out)
 
     def _carry_out(self, router: Router) -> None:
         while effects := router.take_effects():
@@ -310,14 +274,14 @@ class SimulatedNode:
         if kind is SendClient:
             self._send_client(router, effect)  # type: ignore[arg-type]
         elif kind is SendWorker:
-            self._send_worker(router, effect)  # type: ignore[arg-type]
+            self.supervisor.send(router, effect)  # type: ignore[arg-type]
         elif isinstance(effect, VerifyPassword):
             correct = effect.stored == HASHED + effect.password
             number, now = effect.ticket, self.loop
 
             def verified() -> None:
                 if self.router is router:
-                    self._act(lambda same: same.password_verified(number, now.now, correct=correct))
+                    self.act(lambda same: same.password_verified(number, now.now, correct=correct))
 
             self.loop.after(self._rng.random() * PASSWORD_MAX_S, verified)
         elif isinstance(effect, EmitEvent):
@@ -330,17 +294,13 @@ class SimulatedNode:
         link = self.links.get(effect.routing_id)
         if link is None or link.is_gone or link.connection is None:
             router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=False)
-        elif link.connection.down.stalled and len(link.connection.down) >= self.settings.router.send_queue_frames:
+        elif (
+            link.connection.down.stalled
+            and len(link.connection.down) >= self.settings.router.send_queue_frames
+        ):
             router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=True)
         else:
             link.connection.down.send(effect.frames)
-
-    def _send_worker(self, router: Router, effect: SendWorker) -> None:
-        worker = self.workers.get(effect.worker)
-        if worker is None or worker.incarnation != effect.incarnation or worker.connection is None:
-            router.worker_lost(effect.worker, effect.incarnation, self.loop.now)
-        else:
-            worker.connection.down.send(effect.frames)
 
     # Clients.
 
@@ -354,7 +314,7 @@ class SimulatedNode:
 
         def arrived(frames: Frames) -> None:
             if self.router is router:
-                self._act(lambda same: self._client_frames(same, routing_id, frames, address))
+                self.act(lambda same: self._client_frames(same, routing_id, frames, address))
 
         def ended() -> None:
             link.is_gone = True
@@ -385,112 +345,15 @@ class SimulatedNode:
 
         def probe() -> None:
             self._probe_scheduled = False
-            self._act(lambda same: same.connection_closed())
+            self.act(lambda same: same.connection_closed())
 
         self.loop.after(PROBE_INTERVAL_S, probe)
 
-    # Workers.
-
-    def start_workers(self) -> None:
-        """Start every worker that is wanted and not there."""
-        for index in range(self.target):
-            self._start_worker(index)
-
-    def _start_worker(self, index: int) -> None:
-        if index >= max(self.target, self._used_workers()) or index in self.workers:
-            return
-        self._incarnation += 1
-        settings = self.settings
-        worker = SimulatedWorker(
-            self.loop, self._rng, (index, self._incarnation), settings.worker, settings.worker_delay_max_s
-        )
-        self.workers[index] = worker
-        self.all_workers.append(worker)
-        if self.router is not None:
-            self._connect_worker(worker)
-
-    def _connect_worker(self, worker: SimulatedWorker) -> None:
-        router = self.router
-
-        def arrived(frames: Frames) -> None:
-            if self.router is router:
-                self._act(lambda same: same.worker_frames(worker.identity, frames, self.loop.now))
-
-        def connect() -> None:
-            if self.router is router and self.workers.get(worker.index) is worker:
-                worker.connect(arrived, lambda: None)
-
-        self.loop.after(self._rng.random() * RECONNECT_S, connect)
-
-    def kill_worker(self, index: int) -> None:
-        """A worker dies; the supervisor starts the next one after its back-off."""
-        if self._bury(index):
-            deaths = self._deaths[index] = self._deaths.get(index, 0) + 1
-            back_off = BACK_OFF_FIRST_S * 2 ** min(deaths - 1, 3)
-            self.loop.after(back_off + self._rng.random() * SPAWN_MAX_S, lambda: self._start_worker(index))
-
-    def _bury(self, index: int) -> bool:
-        worker = self.workers.pop(index, None)
-        if worker is None:
-            return False
-        self.history.lose_worker(index, self.loop.now)
-        self._ready[index] = False
-        worker.kill()
-
-        def tell() -> None:
-            self._act(lambda router: router.worker_lost(index, worker.incarnation, self.loop.now))
-
-        self.loop.after(self._rng.random() * DEATH_NOTICE_MAX_S, tell)
-        return True
-
-    def pause_worker(self, index: int, duration_s: float) -> None:
-        """Stop a worker for a while; one that hangs for too long is killed."""
-        worker = self.workers.get(index)
-        if worker is None:
-            return
-        worker.pause(self.loop.now + duration_s)
-
-        def kill() -> None:
-            if worker.hangs_for(HUNG_AFTER_S) and self.workers.get(index) is worker:
-                self.kill_worker(index)
-
-        self.loop.after(duration_s, worker.resume)
-        self.loop.after(HUNG_AFTER_S, kill)
-
-    def scale(self, workers: int) -> None:
-        """Change the number of workers: new ones come at once, others leave when the router does without."""
-        before, self.target = self.target, workers
-
-        def begin() -> None:
-            if self.target == workers:
-                self._act(lambda router: router.scaling.begin(workers, self.loop.now))
-
-        self.loop.after(self._rng.random() * 0.3, begin)
-        for index in range(before, workers):
-            delay = self._rng.random() * SPAWN_MAX_S
-            self.loop.after(delay, lambda index=index: self._start_worker(index))  # type: ignore[misc]
-        self.loop.after(LET_GO_S, self._let_go)
-
-    def _let_go(self) -> None:
-        surplus = [index for index in self.workers if index >= self.target]
-        if self.router is None or self._used_workers() != self.target:
-            self.loop.after(LET_GO_S, self._let_go)
-            return
-        for index in surplus:
-            self._bury(index)
-
-    def _used_workers(self) -> int:
-        """Count the workers that the router deals to."""
-        router = self.router
-        return self.target if router is None else len(router.shards.shards)
-
     def validate(self) -> None:
         """Let every state machine check itself."""
-        parts: list[Any] = [*self.workers.values()]
         try:
             if self.router is not None:
                 self.router.validate()
-            for one in parts:
-                one.worker.validate()
+            self.supervisor.validate()
         except AssertionError:
             self.history.break_rule(f"at {self.loop.now:.3f} {traceback.format_exc(limit=-3)}")

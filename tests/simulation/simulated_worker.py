@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from node.worker import Worker
 from simulated_network import Connection, Endpoint, Frames, Loop
+
+from node.worker import Worker
 
 if TYPE_CHECKING:
     import random

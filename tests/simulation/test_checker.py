@@ -6,10 +6,11 @@ Histories written by hand break one promise each.
 from __future__ import annotations
 
 import pytest
-from angarium import errors
 from event_history import FOREVER
 from history_checker import check
 from written_history import DTO, ELIDING, FIRST_AT, WrittenHistory
+
+from angarium import errors
 
 
 @pytest.fixture
@@ -251,7 +252,9 @@ def test_one_member_of_a_group_gets_a_message_neither_none_nor_two(written: Writ
 
 
 @pytest.mark.requirement("R68", "R81")
-def test_one_client_gets_a_deliver_to_one_message_beside_those_that_always_do(written: WrittenHistory) -> None:
+def test_one_client_gets_a_deliver_to_one_message_beside_those_that_always_do(
+    written: WrittenHistory,
+) -> None:
     one, two, always = (written.connect(name) for name in ("one", "two", "always"))
     for client in (one, two):
         written.subscribe(client, "t/>")
@@ -266,7 +269,9 @@ def test_one_client_gets_a_deliver_to_one_message_beside_those_that_always_do(wr
 
 
 @pytest.mark.requirement("R73")
-def test_a_deliver_to_one_message_for_another_than_the_best_priority_is_wrong(written: WrittenHistory) -> None:
+def test_a_deliver_to_one_message_for_another_than_the_best_priority_is_wrong(
+    written: WrittenHistory,
+) -> None:
     best, second = written.connect("best", priority=1), written.connect("second", priority=2)
     for client in (best, second):
         written.subscribe(client, "t/>")
@@ -325,7 +330,12 @@ def test_what_a_slow_client_misses_is_counted_and_told_neither_more_nor_less(wri
     messages = [written.publish("t/1") for _ in range(5)]
     written.deliver(slow, *messages[3:])
     counters = written.history.counters[slow.session]
-    for counted, told, expected in ((3, 3, []), (2, 2, ["discards"]), (4, 4, ["discards"]), (3, 2, ["indication"])):
+    for counted, told, expected in (
+        (3, 3, []),
+        (2, 2, ["discards"]),
+        (4, 4, ["discards"]),
+        (3, 2, ["indication"]),
+    ):
         counters["discard.transmit-congestion"], slow.dropped = counted, told
         assert rules(written) == expected
 

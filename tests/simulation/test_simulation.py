@@ -41,7 +41,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.mark.slow
 @pytest.mark.requirement("R3")  # order of each publisher over all topics, `safety_rules.order`
-@pytest.mark.requirement("R7", "R8", "R9", "R45")  # what is lost is counted, `losses`, `discards`, `indications`
+@pytest.mark.requirement(
+    "R7", "R8", "R9", "R45"
+)  # what is lost is counted, `losses`, `discards`, `indications`
 @pytest.mark.requirement("R12", "R19", "R21", "R22", "R27")  # shared subscriptions, both `groups`
 @pytest.mark.requirement("R32", "R51")  # the newest value arrives in the end, `newest_values`
 @pytest.mark.requirement("R53", "R56", "R57")  # nobody gets what no subscription or ACL lets through, `leaks`
@@ -65,7 +67,9 @@ def fingerprint(history: History) -> str:
     for record in history.connections:
         lines.append(f"{record} {record.opened_at} {record.closed_at} {record.close_code} {record.dropped}")
         lines += [f"{one.message.number} {one.share} {one.at}" for one in record.deliveries]
-        lines += [f"{one.text} {one.asked_at} {one.confirmed_at} {one.gone_at}" for one in record.subscriptions]
+        lines += [
+            f"{one.text} {one.asked_at} {one.confirmed_at} {one.gone_at}" for one in record.subscriptions
+        ]
     lines += [f"{at} {event}" for at, event in history.events]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 

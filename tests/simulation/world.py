@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from simulated_client import ClientPlan
+from simulated_node import NodeSettings
+
 from angarium import wire
 from node.config import WorkerConfig
 from router.config import RouterConfig
-from simulated_client import ClientPlan
-from simulated_node import NodeSettings
 
 if TYPE_CHECKING:
     import random
 
-    from router.router import Router
     from simulated_node import SimulatedNode
+
+    from router.router import Router
 
 VPNS: Final = ("default", "blue", "green")
 TOPICS: Final = (
@@ -48,11 +50,14 @@ SHARED_FILTERS: Final = (
     "#share/g/t/1/*",
     "#share/h/t/1/*",
     "#share/h/t/2/2",
+    "#share/g/e/>",
     "#noexport/#share/g/t/>",
 )
 #: What subscription managers add; nobody asks for these on their own.
 MANAGED_FILTERS: Final = ("t/0/*", "t/3/1")
 PASSWORD: Final = "secret"
+#: More than any run sends to one client; with less the router waits for proofs that it reads.
+WIDE_UNREAD_BYTES: Final = 32 << 20
 #: Topics on which one client publishes newest values.
 ELIDING_TOPICS: Final = 4
 
@@ -76,8 +81,11 @@ def draw(rng: random.Random, router_class: type[Router]) -> World:
     """Draw a world."""
     vpns = VPNS[: rng.choice([1, 2, 2, 3])]
     plans = [_plan(rng, f"c{number}", rng.choice(vpns)) for number in range(rng.randint(3, 7))]
+    settings = _settings(rng, router_class)
+    if settings.router.egress_unread_bytes < WIDE_UNREAD_BYTES:
+        plans = [plan._replace(is_prompt=False, is_consuming=plan.is_prompt) for plan in plans]
     return World(
-        settings=_settings(rng, router_class),
+        settings=settings,
         vpns=vpns,
         plans=plans,
         objects=[one for vpn in vpns for one in _objects(rng, vpn)],
@@ -94,6 +102,7 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         ingress_bytes=rng.choice([1024, 4 << 20]),
         worker_window=rng.choice([1, 2, 8]),
         egress_memory_bytes=rng.choice([20_000, 512 << 20]),
+        egress_unread_bytes=rng.choice([20_000, *[WIDE_UNREAD_BYTES] * 3]),
         send_queue_frames=rng.choice([100, 100_000]),
         keepalive_ms=500,
         shard_grace_ms=rng.choice([0, 60, 250]),
@@ -113,7 +122,9 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
 
 
 def _plan(rng: random.Random, name: str, vpn: str) -> ClientPlan:
-    username = rng.choice(["app", "app", "guarded", "narrow", "narrow", "elider", "elider", "slow", "manager"])
+    username = rng.choice(
+        ["app", "app", "guarded", "narrow", "narrow", "elider", "elider", "slow", "manager"]
+    )
     is_prompt = username != "slow" and rng.random() < 0.8
     return ClientPlan(
         name=name,
@@ -124,9 +135,11 @@ def _plan(rng: random.Random, name: str, vpn: str) -> ClientPlan:
         no_local=rng.random() < 0.2,
         window=1_000_000 if is_prompt else rng.choice([1, 5, 40]),
         is_prompt=is_prompt,
+        is_consuming=is_prompt,
         is_eliding=username == "elider",
         is_cutting=rng.random() < 0.7,
         is_stale=rng.random() < 0.2,
+        wants_replies=rng.random() < 0.3,
     )
 
 
@@ -152,7 +165,12 @@ def _objects(rng: random.Random, vpn: str) -> list[tuple[str, str, str, dict[str
         ("username", vpn, "narrow", {"acl_profile": "narrow"}),
         ("username", vpn, "elider", {"client_profile": "elide"}),
         ("username", vpn, "slow", {"client_profile": "small"}),
-        ("username", vpn, "manager", {"subscription_manager": True, "acl_profile": rng.choice(["default", "narrow"])}),
+        (
+            "username",
+            vpn,
+            "manager",
+            {"subscription_manager": True, "acl_profile": rng.choice(["default", "narrow"])},
+        ),
     ]
 
 

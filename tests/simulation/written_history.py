@@ -5,10 +5,11 @@ The base is right in every respect; a test changes one thing and expects one rul
 
 from __future__ import annotations
 
+from event_history import ConnectionRecord, Delivery, History, Message, Rights, SubscriptionRecord
+
 from angarium import wire
 from angarium.access import TopicRules
 from angarium.slots import slot_table
-from event_history import ConnectionRecord, Delivery, History, Message, Rights, SubscriptionRecord
 
 VPN = "default"
 #: Subscriptions are in force from here, messages are sent every tenth of a second from then on.
@@ -61,7 +62,11 @@ class WrittenHistory:
         return message
 
     def deliver(
-        self, connection: ConnectionRecord, *messages: Message, share: str | None = None, at: float | None = None
+        self,
+        connection: ConnectionRecord,
+        *messages: Message,
+        share: str | None = None,
+        at: float | None = None,
     ) -> None:
         """Let messages reach a client."""
         for message in messages:
