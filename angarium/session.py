@@ -388,6 +388,8 @@ class ClientSession:
         self.welcome = welcome
         self._keepalive_s = welcome.keepalive_ms / 1000
         self.state = State.OPEN
+        # The application may have consumed while HELLO was under way, and may have nothing more to release.
+        self.renew_credit()
         return [Opened(welcome)]
 
     def _on_deliver(self, frames: list[bytes]) -> list[Event]:

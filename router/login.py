@@ -117,8 +117,8 @@ class Doorkeeper:
         if not username.enabled:
             raise error_for(errors.USERNAME_SHUTDOWN, hello.username)
         self._check_address(vpn, username, address)
-        self._check_limits(vpn, username, connected)
         ticket = Ticket(routing_id, hello, vpn, username, address, resumed)
+        self._check_limits(ticket, connected)
         if resumed or not username.password:
             if not username.password and not _is_local(address):
                 raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
@@ -138,7 +138,7 @@ class Doorkeeper:
             raise error_for(errors.VPN_UNAVAILABLE, vpn.name)
         if vpn.usernames.get(username.name) is not username:
             raise error_for(errors.UNAUTHORIZED, "the username changed meanwhile")
-        self._check_limits(vpn, username, connected)
+        self._check_limits(ticket, connected)
 
     def _check_address(self, vpn: Vpn, username: Username, address: str) -> None:
         acl = vpn.acls.get(str(username.attributes["acl_profile"]))
@@ -147,15 +147,18 @@ class Doorkeeper:
         if address and not acl.connect.allows(address):
             raise error_for(errors.CLIENT_CONNECT_DENIED, address)
 
-    def _check_limits(self, vpn: Vpn, username: Username, connected: int) -> None:
-        if connected >= self._config.max_connections:
+    def _check_limits(self, ticket: Ticket, connected: int) -> None:
+        vpn, username = ticket.vpn, ticket.username
+        # Who resumes before its loss was noticed takes the place of its own dead session.
+        own = int(ticket.resumed and ticket.hello.client_name in vpn.clients)
+        if connected - own >= self._config.max_connections:
             raise error_for(errors.TOO_MANY_CLIENTS, f"the node serves {self._config.max_connections}")
         vpn_limit = int(vpn.attributes["max_connection_count"])
-        if len(vpn.clients) >= vpn_limit:
+        if len(vpn.clients) - own >= vpn_limit:
             raise error_for(errors.TOO_MANY_CLIENTS, f"Message VPN {vpn.name} serves {vpn_limit}")
         profile = vpn.profiles[str(username.attributes["client_profile"])]
         limit = int(profile["max_connection_count_per_client_username"])
-        if vpn.username_clients.get(username.name, 0) >= limit:
+        if vpn.username_clients.get(username.name, 0) - own >= limit:
             raise error_for(errors.TOO_MANY_CONNECTIONS, f"{username.name} may connect {limit} times")
 
     def left(self, vpn: str, client_name: str, now: float) -> None:

@@ -142,7 +142,7 @@ class Reception:
         client_name = hello.client_name or f"{self._node}/{vpn.name}/{self._random.getrandbits(40):010x}"
         predecessor = self._sessions.find(vpn.name, client_name)
         if predecessor is not None:
-            if not ticket.resumed:
+            if not ticket.resumed or predecessor.username != ticket.username.name:
                 self._refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
                 return
             self._replace(predecessor, now)

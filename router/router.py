@@ -156,6 +156,7 @@ class Router:
         shard = self.shards.shards[index]
         if incarnation in (0, shard.incarnation) and shard.state is not ShardState.DOWN:
             self.rounds.lose(self.shards.lose(shard, now), now)
+            self.scaling.step(now)
 
     def unreachable(self, routing_id: bytes, rows: int, now: float, *, blocked: bool) -> None:
         """A send failed: the client is gone, or (blocked) its socket is full."""

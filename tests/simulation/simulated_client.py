@@ -302,8 +302,6 @@ class SimulatedClient:
         self._gatherer.set_table(welcome.epoch, welcome.slots)
         self._gatherer.set_limits(welcome.max_message_bytes, welcome.max_batch_rows, welcome.max_batch_bytes)
         session = self.session
-        if session is not None:
-            session.renew_credit()  # the application may have consumed while HELLO was under way
         self.ask(list(self.interest.wishes))
         if session is not None and self.plan.wants_replies:
             self.reply_topic = welcome.inbox

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 #: As in `router.server`: at most one look at everybody in this time.
 PROBE_INTERVAL_S = 0.25
+#: As there: a router that starts waits no longer for its workers.
+WORKERS_WAIT_S = 5.0
 #: A process that stops looks so often whether it has drained, and ends after so long in any case.
 DRAIN_POLL_S = 0.02
 DRAIN_LIMIT_S = 10.0
@@ -90,6 +92,10 @@ class SimulatedNode:
         self._next_routing_id = 0
         #: What the router process has to do while it is paused; None while it runs.
         self._backlog: deque[Callable[[Router], None]] | None = None
+        #: True from the moment in which the router process had its configuration, and its workers or enough
+        #: of waiting for them.
+        self._are_doors_open = False
+        self._started_at = 0.0
         self._next_tick = FOREVER
         self._is_carry_scheduled = False
         self._probe_scheduled = False
@@ -145,6 +151,8 @@ class SimulatedNode:
             now=self.loop.now,
         )
         self._epoch = 0
+        self._are_doors_open = False
+        self._started_at = self.loop.now
         self.supervisor.router_started(router)
         for kind, _, name in self.objects:
             if kind == "vpn":
@@ -207,7 +215,7 @@ class SimulatedNode:
     @property
     def is_listening(self) -> bool:
         """Tell whether a client can connect."""
-        return self.router is not None
+        return self._are_doors_open and self.router is not None
 
     @property
     def is_healthy(self) -> bool:
@@ -250,6 +258,9 @@ class SimulatedNode:
             self._epoch = router.shards.epoch
             self.history.tables.append((self.loop.now, router.shards.table))
         self.supervisor.look(router)
+        has_waited = self.loop.now - self._started_at >= WORKERS_WAIT_S
+        if (router.shards.all_ready or has_waited) and router.directory.complete:
+            self._are_doors_open = True
         wake = max(wake, self.loop.now + POLL_MIN_S)
         if wake < self._next_tick or self._next_tick <= self.loop.now:
             self._next_tick = wake

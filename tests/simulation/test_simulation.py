@@ -19,7 +19,7 @@ import pytest
 import scenario
 import simulate
 from event_history import FOREVER
-from history_index import Index
+from history_index import Index, Violation
 from simulate import name_of
 
 if TYPE_CHECKING:
@@ -137,3 +137,26 @@ def test_the_script_reports_what_it_ran_and_that_it_was_good(capsys: pytest.Capt
     last = capsys.readouterr().out.splitlines()[-1]
     assert status == 0, last
     assert '"seeds": 2, "failed_seeds": [], "verdict": "good"' in last
+
+
+def test_a_run_that_breaks_a_rule_is_told_with_its_seed_and_its_history(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = scenario.run
+
+    def run_without_the_last_delivery(seed: str) -> scenario.Outcome:
+        outcome = run(seed)
+        if seed != name_of(SERIES, 6):
+            return outcome
+        message = outcome.history.messages[0]
+        violation = Violation("lost", f"somebody never got {message}", (message,), (message.publisher,))
+        return outcome._replace(violations=[violation])
+
+    monkeypatch.setattr(scenario, "run", run_without_the_last_delivery)
+    status = simulate.main(["--seeds", "2", "--seed", f"{SERIES}", "--first", "5", "--processes", "1"])
+    out, err = capsys.readouterr()
+    assert status == 1
+    assert '"failed_seeds": [6], "verdict": "bad"' in out.splitlines()[-1]
+    assert "seed 0/6: 1 broken rules\n  lost: somebody never got message 0" in err
+    assert "(round 1.0) left with flags" in err
+    assert "again: scripts/simulate --seeds 1 --seed 0 --first 6" in err

@@ -235,3 +235,21 @@ def test_no_local_is_left_out_of_the_choice(node: WiredNode) -> None:
     own.publish(*[("a", b"", DTO)] * 3)
     assert _counts(own, other) == [0, 3]
     assert Counter(row[1] for row in other.rows()) == Counter()
+
+
+@pytest.mark.requirement("R27")
+def test_a_no_local_publisher_that_is_chosen_gets_its_shared_copy_although_it_subscribed_plainly_too(
+    node: WiredNode,
+) -> None:
+    client = node.client(no_local=True)
+    client.subscribe("a", "#share/g/a")
+    client.publish("a", "a")
+    assert _counts(client) == [2]
+
+
+@pytest.mark.requirement("R75")
+def test_a_local_client_gets_the_message_whatever_its_priority(node: WiredNode) -> None:
+    client = node.client(local_priority=4, network_priority=1)
+    client.subscribe("a")
+    node.client().publish(("a", b"", DTO))
+    assert _counts(client) == [1]

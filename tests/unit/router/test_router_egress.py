@@ -8,6 +8,7 @@ import pytest
 from wired_node import WiredNode, snapshot
 
 from angarium import wire
+from cluster import objects
 
 COS2, COS3 = 1 << wire.COS_SHIFT, 2 << wire.COS_SHIFT
 ELIDING = wire.FLAG_ELIDING
@@ -297,3 +298,26 @@ def test_topics_that_age_out_leave_nothing_behind(make_node: Any) -> None:
     for n in range(0, 8_000, 100):
         publisher.publish(*[(f"p/{n + m}", b"", ELIDING) for m in range(100)])
         assert node.router.eliding.due_times <= 1_100
+
+
+def test_a_delay_that_an_operator_takes_away_lets_go_what_is_held(make_node: Any) -> None:
+    node = make_node(1, _rows(eliding=True, eliding_delay_ms=200))
+    screen, publisher = node.client(username="slow"), node.client()
+    screen.subscribe("p")
+    publisher.publish(("p", b"0", ELIDING), ("p", b"1", ELIDING))
+    attributes = objects.complete("profile", {"eliding": True, "eliding_delay_ms": 0})
+    node.router.operators.put_object("profile", "default", "slow", attributes, node.now)
+    node.advance(0.3)
+    publisher.publish(("p", b"2", ELIDING))
+    assert screen.payloads() == [b"0", b"1", b"2"]
+
+
+def test_eliding_that_is_switched_off_lets_go_what_is_held(make_node: Any) -> None:
+    node = make_node(1, _rows(eliding=True, eliding_delay_ms=60_000))
+    screen, publisher = node.client(username="slow"), node.client()
+    screen.subscribe("p")
+    publisher.publish(("p", b"0", ELIDING), ("p", b"1", ELIDING))
+    node.router.operators.put_object("profile", "default", "slow", objects.complete("profile", {}), node.now)
+    node.settle()
+    assert screen.payloads() == [b"0", b"1"]
+    assert node.router.eliding.tracked == 0

@@ -263,3 +263,19 @@ def test_a_filter_that_cannot_be_is_refused(node: WiredNode, text: str) -> None:
     assert code is None or code[0] in (errors.INVALID_FILTER, errors.INVALID_SHARE_NAME)
     if text not in ("#share",):
         assert code is not None
+
+
+def test_a_client_at_its_limit_resumes_in_place_of_its_own_dead_session(guarded: WiredNode) -> None:
+    welcome = guarded.connection().hello(username="once", client_name="app")
+    resumed = guarded.connection().hello(username="once", client_name="app", token=welcome["token"])
+    assert resumed["resumed"]
+    assert _refused(guarded, username="once") == errors.TOO_MANY_CONNECTIONS
+
+
+def test_a_token_does_not_take_a_name_from_another_username(guarded: WiredNode) -> None:
+    first = guarded.connection()
+    welcome = first.hello(client_name="app")
+    first.send(wire.BYE, [])
+    other = guarded.client(username="bob", password="right", client_name="app")
+    assert _refused(guarded, client_name="app", token=welcome["token"]) == errors.CLIENT_NAME_IN_USE
+    assert other.closed_with() is None

@@ -402,3 +402,44 @@ def test_no_local_keeps_own_messages_out_of_plain_but_not_of_shared_subscription
     other.publish(("a", b"foreign"))
     assert client.payloads() == [b"shared", b"foreign"]
     assert node.router.stats()["discards"]["no-local"] == 1
+
+
+def test_credit_counts_a_batch_as_its_client_sent_it_however_it_is_cut(make_node: Any) -> None:
+    node = make_node(4, ingress_bytes=4096)
+    publisher = node.client()
+    rows = [[n, f"t/{n}", 0, None, None, b"x" * 60] for n in range(50)]
+    for worker in range(4):
+        node.pause(worker)
+    publisher.publish_raw(rows)
+    session = next(iter(node.router.sessions))
+    assert session.unretired_bytes == len(wire.pack(rows))
+    for worker in range(4):
+        node.unpause(worker)
+    assert session.unretired_bytes == 0
+
+
+def test_a_worker_that_was_let_go_and_is_wanted_again_before_it_ended_is_used_again(make_node: Any) -> None:
+    node = make_node(2)
+    publisher, subscriber = node.client(), node.client()
+    subscriber.subscribe("t/>")
+    node.router.scaling.begin(1, node.now)
+    node.settle()
+    node.router.scaling.begin(2, node.now)
+    node.settle()
+    publisher.publish(*[(f"t/{n}", b"%d" % n) for n in range(20)])
+    assert subscriber.payloads() == [b"%d" % n for n in range(20)]
+
+
+def test_a_subscription_that_a_leaving_worker_never_confirmed_is_confirmed_by_the_others(
+    make_node: Any,
+) -> None:
+    node = make_node(2)
+    client = node.client()
+    node.pause(1)
+    client.send(wire.SUBSCRIBE, [1, [["a/*", 0]], None])
+    client.send(wire.SUBSCRIBE, [2, [["b/*", 0]], None])
+    assert not client.received
+    node.router.scaling.begin(1, node.now)
+    node.settle()
+    answers = [wire.unpack(frames[1]) for frames in client.received if frames[0] == wire.SUBACK]
+    assert answers == [[1, [None]], [2, [None]]]
