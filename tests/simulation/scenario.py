@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 #: State machines check themselves so often.
 VALIDATE_S = 0.5
-#: Everybody must be back so long after the last disturbance: hung processes, back-offs and keepalives fit.
-RECOVERY_MAX_S = 40.0
+#: Everybody must be back so long after the last disturbance: hung processes, back-offs, keepalives and the slowest
+#: network fit.
+RECOVERY_MAX_S = 120.0
 #: Everything must drain within this time.
 DRAIN_MAX_S = 200.0
 STEP_S = 0.25
