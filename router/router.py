@@ -14,30 +14,30 @@ import msgspec
 
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
+from router.admission.directory import Directory
+from router.admission.login import Doorkeeper
+from router.admission.operators import Operators
+from router.admission.reception import Reception
+from router.admission.rights import Rights
+from router.admission.session_table import SessionTable
+from router.admission.subscriptions import Subscriptions
 from router.counters import Counters
-from router.delivery import Dispatcher
-from router.directory import Directory
+from router.delivery.dispatcher import Dispatcher
+from router.delivery.egress import Egress
+from router.delivery.eliding import Eliding
 from router.effects import Effect, Outbox, SendClient
-from router.egress import Egress
-from router.eliding import Eliding
-from router.interest import Interest
-from router.login import Doorkeeper
-from router.operators import Operators
-from router.publishing import read_publish
-from router.reception import Reception
-from router.rights import Rights
-from router.rounds import Rounds
-from router.scaling import Scaling
-from router.sessions import SessionTable
-from router.shards import Shards, ShardState
-from router.short_way import ShortWay
-from router.subscriptions import Subscriptions
+from router.matching.interest import Interest
+from router.matching.publishing import read_publish
+from router.matching.rounds import Rounds
+from router.matching.scaling import Scaling
+from router.matching.shards import Shards, ShardState
+from router.matching.short_way import ShortWay
 
 if TYPE_CHECKING:
     import random
 
     from router.config import RouterConfig
-    from router.round import Round
+    from router.matching.round import Round
     from router.session import Session
 
 #: Missed keepalive intervals that end a session.

@@ -24,10 +24,10 @@ import zmq
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.process import Process, collect_rarely
+from router.admission.zap import ZapHandler
 from router.config import load
 from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
-from router.zap import ZapHandler
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from angarium.access import TopicRules
-    from router.directory import Vpn
-    from router.eliding_table import ElidingTable
-    from router.interest import Filter
-    from router.queues import EgressQueue
-    from router.round import Round
+    from router.admission.directory import Vpn
+    from router.delivery.eliding_table import ElidingTable
+    from router.delivery.queues import EgressQueue
+    from router.matching.interest import Filter
+    from router.matching.round import Round
 
 
 class Subscription(NamedTuple):

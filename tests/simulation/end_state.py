@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from router.shards import ShardState
+from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

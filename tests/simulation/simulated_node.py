@@ -19,7 +19,7 @@ from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S, SimulatedSupervi
 from angarium import wire
 from angarium.access import TopicRules
 from cluster import objects
-from router.directory import AclProfile
+from router.admission.directory import AclProfile
 from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
 

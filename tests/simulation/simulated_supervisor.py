@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from simulated_worker import RECONNECT_S, SimulatedWorker
 
-from router.shards import ShardState
+from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
     import random

@@ -11,10 +11,10 @@ import pytest
 import scenario
 from simulate import name_of
 
-import router.delivery
+import router.delivery.dispatcher
 from node.matching import EMPTY_SET, TopicEntry, VpnMatching
 from node.worker import Worker
-from router.egress import Delivery
+from router.delivery.egress import Delivery
 from router.router import Router
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_a_router_with_a_fault_is_found_out(router_class: type[Router], rule: st
 
 @pytest.mark.slow
 def test_rows_of_several_workers_that_are_not_merged_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    join = router.delivery._join
+    join = router.delivery.dispatcher._join
 
     def join_unmarked(*arguments: Any) -> Any:
         delivery = join(*arguments)
@@ -156,7 +156,7 @@ def test_rows_of_several_workers_that_are_not_merged_are_found_out(monkeypatch: 
             bundle.unsorted = False
         return Delivery(delivery.bundles)
 
-    monkeypatch.setattr(router.delivery, "_join", join_unmarked)
+    monkeypatch.setattr(router.delivery.dispatcher, "_join", join_unmarked)
     assert is_found("order")
 
 

@@ -16,13 +16,13 @@ import msgspec
 
 from angarium import wire
 from angarium.trie import CacheEntry, TopicCache
-from router.round import PlainResult, Round
+from router.matching.round import PlainResult, Round
 
 if TYPE_CHECKING:
-    from router.directory import Vpn
-    from router.interest import FilterSet
+    from router.admission.directory import Vpn
+    from router.matching.interest import FilterSet
+    from router.matching.shards import Shard
     from router.session import Session
-    from router.shards import Shard
 
 #: Above this a batch is worth the way to the workers.
 ROWS_MAX: Final = 4

@@ -17,9 +17,9 @@ import heapq
 from typing import TYPE_CHECKING
 
 from angarium import wire
-from router.egress import Delivery, Egress
-from router.eliding_table import ElidingTable, Topic
-from router.queues import Bundle, open_rows
+from router.delivery.egress import Delivery, Egress
+from router.delivery.eliding_table import ElidingTable, Topic
+from router.delivery.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
     from router.effects import Outbox

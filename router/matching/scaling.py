@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from angarium import slots, wire
 from angarium.errors import AngariumError
 from router.effects import Outbox, SendClient
-from router.publishing import recut
-from router.shards import ShardState
+from router.matching.publishing import recut
+from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
-    from router.interest import Interest
-    from router.round import Part
-    from router.rounds import Rounds
+    from router.admission.session_table import SessionTable
+    from router.matching.interest import Interest
+    from router.matching.round import Part
+    from router.matching.rounds import Rounds
+    from router.matching.shards import Shards
     from router.session import Session
-    from router.sessions import SessionTable
-    from router.shards import Shards
 
 
 class Scaling:

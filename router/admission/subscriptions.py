@@ -22,10 +22,10 @@ from router.session import Subscription
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.egress import Egress
-    from router.interest import Filter, Interest
+    from router.delivery.egress import Egress
+    from router.matching.interest import Filter, Interest
+    from router.matching.shards import Shards
     from router.session import Session
-    from router.shards import Shards
 
 #: What the router gives clients as addresses for replies; each client may subscribe to its own only.
 INBOX_PREFIX = "#P2P/INB/"

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, UnauthorizedError, error_for
+from router.admission.login import Hello, parse_hello
+from router.admission.subscriptions import INBOX_PREFIX
 from router.effects import Outbox, SendClient, VerifyPassword
-from router.login import Hello, parse_hello
 from router.session import Session, TokenBucket
-from router.subscriptions import INBOX_PREFIX
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from router.admission.login import Doorkeeper, Ticket
+    from router.admission.rights import Rights
+    from router.admission.session_table import SessionTable
     from router.config import RouterConfig
     from router.counters import Counters
-    from router.login import Doorkeeper, Ticket
-    from router.rights import Rights
-    from router.sessions import SessionTable
-    from router.shards import Shards
+    from router.matching.shards import Shards
 
 #: CLOSED answers a second to frames of sessions that are not there: enough to tell, too few to serve as an
 #: amplifier.

@@ -12,13 +12,13 @@ import msgspec
 
 from angarium import errors, slots, wire
 from angarium.errors import error_for
-from router.round import Part, Round
-from router.rounds import partition
+from router.matching.round import Part, Round
+from router.matching.rounds import partition
 
 if TYPE_CHECKING:
     from router.config import RouterConfig
+    from router.matching.shards import Shards
     from router.session import Session
-    from router.shards import Shards
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -12,15 +12,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium import wire
-from router.egress import Delivery, Egress
-from router.queues import Bundle
+from router.delivery.egress import Delivery, Egress
+from router.delivery.queues import Bundle
 
 if TYPE_CHECKING:
     import random
 
-    from router.eliding import Eliding
-    from router.interest import Filter, FilterSet, Interest
-    from router.round import ChoiceResult, Round
+    from router.delivery.eliding import Eliding
+    from router.matching.interest import Filter, FilterSet, Interest
+    from router.matching.round import ChoiceResult, Round
     from router.session import Session
 
 #: What one session gets by choice: share text or None -> packed rows.

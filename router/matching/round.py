@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from router.interest import FilterSet
+    from router.matching.interest import FilterSet
 
 S = TypeVar("S")
 

@@ -21,8 +21,8 @@ from angarium.errors import AngariumError, error_for
 from angarium.topic import check_topic
 
 if TYPE_CHECKING:
+    from router.admission.directory import Directory, Username, Vpn
     from router.config import RouterConfig
-    from router.directory import Directory, Username, Vpn
 
 MAX_CLIENT_NAME_BYTES = 160
 MAX_PASSWORD_CHARACTERS = 128

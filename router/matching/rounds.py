@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from angarium import errors, slots, wire
-from router.round import ChoiceResult, Part, PlainResult, Round
-from router.shards import Shard, Shards, ShardState
+from router.matching.round import ChoiceResult, Part, PlainResult, Round
+from router.matching.shards import Shard, Shards, ShardState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
-from router.subscriptions import describe_subscription
+from router.admission.subscriptions import describe_subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.directory import Directory, Vpn
-    from router.rights import Rights
+    from router.admission.directory import Directory, Vpn
+    from router.admission.rights import Rights
+    from router.admission.session_table import SessionTable
     from router.session import Session
-    from router.sessions import SessionTable
 
 
 class Operators:

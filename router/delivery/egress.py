@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium import wire
+from router.delivery.queues import Bundle, ClassQueue, split_by_class
 from router.effects import Outbox, SendClient
-from router.queues import Bundle, ClassQueue, split_by_class
 
 if TYPE_CHECKING:
     import random

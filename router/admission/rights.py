@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium.errors import AngariumError
-from router.queues import EgressQueue
+from router.delivery.queues import EgressQueue
 from router.session import Permissions
 
 if TYPE_CHECKING:
-    from router.eliding import Eliding
+    from router.delivery.eliding import Eliding
+    from router.matching.shards import Shards
     from router.session import Session
-    from router.shards import Shards
 
 RulesKey = tuple[bool, tuple[str, ...]]
 _CLASSES = (1, 2, 3)

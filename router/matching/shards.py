@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import wire
 from router.effects import Outbox, SendWorker
-from router.interest import FilterSet, Interest, filter_entry
+from router.matching.interest import FilterSet, Interest, filter_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.round import Round
+    from router.matching.round import Round
     from router.session import Session
 
 #: Filters in one FILTERS frame of a replay: about half a megabyte.
