@@ -13,9 +13,10 @@
 
 from __future__ import annotations
 
-from angarium.client import Client
-from angarium.connecting import Connecting, connect
-from angarium.connection import ClientEvent
+from angarium.client.client import Client
+from angarium.client.connecting import Connecting, connect
+from angarium.client.connection import ClientEvent
+from angarium.client.subscription import Subscription
 from angarium.errors import (
     AngariumError,
     ConflictError,
@@ -29,7 +30,6 @@ from angarium.errors import (
     UnavailableError,
 )
 from angarium.message import DeliveryMode, Message, MessageBatch
-from angarium.subscription import Subscription
 
 __all__ = [
     "AngariumError",

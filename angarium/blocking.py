@@ -27,11 +27,12 @@ from concurrent.futures import Future
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 
-from angarium import client as asynchronous
-from angarium import connecting, errors
+from angarium import errors
+from angarium.client import client as asynchronous
+from angarium.client import connecting
+from angarium.client.reading import MessageCallback, Subscription
+from angarium.client.requests import answer
 from angarium.message import Message, MessageOptions
-from angarium.reading import MessageCallback, Subscription
-from angarium.requests import answer
 from angarium.slots import Publishable, TopicOwners, direct_size
 from angarium.topic import SLOTS
 
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
     from types import TracebackType
 
-    from angarium.subscription import Chunk
+    from angarium.client.subscription import Chunk
 
 _T = TypeVar("_T")
 

@@ -1,7 +1,7 @@
 """The client of the admin API: how the command line, tests and tools talk to the controller of a node.
 
 It is synchronous, makes one call at a time and belongs to one thread. The operations are listed in
-`cluster/controller.py`. It does not decide anything and prints nothing.
+`cluster/controller/controller.py`. It does not decide anything and prints nothing.
 
 The local way is ipc: `node.json` in the data directory says where. The far way is a tcp address of the
 controller (`[admin] listen` of the configuration) with CURVE keys.

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 #: The package of each role; a process is `python -m <package>`.
 COMMANDS: Final[dict[str, list[str]]] = {
-    "controller": [sys.executable, "-m", "cluster.controller_server"],
+    "controller": [sys.executable, "-m", "cluster.controller.server"],
     "router": [sys.executable, "-m", "router"],
     "worker": [sys.executable, "-m", "node"],
 }

@@ -5,7 +5,7 @@ is its only writer. An object is stored as MessagePack under its kind, Message V
 one synced transaction: when it returns, all its changes are on disk, and after a crash all or none of them
 are there.
 
-It knows nothing about what attributes mean; `cluster/controller.py` does.
+It knows nothing about what attributes mean; `cluster/controller/controller.py` does.
 """
 
 from __future__ import annotations

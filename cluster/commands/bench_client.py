@@ -21,7 +21,7 @@ from cluster.commands.receiving import receive
 from cluster.commands.source import Pace
 
 if TYPE_CHECKING:
-    from angarium.client import Client
+    from angarium.client.client import Client
     from angarium.message import MessageBatch
 
 #: Longer than a loaded machine pauses, short enough that a lost end does not look like a hang.

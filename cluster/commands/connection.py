@@ -21,7 +21,7 @@ from cluster.admin import Admin, read_node_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from angarium.client import Client
+    from angarium.client.client import Client
 
     _Function = Callable[..., Any]
     _Decorator = Callable[[_Function], _Function]

@@ -28,8 +28,8 @@ from cluster.commands.receiving import announce, receive, withdraw
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from angarium.client import Client
-    from angarium.subscription import Subscription
+    from angarium.client.client import Client
+    from angarium.client.subscription import Subscription
 from cluster.commands.output import Progress
 
 #: Messages handed to the SDK in one step: enough that the step costs nothing per message.

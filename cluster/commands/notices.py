@@ -12,7 +12,7 @@ import click
 from angarium import errors
 
 if TYPE_CHECKING:
-    from angarium.connection import ClientEvent
+    from angarium.client.connection import ClientEvent
 
 
 class Notices:

@@ -15,7 +15,7 @@ from cluster.commands.output import write_ready_file
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-    from angarium.client import Client
+    from angarium.client.client import Client
     from angarium.message import MessageBatch
 
 

@@ -31,9 +31,9 @@ from cluster.commands.receiving import announce, receive, withdraw
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from angarium.client import Client
+    from angarium.client.client import Client
+    from angarium.client.subscription import Subscription
     from angarium.message import Message
-    from angarium.subscription import Subscription
 
 #: Answering is mostly waiting for programs; more of them at a time would rather slow each other down.
 DEFAULT_PARALLEL: Final = 4

@@ -12,12 +12,13 @@ import pytest
 from scripted_router import LIMIT_S, Router, running_router
 
 import angarium
-from angarium import blocking, connecting, errors, wire
+from angarium import blocking, errors, wire
+from angarium.client import connecting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from angarium.connection import ClientEvent
+    from angarium.client.connection import ClientEvent
 
 
 @pytest.fixture

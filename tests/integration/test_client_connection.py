@@ -15,7 +15,7 @@ from angarium import errors, wire
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.connection import ClientEvent
+    from angarium.client.connection import ClientEvent
 
 
 @pytest.fixture

@@ -14,8 +14,7 @@ from event_history import FOREVER, ConnectionRecord, Delivery
 from simulated_network import Connection, Endpoint, Frames
 
 from angarium import errors, wire
-from angarium.message import Row, pack_rows
-from angarium.session import (
+from angarium.client.session import (
     Answered,
     ClientSession,
     Closed,
@@ -29,6 +28,7 @@ from angarium.session import (
     State,
     TableChanged,
 )
+from angarium.message import Row, pack_rows
 from angarium.slots import Round, RowGatherer
 
 if TYPE_CHECKING:

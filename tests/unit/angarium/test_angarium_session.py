@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium import errors, session, wire
-from angarium.message import Row, pack_rows
-from angarium.session import (
+from angarium import errors, wire
+from angarium.client import session
+from angarium.client.session import (
     Answered,
     ClientSession,
     Closed,
@@ -24,12 +24,13 @@ from angarium.session import (
     TableChanged,
     Welcome,
 )
+from angarium.message import Row, pack_rows
 from angarium.slots import Round, slot_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.session import Event
+    from angarium.client.session import Event
 
 WELCOME = {
     "session": "1", "client_name": "me", "vpn": "default", "node": "n", "token": b"t", "resumed": False,

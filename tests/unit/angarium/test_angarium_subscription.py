@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from angarium import errors, subscription
+from angarium import errors
+from angarium.client import subscription
+from angarium.client.subscription import Dispatcher, Subscription
 from angarium.message import Delivery, Message, Row
-from angarium.subscription import Dispatcher, Subscription
 from angarium.topic import matches, parse_filter
 
 if TYPE_CHECKING:

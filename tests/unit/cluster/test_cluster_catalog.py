@@ -8,7 +8,7 @@ import pytest
 
 from angarium import errors
 from cluster import objects, passwords
-from cluster.catalog import Catalog
+from cluster.controller.catalog import Catalog
 from storage.config_store import Change
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from angarium import errors
-from cluster import controller as c
-from cluster.catalog import Catalog
-from cluster.controller import ROUTER, Controller
-from cluster.events import EventRing
-from cluster.report import Sampler
+from cluster.controller import controller as c
+from cluster.controller.catalog import Catalog
+from cluster.controller.controller import ROUTER, Controller
+from cluster.controller.events import EventRing
+from cluster.controller.report import Sampler
 
 ASKER = b"asker"
 

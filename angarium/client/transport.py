@@ -7,7 +7,7 @@ an edge that never comes (http://api.zeromq.org/4-3:zmq-getsockopt, ZMQ_FD). `zm
 a future per message, which is what a client that lives from batches cannot pay.
 
 A connection is made once: the socket does not reconnect, and a monitor tells when the connection is gone, so
-that the next one starts with HELLO on a new socket. `angarium.client` uses it; it knows nothing of the
+that the next one starts with HELLO on a new socket. `angarium.client.client` uses it; it knows nothing of the
 protocol.
 """
 

@@ -1,16 +1,16 @@
 """Connecting: what `angarium.connect` takes, and what awaiting it gives.
 
 The arguments are checked at once, the connection is made when the result is awaited or entered. Nothing else
-is here; `angarium.connection` does the work.
+is here; `angarium.client.connection` does the work.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from angarium.client import Client
-from angarium.connection import ClientOptions, EventCallback
-from angarium.session import KEEPALIVE_MS, Hello
+from angarium.client.client import Client
+from angarium.client.connection import ClientOptions, EventCallback
+from angarium.client.session import KEEPALIVE_MS, Hello
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence

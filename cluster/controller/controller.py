@@ -2,8 +2,8 @@
 
 A pure state machine: admin requests, answers and events of processes, news of the supervisor and the clock go
 in; effects come out: commit these changes, send this request, reply that, record this event.
-`cluster/controller_server.py` carries them out in order, so a change is durable before the router hears of it
-and before its author gets an answer. Which objects may exist is decided by `cluster/catalog.py`.
+`cluster/controller/server.py` carries them out in order, so a change is durable before the router hears of it
+and before its author gets an answer. Which objects may exist is decided by `cluster/controller/catalog.py`.
 
 The router is told everything when it says hello in a new incarnation, and each change afterwards; a change is
 answered when the router confirmed it, or is not there (it will be told everything when it comes).
@@ -41,11 +41,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from angarium import errors
-from cluster import arguments, report
+from cluster.controller import arguments, report
 
 if TYPE_CHECKING:
-    from cluster.catalog import Catalog
-    from cluster.events import Event, EventRing
+    from cluster.controller.catalog import Catalog
+    from cluster.controller.events import Event, EventRing
     from storage.config_store import Change
 
 #: How long the answers of processes are waited for; one that is paused must not make a status late.

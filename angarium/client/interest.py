@@ -6,7 +6,7 @@ connection. Requests of a subscription manager for other clients pass through it
 remembered: they belong to the other client, and end with its connection.
 
 Answers are futures that get the error or None as their result, never an exception, because several callers
-may wait for one. No sockets; `angarium.client` feeds it.
+may wait for one. No sockets; `angarium.client.client` feeds it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from angarium import errors, wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from angarium.session import ClientSession
+    from angarium.client.session import ClientSession
 
 #: A filter and its flags; the same filter with other flags is another subscription.
 Wish: TypeAlias = tuple[str, int]

@@ -1,4 +1,4 @@
-"""The arguments of the operations that `cluster/controller.py` lists, checked before anything is done."""
+"""The arguments of the operations that `cluster/controller/controller.py` lists, checked before anything is done."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ end, and a full round leaves when it is full. So a lone message waits for nobody
 fast as it can pays for one frame per hundreds of messages. A publisher waits only when the router owes it
 credit or there is no connection, and what is gathered meanwhile is at most one round.
 
-`angarium.client` owns the one `Publisher` of a client and tells it what happens.
+`angarium.client.client` owns the one `Publisher` of a client and tells it what happens.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from angarium.slots import Publishable, RowGatherer, row_size
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from angarium.connection import Connection
-    from angarium.session import Welcome
+    from angarium.client.connection import Connection
+    from angarium.client.session import Welcome
 
 
 class Publisher:

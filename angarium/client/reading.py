@@ -14,13 +14,13 @@ from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 from angarium import errors
+from angarium.client.subscription import BATCH_MESSAGES, Chunk
 from angarium.message import Delivery, Message, MessageBatch, ReceivedMessage, Row
-from angarium.subscription import BATCH_MESSAGES, Chunk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-    from angarium import subscription as asynchronous
+    from angarium.client import subscription as asynchronous
 
 #: Called with each message, in a thread of the subscription's own.
 MessageCallback: TypeAlias = "Callable[[Message], None]"

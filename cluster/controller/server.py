@@ -1,7 +1,7 @@
 """The controller's shell: config store, event file, and the sockets of the admin API and of the processes.
 
-It decides nothing: what arrives is given to `cluster/controller.py`, whose effects are carried out in order.
-Started by the supervisor as `python -m cluster.controller_server --runtime DIR --index 0 --incarnation K`.
+It decides nothing: what arrives is given to `cluster/controller/controller.py`, whose effects are carried out in order.
+Started by the supervisor as `python -m cluster.controller.server --runtime DIR --index 0 --incarnation K`.
 
 The admin API is a ROUTER at `<runtime>/admin`, which only this user can open, and, if configured, at tcp
 addresses where CURVE and a list of public keys decide who may use it (ZAP, https://rfc.zeromq.org/spec/27/).
@@ -22,9 +22,9 @@ from zmq.utils import z85
 from angarium import errors, wire
 from angarium.process import Process, load_config, utc_now
 from cluster import keys
-from cluster.catalog import Catalog
 from cluster.config import AdminSection, NodeConfig, read_passwords
-from cluster.controller import (
+from cluster.controller.catalog import Catalog
+from cluster.controller.controller import (
     Commit,
     Controller,
     Effect,
@@ -35,7 +35,7 @@ from cluster.controller import (
     SetLogLevel,
     StopNode,
 )
-from cluster.events import EventFile, EventRing
+from cluster.controller.events import EventFile, EventRing
 from storage.config_store import ConfigStore
 
 if TYPE_CHECKING:

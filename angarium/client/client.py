@@ -1,9 +1,9 @@
 """The client of an application: connect, publish, subscribe, request, reply.
 
 `Client` joins the parts and carries out what follows from the events of a connection. How it stays connected
-is in `angarium.connection`, publishing in `angarium.publisher`, what it wants to receive in
-`angarium.interest`, how messages find subscriptions in `angarium.subscription`, replies in
-`angarium.requests`. It belongs to one asyncio loop; `angarium.blocking` has the same client for threads.
+is in `angarium.client.connection`, publishing in `angarium.client.publisher`, what it wants to receive in
+`angarium.client.interest`, how messages find subscriptions in `angarium.client.subscription`, replies in
+`angarium.client.requests`. It belongs to one asyncio loop; `angarium.blocking` has the same client for threads.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import logging
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from angarium import errors, wire
-from angarium.connection import ClientEvent, Connection
-from angarium.interest import Answer, Interest, Wish
-from angarium.publisher import Publisher
-from angarium.requests import Requests, answer
-from angarium.session import (
+from angarium.client.connection import ClientEvent, Connection
+from angarium.client.interest import Answer, Interest, Wish
+from angarium.client.publisher import Publisher
+from angarium.client.requests import Requests, answer
+from angarium.client.session import (
     Answered,
     Closed,
     Delivered,
@@ -29,14 +29,14 @@ from angarium.session import (
     TableChanged,
     Welcome,
 )
-from angarium.subscription import Dispatcher, MessageCallback, Subscription
+from angarium.client.subscription import Dispatcher, MessageCallback, Subscription
 from angarium.topic import parse_filter
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
     from types import TracebackType
 
-    from angarium.connection import ClientOptions
+    from angarium.client.connection import ClientOptions
     from angarium.message import Message, MessageOptions
     from angarium.slots import Publishable
 

@@ -7,7 +7,7 @@ describes the frames. Whatever bytes come, `receive` gives events; a router that
 (https://h11.readthedocs.io, `_connection.py`).
 
 What outlives a connection is elsewhere: gathered rows in `angarium.slots.RowGatherer`, what the application
-has not consumed in `EgressWindow`, the wish for subscriptions in `angarium.client`.
+has not consumed in `EgressWindow`, the wish for subscriptions in `angarium.client.client`.
 
 Ingress credit: at most `rounds` rounds are unretired, and a new one may leave while the unretired ones hold
 less than `bytes`. The router tells of retirement when nothing is left to retire, and when a round asks

@@ -9,7 +9,7 @@ so a slow application holds one window of messages and never more.
 Order: a subscription gives messages in the order of their publisher. Between two subscriptions there is none;
 who needs it puts several filters in one subscription.
 
-No sockets here. `angarium.client` feeds `Dispatcher` and wakes what is ready; `angarium.blocking` takes
+No sockets here. `angarium.client.client` feeds `Dispatcher` and wakes what is ready; `angarium.blocking` takes
 chunks from another thread.
 """
 

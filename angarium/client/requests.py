@@ -4,7 +4,7 @@ A request names the inbox of this client as the place for the reply, and the rep
 waits for it by the correlation id: the application's own, or one made here. All replies come to one topic,
 because a topic per request would fill every cache on the way with entries that nobody uses again.
 
-`angarium.client` owns the one `Requests` of a client.
+`angarium.client.client` owns the one `Requests` of a client.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from angarium import errors
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from angarium.client.subscription import Subscription
     from angarium.message import Message, MessageOptions
-    from angarium.subscription import Subscription
 
 
 def answer(request: Message, options: MessageOptions) -> str:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium import errors
-from angarium.session import ClientSession, Closed, EgressWindow, Event, Hello, Opened, State
-from angarium.transport import Transport
+from angarium.client.session import ClientSession, Closed, EgressWindow, Event, Hello, Opened, State
+from angarium.client.transport import Transport
 
 if TYPE_CHECKING:
     from angarium.errors import AngariumError

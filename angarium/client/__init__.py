@@ -1,0 +1,1 @@
+"""The asyncio client: connection, session, publishing and subscriptions; `import angarium` has its public names."""

@@ -1,0 +1,1 @@
+"""The controller process: objects, the admin API, events and reports."""
