@@ -29,9 +29,8 @@ MAX_WORKERS: Final = 256
 #: client.
 MAX_KNOWN_TOPICS: Final = 65_536
 #: A full round has so many rows for each worker. Measured in turn on one machine, 128 bytes, one worker:
-#: 384 rows
-#: carry 1.5 times as many messages as 128 do, and 1,000 rows another 1.15 times, at twice the latency under
-#: load.
+#: 384 rows carry 1.5 times as many messages as 128 do, and 1,000 rows another 1.15 times, at twice the
+#: latency under load.
 ROWS_PER_WORKER: Final = 512
 #: Rows in a round, however many workers there are.
 ROUND_ROWS_MAX: Final = 2_048

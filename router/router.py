@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 KEEPALIVES_MISSED = 3
 #: Sessions are looked over for missed keepalives once in this time.
 SWEEP_INTERVAL_S = 0.5
-#: How long a lone retired round may wait to be told: a client with credit left does not miss it, and one
-#: frame
+#: How long a lone retired round may wait to be told: a client with credit left does not miss it, and one frame
 #: then renews the credit of many rounds.
 RETIRED_DELAY_S = 0.005
 #: So many filters of a SUBSCRIBE count as one frame towards the rate of a client.
@@ -125,7 +124,7 @@ class Router:
             operation = _OPERATIONS.get(frames[0])
             if operation is None:
                 raise error_for(errors.UNKNOWN_OPERATION, repr(frames[0][:16]))
-            if frames[0] is not wire.PUBLISH and frames[0] != wire.PUBLISH:
+            if frames[0] != wire.PUBLISH:
                 self._check_rate(session, now)
             operation(self, session, frames, now)
             if self.egress.is_blocked(session):

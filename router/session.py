@@ -164,8 +164,7 @@ class Session:
         self.probe_number = 0
         self.probe_bytes = 0
         #: Everything sent to it, answers included, and how much of that it has shown to have read. Credit
-        #: alone
-        #: could be a lie.
+        #: alone could be a lie.
         self.out_bytes = 0
         self.read_bytes = 0
         self.egress: EgressQueue | None = None

@@ -214,8 +214,7 @@ def partition(batch: bytes, rows: int, table: bytes) -> list[Part]:
         InvalidRequestError: it is no batch of so many rows (40001).
     """
     # The number of rows is looked at first and their types while they are decoded: a batch that lies must
-    # not cost
-    # memory or time.
+    # not cost memory or time.
     if wire.array_length(batch) != rows:
         raise errors.error_for(
             errors.MALFORMED_FRAME, "the batch has another number of rows than its header says"
