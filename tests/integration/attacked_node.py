@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 #: What a machine that others use may make a healthy client wait.
-PAUSE_MS = 1_000
+PAUSE_MS = 2_500
 #: Of the 800 messages a second that the pair publishes.
-RATE_MIN = 300
+RATE_MIN = 100
 #: What a router may keep after any attack, above what it had before: caches, and what the allocator holds.
 RSS_GROWTH_MAX = 96 << 20
 #: Attackers connect as often as they like, except where that is the attack.
