@@ -46,7 +46,7 @@ KEEPALIVES_MISSED = 3
 SWEEP_INTERVAL_S = 0.5
 #: How long a lone retired round may wait to be told: a client with credit left does not miss it, and one frame
 #: then renews the credit of many rounds.
-RETIRED_DELAY_S = 0.005
+RETIRED_DELAY_S = 0.1
 #: So many filters of a SUBSCRIBE count as one frame towards the rate of a client.
 FILTERS_PER_FRAME = 16
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]

@@ -111,7 +111,7 @@ def test_lone_retired_rounds_are_told_together_a_moment_later(node: WiredNode) -
     for _ in range(3):
         publisher.publish("a")
     assert publisher.retired() == 0
-    node.advance(0.01)
+    node.advance(0.15)
     assert publisher.retired() == 3
     assert len(publisher.received) == 1
 
