@@ -9,7 +9,7 @@ section 8).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -49,6 +49,10 @@ class Change:
         self.known: list[Filter[Session]] = []
 
 
+#: Adds or removes one subscription: (who acts, for whom, filter, flags, what changes) -> None or [code, detail].
+_Act: TypeAlias = "Callable[[Session, Session, str, int, Change], list[Any] | None]"
+
+
 class Subscriptions:
     """Adds and removes subscriptions; every change passes here."""
 
@@ -79,12 +83,7 @@ class Subscriptions:
         Raises:
             InvalidRequestError: the frame itself is malformed (40001).
         """
-        request, entries, target = self._read(session, header)
-        change = Change()
-        if isinstance(target, AngariumError):
-            codes: list[Any] = [self._refusal(target) for _ in entries]
-        else:
-            codes = [self._add(session, target, text, flags, change) for text, flags in entries]
+        request, codes, change = self._apply(session, header, self._add)
 
         def answer() -> None:
             self._answer(session, request, codes)
@@ -92,7 +91,7 @@ class Subscriptions:
         self._shards.change_filters(
             change.added, [], lambda: self._shards.await_pending(change.known, answer)
         )
-        return len(entries)
+        return len(codes)
 
     def unsubscribe(self, session: Session, header: bytes) -> int:
         """Answer UNSUBSCRIBE; gives the number of filters.
@@ -100,15 +99,18 @@ class Subscriptions:
         Raises:
             InvalidRequestError: the frame itself is malformed (40001).
         """
-        request, entries, target = self._read(session, header)
-        change = Change()
-        if isinstance(target, AngariumError):
-            codes: list[Any] = [self._refusal(target) for _ in entries]
-        else:
-            codes = [self._remove(session, target, text, flags, change) for text, flags in entries]
+        request, codes, change = self._apply(session, header, self._remove)
         self._shards.change_filters([], change.removed)
         self._answer(session, request, codes)
-        return len(entries)
+        return len(codes)
+
+    def _apply(self, actor: Session, header: bytes, act: _Act) -> tuple[int, list[Any], Change]:
+        """Do a request one filter at a time; gives its number, an answer for each, and what changed."""
+        request, entries, target = self._read(actor, header)
+        change = Change()
+        if isinstance(target, AngariumError):
+            return request, [self._refusal(target) for _ in entries], change
+        return request, [act(actor, target, text, flags, change) for text, flags in entries], change
 
     def clear(self, session: Session) -> None:
         """A session is over: all its subscriptions go at once (R56, R64)."""
