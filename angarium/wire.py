@@ -57,7 +57,6 @@ ROW_FLAGS: Final = 2
 ROW_META: Final = 3
 ROW_PROPERTIES: Final = 4
 ROW_PAYLOAD: Final = 5
-ROW_FIELDS: Final = 6
 
 # Flags of a row.
 FLAG_MODE: Final = 0b0000_0011  # 0 direct, 1 persistent, 2 non-persistent

@@ -1,27 +1,15 @@
-"""The configuration of the router process, written once: every key with its default.
-
-Its range and a sentence.
-"""
+"""The configuration of the router process: every key once, with its default, its range and a sentence."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-#: The file in the runtime directory in which the supervisor leaves this configuration.
-FILE_NAME = "router.json"
-
 
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the router process is told at its start. Sizes are bytes, times milliseconds.
-
-    Unless the name says otherwise.
-    """
+    """What the router process is told at its start; sizes in bytes, times in milliseconds."""
 
     listen: Annotated[
         list[str],
@@ -174,8 +162,3 @@ class RouterRuntime(msgspec.Struct, frozen=True, kw_only=True):
     config: RouterConfig
     workers: int
     token_key_hex: str
-
-
-def load(runtime: Path) -> RouterRuntime:
-    """Read what the supervisor wrote for the router."""
-    return msgspec.json.decode((runtime / FILE_NAME).read_bytes(), type=RouterRuntime)

@@ -23,9 +23,9 @@ import zmq
 
 from angarium import errors, wire
 from angarium.errors import error_for
-from angarium.process import Process, collect_rarely
+from angarium.process import Process, collect_rarely, load_config
 from router.admission.zap import ZapHandler
-from router.config import load
+from router.config import RouterRuntime
 from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
 
@@ -53,7 +53,7 @@ class RouterServer:
     """One router process."""
 
     def __init__(self, process: Process) -> None:
-        runtime = load(process.runtime_dir)
+        runtime = load_config(process.runtime_dir, "router", RouterRuntime)
         self._process = process
         self._config = runtime.config
         now = time.monotonic()

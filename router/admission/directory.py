@@ -13,8 +13,6 @@ from angarium.access import AddressRules, TopicRules, substitute
 
 Attributes = dict[str, Any]
 
-#: The name of the Message VPN, username and profiles that exist from the first start.
-DEFAULT = "default"
 ALLOW = "allow"
 _VARIABLE = "$client-username"
 
