@@ -22,6 +22,7 @@ from benchmarks.clients.process import (
     read_task,
     ready,
     report,
+    run_loop,
     table_filters,
     wait_for_go,
 )
@@ -149,4 +150,5 @@ async def change(client: Client, filters: list[str], settle_ns: list[int]) -> No
 
 
 if __name__ == "__main__":
-    asyncio.run(run(read_task()))
+    its_task = read_task()
+    run_loop(run(its_task), its_task)

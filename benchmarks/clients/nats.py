@@ -15,6 +15,7 @@ from benchmarks.clients.process import (
     read_task,
     ready,
     report,
+    run_loop,
     wait_for_go,
 )
 
@@ -68,4 +69,5 @@ async def subscribe(client: Client, task: Task) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(read_task()))
+    its_task = read_task()
+    run_loop(run(its_task), its_task)
