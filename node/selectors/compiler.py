@@ -1,0 +1,378 @@
+"""From the tree of a selector to a function that judges messages.
+
+Each node becomes a closure over `Fields` and a static type. Conditions give True, False or None (unknown);
+only True selects. Where the types are known to be wrong (`'a' + 1`, `5 LIKE ...`, `TRUE > FALSE`) the
+selector is refused; where a property turns out to have another type, a comparison is false and arithmetic is
+NULL (JMS 1.1, 3.8.1.1; facts section 9).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from node.selectors.fields import FORBIDDEN, HEADERS, Fields, Row, Value
+from node.selectors.grammar import DEPTH_MAX, invalid, parse
+from node.selectors.patterns import compile_like
+
+if TYPE_CHECKING:
+    import lark
+
+_CONDITION: Final = "condition"
+_NUMBER: Final = "number"
+_TEXT: Final = "text"
+_ANY: Final = "property"
+#: The range of exact numbers.
+_EXACT_MAX: Final = (1 << 63) - 1
+
+_Evaluate = Callable[[Fields], Value]
+
+
+class _Node(NamedTuple):
+    evaluate: _Evaluate
+    type: str
+
+
+class Selector:
+    """A compiled selector; it keeps nothing between two messages."""
+
+    __slots__ = ("_evaluate", "text")
+
+    def __init__(self, text: str, evaluate: _Evaluate) -> None:
+        self.text = text
+        self._evaluate = evaluate
+
+    def matches(self, row: Row) -> bool:
+        """Tell whether a message is selected."""
+        return self._evaluate(Fields(row)) is True
+
+
+def compile_selector(text: str) -> Selector:
+    """Compile a selector.
+
+    Raises:
+        InvalidRequestError: it is none; the detail names what is wrong, with position and token (40601).
+    """
+    (root,) = parse(text).children
+    node = _compile(root, 0)
+    return Selector(text, _condition(node, "a selector").evaluate)
+
+
+def _compile(tree: Any, depth: int) -> _Node:
+    if depth > DEPTH_MAX:
+        raise invalid(f"it nests more than {DEPTH_MAX} deep")
+    return _COMPILERS[tree.data](tree.children, depth)
+
+
+def _condition(node: _Node, what: str) -> _Node:
+    """Take a node as a condition: a property counts if it is a boolean, else it is unknown."""
+    if node.type == _CONDITION:
+        return node
+    if node.type != _ANY:
+        raise invalid(f"{what} is a condition, not a {node.type}")
+    evaluate = node.evaluate
+
+    def as_condition(fields: Fields) -> Value:
+        value = evaluate(fields)
+        return value if isinstance(value, bool) else None
+
+    return _Node(as_condition, _CONDITION)
+
+
+def _number(node: _Node, what: str) -> _Evaluate:
+    """Take a node as a number: a property that is none is NULL."""
+    if node.type == _NUMBER:
+        return node.evaluate
+    if node.type != _ANY:
+        raise invalid(f"{what} takes numbers, not a {node.type}")
+    evaluate = node.evaluate
+
+    def as_number(fields: Fields) -> Value:
+        value = evaluate(fields)
+        return value if _is_number(value) else None
+
+    return as_number
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# -- logic ---------------------------------------------------------------------------------------------------
+
+
+def _disjunction(children: list[Any], depth: int) -> _Node:
+    parts = [_condition(_compile(child, depth), "OR").evaluate for child in children]
+
+    def evaluate(fields: Fields) -> Value:
+        result: Value = False
+        for part in parts:
+            value = part(fields)
+            if value is True:
+                return True
+            if value is None:
+                result = None
+        return result
+
+    return _Node(evaluate, _CONDITION)
+
+
+def _conjunction(children: list[Any], depth: int) -> _Node:
+    parts = [_condition(_compile(child, depth), "AND").evaluate for child in children]
+
+    def evaluate(fields: Fields) -> Value:
+        result: Value = True
+        for part in parts:
+            value = part(fields)
+            if value is False:
+                return False
+            if value is None:
+                result = None
+        return result
+
+    return _Node(evaluate, _CONDITION)
+
+
+def _negated(evaluate: _Evaluate) -> _Node:
+    def negate(fields: Fields) -> Value:
+        value = evaluate(fields)
+        return None if value is None else not value
+
+    return _Node(negate, _CONDITION)
+
+
+def _not(children: list[Any], depth: int) -> _Node:
+    return _negated(_condition(_compile(children[0], depth + 1), "NOT").evaluate)
+
+
+# -- comparison ----------------------------------------------------------------------------------------------
+
+_ORDERED: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def _compare(children: list[Any], depth: int) -> _Node:
+    left, sign, right = _compile(children[0], depth), str(children[1]), _compile(children[2], depth)
+    if sign in _ORDERED:
+        evaluate = _ordering(_ORDERED[sign], _number(left, sign), _number(right, sign))
+        return _Node(evaluate, _CONDITION)
+    return _Node(_equality(left.evaluate, right.evaluate, wanted=sign == "="), _CONDITION)
+
+
+def _ordering(compare: Callable[[Any, Any], bool], left: _Evaluate, right: _Evaluate) -> _Evaluate:
+    def evaluate(fields: Fields) -> Value:
+        one, other = left(fields), right(fields)
+        return None if one is None or other is None else compare(one, other)
+
+    return evaluate
+
+
+def _equality(left: _Evaluate, right: _Evaluate, *, wanted: bool) -> _Evaluate:
+    def evaluate(fields: Fields) -> Value:
+        one, other = left(fields), right(fields)
+        if one is None or other is None:
+            return None
+        return _are_alike(one, other) and (one == other) is wanted
+
+    return evaluate
+
+
+def _are_alike(one: Value, other: Value) -> bool:
+    """Tell whether two values can be compared: two numbers, two texts or two booleans."""
+    return type(one) is type(other) or (_is_number(one) and _is_number(other))
+
+
+def _between(children: list[Any], depth: int) -> _Node:
+    value, low, high = (_number(_compile(child, depth), "BETWEEN") for child in children)
+    above = _ordering(operator.ge, value, low)
+    below = _ordering(operator.le, value, high)
+
+    def evaluate(fields: Fields) -> Value:
+        one, other = above(fields), below(fields)
+        if one is False or other is False:
+            return False
+        return None if one is None or other is None else True
+
+    return _Node(evaluate, _CONDITION)
+
+
+def _not_between(children: list[Any], depth: int) -> _Node:
+    return _negated(_between(children, depth).evaluate)
+
+
+def _in(children: list[Any], _depth: int) -> _Node:
+    field = _property(children[0])
+    texts = frozenset(_unquoted(child) for child in children[1:])
+
+    def evaluate(fields: Fields) -> Value:
+        value = field(fields)
+        return value in texts if isinstance(value, str) else None
+
+    return _Node(evaluate, _CONDITION)
+
+
+def _not_in(children: list[Any], depth: int) -> _Node:
+    return _negated(_in(children, depth).evaluate)
+
+
+def _like(children: list[Any], _depth: int) -> _Node:
+    name, pattern, escape = children
+    field = _property(name)
+    test = compile_like(_unquoted(pattern), None if escape is None else _unquoted(escape))
+
+    def evaluate(fields: Fields) -> Value:
+        value = field(fields)
+        return test(value) if isinstance(value, str) else None
+
+    return _Node(evaluate, _CONDITION)
+
+
+def _not_like(children: list[Any], depth: int) -> _Node:
+    return _negated(_like(children, depth).evaluate)
+
+
+def _is_null(children: list[Any], _depth: int) -> _Node:
+    field = _property(children[0])
+    return _Node(lambda fields: field(fields) is None, _CONDITION)
+
+
+def _is_not_null(children: list[Any], _depth: int) -> _Node:
+    field = _property(children[0])
+    return _Node(lambda fields: field(fields) is not None, _CONDITION)
+
+
+# -- arithmetic ----------------------------------------------------------------------------------------------
+
+
+def _divide(one: Any, other: Any) -> Value:
+    """Divide as SQL and Java do: exact numbers towards zero; by zero there is no value."""
+    if other == 0:
+        return None
+    if isinstance(one, float) or isinstance(other, float):
+        return float(one / other)
+    quotient = abs(one) // abs(other)
+    return int(quotient if (one < 0) == (other < 0) else -quotient)
+
+
+_ARITHMETIC: Final[dict[str, Callable[[Any, Any], Value]]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": _divide,
+}
+
+
+def _chain(children: list[Any], depth: int) -> _Node:
+    """Compile `value sign value sign value ...`, from left to right."""
+    first = _number(_compile(children[0], depth), str(children[1]))
+    rest = [
+        (_ARITHMETIC[str(sign)], _number(_compile(child, depth), str(sign)))
+        for sign, child in zip(children[1::2], children[2::2], strict=True)
+    ]
+
+    def evaluate(fields: Fields) -> Value:
+        result = first(fields)
+        for apply, part in rest:
+            value = part(fields)
+            if result is None or value is None:
+                return None
+            result = _apply(apply, result, value)
+        return result
+
+    return _Node(evaluate, _NUMBER)
+
+
+def _apply(apply: Callable[[Any, Any], Value], one: Value, other: Value) -> Value:
+    try:
+        return apply(one, other)
+    except OverflowError:  # an exact number too large for an approximate one: no value
+        return None
+
+
+def _sign(children: list[Any], depth: int) -> _Node:
+    sign, operand = str(children[0]), _number(_compile(children[1], depth + 1), str(children[0]))
+    if sign == "+":
+        return _Node(operand, _NUMBER)
+
+    def evaluate(fields: Fields) -> Value:
+        value = operand(fields)
+        return None if value is None else -value  # type: ignore[operator]
+
+    return _Node(evaluate, _NUMBER)
+
+
+# -- atoms ---------------------------------------------------------------------------------------------------
+
+
+def _exact(children: list[Any], _depth: int) -> _Node:
+    value = int(children[0])
+    if value > _EXACT_MAX + 1:
+        raise invalid(f"{children[0]} is no 64-bit number, at position {children[0].start_pos}")
+    return _Node(lambda _: value, _NUMBER)
+
+
+def _approximate(children: list[Any], _depth: int) -> _Node:
+    value = float(children[0])
+    return _Node(lambda _: value, _NUMBER)
+
+
+def _text(children: list[Any], _depth: int) -> _Node:
+    value = _unquoted(children[0])
+    return _Node(lambda _: value, _TEXT)
+
+
+def _name(children: list[Any], _depth: int) -> _Node:
+    return _Node(_field(str(children[0])), _ANY)
+
+
+def _group(children: list[Any], depth: int) -> _Node:
+    return _compile(children[0], depth + 1)
+
+
+def _field(name: str) -> _Evaluate:
+    if name in FORBIDDEN:
+        raise invalid(f"{name} cannot be selected by")
+    header = HEADERS.get(name)
+    return header if header is not None else lambda fields: fields.user(name)
+
+
+def _property(tree: Any) -> _Evaluate:
+    """Give the field that IN, LIKE and IS NULL ask about: a property, nothing computed."""
+    if tree.data != "name":
+        raise invalid("IN, LIKE and IS NULL ask about a property by its name")
+    return _field(str(tree.children[0]))
+
+
+def _unquoted(token: lark.Token) -> str:
+    return str(token)[1:-1].replace("''", "'")
+
+
+_COMPILERS: Final[dict[str, Callable[[list[Any], int], _Node]]] = {
+    "disjunction": _disjunction,
+    "conjunction": _conjunction,
+    "not_": _not,
+    "compare": _compare,
+    "between": _between,
+    "not_between": _not_between,
+    "in_": _in,
+    "not_in": _not_in,
+    "like": _like,
+    "not_like": _not_like,
+    "is_null": _is_null,
+    "is_not_null": _is_not_null,
+    "sum": _chain,
+    "product": _chain,
+    "sign": _sign,
+    "exact": _exact,
+    "approximate": _approximate,
+    "text": _text,
+    "true": lambda _children, _depth: _Node(lambda _: True, _CONDITION),
+    "false": lambda _children, _depth: _Node(lambda _: False, _CONDITION),
+    "name": _name,
+    "group": _group,
+}
