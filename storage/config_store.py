@@ -5,6 +5,9 @@ is its only writer. An object is stored as MessagePack under its kind, Message V
 one synced transaction: when it returns, all its changes are on disk, and after a crash all or none of them
 are there.
 
+Beside the objects it keeps the names of producers, and counters: numbers that only rise, so that an id of an endpoint
+or a producer is never given twice, whatever was deleted meanwhile.
+
 It knows nothing about what attributes mean; `cluster/controller/controller.py` does.
 """
 
@@ -12,20 +15,26 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import lmdb
 
 from angarium import errors, wire
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 #: Raised when the form of what is stored changes; a store of another format is refused, never guessed at.
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+#: Formats that need nothing but a new number: before 2 there were no producers and counters.
+UPGRADED_FORMATS: Final = (b"1",)
 #: Sparse, so a large map costs nothing; 100,000 objects take about 60 MB.
 MAP_BYTES: Final = 1 << 30
 #: Readers at the same time; the controller reads once, at its start, and tools may look.
 MAX_READERS: Final = 16
 
 _FORMAT_KEY: Final = b"format"
+_COUNTER_PREFIX: Final = b"counter:"
 _SEPARATOR: Final = b"\0"
 
 
@@ -36,6 +45,26 @@ class Change(NamedTuple):
     vpn: str
     name: str
     attributes: dict[str, Any] | None
+
+
+class Counter(NamedTuple):
+    """The next value of a number that only rises."""
+
+    name: str
+    value: int
+
+
+class Producer(NamedTuple):
+    """A producer's name, its id and the day (ordinal) of its last use; id None removes it."""
+
+    vpn: str
+    username: str
+    name: str
+    id: int | None
+    used_day: int
+
+
+Entry: TypeAlias = Change | Counter | Producer
 
 
 class ConfigStore:
@@ -56,6 +85,7 @@ class ConfigStore:
             self._environment.reader_check()
             self._meta = self._environment.open_db(b"meta")
             self._objects = self._environment.open_db(b"objects")
+            self._producers = self._environment.open_db(b"producers")
             self._check_format()
         except lmdb.Error as error:
             self._environment.close()
@@ -77,7 +107,36 @@ class ConfigStore:
                 found.append(self._decode(bytes(key), bytes(value)))
         return found
 
-    def commit(self, changes: list[Change]) -> None:
+    def load_counters(self) -> dict[str, int]:
+        """Give every counter by its name."""
+        with self._environment.begin(db=self._meta) as transaction:
+            return {
+                bytes(key).removeprefix(_COUNTER_PREFIX).decode(): int(bytes(value))
+                for key, value in transaction.cursor()
+                if bytes(key).startswith(_COUNTER_PREFIX)
+            }
+
+    def load_producers(self) -> list[Producer]:
+        """Give every producer, ordered by Message VPN, username and name.
+
+        Raises:
+            InvalidRequestError: an entry cannot be read (40017).
+        """
+        with self._environment.begin(db=self._producers) as transaction:
+            return [self._decode_producer(bytes(key), bytes(value)) for key, value in transaction.cursor()]
+
+    def copy_to(self, directory: str | os.PathLike[str]) -> None:
+        """Write a compacted copy into an empty directory that exists: a backup, as of the last commit.
+
+        Raises:
+            OSError: the copy cannot be written.
+        """
+        try:
+            self._environment.copy(str(directory), compact=True)
+        except lmdb.Error as error:
+            raise OSError(f"{directory}: {error}") from error
+
+    def commit(self, changes: Sequence[Entry]) -> None:
         """Make all changes durable in one synced transaction.
 
         An `lmdb.Error` other than a full map is not handled by anybody on purpose: after a failed sync nobody
@@ -88,13 +147,9 @@ class ConfigStore:
         """
         assert self._owner == os.getpid(), "the config store is used across a fork"
         try:
-            with self._environment.begin(db=self._objects, write=True) as transaction:
+            with self._environment.begin(write=True) as transaction:
                 for change in changes:
-                    key = _key(change.kind, change.vpn, change.name)
-                    if change.attributes is None:
-                        transaction.delete(key)
-                    else:
-                        transaction.put(key, wire.pack(change.attributes))
+                    self._put(transaction, change)
         except lmdb.MapFullError:
             detail = f"{self.directory} holds its {MAP_BYTES} bytes: delete objects that nobody needs"
             raise errors.error_for(errors.INTERNAL, detail) from None
@@ -102,6 +157,22 @@ class ConfigStore:
     def close(self) -> None:
         """Close the store; the object is of no use afterwards."""
         self._environment.close()
+
+    def _put(self, transaction: Any, change: Entry) -> None:
+        value: Any
+        match change:
+            case Counter(name, number):
+                transaction.put(_COUNTER_PREFIX + name.encode(), str(number).encode(), db=self._meta)
+                return
+            case Producer(vpn, username, name, producer, used_day):
+                database, key = self._producers, _key(vpn, username, name)
+                value = None if producer is None else [producer, used_day]
+            case Change(kind, vpn, name, attributes):
+                database, key, value = self._objects, _key(kind, vpn, name), attributes
+        if value is None:
+            transaction.delete(key, db=database)
+        else:
+            transaction.put(key, wire.pack(value), db=database)
 
     def _open_environment(self) -> Any:
         try:
@@ -121,7 +192,7 @@ class ConfigStore:
     def _check_format(self) -> None:
         with self._environment.begin(db=self._meta, write=True) as transaction:
             stored = transaction.get(_FORMAT_KEY)
-            if stored is None:
+            if stored is None or bytes(stored) in UPGRADED_FORMATS:
                 transaction.put(_FORMAT_KEY, str(FORMAT_VERSION).encode())
             elif bytes(stored) != str(FORMAT_VERSION).encode():
                 text = bytes(stored).decode(errors="replace")
@@ -137,6 +208,14 @@ class ConfigStore:
             raise self._refusal(f"the entry check failed at key {key!r}: it is no map")
         return Change(kind, vpn, name, attributes)
 
+    def _decode_producer(self, key: bytes, value: bytes) -> Producer:
+        try:
+            vpn, username, name = (part.decode() for part in key.split(_SEPARATOR))
+            number, used_day = wire.unpack(value)
+        except (ValueError, TypeError, errors.AngariumError) as error:
+            raise self._refusal(f"the producer check failed at key {key!r}: {error}") from error
+        return Producer(vpn, username, name, number, used_day)
+
     def _refusal(self, what: str) -> errors.AngariumError:
         place = self.directory / "data.mdb"
         advice = (
@@ -146,7 +225,7 @@ class ConfigStore:
         return errors.error_for(errors.INVALID_CONFIGURATION, f"config store {place}: {what}; {advice}")
 
 
-def _key(kind: str, vpn: str, name: str) -> bytes:
-    parts = [part.encode() for part in (kind, vpn, name)]
+def _key(*names: str) -> bytes:
+    parts = [part.encode() for part in names]
     assert all(_SEPARATOR not in part for part in parts), "names hold no NUL"
     return _SEPARATOR.join(parts)
