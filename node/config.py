@@ -41,12 +41,27 @@ class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 64
 
 
-def load(runtime_dir: str | os.PathLike[str]) -> WorkerConfig:
+class WorkerRuntime(WorkerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the supervisor writes for the workers: their section, and their share of the spool."""
+
+    #: Absolute; worker I has the folder I in it. Empty: no guaranteed messages.
+    spool_dir: str = ""
+    #: Of the sparse map of one worker's spool.
+    spool_map_bytes: int = 1 << 30
+    #: Its share of the node's limit of messages that are delivered and not settled (R195).
+    max_delivered_unacked: int = 1_000_000
+    #: Settled messages are on disk after so long at the latest.
+    ack_delay_ms: int = 20
+    #: Messages of relaxed endpoints that nobody settled are on disk after so long.
+    write_delay_ms: int = 50
+
+
+def load(runtime_dir: str | os.PathLike[str]) -> WorkerRuntime:
     """Read the configuration in a runtime directory, or give the defaults if there is none.
 
     Raises:
         InvalidRequestError: the file does not fit (40017).
     """
     if not (Path(runtime_dir) / FILE_NAME).exists():
-        return WorkerConfig()
-    return load_config(runtime_dir, ROLE, WorkerConfig)
+        return WorkerRuntime()
+    return load_config(runtime_dir, ROLE, WorkerRuntime)

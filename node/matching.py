@@ -4,11 +4,13 @@ The router resolves a set of filters to sessions, so a worker names each distinc
 when a result first uses it, retired when no cached topic leads to it any more. Most topics of an application
 share few sets, and rows with the same set travel in one frame.
 
-For a topic there are four sets, by what its message wants (design section 6):
+For a topic there are four sets of clients, by what its message wants (design section 6):
 
     message     goes to all of           goes to one of
     plain       plain + deliver always   each shared filter's group: the shared filters
     DTO         deliver always           the candidates: plain + shared filters
+
+and, whatever it wants, a fifth: the endpoints that take it, with the exceptions that may keep it out.
 
 The worker state machine uses this module. It does not know rows, frames, the router or access rules.
 """
@@ -26,10 +28,16 @@ if TYPE_CHECKING:
 
 #: A result names at most so many retired sets, so that a mass of them cannot make one round slow.
 RETIRED_PER_RESULT_MAX: Final = 1_000
-#: A filter's number and kind are one int in the trie: number * 4 + kind. It saves a lookup for each match.
-_KIND_BITS: Final = 2
+#: A filter's number and kind are one int in the trie: number * 8 + kind. It saves a lookup for each match.
+_KIND_BITS: Final = 3
 _KIND_MASK: Final = (1 << _KIND_BITS) - 1
-_KINDS: Final = (wire.KIND_PLAIN, wire.KIND_DELIVER_ALWAYS, wire.KIND_SHARED)
+_KINDS: Final = (
+    wire.KIND_PLAIN,
+    wire.KIND_DELIVER_ALWAYS,
+    wire.KIND_SHARED,
+    wire.KIND_ENDPOINT,
+    wire.KIND_EXCEPTION,
+)
 #: Topics of a Message VPN without filters that are forgotten in one step, for the same reason.
 _FORGOTTEN_PER_STEP: Final = 1_000
 
@@ -118,9 +126,16 @@ class FilterSets:
 class TopicEntry(CacheEntry):
     """What is known about one topic."""
 
-    __slots__ = ("always", "choice", "dto_choice", "plain", "verdicts")
+    __slots__ = ("always", "choice", "dto_choice", "endpoints", "plain", "verdicts")
 
-    def __init__(self, plain: FilterSet, choice: FilterSet, always: FilterSet, dto_choice: FilterSet) -> None:
+    def __init__(
+        self,
+        plain: FilterSet,
+        choice: FilterSet,
+        always: FilterSet,
+        dto_choice: FilterSet,
+        endpoints: FilterSet = EMPTY_SET,
+    ) -> None:
         super().__init__()
         #: Filters whose subscribers all get a message without DTO: plain and deliver-always ones.
         self.plain = plain
@@ -130,9 +145,15 @@ class TopicEntry(CacheEntry):
         self.always = always
         #: Filters of which one client gets a message with DTO: plain and shared ones.
         self.dto_choice = dto_choice
+        #: Filters and exceptions of the endpoints that match; empty if nothing but exceptions does.
+        self.endpoints = endpoints
         #: Version of access rules -> whether they let publish to this topic; None instead of an empty dict.
         #: Belongs to who asks the rules.
         self.verdicts: dict[int, bool] | None = None
+
+    def sets(self) -> tuple[FilterSet, ...]:
+        """Give every set that the entry refers to."""
+        return self.plain, self.choice, self.always, self.dto_choice, self.endpoints
 
 
 class VpnMatching:
@@ -142,9 +163,9 @@ class VpnMatching:
         self._sets = sets
         #: The filters, as number and kind in one int.
         self._trie: FilterTrie[int] = FilterTrie()
-        #: Filters that are not plain. While there are none, all four sets follow from one.
+        #: Filters that are not plain. While there are none, all sets follow from one.
         self._special_filters = 0
-        #: Every entry holds one reference on each of its four sets.
+        #: Every entry holds one reference on each of its sets.
         self.cache: TopicCache[TopicEntry] = TopicCache(self._release, topic_cache_max)
         #: Topics that were matched because the cache did not know them.
         self.misses = 0
@@ -180,12 +201,16 @@ class VpnMatching:
         return TopicEntry(acquire(filter_ids), EMPTY_SET, EMPTY_SET, acquire(filter_ids))
 
     def _sorted_out(self, found: list[int]) -> TopicEntry:
-        by_kind: tuple[list[int], ...] = ([], [], [])
+        by_kind: tuple[list[int], ...] = ([], [], [], [], [])
         plain: list[int] = []
         dto_choice: list[int] = []
+        endpoints: list[int] = []
         for value in found:
             filter_id, kind = value >> _KIND_BITS, value & _KIND_MASK
             by_kind[kind].append(filter_id)
+            if kind >= wire.KIND_ENDPOINT:
+                endpoints.append(filter_id)
+                continue
             if kind != wire.KIND_SHARED:
                 plain.append(filter_id)
             if kind != wire.KIND_DELIVER_ALWAYS:
@@ -196,10 +221,11 @@ class VpnMatching:
             acquire(tuple(by_kind[wire.KIND_SHARED])),
             acquire(tuple(by_kind[wire.KIND_DELIVER_ALWAYS])),
             acquire(tuple(dto_choice)),
+            acquire(tuple(endpoints) if by_kind[wire.KIND_ENDPOINT] else ()),
         )
 
     def _release(self, entry: TopicEntry) -> None:
-        for one in (entry.plain, entry.choice, entry.always, entry.dto_choice):
+        for one in entry.sets():
             self._sets.release(one)
 
     def validate(self) -> None:
@@ -278,7 +304,7 @@ class Matching:
         for vpn in [*self._vpns.values(), *self._leaving]:
             vpn.validate()
             for entry in vpn.cache.entries.values():
-                for one in (entry.plain, entry.choice, entry.always, entry.dto_choice):
+                for one in entry.sets():
                     references[one.id] = references.get(one.id, 0) + 1
         references.pop(EMPTY_SET.id, None)
         self.sets.validate(references)

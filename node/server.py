@@ -1,7 +1,8 @@
-"""The shell of a worker process: the socket to the router around the state machine in `node.worker`.
+"""The shell of a worker process: the socket to the router around the state machines in `node.worker` and `node.home`.
 
 It carries frames and decides nothing but when to announce the worker: from each new connection until the
-router starts it. So a router that was restarted hears of its workers although it never knew them.
+router starts it. So a router that was restarted hears of its workers although it never knew them. The home of
+guaranteed messages lives in the same loop, with a shell of its own (`node.home.server`).
 
 The socket has no high-water marks. A DEALER at its mark would block the worker while the router waits for it;
 what is out at a worker is bounded by the router's window instead.
@@ -10,14 +11,17 @@ what is out at a worker is bounded by the router's window instead.
 from __future__ import annotations
 
 import logging
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.process import Process, collect_rarely
 from node import config
+from node.home.home import OPERATIONS
+from node.home.server import HomeServer
 from node.worker import Worker
 
 if TYPE_CHECKING:
@@ -30,13 +34,19 @@ RECONNECT_INTERVAL_MS: Final = 50
 #: Nobody waits for what a worker that ends still has to say.
 WORKER_LINGER_MS: Final = 0
 
+#: The thread that writes the spool gets its turn so often beside a busy loop: a commit is 0.9 ms then, and 11
+#: with the default of 5 ms (design section 8).
+SWITCH_INTERVAL_S: Final = 1e-4
+
+_FOR_THE_HOME: Final = frozenset((*OPERATIONS, wire.START))
+
 _log = logging.getLogger(__name__)
 
 
 class WorkerServer:
     """One worker process at work."""
 
-    def __init__(self, process: Process, settings: config.WorkerConfig) -> None:
+    def __init__(self, process: Process, settings: config.WorkerRuntime) -> None:
         self._process = process
         self._frames_per_wake = settings.frames_per_wake
         self._worker = Worker(process.index, process.incarnation, settings)
@@ -53,9 +63,11 @@ class WorkerServer:
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._socket.connect(f"ipc://{process.runtime_dir}/workers")
         process.add(self._socket, self._drain)
-        process.add(self._monitor, self._connected)
+        process.add_rare(self._monitor, self._connected)
         process.on_request(self._answer)
         process.progress("waiting for the router")
+        #: What holds guaranteed messages; None where there is no place for a spool.
+        self._home = HomeServer(process, settings, self._send) if settings.spool_dir else None
 
     def _make_socket(self) -> zmq.Socket[bytes]:
         process = self._process
@@ -70,23 +82,29 @@ class WorkerServer:
         return socket
 
     def run(self) -> None:
-        """Work until the process is asked to stop; nothing is ever left undone between two rounds."""
-        self._process.run(self._tick, lambda: True)
+        """Work until the process is asked to stop and its home has everything on disk."""
+        self._process.run(self._tick, self._stop)
 
     def close(self) -> None:
         """End the watch over the connection; the process closes the sockets."""
         self._process.remove(self._monitor)
         self._socket.disable_monitor()
+        if self._home is not None:
+            self._home.close()
 
     def _drain(self) -> None:
         """Take the frames that are there, up to a bound, and send the answers."""
         receive = self._socket.recv_multipart
-        handle, now = self._worker.handle, self._now
+        handle, now, home = self._worker.handle, self._now, self._home
         for _ in range(self._frames_per_wake):
             try:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
                 return
+            if home is not None and frames[0] in _FOR_THE_HOME:
+                home.handle(frames)
+                if frames[0] != wire.START:
+                    continue
             for answer in handle(frames, now):
                 self._send(answer)
 
@@ -105,6 +123,18 @@ class WorkerServer:
 
     def _tick(self, now: float) -> float | None:
         self._now = now
+        wait_s = self._announce(now)
+        if self._home is None:
+            return wait_s
+        home_wait_s = self._home.tick(now)
+        waits = (wait_s, home_wait_s)
+        return min((one for one in waits if one is not None), default=None)
+
+    def _stop(self) -> bool:
+        return self._home is None or self._home.stop()
+
+    def _announce(self, now: float) -> float | None:
+        """Tell the router that this worker is there, until it starts it; gives when to do so again."""
         worker = self._worker
         if worker.faults > self._faults_logged:
             _log.error("%d frames that no router sends were dropped", worker.faults - self._faults_logged)
@@ -120,15 +150,20 @@ class WorkerServer:
             self._next_announcement = now + READY_INTERVAL_S
         return self._next_announcement - now
 
-    def _answer(self, operation: str, _arguments: Any) -> Any:
+    def _answer(self, operation: str, arguments: Any) -> Any:
+        home = self._home
         if operation == "stats":
-            return {**self._worker.stats(), "undelivered_answers": self._undelivered}
-        raise errors.error_for(errors.UNKNOWN_OPERATION, f"{operation!r}; a worker answers 'stats'")
+            stats = {**self._worker.stats(), "undelivered_answers": self._undelivered}
+            return stats if home is None else {**stats, "home": home.stats()}
+        if home is not None and home.answers_to(operation):
+            return home.request(operation, arguments)
+        raise errors.error_for(errors.UNKNOWN_OPERATION, f"{operation!r} is no operation of this worker")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a worker process as the command line says."""
     process = Process.from_command_line(config.ROLE, arguments)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = WorkerServer(process, config.load(process.runtime_dir))
     collect_rarely()
     try:

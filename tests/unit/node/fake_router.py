@@ -27,7 +27,10 @@ class Answer:
     choice: dict[tuple[tuple[int, ...], tuple[int, ...], bool], list[Row]] = field(default_factory=dict)
     heads: list[list[Any]] = field(default_factory=list)
     unmatched: int = 0
+    endpoints: dict[tuple[int, ...], list[Row]] = field(default_factory=dict)
+    endpoint_heads: list[list[Any]] = field(default_factory=list)
     refused: dict[int, tuple[int, str]] = field(default_factory=dict)
+    refused_indices: dict[int, list[int]] = field(default_factory=dict)
     learned: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     retired: list[int] = field(default_factory=list)
 
@@ -70,46 +73,56 @@ class Router:
         *,
         rules: int = 0,
         learn: bool = False,
+        guaranteed: bool = False,
         vpn: int = VPN,
         batch: bytes | None = None,
     ) -> Answer:
         batch = wire.pack(rows) if batch is None else batch
         self.reference += 1
-        head = [self.incarnation, self.reference, vpn, rules, learn, len(rows)]
+        head = [self.incarnation, self.reference, vpn, rules, learn, len(rows), guaranteed]
         answers = self.send(wire.MATCH, *head, batch=batch)
         assert len(answers) == 1
         return self.read(answers[0], batch)
 
     def read(self, frames: list[bytes], batch: bytes) -> Answer:
         assert frames[0] == wire.RESULT
-        incarnation, reference, defs, retired, plain, choice, unmatched, refused, learned = wire.unpack(
-            frames[1]
-        )
+        incarnation, reference, defs, retired, *verdict = wire.unpack(frames[1])
+        plain, choice, unmatched, refused, learned, endpoints = verdict
         assert (incarnation, reference) == (INCARNATION, self.reference)
         for set_id, filter_ids in defs:
             assert set_id not in self.set_ids_seen, "a number is defined once"
             self.set_ids_seen.add(set_id)
             self.sets[set_id] = tuple(filter_ids)
-        answer = Answer(whole=len(frames) == 2 and bool(plain), unmatched=unmatched, retired=retired)
-        batches = [batch] if answer.whole else wire.unpack(frames[2]) if len(frames) == 3 else []
-        assert len(batches) == len(plain) + len(choice)
+        whole = len(frames) == 2 and bool(plain or endpoints)
+        answer = Answer(whole=whole, unmatched=unmatched, retired=retired)
+        named = len(plain) + len(choice) + len(endpoints)
+        batches = [batch] * named if whole else wire.unpack(frames[2]) if len(frames) == 3 else []
+        batches = [part or batch for part in batches]
+        assert len(batches) == named
         for (set_id, rows, size, classes), part in zip(plain, batches, strict=False):
             opened = wire.unpack(part)
             answer.plain[self.sets[set_id]] = opened
             _check_head(opened, part, rows, size, classes)
         for (set_id, plain_id, dto, rows, size, classes), part in zip(
-            choice, batches[len(plain) :], strict=True
+            choice, batches[len(plain) : len(plain) + len(choice)], strict=True
         ):
             opened = [wire.unpack(row) for row in wire.unpack(part)]
             answer.choice[self.sets[set_id], self.sets[plain_id], dto] = opened
             _check_head(opened, part, rows, size, classes)
+        for head, part in zip(endpoints, batches[len(plain) + len(choice) :], strict=True):
+            opened = wire.unpack(part)
+            answer.endpoints[self.sets[head[0]]] = opened
+            _check_endpoint_head(opened, part, *head[1:])
         answer.heads = [*plain, *choice]
-        answer.refused = {code: (count, text) for code, count, text in refused}
+        answer.endpoint_heads = endpoints
+        answer.refused = {code: (count, text) for code, count, text, _ in refused}
+        answer.refused_indices = {code: indices for code, _, _, indices in refused}
         answer.learned = {topic: tuple(self.sets[one] for one in sets) for topic, *sets in learned}
         used = (
             {head[0] for head in answer.heads}
             | {head[1] for head in choice}
             | {one for row in learned for one in row[1:]}
+            | {head[0] for head in endpoints}
         )
         for set_id in retired:
             assert set_id not in used, "a result does not retire what it uses"
@@ -126,6 +139,16 @@ def _check_head(opened: list[Row], part: bytes, rows: int, size: int, classes: i
         expected |= 1 << (row[2] >> wire.COS_SHIFT & 3)
         expected |= wire.CLASS_ELIDING if row[2] & wire.FLAG_ELIDING else 0
     assert classes == expected
+
+
+def _check_endpoint_head(
+    opened: list[Row], part: bytes, rows: int, spool_bytes: int, largest: int, low: int
+) -> None:
+    assert part.startswith(wire.array_head(rows))
+    assert [row[0] for row in opened] == sorted(row[0] for row in opened)
+    sizes = [len(row[5]) + len(row[4] or b"") for row in opened]
+    assert (rows, spool_bytes, largest) == (len(opened), sum(sizes) + 64 * len(sizes), max(sizes))
+    assert low == sum((row[2] >> wire.COS_SHIFT & 3) < 2 for row in opened)
 
 
 def row_of(

@@ -1,0 +1,392 @@
+"""The messages of a lane: which there are, in which state, and what of it is not on disk yet.
+
+`SegmentList` finds segments by position. `Backlog` changes the states of runs of rows and keeps the counts
+right; it decides nothing about flows or times. A run is always `[i, j)` of one segment, in one state.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from node.endpoints.positions import PositionSet
+from node.endpoints.segment import (
+    EXPIRED,
+    GONE,
+    HELD,
+    MOVING,
+    OUT,
+    READY,
+    REASONS,
+    REDELIVERIES,
+    REJECTED,
+    STATES,
+    Segment,
+)
+from node.endpoints.time_index import TimeIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from node.endpoints.settings import LaneSettings
+
+#: Removed segments that may stay in the list before it is made anew.
+_HOLES_MAX: Final = 64
+#: Rows that are compared at once; it bounds the copying where states alternate.
+_STEP_ROWS: Final = 512
+#: State or verdict -> one byte of it.
+_ONE: Final = tuple(bytes((code,)) for code in range(16))
+
+#: What a lane counts since it was made. `<reason>` counts messages that died of it; those that were not
+#: moved to a dead message queue are in `<reason>_discarded` too.
+COUNTERS: Final = (
+    "spooled",
+    "spooled_bytes",
+    "delivered",
+    "redelivered",
+    "browsed",
+    "accepted",
+    "failed",
+    "settles_refused",
+    "expired",
+    "expired_discarded",
+    "redeliveries",
+    "redeliveries_discarded",
+    "rejected",
+    "rejected_discarded",
+    "selector_examined",
+    "selector_matched",
+    "selector_discarded",
+    "replaced",
+    "purged",
+    "deleted",
+    "unreadable",
+)
+
+
+def run_end(codes: bytearray, i: int, j: int) -> int:
+    """Give the end, at most `j`, of the run of equal codes that starts at `i`."""
+    one = _ONE[codes[i]]
+    while i < j:
+        part = codes[i : min(i + _STEP_ROWS, j)]
+        rest = len(part.lstrip(one))
+        i += len(part) - rest
+        if rest:
+            break
+    return i
+
+
+def runs_of(codes: bytearray, i: int, j: int) -> Iterator[tuple[int, int, int]]:
+    """Give (start, end, code) of each run of equal codes from `i` to before `j`."""
+    while i < j:
+        code = codes[i]
+        end = run_end(codes, i, j)
+        yield i, end, code
+        i = end
+
+
+class SegmentList:
+    """The segments of a lane by position. Removing one is cheap wherever it is."""
+
+    __slots__ = ("_firsts", "_head", "_segments", "count")
+
+    def __init__(self) -> None:
+        #: First positions, rising; also those of removed segments.
+        self._firsts: list[int] = []
+        #: The segments, None for removed ones.
+        self._segments: list[Segment | None] = []
+        #: Everything before this index is removed.
+        self._head = 0
+        #: Segments that are not removed.
+        self.count = 0
+
+    def __iter__(self) -> Iterator[Segment]:
+        """Give the segments in the order of their positions."""
+        return (segment for segment in self._segments[self._head :] if segment is not None)
+
+    def oldest(self) -> Segment | None:
+        """Give the first segment."""
+        return self._segments[self._head] if self.count else None
+
+    def append(self, segment: Segment) -> None:
+        """Add a segment above all others."""
+        self._firsts.append(segment.first)
+        self._segments.append(segment)
+        self.count += 1
+
+    def index(self, position: int) -> int:
+        """Give an index for `next_from`: of the segment that holds a position or the next above it."""
+        k = bisect_right(self._firsts, position, self._head) - 1
+        if k < self._head:
+            return self._head
+        segment = self._segments[k]
+        return k + 1 if segment is None or segment.first + segment.count <= position else k
+
+    def next_from(self, index: int) -> tuple[int, Segment] | None:
+        """Give the first segment at an index or after it, and its index; indices change with `remove`."""
+        segments = self._segments
+        while index < len(segments):
+            segment = segments[index]
+            if segment is not None:
+                return index, segment
+            index += 1
+        return None
+
+    def find(self, position: int) -> Segment | None:
+        """Give the segment that holds a position, None if there is none (any more)."""
+        k = bisect_right(self._firsts, position, self._head) - 1
+        segment = self._segments[k] if k >= self._head else None
+        return segment if segment is not None and position < segment.first + segment.count else None
+
+    def slices(self, first: int, last: int) -> list[tuple[Segment, int, int]]:
+        """Give the rows [i, j) of each segment that lie in a range of positions."""
+        found: list[tuple[Segment, int, int]] = []
+        at = self.next_from(self.index(first))
+        while at is not None and at[1].first <= last:
+            segment = at[1]
+            start = segment.first
+            found.append((segment, max(first - start, 0), min(last - start + 1, segment.count)))
+            at = self.next_from(at[0] + 1)
+        return found
+
+    def remove(self, segment: Segment) -> None:
+        """Remove a segment."""
+        k = bisect_left(self._firsts, segment.first, self._head)
+        segments = self._segments
+        assert segments[k] is segment
+        segments[k] = None
+        self.count -= 1
+        if k == self._head:
+            while k < len(segments) and segments[k] is None:
+                k += 1
+            self._head = k
+        if len(segments) > 2 * self.count + _HOLES_MAX:
+            alive = list(self)
+            self._firsts = [one.first for one in alive]
+            self._segments = [*alive]
+            self._head = 0
+
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Put one segment in the place of neighbours; it has their positions."""
+        k = bisect_left(self._firsts, old[0].first, self._head)
+        end = bisect_left(self._firsts, old[-1].first, self._head) + 1
+        assert [one for one in self._segments[k:end] if one is not None] == old
+        self._segments[k:end] = [new]
+        self._firsts[k:end] = [new.first]
+        self.count += 1 - len(old)
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._firsts.clear()
+        self._segments.clear()
+        self._head = self.count = 0
+
+    def validate(self) -> None:
+        """Check what the comments on the attributes say."""
+        assert len(self._firsts) == len(self._segments)
+        alive = list(self)
+        assert self.count == len(alive)
+        assert all(one is None for one in self._segments[: self._head])
+        assert all(a.last < b.first for a, b in pairwise(alive))
+        assert all(
+            one is None or one.first == first for first, one in zip(self._firsts, self._segments, strict=True)
+        )
+        assert self._firsts == sorted(self._firsts)
+
+
+class Backlog:
+    """The messages of a lane and their states."""
+
+    def __init__(self, settings: LaneSettings) -> None:
+        self.settings = settings
+        #: All of them have live rows.
+        self.segments = SegmentList()
+        #: State -> rows in it; GONE is not counted.
+        self.counts = [0] * len(STATES)
+        #: Spool size of all rows.
+        self.bytes = 0
+        #: Segments whose durable state changed, in the order of the first change.
+        self.changed: dict[Segment, None] = {}
+        #: Reason -> positions of dead rows that `take_dead` has not given yet.
+        self._dead = {EXPIRED: PositionSet(), REDELIVERIES: PositionSet(), REJECTED: PositionSet()}
+        #: When a segment has to be looked at (wall ms); each is in it at most once, at `Segment.timer`.
+        self.timers = TimeIndex()
+        #: Of a last-value lane: position of the newest message that was let in; older ones are replaced.
+        self.newest = 0
+        #: Name -> count, see `COUNTERS`.
+        self.statistics = dict.fromkeys(COUNTERS, 0)
+
+    @property
+    def messages(self) -> int:
+        """Messages that are not gone."""
+        return sum(self.counts)
+
+    def add(self, segment: Segment) -> None:
+        """Take a segment whose positions are above all others."""
+        self.segments.append(segment)
+        self.bytes += segment.live_bytes
+        if segment.live == segment.count and segment.dead is None:
+            self.counts[READY] += segment.count
+            return
+        for state in (READY, MOVING):
+            self.counts[state] += segment.state.count(state)
+        for i, code in enumerate(segment.dead or b""):
+            if code and segment.state[i] == MOVING:
+                self._dead[code].add(segment.first + i, segment.first + i)
+
+    def change(self, segment: Segment, i: int, j: int, was: int, to: int) -> None:
+        """Change the state of a run; neither is GONE."""
+        rows = j - i
+        segment.state[i:j] = _ONE[to] * rows
+        self.counts[was] -= rows
+        self.counts[to] += rows
+
+    def remove(self, segment: Segment, i: int, j: int, was: int) -> None:
+        """Remove a run for good."""
+        rows = j - i
+        self.counts[was] -= rows
+        segment.state[i:j] = bytes(rows)
+        size = segment.live_bytes if rows == segment.live else segment.size_of(i, j)
+        segment.live -= rows
+        segment.live_bytes -= size
+        self.bytes -= size
+        if was == MOVING and segment.dead is not None:
+            self._forget_dead(segment, i, j)
+        self.changed[segment] = None
+        if not segment.live:
+            self.segments.remove(segment)
+            self.disarm(segment)
+
+    def disarm(self, segment: Segment) -> None:
+        """Take a segment out of the time index."""
+        if segment.timer:
+            self.timers.discard(segment.timer, segment.first)
+            segment.timer = 0
+
+    def _forget_dead(self, segment: Segment, i: int, j: int) -> None:
+        """Make dead rows no longer dead, whatever becomes of them."""
+        if segment.dead is not None:
+            segment.dead[i:j] = bytes(j - i)
+            for positions in self._dead.values():
+                positions.remove(segment.first + i, segment.first + j - 1)
+
+    def add_tries(self, segment: Segment, i: int, j: int) -> None:
+        """Count one more delivery attempt of each row of a run."""
+        if segment.tries is None:
+            segment.tries = bytearray(segment.count)
+        segment.tries[i:j] = segment.tries[i:j].translate(_ONE_MORE)
+        self.changed[segment] = None
+
+    def kill(self, segment: Segment, i: int, j: int, was: int, reason: int) -> None:
+        """Let a run die: it moves to the dead message queue, or it is removed (R202; facts section 5)."""
+        self.statistics[REASONS[reason]] += j - i
+        if self.settings.moves_dead and not self.settings.respect_dmq_eligible:
+            self._bury(segment, i, j, was, reason)
+            return
+        eligible = bytearray(j - i)
+        if self.settings.moves_dead:
+            eligible[:] = bytes(segment.dmq_eligible(row) for row in range(i, j))
+        for start, end, moves in list(runs_of(eligible, 0, j - i)):
+            if moves:
+                self._bury(segment, i + start, i + end, was, reason)
+            else:
+                self.statistics[f"{REASONS[reason]}_discarded"] += end - start
+                self.remove(segment, i + start, i + end, was)
+
+    def _bury(self, segment: Segment, i: int, j: int, was: int, reason: int) -> None:
+        if segment.dead is None:
+            segment.dead = bytearray(segment.count)
+        segment.dead[i:j] = _ONE[reason] * (j - i)
+        self.change(segment, i, j, was, MOVING)
+        self._dead[reason].add(segment.first + i, segment.first + j - 1)
+        self.changed[segment] = None
+
+    def revive(self, segment: Segment, i: int) -> None:
+        """Make a MOVING row ready again."""
+        if segment.dead is not None and segment.dead[i]:
+            self._forget_dead(segment, i, i + 1)
+            self.changed[segment] = None
+        self.change(segment, i, i + 1, MOVING, READY)
+
+    def take_dead(self, limit: int) -> list[tuple[Segment, int, str]]:
+        """Give dead rows and why they are dead, each once, at most `limit`, in position order per reason."""
+        taken: list[tuple[Segment, int, str]] = []
+        for reason, positions in self._dead.items():
+            while len(taken) < limit and (run := positions.first_run()) is not None:
+                first, last = run[0], min(run[1], run[0] + limit - len(taken) - 1)
+                positions.remove(first, last)
+                for segment, i, j in self.segments.slices(first, last):
+                    taken.extend((segment, row, REASONS[reason]) for row in range(i, j))
+        return taken
+
+    def has_dead(self) -> bool:
+        """Tell whether `take_dead` would give something."""
+        return any(positions.count for positions in self._dead.values())
+
+    def replace_older(self, newest: int) -> None:
+        """Of a last-value lane: remove what is older than a message that came; what is out waits (facts 5)."""
+        first, self.newest = self.newest, newest
+        # What is older than the one before is out, or was removed when that one came.
+        for segment, start, stop in self.segments.slices(first, newest - 1):
+            for i, j, state in list(runs_of(segment.state, start, stop)):
+                if state in (READY, HELD):
+                    self.statistics["replaced"] += j - i
+                    self.remove(segment, i, j, state)
+
+    def purge(self) -> int:
+        """Remove everything; gives how many messages that were."""
+        messages = self.messages
+        for segment in self.segments:
+            segment.state[:] = bytes(segment.count)
+            segment.live = segment.live_bytes = segment.timer = 0
+            self.changed[segment] = None
+        self.segments.clear()
+        self.timers.clear()
+        for positions in self._dead.values():
+            positions.clear()
+        self.counts = [0] * len(STATES)
+        self.bytes = 0
+        self.statistics["purged"] += messages
+        return messages
+
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Put a segment in the place of neighbours with the same messages in the same states."""
+        assert new.live == sum(one.live for one in old)
+        assert new.live_bytes == sum(one.live_bytes for one in old)
+        if any(one in self.changed for one in old):
+            self.changed[new] = None
+        for one in old:
+            assert new.state[one.first - new.first : one.first - new.first + one.count] == one.state
+            self.disarm(one)
+            self.changed.pop(one, None)
+        self.segments.replace(old, new)
+
+    def validate(self) -> None:
+        """Check what the comments on the attributes say."""
+        self.segments.validate()
+        self.timers.validate()
+        counts = [0] * len(STATES)
+        timers = 0
+        for segment in self.segments:
+            segment.validate()
+            assert segment.live
+            timers += segment.timer != 0
+            for state in (READY, OUT, HELD, MOVING):
+                counts[state] += segment.state.count(state)
+        assert counts[GONE] == 0
+        assert self.counts == counts
+        assert self.timers.count == timers
+        assert self.bytes == sum(segment.live_bytes for segment in self.segments)
+        for reason, positions in self._dead.items():
+            positions.validate()
+            for first, last in positions.runs():
+                for position in range(first, last + 1):
+                    segment_of = self.segments.find(position)
+                    assert segment_of is not None
+                    assert segment_of.dead is not None
+                    assert segment_of.dead[position - segment_of.first] == reason
+
+
+#: A count of attempts -> one more, up to the most that is stored.
+_ONE_MORE: Final = bytes(min(tries + 1, 255) for tries in range(256))

@@ -1,0 +1,372 @@
+"""The flows of a lane: whose turn it is, and who gets what.
+
+Of an exclusive lane the first flow that bound is active and gets everything; of another all are, and take turns:
+each gets a run of at most `TURN_MAX` messages, less if there are few, so that few messages spread over many flows
+and many stay in batches. Flows that have no room are not asked until credit or a settle gives them room, so that a
+thousand idle flows cost nothing. Browsers are apart: they consume nothing and take no turns.
+"""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from angarium import errors, wire
+from node.endpoints.flow import Flow, FlowEvent, FlowOptions, options_from
+from node.endpoints.reader import Reader, Work, browse
+from node.endpoints.segment import OUT, READY, Row, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from node.endpoints.backlog import Backlog
+
+#: Messages that one flow of a non-exclusive lane gets before it is the turn of the next.
+TURN_MAX: Final = 64
+#: Messages that browsers get in one call.
+BROWSED_MAX: Final = 1_000
+
+
+class Selector(Protocol):
+    """What `node.selectors.compile_selector` gives."""
+
+    def matches(self, row: Any) -> bool:
+        """Tell whether it selects a row."""
+
+
+class Sources(NamedTuple):
+    """What a lane is given to look into messages."""
+
+    #: Reads a row; raises an AngariumError if its block is damaged.
+    read_row: Callable[[Segment, int], Row]
+    #: Raises an InvalidRequestError for an invalid text (40601).
+    compile_selector: Callable[[str], Selector]
+    #: Gives the name of the client that published a message, None if nobody knows it.
+    publisher_of: Callable[[Segment, int], str | None] | None
+
+
+class Handout(NamedTuple):
+    """Messages for a flow."""
+
+    flow: int
+    segment: Segment
+    #: Rows of the segment, rising.
+    indices: list[int] | range
+    #: Earlier delivery attempts of each row; None: none of any.
+    counts: list[int] | None
+
+
+class Consumers:
+    """Flows and readers of a lane."""
+
+    def __init__(self, backlog: Backlog, sources: Sources) -> None:
+        self._backlog = backlog
+        self._sources = sources
+        #: Flow number -> flow, in the order of their binds.
+        self.flows: dict[int, Flow] = {}
+        #: Those that are no browsers, and those that are.
+        self._consuming: dict[int, Flow] = {}
+        self._browsing: dict[int, Flow] = {}
+        #: Key -> the reader that flows of this kind share; each has flows.
+        self._readers: dict[object, Reader] = {}
+        #: Which reader begins the next round of turns.
+        self._turn = 0
+        #: The highest position that a consumer got.
+        self.delivered_upto = 0
+
+    def readied(self, segment: Segment, i: int, j: int) -> None:
+        """Take note that a run became ready that was not."""
+        for reader in self._readers.values():
+            reader.readied(segment, i, j)
+
+    # --- flows come and go ------------------------------------------------------------------------------
+
+    def bind(
+        self, flow_id: int, selector: str | None, options: dict[str, Any], *, is_browser: bool
+    ) -> list[FlowEvent]:
+        """Add a flow without credit; gives whether it is active, or that its selector is invalid."""
+        if flow_id in self.flows:
+            return [_turn_event(self.flows[flow_id])]
+        known = options_from(options)
+        try:
+            matches = self._matcher(selector or None, known)
+        except errors.AngariumError as error:
+            return [FlowEvent(flow_id, wire.FLOW_CLOSED, error.code, error.detail)]
+        flow = Flow(flow_id, is_browser=is_browser, selector=selector or None, matches=matches, options=known)
+        flow.limit_unacked(self._backlog.settings.max_unacked)
+        self.flows[flow_id] = flow
+        (self._browsing if is_browser else self._consuming)[flow_id] = flow
+        if is_browser or not self._backlog.settings.exclusive or len(self._consuming) == 1:
+            return self._activate(flow)
+        return [_turn_event(flow)]
+
+    def _matcher(self, text: str | None, options: FlowOptions) -> Callable[[Segment, int], bool] | None:
+        """Give what tells whether a message is for a flow; None if all are.
+
+        Raises:
+            InvalidRequestError: the selector is invalid (40601).
+        """
+        by_selector = None if text is None else self.selecting(self._sources.compile_selector(text))
+        publisher_of = self._sources.publisher_of
+        if not options.no_local or not options.client or publisher_of is None:
+            return by_selector
+        client = options.client
+
+        def matches(segment: Segment, i: int) -> bool:
+            return publisher_of(segment, i) != client and (by_selector is None or by_selector(segment, i))
+
+        return matches
+
+    def selecting(self, selector: Selector) -> Callable[[Segment, int], bool]:
+        """Give what tells whether a selector selects a message; one that cannot be read is not selected."""
+        statistics, read_row = self._backlog.statistics, self._sources.read_row
+
+        def matches(segment: Segment, i: int) -> bool:
+            statistics["selector_examined"] += 1
+            try:
+                row = read_row(segment, i)
+            except errors.AngariumError:
+                statistics["unreadable"] += 1
+                return False
+            selected = selector.matches(row)
+            statistics["selector_matched"] += selected
+            return selected
+
+        return matches
+
+    def _activate(self, flow: Flow) -> list[FlowEvent]:
+        flow.active = True
+        self._attach(flow)
+        return [_turn_event(flow)]
+
+    def _take_over(self) -> list[FlowEvent]:
+        """Make the first flow of an exclusive lane active if it is not; the order is that of the binds (R101)."""
+        heir = next(iter(self._consuming.values()), None)
+        return [] if heir is None or heir.active else self._activate(heir)
+
+    def _attach(self, flow: Flow) -> None:
+        """Give a flow that became active its reader."""
+        if flow.is_browser:
+            return
+        # Only flows that see the same messages may share: no_local makes that depend on the client.
+        key = (flow.selector, flow.options.client if flow.options.no_local else None)
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = Reader(key, flow.matches, by_priority=self._backlog.settings.by_priority)
+            self._readers[key] = reader
+        reader.flows += 1
+        flow.reader = reader
+        self.wake(flow)
+
+    def _detach(self, flow: Flow) -> None:
+        reader = flow.reader
+        if reader is None:
+            return
+        self._rest(flow)
+        flow.reader = None
+        reader.flows -= 1
+        if not reader.flows:
+            del self._readers[reader.key]
+
+    def wake(self, flow: Flow) -> None:
+        """Ask a flow again if it may have room now."""
+        if flow.reader is not None and not flow.is_willing and flow.room() > 0:
+            flow.is_willing = True
+            flow.reader.willing.append(flow)
+
+    def _rest(self, flow: Flow) -> None:
+        if flow.is_willing and flow.reader is not None:
+            flow.is_willing = False
+            flow.reader.willing.remove(flow)
+
+    def hand_off(self, flow: Flow, closing_at: float) -> None:
+        """Give a flow nothing more; it stays active until it is dropped, so that no other overtakes it."""
+        self._rest(flow)
+        flow.closing_at = closing_at
+
+    def drop(self, flow: Flow) -> list[FlowEvent]:
+        """Remove a flow that has nothing out any more; tells who is active now."""
+        assert not flow.out.count
+        self._detach(flow)
+        del self.flows[flow.id]
+        del (self._browsing if flow.is_browser else self._consuming)[flow.id]
+        return self._take_over()
+
+    def apply_settings(self) -> list[FlowEvent]:
+        """Follow changed settings; tells whose turn changed."""
+        exclusive = self._backlog.settings.exclusive
+        events: list[FlowEvent] = []
+        # All leave their readers before the first comes back, for readers depend on the settings.
+        for flow in self._consuming.values():
+            self._detach(flow)
+            flow.limit_unacked(self._backlog.settings.max_unacked)
+        for turn, flow in enumerate(self._consuming.values()):
+            was = flow.active
+            flow.active = turn == 0 or not exclusive
+            if flow.active:
+                self._attach(flow)
+            if flow.active != was:
+                events.append(_turn_event(flow))
+        return events
+
+    def forget(self, position: int) -> None:
+        """Take a message from the flow that has it out."""
+        for flow in self._consuming.values():
+            if position in flow.out:
+                flow.out.remove(position, position)
+                self.wake(flow)
+
+    def purge(self) -> None:
+        """Take all messages from all flows."""
+        for flow in self.flows.values():
+            flow.out.clear()
+            self.wake(flow)
+        for reader in self._readers.values():
+            for track in reader.tracks:
+                track.behind.clear()
+
+    # --- messages go out --------------------------------------------------------------------------------
+
+    def hand_out(self, limit: int, work: Work) -> list[Handout]:
+        """Give active flows at most `limit` messages, as far as they have room."""
+        ready = self._backlog.counts[READY]
+        readers = [reader for reader in self._readers.values() if reader.willing]
+        if not ready or not readers:
+            return []
+        if len(readers) > 1:
+            self._turn = (self._turn + 1) % len(readers)
+            readers = readers[self._turn :] + readers[: self._turn]
+        exclusive = self._backlog.settings.exclusive
+        runs: list[tuple[Flow, Segment, int, int]] = []
+        left = limit
+        while readers and left > 0:
+            turn = left if exclusive else self._turn_of(readers)
+            again: list[Reader] = []
+            for reader in readers:
+                left, dry = self._give_turns(reader, turn, left, work, runs)
+                if not dry and reader.willing:
+                    again.append(reader)
+            readers = again
+        if left <= 0 and readers and self._backlog.counts[READY]:
+            work.exhausted = True
+        return self._handouts(runs)
+
+    def _turn_of(self, readers: list[Reader]) -> int:
+        """Give how many messages a flow gets in one turn."""
+        willing = sum(len(reader.willing) for reader in readers)
+        return max(min(-(-self._backlog.counts[READY] // willing), TURN_MAX), 1)
+
+    def _give_turns(
+        self, reader: Reader, turn: int, left: int, work: Work, runs: list[tuple[Flow, Segment, int, int]]
+    ) -> tuple[int, bool]:
+        """Give each flow of a reader one turn; tells what is left of the limit and if the reader is dry."""
+        willing = reader.willing
+        for _ in range(len(willing)):
+            if left <= 0:
+                break
+            flow = willing[0]
+            want = min(turn, left)
+            got = self._fill(flow, reader, want, work, runs)
+            left -= got
+            room = flow.room() > 0
+            dry = got < want and room
+            if got or not room:
+                willing.popleft()
+                flow.is_willing = room
+                if room:
+                    willing.append(flow)
+            if dry:
+                return left, True
+        return left, False
+
+    def _fill(
+        self, flow: Flow, reader: Reader, want: int, work: Work, runs: list[tuple[Flow, Segment, int, int]]
+    ) -> int:
+        """Give a flow at most `want` messages; gives how many it got."""
+        backlog = self._backlog
+        got = 0
+        while got < want and (room := flow.room()) > 0:
+            run = reader.take(backlog.segments, min(room, want - got), flow.room_bytes(), work)
+            if run is None:
+                break
+            segment, i, j, size = run
+            last = segment.first + j - 1
+            backlog.change(segment, i, j, READY, OUT)
+            flow.out.add(segment.first + i, last)
+            flow.sent(j - i, size)
+            got += j - i
+            if last > self.delivered_upto:
+                self.delivered_upto = last
+            runs.append((flow, segment, i, j))
+        backlog.statistics["delivered"] += got
+        return got
+
+    def browse(self, upto: int, work: Work) -> list[Handout]:
+        """Give browsers what they have not seen, up to a position."""
+        runs: list[tuple[Flow, Segment, int, int]] = []
+        left = BROWSED_MAX
+        for flow in self._browsing.values():
+            while left > 0 and (room := flow.room()) > 0:
+                rows = min(room, left)
+                flow.cursor, run = browse(
+                    self._backlog.segments, flow.cursor, upto, flow.matches, rows, flow.room_bytes(), work
+                )
+                if run is None:
+                    break
+                flow.sent(run.j - run.i, run.size)
+                left -= run.j - run.i
+                runs.append((flow, run.segment, run.i, run.j))
+        work.exhausted |= left <= 0
+        self._backlog.statistics["browsed"] += BROWSED_MAX - left
+        return self._handouts(runs, browsed=True)
+
+    def _handouts(
+        self, runs: list[tuple[Flow, Segment, int, int]], *, browsed: bool = False
+    ) -> list[Handout]:
+        """Put neighbouring runs of a flow in one segment together, and add the counts of attempts."""
+        handouts: list[Handout] = []
+        at = 0
+        while at < len(runs):
+            flow, segment, i, j = runs[at]
+            spans = [range(i, j)]
+            at += 1
+            while at < len(runs) and runs[at][:2] == (flow, segment) and runs[at][2] >= spans[-1].stop:
+                spans.append(range(runs[at][2], runs[at][3]))
+                at += 1
+            indices = spans[0] if len(spans) == 1 else list(chain.from_iterable(spans))
+            counts = None
+            if segment.tries is not None:
+                counts = [segment.tries[row] for row in indices]
+                tried = len(counts) - counts.count(0)
+                counts = counts if tried else None
+                if not browsed:
+                    self._backlog.statistics["redelivered"] += tried
+            handouts.append(Handout(flow.id, segment, indices, counts))
+        return handouts
+
+    def validate(self, next_position: int) -> None:
+        """Check what the comments on the attributes say."""
+        for reader in self._readers.values():
+            assert reader.flows == sum(flow.reader is reader for flow in self.flows.values())
+            assert reader.flows
+            reader.validate(self._backlog.segments, next_position)
+        owners: dict[int, int] = {}
+        for flow in self.flows.values():
+            flow.validate()
+            for first, last in flow.out.runs():
+                for position in range(first, last + 1):
+                    assert position not in owners
+                    owners[position] = flow.id
+                    segment = self._backlog.segments.find(position)
+                    assert segment is not None
+                    assert segment.state[position - segment.first] == OUT
+        assert len(owners) == self._backlog.counts[OUT]
+        assert {**self._consuming, **self._browsing} == self.flows
+        exclusive = self._backlog.settings.exclusive
+        for turn, flow in enumerate(self._consuming.values()):
+            assert flow.active == (turn == 0 or not exclusive)
+
+
+def _turn_event(flow: Flow) -> FlowEvent:
+    event = wire.FLOW_ACTIVE if flow.active else wire.FLOW_INACTIVE
+    return FlowEvent(flow.id, event, 0, "")

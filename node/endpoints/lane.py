@@ -1,0 +1,554 @@
+"""A lane: one partition of an endpoint at its home, as a state machine.
+
+It holds the index of the messages, knows who consumes them, and decides who gets which message when. It reads no
+disk and has no clock: the home gives it the time, stores what it says has changed (`take_changed`), sends what
+it hands out (`hand_out`), moves what is dead (`take_dead`), and calls `tick` when `next_due` says so.
+
+`consumers` says who gets what, `reader` finds it, `outcomes` says what becomes of it, `lifetimes` when.
+
+Nothing here trusts a client: a call looks at a bounded number of messages and says with `more`, or with a
+`next_due` that is over, that it is not done; a range that a client settles costs what it settles, not its width.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors, wire
+from node.endpoints.backlog import Backlog, runs_of
+from node.endpoints.consumers import Consumers, Handout, Selector, Sources
+from node.endpoints.flow import Flow, FlowEvent
+from node.endpoints.lifetimes import Lifetimes
+from node.endpoints.outcomes import Outcomes
+from node.endpoints.reader import Work
+from node.endpoints.segment import GONE, HELD, MOVING, OUT, READY, REDELIVERIES, Row, Segment
+from node.endpoints.topic_selector import TopicSelector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from node.endpoints.settings import LaneSettings
+
+__all__ = ["Flow", "FlowEvent", "Handout", "Lane"]
+
+#: Messages that one `hand_out` gives to consumers, if its caller sets no lower limit.
+HAND_OUT_MAX: Final = 10_000
+#: Segments in which one `settle` looks for messages that an earlier incarnation delivered.
+RESUMED_SEGMENTS_MAX: Final = 10_000
+#: Rows in one `take_dead`.
+DEAD_MAX: Final = 10_000
+
+_STATE_NAMES: Final = {GONE: "gone", READY: "ready", OUT: "unacked", HELD: "delayed", MOVING: "moving"}
+_OUTCOMES: Final = (wire.OUTCOME_ACCEPTED, wire.OUTCOME_FAILED, wire.OUTCOME_REJECTED)
+#: A count of attempts -> at least one.
+_AT_LEAST_ONE: Final = bytes(max(tries, 1) for tries in range(256))
+
+
+class Lane:
+    """The messages and flows of one partition of an endpoint."""
+
+    def __init__(
+        self,
+        lane_id: int,
+        generation: int,
+        settings: LaneSettings,
+        next_position: int,
+        delivered_upto: int,
+        read_row: Callable[[Segment, int], Row],
+        *,
+        tried_upto: int | None = None,
+        compile_selector: Callable[[str], Selector] | None = None,
+        publisher_of: Callable[[Segment, int], str | None] | None = None,
+    ) -> None:
+        """Make a lane without messages.
+
+        Args:
+            lane_id: endpoint id << 10 | partition.
+            generation: of the endpoint.
+            settings: of the endpoint.
+            next_position: the lowest position that was never used.
+            delivered_upto: the highest position that a flow may have got from an earlier incarnation of the
+                home; 0 if none did.
+            read_row: reads a row; may raise an AngariumError if its block is damaged.
+            tried_upto: messages up to it without a recorded attempt count as tried once, because the home did
+                not stop in order; None for `delivered_upto`. After an orderly stop 0.
+            compile_selector: None for the real one.
+            publisher_of: gives the name of the client that published a message, for no_local; without it
+                no_local has no effect.
+
+        Raises:
+            InvalidRequestError: the selector of a topic endpoint is invalid (40601).
+        """
+        self.lane_id = lane_id
+        #: Of the endpoint; the home sets it after `purge` when the endpoint was made anew.
+        self.generation = generation
+        #: Above all positions ever used; none is used twice, whatever happened to its message.
+        self.next_position = next_position
+        #: After `hand_out`: whether it left something that could have been handed out.
+        self.more = False
+        self._sources = Sources(read_row, compile_selector or _compile_selector, publisher_of)
+        self._backlog = Backlog(settings)
+        self._consumers = Consumers(self._backlog, self._sources)
+        self._consumers.delivered_upto = delivered_upto
+        self._lifetimes = Lifetimes(self._backlog, self._consumers.readied)
+        self._outcomes = Outcomes(self._backlog, self._lifetimes, self._consumers.readied)
+        #: Flows that are handed off, in the order of their unbinds.
+        self._closing: dict[int, Flow] = {}
+        #: What earlier incarnations of the home may have delivered.
+        self._recovered_upto = delivered_upto
+        self._tried_upto = delivered_upto if tried_upto is None else tried_upto
+        readied = self._consumers.readied
+        self._topic_selector = TopicSelector(self._backlog, self._lifetimes, readied, read_row)
+        #: The times of the last call: monotonic s, wall ms.
+        self._now = 0.0
+        self._wall_ms = 0
+        # What is loaded was examined by an earlier incarnation, but how far is not stored.
+        self._use_selector(settings.selector, 0)
+
+    # --- what it is -------------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> LaneSettings:
+        """The settings in force."""
+        return self._backlog.settings
+
+    @property
+    def flows(self) -> dict[int, Flow]:
+        """Flow number -> flow, in the order of their binds; to look at."""
+        return self._consumers.flows
+
+    @property
+    def delivered_upto(self) -> int:
+        """The highest position that a consumer ever got."""
+        return self._consumers.delivered_upto
+
+    @property
+    def messages(self) -> int:
+        """Messages that are not gone."""
+        return self._backlog.messages
+
+    @property
+    def bytes(self) -> int:
+        """Spool size of these messages."""
+        return self._backlog.bytes
+
+    @property
+    def unacked(self) -> int:
+        """Messages that were delivered and are not settled."""
+        return self._backlog.counts[OUT]
+
+    @property
+    def oldest_stored_ms(self) -> int:
+        """Wall ms when the oldest message was spooled, 0 if there is none."""
+        segment = self._backlog.segments.oldest()
+        if segment is None:
+            return 0
+        if segment.ages is None:
+            return segment.stored_ms
+        return next(segment.stored_at_ms(i) for i, state in enumerate(segment.state) if state != GONE)
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """The segments with messages in them, by position."""
+        return iter(self._backlog.segments)
+
+    def find(self, position: int) -> tuple[Segment, int] | None:
+        """Give the segment and row of a message, None if it is gone or never was."""
+        segment = self._backlog.segments.find(position)
+        if segment is None or segment.state[position - segment.first] == GONE:
+            return None
+        return segment, position - segment.first
+
+    def state_of(self, segment: Segment, i: int) -> str:
+        """Say where a message is: ready, unacked, delayed, filtering (its selector), moving or gone."""
+        if segment.state[i] == HELD and segment.first + i > self._lifetimes.filtered_upto:
+            return "filtering"
+        return _STATE_NAMES[segment.state[i]]
+
+    def expires_at_ms(self, segment: Segment, i: int) -> int:
+        """Give the wall ms at which a message expires, 0 for never."""
+        return self._lifetimes.expires_ms(segment, i)
+
+    def stats(self) -> dict[str, int]:
+        """Give counts since it was made (`backlog.COUNTERS`), and what there is now."""
+        counts = self._backlog.counts
+        consumers = sum(not flow.is_browser for flow in self.flows.values())
+        return {
+            **self._backlog.statistics,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "ready": counts[READY],
+            "unacked": counts[OUT],
+            "held": counts[HELD],
+            "moving": counts[MOVING],
+            "segments": self._backlog.segments.count,
+            "oldest_stored_ms": self.oldest_stored_ms,
+            "next_position": self.next_position,
+            "delivered_upto": self.delivered_upto,
+            "consumers": consumers,
+            "browsers": len(self.flows) - consumers,
+        }
+
+    # --- messages and settings come ---------------------------------------------------------------------
+
+    def append(self, segment: Segment, now: float, wall_ms: int) -> None:
+        """Take new messages, after the commit that holds them (relaxed: before)."""
+        assert segment.first >= self.next_position
+        self._backlog.statistics["spooled"] += segment.count
+        self._backlog.statistics["spooled_bytes"] += segment.live_bytes
+        self.next_position = segment.first + segment.count
+        self._add(segment, now, wall_ms)
+
+    def load(self, segment: Segment, now: float, wall_ms: int) -> None:
+        """Take messages that were there before a restart, in the order of their positions."""
+        self._count_unsure(segment)
+        self.next_position = max(self.next_position, segment.first + segment.count)
+        self._add(segment, now, wall_ms)
+        if segment.tries is not None and not self.settings.redelivery_enabled:
+            self._kill_tried(segment)
+
+    def _count_unsure(self, segment: Segment) -> None:
+        """Count an attempt for each message that may have been sent without one being recorded (R190)."""
+        unsure = min(max(self._tried_upto - segment.first + 1, 0), segment.count)
+        known = bytes(segment.count) if segment.tries is None else bytes(segment.tries)
+        if 0 in known[:unsure]:
+            segment.tries = bytearray(known[:unsure].translate(_AT_LEAST_ONE) + known[unsure:])
+            # The next stop may be an orderly one, after which nobody would know.
+            self._backlog.changed[segment] = None
+
+    def _add(self, segment: Segment, now: float, wall_ms: int) -> None:
+        assert segment.lane_id == self.lane_id
+        self._now, self._wall_ms = now, wall_ms
+        self._backlog.add(segment)
+        filtered = self._topic_selector.in_use
+        if filtered:
+            self._topic_selector.hold(segment)
+        lifetimes = self._lifetimes
+        if lifetimes.has_expiry(segment) or lifetimes.has_delay(segment):
+            lifetimes.admit(segment, wall_ms)
+        if self.settings.last_value and not filtered:
+            self._backlog.replace_older(segment.last)
+
+    def _kill_tried(self, segment: Segment) -> None:
+        """Let die what may have been sent before, because this endpoint sends nothing twice."""
+        assert segment.tries is not None
+        for i, tries in enumerate(bytes(segment.tries)):
+            if tries and segment.state[i] in (READY, HELD):
+                self._backlog.kill(segment, i, i + 1, segment.state[i], REDELIVERIES)
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put one segment in the place of neighbours; it has the same messages in the same states.
+
+        For the merging of small segments and the repacking of blocks; flows notice nothing.
+        """
+        self._backlog.replace(list(old), new)
+        if self._lifetimes.has_expiry(new) or self._lifetimes.has_delay(new):
+            self._lifetimes.watch(new)
+
+    def configure(self, settings: LaneSettings, now: float, wall_ms: int) -> list[FlowEvent]:
+        """Use other settings from now on, also for the messages that are there.
+
+        If the selector of a topic endpoint changes, it must have been purged before (R149).
+
+        Raises:
+            InvalidRequestError: the selector is invalid (40601); nothing changed.
+        """
+        self._now, self._wall_ms = now, wall_ms
+        before = self.settings
+        if settings.selector != before.selector:
+            assert not self.messages
+            self._use_selector(settings.selector, self.next_position - 1)
+        self._backlog.settings = settings
+        self._lifetimes.apply_settings(wall_ms)
+        if settings.last_value and not before.last_value:
+            self._backlog.newest = 0
+            self._backlog.replace_older(min(self.next_position - 1, self._lifetimes.filtered_upto))
+        return self._consumers.apply_settings()
+
+    def _use_selector(self, text: str | None, upto: int) -> None:
+        selector = self._sources.compile_selector(text) if text else None
+        self._topic_selector.use(selector, upto)
+
+    # --- flows ------------------------------------------------------------------------------------------
+
+    def bind(
+        self,
+        flow_id: int,
+        *,
+        browse: bool,
+        selector: str | None,
+        messages: int,
+        bytes_: int,
+        options: dict[str, Any],
+        now: float,
+    ) -> list[FlowEvent]:
+        """Add a flow with its first credit; tells whether it is active, or that it is closed and why.
+
+        A flow that is bound already keeps what it has.
+        """
+        self._now = max(self._now, now)
+        events = self._consumers.bind(flow_id, selector, options, is_browser=browse)
+        self.credit(flow_id, messages, bytes_)
+        return events
+
+    def credit(self, flow_id: int, messages: int, bytes_: int) -> None:
+        """Raise the credit of a flow to new totals since its bind (bytes: spool size of the messages)."""
+        flow = self.flows.get(flow_id)
+        if flow is not None:
+            flow.grant(messages, bytes_)
+            self._consumers.wake(flow)
+
+    def unbind(self, flow_id: int, hand_off_ms: int | None, now: float, wall_ms: int) -> list[FlowEvent]:
+        """Remove a flow; what it has out is ready again, and counts as tried.
+
+        With `hand_off_ms` it gets nothing more, and goes when it has settled everything (CLOSED with code 0)
+        or when the time is over (CLOSED with 40025); until then no other takes its turn. Tells who is active
+        now.
+        """
+        self._now, self._wall_ms = now, wall_ms
+        flow = self.flows.get(flow_id)
+        if flow is None:
+            return []
+        if hand_off_ms is None:
+            return self._end(flow)
+        if not flow.out.count:
+            return [_closed(flow, 0), *self._end(flow)]
+        self._consumers.hand_off(flow, now + hand_off_ms / 1000)
+        self._closing[flow_id] = flow
+        return []
+
+    def _end(self, flow: Flow) -> list[FlowEvent]:
+        """Remove a flow, with what it has out ready again; tells who is active now."""
+        runs = list(flow.out.runs())
+        flow.out.clear()
+        for first, last in runs:
+            for segment, i, j in self._backlog.segments.slices(first, last):
+                self._outcomes.lose(segment, i, j, self._wall_ms)
+        self._closing.pop(flow.id, None)
+        return self._consumers.drop(flow)
+
+    def end_flows(self, now: float, wall_ms: int) -> None:
+        """Remove all flows: the router, or this home, stops."""
+        self._now, self._wall_ms = now, wall_ms
+        # From the last to the first, so that none becomes active on the way.
+        for flow in list(self.flows.values())[::-1]:
+            self._end(flow)
+
+    def settle(
+        self, flow_id: int, outcome: int, ranges: Iterable[Sequence[int]], now: float, wall_ms: int
+    ) -> list[FlowEvent]:
+        """Settle what a flow has out in ranges (first, last) of positions, in any order.
+
+        What of a range the flow does not have out is refused, once for the call (40024, or 40025 if the flow
+        is not here any more and this is a partition); the rest is settled all the same.
+        """
+        self._now, self._wall_ms = now, wall_ms
+        flow = self.flows.get(flow_id)
+        if flow is None or outcome not in _OUTCOMES:
+            lost = flow is None and self.settings.partitions
+            code = errors.PARTITION_LOST if lost else errors.NOT_DELIVERED
+            self._backlog.statistics["settles_refused"] += 1
+            return [
+                FlowEvent(flow_id, wire.FLOW_SETTLE_REFUSED, code, f"outcome {outcome} on flow {flow_id}")
+            ]
+        refused: list[tuple[int, int]] = []
+        budget = RESUMED_SEGMENTS_MAX
+        for first, last in ranges:
+            missing = last - first + 1
+            for run_first, run_last in flow.out.remove(first, last):
+                missing -= run_last - run_first + 1
+                self._settle_run(outcome, run_first, run_last)
+            if missing and flow.options.resume:
+                settled, budget = self._settle_recovered(outcome, first, last, budget)
+                missing -= settled
+            if missing:
+                refused.append((first, last))
+        self._consumers.wake(flow)
+        events = self._refusal(flow, refused)
+        if flow.closing_at is not None and not flow.out.count:
+            events += [_closed(flow, 0), *self._end(flow)]
+        return events
+
+    def _settle_run(self, outcome: int, first: int, last: int) -> None:
+        """Settle messages that are OUT."""
+        for segment, i, j in self._backlog.segments.slices(first, last):
+            if outcome == wire.OUTCOME_ACCEPTED:
+                self._outcomes.accept(segment, i, j, OUT)
+            elif outcome == wire.OUTCOME_FAILED:
+                self._outcomes.fail(segment, i, j, round(self._now * 1000), self._wall_ms)
+            else:
+                self._outcomes.reject(segment, i, j, OUT)
+
+    def _settle_recovered(self, outcome: int, first: int, last: int, budget: int) -> tuple[int, int]:
+        """Settle what the flow may have got before its home was restarted and what is not out again.
+
+        Gives how many messages, and what is left of the segments that may be looked at. A failed message is
+        ready anyway.
+        """
+        settled = 0
+        segments = self._backlog.segments
+        at = segments.next_from(segments.index(first))
+        last = min(last, self._recovered_upto)
+        while at is not None and at[1].first <= last and budget > 0:
+            budget -= 1
+            index, segment = at
+            at = segments.next_from(index + 1)
+            start, stop = max(first - segment.first, 0), min(last - segment.first + 1, segment.count)
+            for i, j, state in list(runs_of(segment.state, start, stop)):
+                if state not in (READY, HELD):
+                    continue
+                settled += j - i
+                if outcome != wire.OUTCOME_FAILED:
+                    self._lifetimes.forget_delay(segment, i, j)
+                    accepted = outcome == wire.OUTCOME_ACCEPTED
+                    settle = self._outcomes.accept if accepted else self._outcomes.reject
+                    settle(segment, i, j, state)
+        return settled, budget
+
+    def _refusal(self, flow: Flow, refused: list[tuple[int, int]]) -> list[FlowEvent]:
+        if not refused:
+            return []
+        self._backlog.statistics["settles_refused"] += len(refused)
+        first, last = refused[0]
+        detail = f"positions {first} to {last}, and {len(refused) - 1} more ranges"
+        return [FlowEvent(flow.id, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, detail)]
+
+    # --- messages go ------------------------------------------------------------------------------------
+
+    def hand_out(self, now: float, wall_ms: int, limit: int = HAND_OUT_MAX) -> list[Handout]:
+        """Hand out what may go now: at most `limit` messages to consumers, and some to browsers.
+
+        `more` tells whether something was left that could go at once.
+        """
+        self._now, self._wall_ms = now, wall_ms
+        self.more = False
+        if not self.flows or not self.settings.egress_enabled:
+            return []
+        # Nothing that has expired may go out, so expiry comes first, in steps.
+        if self._lifetimes.run(round(now * 1000), wall_ms):
+            self.more = True
+            return []
+        work, browsing = Work(), Work()
+        handouts = self._consumers.hand_out(min(limit, HAND_OUT_MAX), work)
+        handouts += self._consumers.browse(
+            min(self._lifetimes.filtered_upto, self.next_position - 1), browsing
+        )
+        self.more = work.exhausted or browsing.exhausted
+        return handouts
+
+    def tick(self, now: float, wall_ms: int) -> list[FlowEvent]:
+        """Do what is due: expiry, delays, the selector of a topic endpoint, hand-offs whose time is over."""
+        self._now, self._wall_ms = now, wall_ms
+        self._lifetimes.run(round(now * 1000), wall_ms)
+        self._topic_selector.run(self.next_position, wall_ms)
+        events: list[FlowEvent] = []
+        for flow in list(self._closing.values()):
+            if not flow.out.count:
+                events += [_closed(flow, 0), *self._end(flow)]
+            elif flow.closing_at is not None and flow.closing_at <= now:
+                events += [_closed(flow, errors.PARTITION_LOST), *self._end(flow)]
+        return events
+
+    def next_due(self) -> float | None:
+        """Give when `tick` has something to do, in monotonic s; a time that is over: at once; None: never."""
+        if self._lifetimes.filtered_upto < self.next_position - 1:
+            return self._now
+        # A purge may have settled the last message of a flow that is handed off.
+        times = [flow.closing_at or 0.0 for flow in self._closing.values()]
+        if any(not flow.out.count for flow in self._closing.values()):
+            times.append(self._now)
+        wall_ms = self._lifetimes.next_wall_ms()
+        if wall_ms is not None:
+            times.append(self._now + (wall_ms - self._wall_ms) / 1000)
+        now_ms = self._lifetimes.next_now_ms()
+        if now_ms is not None:
+            times.append(now_ms / 1000)
+        return min(times) if times else None
+
+    # --- what the home does with messages ---------------------------------------------------------------
+
+    def take_changed(self) -> list[Segment]:
+        """Give each segment whose durable state changed since the last call; without live rows it is gone."""
+        changed = list(self._backlog.changed)
+        self._backlog.changed.clear()
+        return changed
+
+    def take_dead(self, limit: int = DEAD_MAX) -> list[tuple[Segment, int, str]]:
+        """Give dead messages to move, each once: row and reason (expired, redeliveries, rejected).
+
+        They are MOVING until the home calls `gone`.
+        """
+        return self._backlog.take_dead(limit)
+
+    def take(self, segment: Segment, i: int) -> bool:
+        """Take a message that is ready or held, to move it (MOVING); False if it is not there."""
+        found = self.find(segment.first + i)
+        if found is None or found[0].state[found[1]] not in (READY, HELD):
+            return False
+        segment, i = found
+        if segment.state[i] == HELD and segment.first + i > self._lifetimes.filtered_upto:
+            return False
+        self._lifetimes.forget_delay(segment, i, i + 1)
+        self._backlog.change(segment, i, i + 1, segment.state[i], MOVING)
+        return True
+
+    def kept(self, segment: Segment, i: int, now: float, wall_ms: int) -> None:
+        """Give a message back that was MOVING and that could not be moved."""
+        self._now, self._wall_ms = now, wall_ms
+        found = self.find(segment.first + i)
+        if found is None or found[0].state[found[1]] != MOVING:
+            return
+        segment, i = found
+        self._backlog.revive(segment, i)
+        self._consumers.readied(segment, i, i + 1)
+        # Its times may have passed while nobody looked at it.
+        if self._lifetimes.has_expiry(segment) or self._lifetimes.has_delay(segment):
+            self._lifetimes.hold_undue(segment, i, i + 1, wall_ms)
+            self._lifetimes.watch(segment)
+        if self.settings.last_value and segment.first + i < self._backlog.newest:
+            self._backlog.statistics["replaced"] += 1
+            self._backlog.remove(segment, i, i + 1, segment.state[i])
+
+    def gone(self, segment: Segment, i: int) -> None:
+        """Remove a message for good, wherever it is: moved, or deleted by an operator."""
+        found = self.find(segment.first + i)
+        if found is None:
+            return
+        segment, i = found
+        state = segment.state[i]
+        if state == OUT:
+            self._consumers.forget(segment.first + i)
+        self._lifetimes.forget_delay(segment, i, i + 1)
+        self._backlog.statistics["deleted"] += state != MOVING
+        self._backlog.remove(segment, i, i + 1, state)
+
+    def purge(self) -> int:
+        """Remove everything, also what is out; gives how many messages. Positions go on as before."""
+        self._consumers.purge()
+        self._lifetimes.clear()
+        if self._topic_selector.in_use:
+            self._lifetimes.filtered_upto = self.next_position - 1
+        return self._backlog.purge()
+
+    def validate(self) -> None:
+        """Check what the comments on the attributes of its parts say."""
+        self._backlog.validate()
+        self._lifetimes.validate()
+        self._consumers.validate(self.next_position)
+        assert all(segment.last < self.next_position for segment in self.segments)
+        assert all(self.flows[flow_id] is flow for flow_id, flow in self._closing.items())
+        for segment in self.segments:
+            for i, state in enumerate(segment.state):
+                unfiltered = segment.first + i > self._lifetimes.filtered_upto
+                assert not unfiltered or state not in (READY, OUT)
+
+
+def _closed(flow: Flow, code: int) -> FlowEvent:
+    return FlowEvent(flow.id, wire.FLOW_CLOSED, code, "")
+
+
+def _compile_selector(text: str) -> Selector:
+    # Late, because it brings a parser with it that most lanes never need.
+    from node.selectors import compile_selector
+
+    return compile_selector(text)

@@ -1,0 +1,228 @@
+"""When messages of a lane may be delivered and when they expire.
+
+Three times, one index (design section 8): a message expires at the smaller of its own time to live and the
+endpoint's (R198 to R203); it may not be delivered before the later of its own delay and the endpoint's; after a
+failed delivery it may wait for its redelivery delay. The first two are wall times, because they outlive a
+restart; the third is not stored and counts on the monotonic clock.
+
+The times of an endpoint are applied here and not stored with the message, so a changed setting also counts for
+messages that are spooled. An expired message that is out stays out: if it comes back it is dead.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from node.endpoints.backlog import runs_of
+from node.endpoints.positions import PositionSet
+from node.endpoints.segment import EXPIRED, HELD, POSITION_MAX, READY, TIME_MAX_MS, Segment
+from node.endpoints.time_index import Schedule, TimeIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from node.endpoints.backlog import Backlog
+
+#: Segments, and runs of delayed messages, that are served in one call of `run`.
+SERVED_MAX: Final = 256
+
+
+class Lifetimes:
+    """Expiry and delays of the messages of a backlog."""
+
+    def __init__(self, backlog: Backlog, on_ready: Callable[[Segment, int, int], None]) -> None:
+        """Make the times of a backlog.
+
+        Args:
+            backlog: whose messages.
+            on_ready: told each run that became ready after it was held.
+        """
+        self._backlog = backlog
+        self._on_ready = on_ready
+        #: Messages above this position were not seen by the topic endpoint's selector yet: they stay held.
+        self.filtered_upto = POSITION_MAX
+        #: HELD messages that wait for their redelivery delay; also some that were removed meanwhile.
+        self._delayed = PositionSet()
+        #: When redelivery delays end, in monotonic ms.
+        self._delays = TimeIndex()
+
+    def expires_ms(self, segment: Segment, i: int) -> int:
+        """Give the wall ms at which a message expires, 0 for never."""
+        settings = self._backlog.settings
+        if not settings.respect_ttl:
+            return 0
+        own = segment.expires[i] if segment.expires is not None else 0
+        if not settings.max_ttl_s:
+            return own
+        longest = min(segment.stored_at_ms(i) + settings.max_ttl_s * 1000, TIME_MAX_MS)
+        return min(own, longest) if own else longest
+
+    def due_ms(self, segment: Segment, i: int) -> int:
+        """Give the wall ms before which a message may not be delivered, 0 if there is no such time."""
+        own = segment.due[i] if segment.due is not None else 0
+        delay_ms = self._backlog.settings.delivery_delay_ms
+        return max(own, segment.stored_at_ms(i) + delay_ms) if delay_ms else own
+
+    def has_expiry(self, segment: Segment) -> bool:
+        """Tell whether a message of a segment may expire at all."""
+        settings = self._backlog.settings
+        return settings.respect_ttl and bool(settings.max_ttl_s or segment.expires is not None)
+
+    def has_delay(self, segment: Segment) -> bool:
+        """Tell whether a message of a segment may have a delivery delay."""
+        return segment.due is not None or self._backlog.settings.delivery_delay_ms > 0
+
+    def admit(self, segment: Segment, wall_ms: int) -> None:
+        """Hold what is not due yet of the ready rows of a segment that came, and watch its times."""
+        if self.has_delay(segment):
+            self.hold_undue(segment, 0, segment.count, wall_ms)
+        self.watch(segment)
+
+    def hold_undue(self, segment: Segment, i: int, j: int, wall_ms: int) -> None:
+        """Hold the ready rows from `i` to before `j` that may not be delivered yet."""
+        late = bytearray(
+            segment.state[row] == READY and self.due_ms(segment, row) > wall_ms for row in range(i, j)
+        )
+        for start, end, held in runs_of(late, 0, j - i):
+            if held:
+                self._backlog.change(segment, i + start, i + end, READY, HELD)
+
+    def watch(self, segment: Segment) -> None:
+        """Put a segment into the time index, with the times that the settings give it now."""
+        self._backlog.disarm(segment)
+        segment.expiry = segment.delay = None
+        every_row = range(segment.count)
+        if self.has_expiry(segment):
+            segment.expiry = Schedule([self.expires_ms(segment, i) for i in every_row])
+        if self.has_delay(segment):
+            segment.delay = Schedule([self.due_ms(segment, i) for i in every_row])
+        self._arm(segment)
+
+    def apply_settings(self, wall_ms: int) -> None:
+        """Follow changed settings."""
+        for segment in list(self._backlog.segments):
+            self.watch(segment)
+            if HELD in segment.state:
+                rows = range(segment.count)
+                for i, j in _spans([row for row in rows if self.due_ms(segment, row) <= wall_ms]):
+                    self._release(segment, i, j)
+
+    def _arm(self, segment: Segment) -> None:
+        """Have a segment looked at when the next of its rows expires or is due."""
+        at_ms = 0
+        if segment.expiry is not None and (row := segment.expiry.next_row()) >= 0:
+            at_ms = self.expires_ms(segment, row)
+        if segment.delay is not None and (row := segment.delay.next_row()) >= 0:
+            due_ms = self.due_ms(segment, row)
+            at_ms = min(at_ms, due_ms) if at_ms else due_ms
+        if at_ms:
+            segment.timer = self._backlog.timers.add(at_ms, segment.first, segment.count)
+
+    def expired(self, segment: Segment, i: int, j: int, wall_ms: int) -> bytearray | None:
+        """Tell of each row from `i` to before `j` whether its time is over; None: of none."""
+        if not self.has_expiry(segment):
+            return None
+        flags = bytearray(0 < self.expires_ms(segment, row) <= wall_ms for row in range(i, j))
+        return flags if any(flags) else None
+
+    def delay(self, segment: Segment, i: int, j: int, until_ms: int) -> None:
+        """Make a run that is OUT or READY no longer wait there but be held until a monotonic time."""
+        first = segment.first + i
+        self._delayed.add(first, first + j - i - 1)
+        self._delays.add(until_ms, first, j - i)
+
+    def forget_delay(self, segment: Segment, i: int, j: int) -> None:
+        """Take note that a run that was HELD is not any more."""
+        if self._delayed.count:
+            self._delayed.remove(segment.first + i, segment.first + j - 1)
+
+    def run(self, now_ms: int, wall_ms: int) -> bool:
+        """Expire what expired and make ready what is due; tells whether more is due than one call does."""
+        timers, delays = self._backlog.timers, self._delays
+        if timers.count:
+            for first, _ in timers.take(wall_ms, SERVED_MAX):
+                segment = self._backlog.segments.find(first)
+                assert segment is not None
+                segment.timer = 0
+                self._serve(segment, wall_ms)
+        if delays.count:
+            for first, count in delays.take(now_ms, SERVED_MAX):
+                self._end_delay(first, first + count - 1)
+        return self._is_due(timers, wall_ms) or self._is_due(delays, now_ms)
+
+    @staticmethod
+    def _is_due(index: TimeIndex, now_ms: int) -> bool:
+        next_ms = index.next_ms() if index.count else None
+        return next_ms is not None and next_ms <= now_ms
+
+    def _serve(self, segment: Segment, wall_ms: int) -> None:
+        if segment.expiry is not None:
+            rows = segment.expiry.take(partial(self.expires_ms, segment), wall_ms)
+            for i, j in _spans(rows):
+                self._expire(segment, i, j)
+        if segment.delay is not None and segment.live:
+            rows = segment.delay.take(partial(self.due_ms, segment), wall_ms)
+            for i, j in _spans(rows):
+                self._release(segment, i, j)
+        if segment.live:
+            self._arm(segment)
+
+    def _expire(self, segment: Segment, i: int, j: int) -> None:
+        for start, end, state in list(runs_of(segment.state, i, j)):
+            if state in (READY, HELD):
+                self.forget_delay(segment, start, end)
+                self._backlog.kill(segment, start, end, state, EXPIRED)
+
+    def _release(self, segment: Segment, i: int, j: int) -> None:
+        """Make ready what is held in a range of rows only for a delivery delay that is over."""
+        j = min(j, self.filtered_upto - segment.first + 1)
+        for start, end, state in list(runs_of(segment.state, i, max(i, j))):
+            if state != HELD:
+                continue
+            waiting = bytearray(end - start)
+            if self._delayed.count:
+                waiting[:] = bytes(segment.first + row in self._delayed for row in range(start, end))
+            for a, b, waits in runs_of(waiting, 0, end - start):
+                if not waits:
+                    self._make_ready(segment, start + a, start + b)
+
+    def _end_delay(self, first: int, last: int) -> None:
+        for run_first, run_last in self._delayed.remove(first, last):
+            for segment, i, j in self._backlog.segments.slices(run_first, run_last):
+                for start, end, state in list(runs_of(segment.state, i, j)):
+                    if state == HELD:
+                        self._make_ready(segment, start, end)
+
+    def _make_ready(self, segment: Segment, i: int, j: int) -> None:
+        self._backlog.change(segment, i, j, HELD, READY)
+        self._on_ready(segment, i, j)
+
+    def next_wall_ms(self) -> int | None:
+        """Give when the next message expires or is due by the wall clock; None: none is waiting."""
+        return self._backlog.timers.next_ms() if self._backlog.timers.count else None
+
+    def next_now_ms(self) -> int | None:
+        """Give when the next redelivery delay ends by the monotonic clock; None: none is waiting."""
+        return self._delays.next_ms() if self._delays.count else None
+
+    def clear(self) -> None:
+        """Forget all delays; the backlog was purged."""
+        self._delayed.clear()
+        self._delays.clear()
+
+    def validate(self) -> None:
+        """Check the structures."""
+        self._delayed.validate()
+        self._delays.validate()
+
+
+def _spans(rows: list[int]) -> list[tuple[int, int]]:
+    """Give the runs [i, j) of neighbours in a list of rows, in the order of the list."""
+    spans: list[tuple[int, int]] = []
+    for row in rows:
+        if spans and spans[-1][1] == row:
+            spans[-1] = (spans[-1][0], row + 1)
+        else:
+            spans.append((row, row + 1))
+    return spans

@@ -1,0 +1,99 @@
+"""What an operator set for the endpoint of a lane, as the router sends it in LANES.
+
+`docs/node-protocol.md` has the map. Unknown keys are ignored, so that a router may be newer than its workers.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors
+
+#: Redeliveries after the first attempt; 0 for no limit (facts section 5).
+MAX_REDELIVERIES: Final = 255
+
+_Natural = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1)]
+
+#: First delay in ms, longest delay in ms, factor in hundredths (200: each delay is twice the one before).
+RedeliveryDelay: TypeAlias = tuple[_Natural, _Natural, Annotated[int, Meta(ge=100)]]
+
+
+class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a lane; they change only as a whole (`Lane.configure`)."""
+
+    kind: Literal["queue", "topic-endpoint"] = "queue"
+    vpn: str = "default"
+    name: str = ""
+    #: Which partition of how many; 0 of 0 for an endpoint without partitions.
+    partition: _Natural = 0
+    partitions: _Natural = 0
+    access_type: Literal["exclusive", "non-exclusive"] = "exclusive"
+    egress_enabled: bool = True
+    #: Delivered and unsettled messages of one flow at which its delivery stops (R192).
+    max_unacked: _Positive = 10_000
+    max_redeliveries: Annotated[int, Meta(ge=0, le=MAX_REDELIVERIES)] = 0
+    #: False: a message that was sent once is never sent again; it is dead.
+    redelivery_enabled: bool = True
+    redelivery_delay: RedeliveryDelay | None = None
+    #: Life of a message on the endpoint, 0 for no end; like the message's own it counts if `respect_ttl`.
+    max_ttl_s: _Natural = 0
+    respect_ttl: bool = True
+    respect_priority: bool = False
+    #: True: dead messages whose publisher did not set the flag are deleted and not moved.
+    respect_dmq_eligible: bool = False
+    #: Queue of the same VPN to which dead messages move; empty: they are deleted.
+    dead_message_queue: str = ""
+    delivery_delay_ms: _Natural = 0
+    #: The newest message replaces the one before.
+    last_value: bool = False
+    durability: Literal["synced", "relaxed"] = "synced"
+    #: Of a topic endpoint: messages that it does not select are removed before any flow sees them (R145).
+    selector: str | None = None
+    temporary: bool = False
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether one flow at a time is fed: the access type, and always so for a partition (R101)."""
+        return self.partitions > 0 or self.access_type == "exclusive"
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether higher priorities go first; partitions and last-value queues ignore them (facts 5, 12)."""
+        return self.respect_priority and not self.partitions and not self.last_value
+
+    @property
+    def moves_dead(self) -> bool:
+        """Whether dead messages go to another queue; the dead message queue does not move to itself."""
+        own_queue = self.kind == "queue" and self.dead_message_queue == self.name
+        return bool(self.dead_message_queue) and not own_queue
+
+    def redelivery_delay_ms(self, tries: int) -> int:
+        """Give how long a message waits that was sent so many times, at least once, and failed."""
+        if self.redelivery_delay is None:
+            return 0
+        first_ms, longest_ms, hundredths = self.redelivery_delay
+        # Beyond 64 doublings the cap has long been reached; it also bounds the power of 1.00 .. 5.00.
+        delay_ms = first_ms * (hundredths / 100) ** min(tries - 1, 64)
+        return int(min(delay_ms, longest_ms))
+
+
+def settings_from(value: dict[str, Any]) -> LaneSettings:
+    """Give the settings of a map.
+
+    Raises:
+        InvalidRequestError: a value is of another type or out of range (40001).
+    """
+    try:
+        return msgspec.convert(value, LaneSettings)
+    except (ValueError, RecursionError) as error:
+        raise errors.error_for(errors.MALFORMED_FRAME, f"settings of a lane: {error}") from None
+
+
+def settings_map(settings: LaneSettings) -> dict[str, Any]:
+    """Give settings as the map from which `settings_from` makes equal ones."""
+    value: dict[str, Any] = msgspec.to_builtins(settings)
+    return value

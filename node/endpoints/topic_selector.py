@@ -1,0 +1,110 @@
+"""The selector of a topic endpoint: it examines messages in the background (R145 to R148).
+
+New messages are held until it has seen them; publishers do not wait for it. What it does not select is removed, so
+the count of the endpoint shrinks; what it selects is ready, or waits for its delivery delay. After a restart
+everything is examined again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from angarium import errors
+from node.endpoints.backlog import runs_of
+from node.endpoints.segment import HELD, POSITION_MAX, READY, Row, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from node.endpoints.backlog import Backlog
+    from node.endpoints.consumers import Selector
+    from node.endpoints.lifetimes import Lifetimes
+
+#: Messages that are examined in one call; each may have to be read from disk.
+EXAMINED_MAX: Final = 500
+
+_REMOVE: Final = 0
+_LET_IN: Final = 1
+_LEAVE: Final = 2
+
+
+class TopicSelector:
+    """Decides which messages of a topic endpoint come in. Without a selector all do, at once."""
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        lifetimes: Lifetimes,
+        on_ready: Callable[[Segment, int, int], None],
+        read_row: Callable[[Segment, int], Row],
+    ) -> None:
+        self._backlog = backlog
+        self._lifetimes = lifetimes
+        self._on_ready = on_ready
+        self._read_row = read_row
+        self._selector: Selector | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether there is a selector."""
+        return self._selector is not None
+
+    def use(self, selector: Selector | None, upto: int) -> None:
+        """Use another selector, or none, for the messages above a position."""
+        self._selector = selector
+        self._lifetimes.filtered_upto = POSITION_MAX if selector is None else upto
+
+    def hold(self, segment: Segment) -> None:
+        """Hold the messages of a segment that came."""
+        for i, j, state in list(runs_of(segment.state, 0, segment.count)):
+            if state == READY:
+                self._backlog.change(segment, i, j, READY, HELD)
+
+    def run(self, next_position: int, wall_ms: int) -> None:
+        """Examine the next messages."""
+        lifetimes, segments = self._lifetimes, self._backlog.segments
+        left = EXAMINED_MAX
+        while left > 0 and self._selector is not None:
+            at = segments.next_from(segments.index(lifetimes.filtered_upto + 1))
+            if at is None:
+                lifetimes.filtered_upto = next_position - 1
+                return
+            segment = at[1]
+            i = max(lifetimes.filtered_upto + 1 - segment.first, 0)
+            j = min(segment.count, i + left)
+            left -= j - i
+            verdicts = bytearray(self._examine(self._selector, segment, row) for row in range(i, j))
+            lifetimes.filtered_upto = segment.first + j - 1
+            self._apply(segment, i, verdicts, wall_ms)
+
+    def _examine(self, selector: Selector, segment: Segment, i: int) -> int:
+        if segment.state[i] != HELD:
+            return _LEAVE
+        try:
+            row = self._read_row(segment, i)
+        except errors.AngariumError:
+            # Nobody gets what was not examined, and nothing is deleted because a disk is damaged.
+            self._backlog.statistics["unreadable"] += 1
+            return _LEAVE
+        self._backlog.statistics["selector_examined"] += 1
+        return _LET_IN if selector.matches(row) else _REMOVE
+
+    def _apply(self, segment: Segment, i: int, verdicts: bytearray, wall_ms: int) -> None:
+        """Carry out the verdicts on the rows from `i` on."""
+        for start, end, verdict in runs_of(verdicts, 0, len(verdicts)):
+            if verdict == _REMOVE:
+                self._backlog.statistics["selector_discarded"] += end - start
+                self._backlog.remove(segment, i + start, i + end, HELD)
+            elif verdict == _LET_IN:
+                self._backlog.statistics["selector_matched"] += end - start
+                self._let_in(segment, i + start, i + end, wall_ms)
+
+    def _let_in(self, segment: Segment, i: int, j: int, wall_ms: int) -> None:
+        self._backlog.change(segment, i, j, HELD, READY)
+        if self._lifetimes.has_delay(segment):
+            self._lifetimes.hold_undue(segment, i, j, wall_ms)
+        for start, end, state in list(runs_of(segment.state, i, j)):
+            if state == READY:
+                self._on_ready(segment, start, end)
+        if self._backlog.settings.last_value:
+            self._backlog.replace_older(segment.first + j - 1)

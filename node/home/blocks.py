@@ -1,0 +1,292 @@
+"""The blocks of a home: packed batches of messages on disk, who has messages in them, and a cache of bodies.
+
+A block is what one STORE stored, once, however many lanes have its rows; or rows of several blocks packed
+anew. It lives until no segment with live rows lies in it. Its batch is readable from the moment of arrival:
+what is not on disk yet is held here, what was read or written lately is in a cache of bounded bytes.
+
+The spool is read here and in the recovery only, one value at a time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from angarium import errors, wire
+from node.batch import Row
+from node.home import layout
+from node.home.spool_files import SpoolFiles
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from node.endpoints.segment import Segment
+    from storage.spool import Spool
+
+_T = TypeVar("_T")
+
+#: Opened rows take a multiple of the packed ones, so they get this part of the cache, counted in packed bytes.
+OPENED_SHARE: Final = 8
+#: Bytes of a head that tells how long any array is.
+_LONGEST_HEAD: Final = 5
+
+_decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
+_decode_raws = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Block:
+    """What the home knows of a block."""
+
+    __slots__ = ("files", "id", "is_written", "rows", "segments", "size")
+
+    def __init__(self, block_id: int, rows: int, size: int) -> None:
+        #: Never given twice; newer blocks have higher ones.
+        self.id = block_id
+        #: Rows of the batch; 0 if it was not read since the start.
+        self.rows = rows
+        #: Spool bytes of its messages, each once, when it was made or found.
+        self.size = size
+        #: The segments with live rows in it; the block goes with the last.
+        self.segments: list[Segment] = []
+        #: First and last spool file of its messages; None before it was accepted.
+        self.files: tuple[int, int] | None = None
+        #: Whether it is on disk, or in the write that is out.
+        self.is_written = False
+
+
+class Blocks:
+    """All blocks of a home."""
+
+    def __init__(self, spool: Spool, cache_bytes_max: int) -> None:
+        self._spool = spool
+        self.files = SpoolFiles()
+        #: No block has this id or a higher one.
+        self.next_id = 1
+        self._blocks: dict[int, Block] = {}
+        #: Batches of blocks that are not on disk for sure; the write path bounds them.
+        self._fresh: dict[int, bytes] = {}
+        self._batches: _Cache[bytes] = _Cache(cache_bytes_max)
+        self._rows: _Cache[list[Row]] = _Cache(cache_bytes_max // OPENED_SHARE)
+        self._raws: _Cache[list[msgspec.Raw]] = _Cache(cache_bytes_max // OPENED_SHARE)
+        self._counts = dict.fromkeys(("blocks_read", "block_bytes_read", "blocks_made"), 0)
+
+    def __len__(self) -> int:
+        """Give the number of blocks."""
+        return len(self._blocks)
+
+    def get(self, block_id: int) -> Block | None:
+        """Give a block that is there."""
+        return self._blocks.get(block_id)
+
+    def in_order(self) -> list[Block]:
+        """Give all blocks, the oldest first."""
+        return [self._blocks[block_id] for block_id in sorted(self._blocks)]
+
+    # -- blocks come -----------------------------------------------------------------------------------------
+
+    def create(self, batch: bytes, rows: int, size: int) -> Block:
+        """Give a new block with a batch that is on disk later."""
+        block = self._blocks[self.next_id] = Block(self.next_id, rows, size)
+        self._fresh[block.id] = batch
+        self.next_id += 1
+        self._counts["blocks_made"] += 1
+        return block
+
+    def find(self, block_id: int) -> Block:
+        """Give the block of a segment that was found on disk, noted now if it is the first."""
+        block = self._blocks.get(block_id)
+        if block is None:
+            block = self._blocks[block_id] = Block(block_id, 0, 0)
+            block.is_written = True
+        return block
+
+    def place(self, block: Block, sizes: Any) -> None:
+        """Give the messages of a block their spool files, when they are accepted."""
+        block.files = self.files.place(block.size, sizes)
+
+    def value(self, block: Block, stored_ms: int) -> bytes:
+        """Give what to write for a block that is not on disk."""
+        return layout.pack_block(stored_ms, block.rows, self._fresh[block.id])
+
+    def written(self, block: Block) -> None:
+        """Note that a block is on disk: its batch may leave the memory."""
+        batch = self._fresh.pop(block.id, None)
+        if batch is not None:
+            self._batches.put(block.id, batch, len(batch))
+
+    def is_on_disk(self, block: Block) -> bool:
+        """Tell whether a block is on disk for sure, and not in a write that is out."""
+        return block.is_written and block.id not in self._fresh
+
+    # -- blocks go -------------------------------------------------------------------------------------------
+
+    def release(self, block: Block, segment: Segment) -> bool:
+        """Note that all rows of a segment are gone, or lie in another block now; True if the block goes too.
+
+        Its value is then to be deleted from the disk together with the record of this segment, not later:
+        nothing else on disk leads to it.
+        """
+        block.segments.remove(segment)
+        if block.segments:
+            return False
+        self._forget(block)
+        return True
+
+    def _forget(self, block: Block) -> None:
+        del self._blocks[block.id]
+        self._fresh.pop(block.id, None)
+        self._batches.drop(block.id)
+        self._rows.drop(block.id)
+        self._raws.drop(block.id)
+        if block.files is not None:
+            self.files.leave(*block.files)
+
+    # -- bodies ----------------------------------------------------------------------------------------------
+
+    def batch(self, block: Block) -> bytes:
+        """Give the packed rows of a block, from memory or from the disk.
+
+        Raises:
+            UnavailableError: the disk does not have it, or not as it was written (50322).
+        """
+        batch = self._fresh.get(block.id)
+        if batch is None:
+            batch = self._batches.get(block.id)
+        return self._read(block) if batch is None else batch
+
+    def _read(self, block: Block) -> bytes:
+        value = self._spool.get(Table.BLOCKS, layout.number_key(block.id))
+        batch = layout.open_block(value, block.rows, f"block {block.id}")
+        self._counts["blocks_read"] += 1
+        self._counts["block_bytes_read"] += len(batch)
+        block.rows = wire.array_length(batch[:_LONGEST_HEAD])
+        self._batches.put(block.id, batch, len(batch))
+        return batch
+
+    def rows(self, block: Block) -> list[Row]:
+        """Give the opened rows of a block.
+
+        Raises:
+            UnavailableError: as `batch` (50322).
+        """
+        rows = self._rows.get(block.id)
+        if rows is None:
+            batch = self.batch(block)
+            rows = _open(block, _decode_rows, batch)
+            self._rows.put(block.id, rows, len(batch))
+        return rows
+
+    def select(self, block: Block, numbers: Sequence[int]) -> bytes:
+        """Give some rows of a block as a batch; they are not opened for that.
+
+        Raises:
+            UnavailableError: as `batch` (50322).
+        """
+        raws = self._raws.get(block.id)
+        if raws is None:
+            batch = self.batch(block)
+            raws = _open(block, _decode_raws, batch)
+            self._raws.put(block.id, raws, len(batch))
+        return _encode([raws[number] for number in numbers])
+
+    def is_readable(self, block: Block) -> bool:
+        """Tell whether the batch of a block can be read."""
+        try:
+            self.batch(block)
+        except errors.UnavailableError:
+            return False
+        return True
+
+    def pick(self, block: Block, numbers: Sequence[int]) -> list[msgspec.Raw]:
+        """Give some rows of a block, each packed; nothing is kept for later.
+
+        Raises:
+            UnavailableError: as `batch` (50322).
+        """
+        raws = _open(block, _decode_raws, self.batch(block))
+        return [raws[number] for number in numbers]
+
+    def replace(self, old: list[Block], raws: list[msgspec.Raw], size: int) -> Block:
+        """Put a new block with some rows in the place of others; their segments are to be moved by the caller.
+
+        The new one counts as written at once: the records of its segments on disk are deleted if they go.
+        """
+        new = self.create(_encode(raws), len(raws), size)
+        new.is_written = True
+        oldest = min(old, key=lambda block: block.files or (0, 0))
+        if oldest.files is not None:
+            new.files = (oldest.files[0], oldest.files[0])
+            self.files.join(oldest.files[0])
+        for block in old:
+            self._forget(block)
+        return new
+
+    def stats(self) -> dict[str, int]:
+        """Give counters and sizes."""
+        return {
+            "blocks": len(self._blocks),
+            "spool_files": self.files.count,
+            "open_file_bytes": self.files.open_bytes,
+            "cache_bytes": self._batches.bytes,
+            "unwritten_blocks": len(self._fresh),
+            **self._counts,
+        }
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        self.files.validate()
+        for block_id, block in self._blocks.items():
+            assert block_id == block.id < self.next_id
+            assert block.is_written or block_id in self._fresh
+            assert all(segment.block == block_id and segment.live for segment in block.segments)
+        assert all(block_id in self._blocks for block_id in self._fresh)
+        for cache in (self._batches, self._rows, self._raws):
+            cache.validate()
+
+
+def _open(block: Block, decode: Any, batch: bytes) -> Any:
+    try:
+        return decode(batch)
+    except (ValueError, RecursionError) as error:
+        # Its checksum is right, so it was written like this: a fault of ours, which costs this block only.
+        raise layout.damaged(f"block {block.id} is no batch of rows: {error}") from None
+
+
+class _Cache(Generic[_T]):
+    """What was used lately, up to a number of bytes; the least recently used goes first."""
+
+    __slots__ = ("_bytes_max", "_entries", "bytes")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        #: Block -> value and its size, the least recently used first.
+        self._entries: OrderedDict[int, tuple[_T, int]] = OrderedDict()
+        #: Sum of the sizes; above the limit only while one entry alone is larger.
+        self.bytes = 0
+
+    def get(self, block_id: int) -> _T | None:
+        entry = self._entries.get(block_id)
+        if entry is None:
+            return None
+        self._entries.move_to_end(block_id)
+        return entry[0]
+
+    def put(self, block_id: int, value: _T, size: int) -> None:
+        self.drop(block_id)
+        self._entries[block_id] = (value, size)
+        self.bytes += size
+        while self.bytes > self._bytes_max and len(self._entries) > 1:
+            self.bytes -= self._entries.popitem(last=False)[1][1]
+
+    def drop(self, block_id: int) -> None:
+        entry = self._entries.pop(block_id, None)
+        if entry is not None:
+            self.bytes -= entry[1]
+
+    def validate(self) -> None:
+        assert self.bytes == sum(size for _, size in self._entries.values())
+        assert self.bytes <= self._bytes_max or len(self._entries) == 1

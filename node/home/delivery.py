@@ -1,0 +1,214 @@
+"""FLOW_MESSAGES: what lanes hand out, made into frames for the router.
+
+The hot path is a handout that is a whole block: its batch travels as it was stored, nobody opens it. Other
+rows are cut out of their block without being opened either.
+
+What a consumer may have seen must be known after an unclean stop (design section 7.7). So rows above the
+durable reservation of their lane wait until it is raised; mostly the write that stored them raised it.
+
+No I/O, no clock; `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from angarium import errors, wire
+from node.home.held_lanes import RESERVED_AHEAD
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from node.endpoints.lane import Handout
+    from node.endpoints.segment import Segment
+    from node.home.blocks import Block, Blocks
+    from node.home.held_lanes import HeldLane, HeldLanes
+
+#: A frame takes no further part when it is so large: the router must get to other frames in between.
+FRAME_BYTES: Final = 1 << 20
+FRAME_PARTS: Final = 128
+
+_encode = msgspec.msgpack.Encoder().encode
+
+#: Partition, rows, runs [first position, n], counts, stored wall ms (or one per row), origins.
+Part = tuple[int, int, list[tuple[int, int]], "list[int] | None", "int | list[int]", "list[Any] | None"]
+
+
+class Parcel(NamedTuple):
+    """Rows of one block for one flow, ready to be sent."""
+
+    flow: int
+    part: Part
+    batch: bytes
+    #: What they cost of the flow's credit in bytes.
+    bytes: int
+    #: The highest position.
+    upto: int
+
+
+class _Frame:
+    """A FLOW_MESSAGES that is being filled."""
+
+    __slots__ = ("batches", "bytes", "flow", "parts", "size")
+
+    def __init__(self, flow: int) -> None:
+        self.flow = flow
+        self.parts: list[Part] = []
+        self.batches: list[bytes] = []
+        #: Spool bytes, and bytes of the batches.
+        self.bytes = 0
+        self.size = 0
+
+
+class Damage(NamedTuple):
+    """Rows that cannot be delivered, because their block cannot be read."""
+
+    segment: Segment
+    indices: Sequence[int]
+    detail: str
+
+
+class Delivery:
+    """Makes handouts into frames."""
+
+    def __init__(self, blocks: Blocks, lanes: HeldLanes, incarnation: int) -> None:
+        self._blocks = blocks
+        self._lanes = lanes
+        self._incarnation = incarnation
+        #: Flow -> the frame that takes its next part.
+        self._open: dict[int, _Frame] = {}
+        #: Frames in the order in which they were begun.
+        self._frames: list[_Frame] = []
+        #: Whether somebody waits for a reservation since this was last set to False.
+        self.is_holding = False
+        self._counts = dict.fromkeys(
+            ("handouts", "whole_blocks", "rows_sent", "bytes_sent", "parcels_held"), 0
+        )
+
+    def add(self, held: HeldLane, handouts: Sequence[Handout]) -> list[Damage]:
+        """Take what a lane hands out; give what of it cannot be read."""
+        damages = []
+        for handout in handouts:
+            try:
+                parcel = self._pack(held, handout)
+            except errors.UnavailableError as error:
+                damages.append(Damage(handout.segment, handout.indices, error.detail))
+                continue
+            if parcel.upto > held.delivered or held.parcels:
+                self._hold(held, parcel, handout.segment)
+            else:
+                self._put(parcel)
+        return damages
+
+    def release(self, held: HeldLane) -> None:
+        """Send what waited for the reservation of a lane that is durable now."""
+        parcels = held.parcels
+        ready = 0
+        for parcel in parcels:
+            if parcel.upto > held.delivered:
+                break
+            self._put(parcel)
+            ready += 1
+        del parcels[:ready]
+
+    def drop_flow(self, held: HeldLane, flow: int) -> None:
+        """Forget what waits for a flow that is gone."""
+        held.parcels = [parcel for parcel in held.parcels if parcel.flow != flow]
+
+    def take_frames(self) -> list[list[bytes]]:
+        """Give the frames for the router, in order."""
+        if not self._frames:
+            return []
+        frames = []
+        for frame in self._frames:
+            head = _encode((self._incarnation, frame.flow, frame.parts, frame.bytes))
+            frames.append([wire.FLOW_MESSAGES, head, *frame.batches])
+        self._frames = []
+        self._open = {}
+        return frames
+
+    def _pack(self, held: HeldLane, handout: Handout) -> Parcel:
+        flow, segment, indices, counts = handout
+        rows = len(indices)
+        is_all = rows == segment.count and (type(indices) is range or indices == list(range(rows)))
+        block = self._blocks.get(segment.block)
+        assert block is not None, "a handout names live rows"
+        batch, is_whole = self._batch(block, segment, indices, is_all=is_all)
+        self._counts["handouts"] += 1
+        self._counts["whole_blocks"] += is_whole
+        if is_all:
+            runs, size = [(segment.first, rows)], sum(segment.sizes)
+        else:
+            runs = runs_of(segment.first, indices)
+            sizes = segment.sizes
+            size = sum([sizes[i] for i in indices])
+        ages, origins = segment.ages, segment.origins
+        part = (
+            held.partition,
+            rows,
+            runs,
+            counts,
+            segment.stored_ms if ages is None else [segment.stored_ms + ages[i] for i in indices],
+            None if origins is None else [origins[i] for i in indices],
+        )
+        return Parcel(flow, part, batch, size, segment.first + (indices[-1] if is_all else max(indices)))
+
+    def _batch(
+        self, block: Block, segment: Segment, indices: Sequence[int], *, is_all: bool
+    ) -> tuple[bytes, bool]:
+        """Give the rows packed, and whether they are the whole block as it is."""
+        if is_all and segment.rows is None:
+            batch = self._blocks.batch(block)
+            if block.rows == segment.count:
+                return batch, True
+        if segment.rows is None:
+            return self._blocks.select(block, indices), False
+        rows = segment.rows
+        return self._blocks.select(block, [rows[i] for i in indices]), False
+
+    def _hold(self, held: HeldLane, parcel: Parcel, segment: Segment) -> None:
+        """Keep a parcel until the positions up to the lane's newest message are reserved."""
+        held.parcels.append(parcel)
+        self.is_holding = True
+        self._counts["parcels_held"] += 1
+        block = self._blocks.get(segment.block)
+        # Messages that are delivered before they are written reserve numbers ahead of them.
+        is_fresh = block is not None and not block.is_written
+        held.reserve(held.accepted + (RESERVED_AHEAD if is_fresh else 0))
+        self._lanes.reserving[held] = None
+
+    def _put(self, parcel: Parcel) -> None:
+        frame = self._open.get(parcel.flow)
+        if frame is None or frame.size >= FRAME_BYTES or len(frame.parts) >= FRAME_PARTS:
+            frame = self._open[parcel.flow] = _Frame(parcel.flow)
+            self._frames.append(frame)
+        frame.parts.append(parcel.part)
+        frame.batches.append(parcel.batch)
+        frame.bytes += parcel.bytes
+        frame.size += len(parcel.batch)
+        self._counts["rows_sent"] += parcel.part[1]
+        self._counts["bytes_sent"] += parcel.bytes
+
+    def stats(self) -> dict[str, int]:
+        """Give what was sent since the process started."""
+        return dict(self._counts)
+
+
+def runs_of(first: int, indices: Sequence[int]) -> list[tuple[int, int]]:
+    """Give the positions of some rows of a segment as runs [position, n], in the order of the rows.
+
+    `first` is the position of row 0. Example: rows 0, 1, 4 of a segment that starts at 10: (10, 2), (14, 1).
+    """
+    if isinstance(indices, range) and indices.step == 1:
+        return [(first + indices.start, len(indices))]
+    runs = []
+    start = last = indices[0]
+    for i in indices[1:]:
+        if i != last + 1:
+            runs.append((first + start, last + 1 - start))
+            start = i
+        last = i
+    runs.append((first + start, last + 1 - start))
+    return runs

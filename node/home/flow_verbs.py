@@ -1,0 +1,157 @@
+"""FLOW: what the router says about flows, carried out at their lanes.
+
+Flows have numbers of the router, never used twice. A lane that closes a flow says so with an event; from then
+on nothing comes for it any more, not even what was handed out before.
+
+No I/O, no clock; `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors, wire
+from node.endpoints.flow import FlowEvent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from node.home.delivery import Delivery
+    from node.home.held_lanes import HeldLane, HeldLanes
+
+_Natural = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1)]
+_Range: TypeAlias = tuple[_Positive, _Positive]
+
+
+class FlowHeader(NamedTuple):
+    """The header of FLOW; what the arguments are depends on the verb."""
+
+    router: int
+    verb: str
+    flow: _Positive
+    arguments: msgspec.Raw
+
+
+class _Bind(NamedTuple):
+    lane_id: int
+    browse: bool
+    selector: str | None
+    messages: _Natural
+    bytes: _Natural
+    options: dict[str, Any]
+
+
+decode_flow: Final = msgspec.msgpack.Decoder(FlowHeader).decode
+_decode_bind = msgspec.msgpack.Decoder(_Bind).decode
+_decode_unbind = msgspec.msgpack.Decoder(tuple[_Natural | None]).decode
+_decode_credit = msgspec.msgpack.Decoder(tuple[_Natural, _Natural]).decode
+_decode_settle = msgspec.msgpack.Decoder(tuple[int, list[_Range]]).decode
+
+
+class FlowVerbs:
+    """Carries out bind, unbind, credit and settle."""
+
+    def __init__(
+        self, lanes: HeldLanes, delivery: Delivery, tell: Callable[[Iterable[FlowEvent]], None]
+    ) -> None:
+        """Make it.
+
+        Args:
+            lanes: of the home.
+            delivery: of the home.
+            tell: tells the router what happened to flows.
+        """
+        self._lanes = lanes
+        self._delivery = delivery
+        self._tell = tell
+        self._verbs: dict[str, Callable[[int, msgspec.Raw, float, int], None]] = {
+            "bind": self._bind,
+            "unbind": self._unbind,
+            "credit": self._credit,
+            "settle": self._settle,
+        }
+
+    def carry_out(self, header: FlowHeader, now: float, wall_ms: int) -> bool:
+        """Do what a FLOW says; False if it is none that a router of ours sends."""
+        verb = self._verbs.get(header.verb)
+        if verb is None:
+            return False
+        try:
+            verb(header.flow, header.arguments, now, wall_ms)
+        except (ValueError, RecursionError):
+            return False
+        return True
+
+    def _bind(self, flow: int, arguments: msgspec.Raw, now: float, _wall_ms: int) -> None:
+        bind = _decode_bind(arguments)
+        held = self._lanes.get(bind.lane_id)
+        if held is None:
+            detail = f"lane {bind.lane_id} is not here"
+            self._tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail)])
+            return
+        events = held.lane.bind(
+            flow,
+            browse=bind.browse,
+            selector=bind.selector,
+            messages=bind.messages,
+            bytes_=bind.bytes,
+            options=bind.options,
+            now=now,
+        )
+        if flow in held.lane.flows:
+            self._lanes.flows[flow] = held
+        self._touch(held, events)
+
+    def _unbind(self, flow: int, arguments: msgspec.Raw, now: float, wall_ms: int) -> None:
+        held = self._lanes.flows.get(flow)
+        if held is None:
+            return
+        (hand_off_ms,) = _decode_unbind(arguments)
+        self._touch(held, held.lane.unbind(flow, hand_off_ms, now, wall_ms))
+        if flow not in held.lane.flows:
+            self.closed(held, flow)
+
+    def _credit(self, flow: int, arguments: msgspec.Raw, _now: float, _wall_ms: int) -> None:
+        held = self._lanes.flows.get(flow)
+        if held is not None:
+            held.lane.credit(flow, *_decode_credit(arguments))
+            self._lanes.touched[held] = None
+
+    def _settle(self, flow: int, arguments: msgspec.Raw, now: float, wall_ms: int) -> None:
+        outcome, ranges = _decode_settle(arguments)
+        held = self._lanes.flows.get(flow)
+        if held is None:
+            detail = f"flow {flow} is not here"
+            self._tell([FlowEvent(flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, detail)])
+            return
+        self._touch(held, held.lane.settle(flow, outcome, ranges, now, wall_ms))
+
+    def _touch(self, held: HeldLane, events: list[FlowEvent]) -> None:
+        self._lanes.touched[held] = None
+        if events:
+            self.told(held, events)
+
+    def told(self, held: HeldLane, events: list[FlowEvent]) -> None:
+        """Tell the router what a lane says of its flows, and forget those that are closed."""
+        for event in events:
+            if event.event == wire.FLOW_CLOSED:
+                self.closed(held, event.flow)
+        self._tell(events)
+
+    def closed(self, held: HeldLane, flow: int) -> None:
+        """Forget a flow."""
+        self._lanes.flows.pop(flow, None)
+        self._delivery.drop_flow(held, flow)
+
+    def end_all(self, now: float, wall_ms: int) -> None:
+        """End all flows without a word: their router is gone, or this home stops."""
+        for flow, held in list(self._lanes.flows.items()):
+            self.closed(held, flow)
+        for held in self._lanes:
+            if held.lane.flows:
+                held.lane.end_flows(now, wall_ms)
+                self._lanes.touched[held] = None

@@ -1,0 +1,214 @@
+"""The lanes of a home with what the home keeps beside each, and which of them need attention.
+
+A lane decides what is delivered to whom; what is on disk of it, which of its positions are reserved there,
+and what the router was told last is the home's affair and stands in `HeldLane`.
+
+No I/O, no clock; `node.home.home` and its rooms use this.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import wire
+from node.endpoints.settings import settings_map
+from node.home import layout
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from node.endpoints.lane import Lane
+    from storage.spool import Change
+
+#: Positions that are reserved ahead in a lane whose messages are delivered before they are written: one
+#: write for so many of them. After an unclean stop the numbers that were not used are left out.
+RESERVED_AHEAD: Final = 4_096
+_PARTITION_MASK: Final = (1 << wire.LANE_BITS) - 1
+
+
+class HeldLane:
+    """One lane and what the home keeps beside it."""
+
+    __slots__ = (
+        "accepted",
+        "bytes",
+        "counts",
+        "delivered",
+        "due",
+        "floor",
+        "given",
+        "is_gone",
+        "lane",
+        "lane_id",
+        "messages",
+        "parcels",
+        "peak_bytes",
+        "peak_messages",
+        "tail",
+        "unacked",
+        "want_delivered",
+        "want_given",
+    )
+
+    def __init__(self, lane: Lane, tail: int, floor: int = 1) -> None:
+        self.lane = lane
+        self.lane_id = lane.lane_id
+        #: The last position that a message got, in memory.
+        self.tail = tail
+        #: The last position that was accepted: the lane has got it.
+        self.accepted = tail
+        #: What is durable: no position up to it is given again; up to this one a consumer may have seen messages.
+        self.given = 0
+        self.delivered = 0
+        #: What the next write makes of the two; never less.
+        self.want_given = 0
+        self.want_delivered = 0
+        #: Segments that start below this position are purged.
+        self.floor = floor
+        #: Deliveries that wait until their positions are reserved, in order.
+        self.parcels: list[Any] = []
+        #: Whether the lane was deleted; what still waits for it is dropped.
+        self.is_gone = False
+        #: When the lane wants a tick, as it stands in the heap; None: it does not.
+        self.due: float | None = None
+        #: Of the lane when it was last looked at; `unacked` is part of the sum of the home.
+        self.messages = 0
+        self.bytes = 0
+        self.unacked = 0
+        #: High-water marks since the process started.
+        self.peak_messages = 0
+        self.peak_bytes = 0
+        #: What happened since the process started, by the names of facts section 14.
+        self.counts: dict[str, int] = {}
+
+    @property
+    def partition(self) -> int:
+        """Which partition of its endpoint it is; 0 for an endpoint without."""
+        return self.lane_id & _PARTITION_MASK
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Count something that happened."""
+        self.counts[name] = self.counts.get(name, 0) + number
+
+    def reserve(self, position: int) -> None:
+        """Have the next write note that messages up to a position may have been seen."""
+        self.want_delivered = max(self.want_delivered, position)
+        self.want_given = max(self.want_given, position)
+
+    def positions_change(self) -> Change | None:
+        """Give the change that makes the wanted positions durable, None if they are."""
+        if self.want_given <= self.given and self.want_delivered <= self.delivered:
+            return None
+        row = layout.Positions(max(self.want_given, self.given), max(self.want_delivered, self.delivered))
+        return Table.LANES, layout.positions_key(self.lane_id), layout.pack_positions(row)
+
+    def row_change(self) -> Change:
+        """Give the change that stores the row of the lane."""
+        row = layout.LaneRow(self.lane.generation, self.floor, settings_map(self.lane.settings))
+        return Table.LANES, layout.number_key(self.lane_id), layout.pack_lane(row)
+
+    def totals(self) -> tuple[int, int, int, int, int]:
+        """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged."""
+        lane = self.lane
+        return self.lane_id, lane.messages, lane.bytes, lane.oldest_stored_ms, lane.unacked
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert self.accepted <= self.tail
+        assert self.want_given >= 0
+        assert self.lane.unacked >= 0
+        assert 1 <= self.floor <= self.tail + 1
+
+
+class HeldLanes:
+    """All lanes of a home."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[int, HeldLane] = {}
+        #: Flow -> its lane; exactly the flows that lanes have.
+        self.flows: dict[int, HeldLane] = {}
+        #: Lanes in which something may have happened, longest untouched first.
+        self.touched: dict[HeldLane, None] = {}
+        #: Lanes whose totals the router does not know yet.
+        self.changed: dict[HeldLane, None] = {}
+        #: Lanes whose row in the spool is to be written.
+        self.rows: dict[HeldLane, None] = {}
+        #: Lanes that want their positions written, those that cannot go on before among them.
+        self.reserving: dict[HeldLane, None] = {}
+        #: (when, lane) for every lane that wants a tick; may hold outdated ones.
+        self._due: list[tuple[float, int]] = []
+        #: Delivered and not settled in all lanes.
+        self.unacked = 0
+
+    def __len__(self) -> int:
+        """Give the number of lanes."""
+        return len(self._lanes)
+
+    def __iter__(self) -> Any:
+        """Give every lane, in the order in which they came."""
+        return iter(self._lanes.values())
+
+    def get(self, lane_id: int) -> HeldLane | None:
+        """Give a lane that is here."""
+        return self._lanes.get(lane_id)
+
+    def add(self, held: HeldLane) -> None:
+        """Take a lane in."""
+        assert held.lane_id not in self._lanes
+        self._lanes[held.lane_id] = held
+        self.touched[held] = None
+        self.changed[held] = None
+
+    def drop(self, held: HeldLane) -> None:
+        """Forget a lane that is deleted."""
+        held.is_gone = True
+        held.parcels = []
+        del self._lanes[held.lane_id]
+        self.unacked -= held.unacked
+        for table in (self.touched, self.changed, self.rows, self.reserving):
+            table.pop(held, None)
+        for flow_id in [flow_id for flow_id, lane in self.flows.items() if lane is held]:
+            del self.flows[flow_id]
+
+    def refresh(self, held: HeldLane) -> None:
+        """Bring what is known of a lane up to date after something happened in it."""
+        lane = held.lane
+        if lane.messages != held.messages or lane.unacked != held.unacked or lane.bytes != held.bytes:
+            self.changed[held] = None
+        self.unacked += lane.unacked - held.unacked
+        held.messages, held.bytes, held.unacked = lane.messages, lane.bytes, lane.unacked
+        held.peak_messages = max(held.peak_messages, lane.messages)
+        held.peak_bytes = max(held.peak_bytes, lane.bytes)
+        due = lane.next_due()
+        if due != held.due:
+            held.due = due
+            if due is not None:
+                heapq.heappush(self._due, (due, held.lane_id))
+
+    def take_due(self, now: float) -> list[HeldLane]:
+        """Give the lanes whose time has come."""
+        taken = []
+        while self._due and self._due[0][0] <= now:
+            due, lane_id = heapq.heappop(self._due)
+            held = self._lanes.get(lane_id)
+            if held is not None and held.due == due:
+                held.due = None
+                taken.append(held)
+        return taken
+
+    @property
+    def next_due(self) -> float | None:
+        """When the next lane wants a tick; perhaps it does not any more."""
+        return self._due[0][0] if self._due else None
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert self.unacked == sum(held.unacked for held in self._lanes.values())
+        for lane_id, held in self._lanes.items():
+            assert held.lane_id == lane_id
+            assert not held.is_gone
+            held.validate()
+        for table in (self.touched, self.changed, self.rows, self.reserving):
+            assert all(not held.is_gone for held in table)
+        for flow_id, held in self.flows.items():
+            assert flow_id in held.lane.flows

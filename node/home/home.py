@@ -1,0 +1,603 @@
+"""The home as a state machine: frames of the router and finished writes in, frames and writes out.
+
+A home holds lanes (partitions of endpoints) with their messages, and is the only one that writes them. The
+router admits and numbers; the home stores, tells what is durable, and delivers. `docs/node-protocol.md`
+describes the frames, `node.home.layout` the disk.
+
+Use: `recover` once, step by step. Then hand every frame of `OPERATIONS`, and START, to `handle`; call `tick`
+after each round of the loop and when it asked for it; send what `take_frames` gives; if `take_write` gives a
+write, have it carried out beside the loop and say `written` or `failed`. At the end `stop`, until `is_stopped`.
+
+The way of a message: `Stores.make` gives it a place, `Writing.take` puts it into a group, `written` accepts
+it, `_serve` asks its lane who gets it, `Delivery` packs the frame.
+
+No clock, no thread, no socket. The disk is read through the port `Spool`; the shell writes it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from angarium import errors, wire
+from node.endpoints.lane import Lane
+from node.endpoints.settings import settings_from
+from node.home import layout
+from node.home.blocks import Blocks
+from node.home.delivery import Delivery
+from node.home.flow_verbs import FlowHeader, FlowVerbs, decode_flow
+from node.home.held_lanes import RESERVED_AHEAD, HeldLane, HeldLanes
+from node.home.jobs import BackupJob, MoveJobs
+from node.home.lane_changes import LaneChanges, LanesHeader
+from node.home.moves import Moves
+from node.home.operations import Answer, Operations, Rooms
+from node.home.records import Records
+from node.home.recovery import Recovery
+from node.home.repacking import Repacking
+from node.home.reports import Reports
+from node.home.stores import Store, StoreHeader, Stores, decode_store
+from node.home.stream import Stream
+from node.home.writing import Task, Writing
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from node.batch import Row
+    from node.endpoints.flow import FlowEvent
+    from node.endpoints.segment import Segment
+    from node.endpoints.settings import LaneSettings
+    from node.home.delivery import Damage
+    from storage.spool import Change, Spool
+
+#: Operations of the router that are for the home; START is for worker and home.
+OPERATIONS: Final = (wire.LANES, wire.STORE, wire.FLOW, wire.GATHER, wire.MOVED)
+#: Messages handed out in one tick, and lanes that are served: frames of the router must get their turn.
+ROWS_PER_TICK: Final = 20_000
+LANES_PER_TICK: Final = 1_000
+#: Frames that wait for the recovery; the oldest is lost first, and the router sends all again to a new process.
+EARLY_MAX: Final = 10_000
+#: Events that the shell has not taken; the oldest is lost first.
+EVENTS_MAX: Final = 100
+
+
+class GatherHeader(NamedTuple):
+    """The header of GATHER."""
+
+    router: int
+    reference: int
+    producer: int
+    forget: bool
+
+
+class MovedHeader(NamedTuple):
+    """The header of MOVED."""
+
+    router: int
+    lane_id: int
+    first: int
+    upto: int
+    refused: list[tuple[int, int]]
+
+
+class HomeLimits(NamedTuple):
+    """What a home is told of its limits and delays."""
+
+    #: Delivered and not settled messages of all flows, at which delivery stops (R195).
+    max_delivered_unacked: int = 1_000_000
+    ack_delay_ms: int = 20
+    write_delay_ms: int = 50
+    #: Bodies kept in memory that are on disk too.
+    cache_bytes_max: int = 64 << 20
+    #: Bytes that wait for their write at which promoted copies are dropped (design section 7.6).
+    unwritten_bytes_max: int = 64 << 20
+
+
+_decode_start = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
+_decode_lanes = msgspec.msgpack.Decoder(LanesHeader).decode
+_decode_gather = msgspec.msgpack.Decoder(GatherHeader).decode
+_decode_moved = msgspec.msgpack.Decoder(MovedHeader).decode
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Home:
+    """All lanes of one worker."""
+
+    def __init__(self, spool: Spool, incarnation: int, limits: HomeLimits | None = None) -> None:
+        """Make a home that knows nothing yet; `recover` reads the spool."""
+        self._limits = limits or HomeLimits()
+        self._spool = spool
+        self.incarnation = incarnation
+        self.lanes = HeldLanes()
+        self.blocks = Blocks(spool, self._limits.cache_bytes_max)
+        self.records = Records()
+        self.stream = Stream(self._limits.write_delay_ms / 1000)
+        ack_delay_s = self._limits.ack_delay_ms / 1000
+        self.writing = Writing(self.blocks, self.stream, self.lanes, self.records, ack_delay_s)
+        self.jobs = MoveJobs(self.blocks, incarnation)
+        self.moves = Moves(self.lanes, self.blocks, self.writing, self.jobs, incarnation, self._collect)
+        self._repacking = Repacking(self.lanes, self.blocks, self.writing, self._collect)
+        self._changes = LaneChanges(
+            spool, self.lanes, self.records, self.writing, self.moves, self._make_lane
+        )
+        self._stores = Stores(self.lanes, self.blocks, self.records)
+        self._delivery = Delivery(self.blocks, self.lanes, incarnation)
+        self._flows = FlowVerbs(self.lanes, self._delivery, self._tell)
+        self._reports = Reports(spool, self.lanes, self.blocks, self.stream, incarnation)
+        self._operations = Operations(
+            Rooms(
+                spool,
+                self.lanes,
+                self.blocks,
+                self.stream,
+                self.writing,
+                self.jobs,
+                self.moves,
+                self._changes,
+                self._collect,
+                self.stats,
+            )
+        )
+        #: Frames for the router, in order; deliveries come behind them.
+        self._frames: list[list[bytes]] = []
+        #: GATHERs that wait until every STORE up to a serial is stored, in order.
+        self._gathers: deque[tuple[int, GatherHeader]] = deque()
+        #: Lanes that have something to deliver when consumers settle something, anywhere.
+        self._starved: dict[HeldLane, None] = {}
+        #: Frames that came before the spool was read; the router sends few before HOME.
+        self._early: deque[list[bytes]] = deque(maxlen=EARLY_MAX)
+        self._is_recovered = False
+        #: Whether a router has started us since the process began.
+        self._is_started = False
+        self._now = 0.0
+        self._wall_ms = 0
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+        #: Whether the disk was full at the last write, as operators were told.
+        self._is_full = False
+        self._is_stopping = False
+        #: Whether everything is on disk, with the mark of an orderly stop.
+        self.is_stopped = False
+        #: Frames that no router of ours sends.
+        self.faults = 0
+        self._counts = dict.fromkeys(
+            (
+                "stale_frames",
+                "stores_resent",
+                "stores_out_of_order",
+                "rows_promoted_dropped",
+                "messages_unreadable",
+            ),
+            0,
+        )
+        self._handlers: dict[bytes, tuple[Callable[[bytes], Any], Callable[[Any, list[bytes]], None]]] = {
+            wire.START: (_decode_start, self._start),
+            wire.LANES: (_decode_lanes, self._change_lanes),
+            wire.STORE: (decode_store, self._store),
+            wire.FLOW: (decode_flow, self._flow),
+            wire.GATHER: (_decode_gather, self._gather),
+            wire.MOVED: (_decode_moved, self._moved),
+        }
+
+    # -- start and end ---------------------------------------------------------------------------------------
+
+    def recover(self, now: float, wall_ms: int) -> Iterator[str]:
+        """Read the spool, without bodies; gives what it is at, each time something else.
+
+        Raises:
+            UnavailableError: the spool is damaged (50322).
+        """
+        self._now, self._wall_ms = now, wall_ms
+        recovery = Recovery(self._spool, self.lanes, self.blocks, self.records, self._make_lane)
+        yield from recovery.run(now, wall_ms)
+        self.stream.resume(recovery.stored)
+        for dead in recovery.left_over:
+            self.writing.bury(dead, now)
+        for lane_id in recovery.lost_lanes:
+            self._changes.clear(lane_id)
+        for lane_id, row in recovery.moves.items():
+            self.moves.load(lane_id, row)
+        for block in self.blocks.in_order():
+            self._repacking.note_found(block, now)
+        for held in self.lanes:
+            self.moves.look_at(held)
+            self.lanes.refresh(held)
+        if recovery.was_clean:
+            # Before anything is delivered: the next stop may not be an orderly one.
+            changes: list[Change] = [(Table.META, layout.KEY_CLEAN, None)]
+            self.writing.add(Task(lambda: changes, None))
+        self._is_recovered = True
+        while self._early:
+            self.handle(self._early.popleft(), now, wall_ms)
+
+    def _make_lane(
+        self,
+        lane_id: int,
+        generation: int,
+        settings: LaneSettings,
+        next_position: int,
+        delivered: int,
+        tried: int,
+    ) -> Lane:
+        return Lane(lane_id, generation, settings, next_position, delivered, self._read_row, tried_upto=tried)
+
+    def _read_row(self, segment: Segment, i: int) -> Row:
+        """Give a row for a selector.
+
+        Raises:
+            UnavailableError: its block is damaged (50322).
+        """
+        block = self.blocks.get(segment.block)
+        if block is None:
+            raise layout.damaged(f"block {segment.block} is not here")
+        return self.blocks.rows(block)[segment.row_in_block(i)]
+
+    def stop(self, now: float, wall_ms: int) -> None:
+        """Put everything on disk, and the mark of an orderly stop; no frame is to come any more."""
+        if self._is_stopping:
+            return
+        self._is_stopping = True
+        self._now, self._wall_ms = now, wall_ms
+        self._flows.end_all(now, wall_ms)
+        for held in self.lanes:
+            self._collect(held)
+        self.stream.flush()
+        self.writing.add(Task(self._last_changes, self._stopped, with_losses=True))
+
+    def _last_changes(self) -> list[Change]:
+        """Give what a start after an orderly stop relies on: exact positions, and the mark itself."""
+        changes: list[Change] = [(Table.META, layout.KEY_CLEAN, b"\x01")]
+        for held in self.lanes:
+            row = layout.Positions(held.tail, held.lane.delivered_upto)
+            changes.append((Table.LANES, layout.positions_key(held.lane_id), layout.pack_positions(row)))
+        self.lanes.reserving.clear()
+        return changes
+
+    def _stopped(self) -> None:
+        self.is_stopped = True
+
+    # -- in --------------------------------------------------------------------------------------------------
+
+    def handle(self, frames: list[bytes], now: float, wall_ms: int) -> None:
+        """Take a frame of the router; what follows from it comes with the next `tick`."""
+        if not self._is_recovered:
+            self._early.append(frames)
+            return
+        self._now, self._wall_ms = now, wall_ms
+        known = self._handlers.get(frames[0]) if len(frames) > 1 else None
+        if known is None or self._is_stopping:
+            self.faults += known is None
+            return
+        decode, handler = known
+        try:
+            header = decode(frames[1])
+        except (ValueError, RecursionError):
+            self.faults += 1
+            return
+        if frames[0] != wire.START and (header[0] != self.stream.router or not self._is_started):
+            self._counts["stale_frames"] += 1
+            return
+        handler(header, frames)
+
+    def _start(self, header: tuple[int, int, bytes], _frames: list[bytes]) -> None:
+        """Follow a router: a new one ends all flows and numbers anew; the same one may start us any time."""
+        router = header[0]
+        is_first, self._is_started = not self._is_started, True
+        if router == self.stream.router or (router < self.stream.router and not is_first):
+            self._counts["stale_frames"] += router < self.stream.router
+            return
+        self._flows.end_all(self._now, self._wall_ms)
+        self._frames = []
+        self._gathers.clear()
+        self._reports.reset()
+        self.moves.is_open = False
+        self.stream.start(router)
+
+    def _change_lanes(self, header: LanesHeader, _frames: list[bytes]) -> None:
+        try:
+            puts = [(lane_id, generation, settings_from(value)) for lane_id, generation, value in header.puts]
+        except errors.AngariumError as error:
+            self._fault("lanes_malformed", error.detail)
+            return
+        for lane_id, generation, settings in puts:
+            try:
+                held, events = self._changes.put(lane_id, generation, settings, self._now, self._wall_ms)
+            except errors.AngariumError as error:
+                self._fault("lane_refused", f"lane {lane_id}: {error}")
+            else:
+                self._flows.told(held, events)
+        gone = [held for held in map(self.lanes.get, header.deletes) if held is not None]
+        if header.complete:
+            gone += self._changes.orphans([lane_id for lane_id, _, _ in puts])
+        for held in gone:
+            self._starved.pop(held, None)
+            self._flows.told(held, self._changes.delete(held, self._now, self._wall_ms))
+        if header.complete:
+            self.stream.flush()
+        self.writing.add(Task(list, lambda: self._confirm(header)))
+
+    def _confirm(self, header: LanesHeader) -> None:
+        """Answer LANES that is durable."""
+        if header.router != self.stream.router:
+            return
+        if header.complete:
+            self._frames.append(self._reports.home(header.router, header.number, self._now))
+            self.moves.open()
+        else:
+            self._frames.append([wire.LANES_CONFIRM, _encode((self.incarnation, header.number))])
+
+    def _store(self, header: StoreHeader, frames: list[bytes]) -> None:
+        stream = self.stream
+        if not stream.expects(header.number):
+            resent = header.number <= stream.received
+            self._counts["stores_resent" if resent else "stores_out_of_order"] += 1
+            if not resent:
+                self._fault("store_out_of_order", f"STORE {header.number} came after {stream.received}")
+            return
+        if header.producer is None and stream.bytes > self._limits.unwritten_bytes_max:
+            self._counts["rows_promoted_dropped"] += sum(rows for _, rows, _ in header.groups)
+            header = header._replace(groups=[])
+            frames = frames[:2]
+        try:
+            store = self._stores.make(header, frames[2:])
+        except errors.AngariumError as error:
+            # It is neither stored nor acknowledged, and nothing behind it is: loud, and nothing is lost.
+            self._fault("store_malformed", f"STORE {header.number}: {error}")
+            return
+        if store.is_relaxed and header.producer is not None:
+            # Beyond the limit a producer waits for the disk, like any other.
+            store.is_relaxed = stream.bytes <= self._limits.unwritten_bytes_max
+        stream.take(store, self._now)
+        self._accept()
+
+    def _flow(self, header: FlowHeader, _frames: list[bytes]) -> None:
+        if not self._flows.carry_out(header, self._now, self._wall_ms):
+            self.faults += 1
+
+    def _gather(self, header: GatherHeader, _frames: list[bytes]) -> None:
+        self.stream.flush()
+        self._gathers.append((self.stream.serial, header))
+        self._answer_gathers()
+
+    def _answer_gathers(self) -> None:
+        """Answer the GATHERs for which everything before them is stored."""
+        while self._gathers and self.stream.is_stored_upto(self._gathers[0][0]):
+            _, header = self._gathers.popleft()
+            records = self.records.gather(header.producer)
+            frame = [wire.RECORDS, _encode((self.incarnation, header.reference, records))]
+            if header.forget:
+                self.records.forget(header.producer)
+                self.writing.add(Task(list, partial(self._frames.append, frame)))
+            else:
+                self._frames.append(frame)
+
+    def _moved(self, header: MovedHeader, _frames: list[bytes]) -> None:
+        self.moves.moved(header.lane_id, header.first, header.upto, header.refused)
+
+    def _fault(self, event: str, text: str) -> None:
+        """Count a frame that no router of ours sends, and tell operators."""
+        self.faults += 1
+        self._event("error", event, text)
+
+    def _event(self, severity: str, event: str, text: str) -> None:
+        self._events.append({"severity": severity, "scope": "SYSTEM", "event": event, "text": text})
+
+    def request(self, operation: str, arguments: Any, now: float, wall_ms: int) -> Any:
+        """Answer an operator: a value, or an `Answer` that `take_answers` gives when it is known.
+
+        Raises:
+            AngariumError: as `Operations.request`.
+        """
+        self._now, self._wall_ms = now, wall_ms
+        return self._operations.request(operation, arguments, now)
+
+    def answers_to(self, operation: str) -> bool:
+        """Tell whether `request` knows an operation."""
+        return operation in self._operations
+
+    # -- writes ----------------------------------------------------------------------------------------------
+
+    def take_write(self) -> tuple[int, Sequence[Change]] | None:
+        """Give the next group to be written, if there is one and none is out."""
+        write = self.writing.take(self._now)
+        return None if write is None else (write.number, write.changes)
+
+    def written(self, number: int, now: float, wall_ms: int) -> None:
+        """Take note that a group is durable."""
+        self._now, self._wall_ms = now, wall_ms
+        write = self.writing.written(number)
+        if self._is_full and not write.frees_only:
+            self._is_full = False
+            self._event("info", "spool_full_clear", "the disk takes messages again")
+        self._accept()
+        for held, _, _ in write.positions:
+            if held.parcels:
+                self._delivery.release(held)
+                self.lanes.touched[held] = None
+        for segment in write.partial:
+            self._repacking.note_loss(self.blocks.get(segment.block))
+        for task in write.tasks:
+            if task.after is not None:
+                task.after()
+        self._answer_gathers()
+
+    def failed(self, number: int, detail: str, now: float) -> None:
+        """Take note that there was no room for a group; it is tried again."""
+        self._now = now
+        self.writing.failed(number, now)
+        if not self._is_full:
+            self._is_full = True
+            self._event("error", "spool_full", f"nothing is stored and nothing acknowledged: {detail}")
+
+    def _accept(self) -> None:
+        """Give lanes what is accepted now."""
+        for store in self.stream.take_accepted():
+            if store.block is not None and self.blocks.get(store.block.id) is store.block:
+                self._accept_rows(store)
+
+    def _accept_rows(self, store: Store) -> None:
+        block = store.block
+        assert block is not None
+        lanes = self.lanes
+        self.blocks.place(block, store.sizes)
+        for held, segment in store.segments:
+            if held.is_gone or segment.first < held.floor:
+                self.writing.discard(segment, self._now)
+                continue
+            held.accepted = segment.last
+            held.lane.append(segment, self._now, self._wall_ms)
+            lanes.touched[held] = None
+            lanes.changed[held] = None
+            if (
+                not block.is_written
+                and held.lane.flows
+                and held.delivered < segment.last + RESERVED_AHEAD // 2
+            ):
+                held.reserve(segment.last + RESERVED_AHEAD)
+                lanes.reserving[held] = None
+        self._repacking.note_new(block, self._now)
+
+    # -- out -------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float, wall_ms: int) -> float | None:
+        """Do what is due; gives when to be called again at the latest (monotonic s), None for no need."""
+        self._now, self._wall_ms = now, wall_ms
+        if self._is_stopping:
+            return None
+        for held in self.lanes.take_due(now):
+            self.lanes.touched[held] = None
+            events = held.lane.tick(now, wall_ms)
+            if events:
+                self._flows.told(held, events)
+        self.moves.work(now, wall_ms)
+        self._repacking.work(now)
+        self._changes.work()
+        self._operations.work()
+        if self.lanes.touched or self._starved:
+            self._serve(now, wall_ms)
+        report = self._reports.committed(now)
+        if report is not None:
+            self._frames.append(report)
+        return self._next_due(now)
+
+    def _next_due(self, now: float) -> float | None:
+        if self.lanes.touched or self._operations.is_busy:
+            return now
+        dues = (
+            self.lanes.next_due,
+            self.moves.next_due(),
+            self._reports.next_due(),
+            self.writing.next_due() if self.writing.out is None else None,
+            self._repacking.next_due(),
+        )
+        return min((due for due in dues if due is not None), default=None)
+
+    def _serve(self, now: float, wall_ms: int) -> None:
+        """Ask the lanes in which something happened what they hand out; take up what they lost."""
+        lanes = self.lanes
+        if self._starved and lanes.unacked < self._limits.max_delivered_unacked:
+            lanes.touched.update(self._starved)
+            self._starved = {}
+        left = ROWS_PER_TICK
+        again: list[HeldLane] = []
+        for held in list(lanes.touched)[:LANES_PER_TICK]:
+            if left <= 0:
+                break
+            del lanes.touched[held]
+            room = max(self._limits.max_delivered_unacked - lanes.unacked, 0)
+            handouts = held.lane.hand_out(now, wall_ms, min(room, left))
+            if handouts:
+                left -= sum([len(handout.indices) for handout in handouts])
+                damages = self._delivery.add(held, handouts)
+                if damages:
+                    self._lose(held, damages)
+            self._collect(held)
+            if held.lane.more and room:
+                again.append(held)
+            elif held.lane.more:
+                self._starved[held] = None
+        lanes.touched.update(dict.fromkeys(again))
+        if self._delivery.is_holding:
+            self._delivery.is_holding = False
+            self.writing.is_urgent = True
+
+    def _collect(self, held: HeldLane) -> None:
+        """Take up what a lane lost, tried or let die, and what changed of its figures."""
+        for segment in held.lane.take_changed():
+            self.writing.note(held, segment, self._now)
+        self.moves.take_dead(held)
+        self.lanes.refresh(held)
+
+    def _lose(self, held: HeldLane, damages: list[Damage]) -> None:
+        """Count messages whose block cannot be read, and let go of them: the others go on."""
+        for damage in damages:
+            rows = len(damage.indices)
+            for i in damage.indices:
+                held.lane.gone(damage.segment, i)
+            held.count("messages_unreadable", rows)
+            self._counts["messages_unreadable"] += rows
+            settings = held.lane.settings
+            text = f"{rows} messages of {settings.kind} {settings.name!r} are lost: {damage.detail}"
+            self._event("error", "messages_unreadable", text)
+        self.lanes.touched[held] = None
+
+    def _tell(self, events: Iterable[FlowEvent]) -> None:
+        """Tell the router what happened to flows."""
+        for event in events:
+            self._frames.append([wire.FLOW_EVENT, _encode((self.incarnation, *event))])
+
+    def take_frames(self) -> list[list[bytes]]:
+        """Give the frames for the router, in order."""
+        frames, self._frames = self._frames, []
+        return frames + self.moves.take_frames() + self._delivery.take_frames()
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """Give what operators should know."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def take_answers(self) -> list[Answer]:
+        """Give the answers to operators that are known now."""
+        return self._operations.take_answers()
+
+    def take_backups(self) -> list[BackupJob]:
+        """Give the copies of the spool that the shell is to make; it ends or fails each."""
+        return self._operations.take_backups()
+
+    def stats(self) -> dict[str, Any]:
+        """Give counters and sizes of the home."""
+        return {
+            "lanes": len(self.lanes),
+            "flows": len(self.lanes.flows),
+            "messages_spooled": sum(held.lane.messages for held in self.lanes),
+            "bytes_spooled": sum(held.lane.bytes for held in self.lanes),
+            "delivered_unacked": self.lanes.unacked,
+            "disk_bytes": self._reports.spool(self._now)[2],
+            "rows_dropped": self._stores.rows_dropped,
+            "home_faults": self.faults,
+            **{f"home_{name}": number for name, number in self._counts.items()},
+            **self.stream.stats(),
+            **self.writing.stats(),
+            **self.blocks.stats(),
+            **self.records.stats(),
+            **self._delivery.stats(),
+            **self.moves.stats(),
+            **self.jobs.stats(),
+            **self._repacking.stats(),
+            **self._changes.stats(),
+        }
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        for room in (self.lanes, self.blocks, self.records, self.stream, self.writing, self.moves):
+            room.validate()
+        for held in self.lanes:
+            held.lane.validate()
+            for segment in held.lane.segments:
+                block = self.blocks.get(segment.block)
+                assert block is not None
+                assert segment in block.segments
+        assert not self.is_stopped or self._is_stopping

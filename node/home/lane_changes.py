@@ -1,0 +1,162 @@
+"""LANES: lanes come, change, are emptied and go.
+
+What the router says is in force at once, for every frame behind it, and confirmed when it is durable. To
+delete or empty a lane is one row on disk: it is gone, or it says up to which position nothing counts any more.
+The messages, records and blocks follow in the background, in bounded writes.
+
+No I/O, no clock; `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium import errors, wire
+from node.endpoints.flow import FlowEvent
+from node.home import layout
+from node.home.held_lanes import HeldLane
+from node.home.writing import Task
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from node.endpoints.settings import LaneSettings
+    from node.home.held_lanes import HeldLanes
+    from node.home.moves import Moves
+    from node.home.records import Records
+    from node.home.recovery import MakeLane
+    from node.home.writing import Writing
+    from storage.spool import Change, Spool
+
+#: Records of a deleted lane that one write deletes.
+RECORDS_PER_WRITE: Final = 2_000
+
+
+class LanesHeader(NamedTuple):
+    """The header of LANES."""
+
+    router: int
+    number: int
+    complete: bool
+    #: Lane, generation, settings.
+    puts: list[tuple[int, int, dict[str, Any]]]
+    deletes: list[int]
+
+
+class LaneChanges:
+    """Carries out what the router says about lanes."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        lanes: HeldLanes,
+        records: Records,
+        writing: Writing,
+        moves: Moves,
+        make_lane: MakeLane,
+    ) -> None:
+        self._spool = spool
+        self._lanes = lanes
+        self._records = records
+        self._writing = writing
+        self._moves = moves
+        self._make_lane = make_lane
+        #: Deleted lanes whose records are still on disk.
+        self._left_over: dict[int, None] = {}
+        self._is_clearing = False
+
+    def put(
+        self, lane_id: int, generation: int, settings: LaneSettings, now: float, wall_ms: int
+    ) -> tuple[HeldLane, list[FlowEvent]]:
+        """Make, change or empty a lane; gives it, and what that means for its flows.
+
+        Raises:
+            InvalidRequestError: the selector of a topic endpoint is invalid (40601).
+        """
+        held = self._lanes.get(lane_id)
+        if held is None:
+            held = HeldLane(self._make_lane(lane_id, generation, settings, 1, 0, 0), 0)
+            self.add(held)
+            return held, []
+        events: list[FlowEvent] = []
+        if held.lane.generation != generation:
+            events += self._end_flows(held, now, wall_ms)
+            self.empty(held, now)
+            held.lane.generation = generation
+            self._lanes.rows[held] = None
+        if held.lane.settings != settings:
+            events += held.lane.configure(settings, now, wall_ms)
+            self._lanes.rows[held] = None
+            self._lanes.touched[held] = None
+        self._moves.look_at(held)
+        return held, events
+
+    def add(self, held: HeldLane) -> None:
+        """Take a new lane in."""
+        self._lanes.add(held)
+        self._lanes.rows[held] = None
+        self._moves.look_at(held)
+
+    def empty(self, held: HeldLane, now: float) -> int:
+        """Remove all messages of a lane, also those that are not accepted yet; gives how many it had."""
+        messages = held.lane.purge()
+        held.floor = held.tail + 1
+        self._lanes.rows[held] = None
+        for segment in held.lane.take_changed():
+            self._writing.note(held, segment, now)
+        self._lanes.touched[held] = None
+        self._lanes.changed[held] = None
+        return messages
+
+    def delete(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
+        """Delete a lane with everything that belongs to it; tells its flows."""
+        events = self._end_flows(held, now, wall_ms)
+        for segment in list(held.lane.segments):
+            self._writing.discard(segment, now)
+        self._records.drop_lane(held.lane_id)
+        self._moves.drop(held)
+        self._lanes.drop(held)
+        lane_id = held.lane_id
+        changes: list[Change] = [
+            (Table.LANES, layout.number_key(lane_id), None),
+            (Table.LANES, layout.positions_key(lane_id), None),
+        ]
+        self._writing.add(Task(lambda: changes, lambda: self.clear(lane_id)))
+        return events
+
+    def orphans(self, named: list[int]) -> list[HeldLane]:
+        """Give the lanes that the router does not name in the list of all."""
+        known = dict.fromkeys(named)
+        return [held for held in self._lanes if held.lane_id not in known]
+
+    def _end_flows(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
+        flows = list(held.lane.flows)
+        held.lane.end_flows(now, wall_ms)
+        detail = "the endpoint was deleted, or made anew"
+        return [FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail) for flow in flows]
+
+    # -- what is left over -----------------------------------------------------------------------------------
+
+    def clear(self, lane_id: int) -> None:
+        """Have the records and moves of a lane that does not exist deleted, in the background."""
+        self._left_over[lane_id] = None
+
+    def work(self) -> None:
+        """Delete some more of what lanes left over."""
+        if not self._left_over or self._is_clearing:
+            return
+        lane_id = next(iter(self._left_over))
+        start, end = layout.number_key(lane_id), layout.lane_end(lane_id)
+        found = self._spool.scan(Table.RECORDS, start, end, RECORDS_PER_WRITE)
+        changes: list[Change] = [(Table.RECORDS, key, None) for key, _ in found]
+        if len(found) < RECORDS_PER_WRITE:
+            changes.append((Table.MOVES, start, None))
+            del self._left_over[lane_id]
+        self._is_clearing = True
+        self._writing.add(Task(lambda: changes, self._cleared))
+
+    def _cleared(self) -> None:
+        self._is_clearing = False
+
+    def stats(self) -> dict[str, int]:
+        """Give how many deleted lanes are not cleared from the disk yet."""
+        return {"lanes_to_clear": len(self._left_over)}

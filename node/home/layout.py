@@ -1,0 +1,206 @@
+"""What the home writes into the tables of the spool: keys, values and their checks.
+
+    META      "stored"              [router incarnation, number, [numbers below it that are not stored], next block id]
+              "clean"               there after an orderly stop; the next start removes it
+    LANES     lane                  [format, generation, floor, settings]; positions below the floor are purged
+              lane 0x01             numbers given up to, delivered up to (two 8-byte integers)
+    SEGMENTS  lane first            `Segment.pack`
+    STATES    lane first            `Segment.pack_state`
+    BLOCKS    block                 CRC-32 of the rest (4 bytes), stored wall ms (8), rows (4), batch
+    RECORDS   lane producer         [last sequence, rows, [[sequence, code, rows before], ...]]
+    MOVES     lane                  what `node.home.moves` says
+
+Numbers in keys have 8 bytes and are big-endian, so that keys sort by lane and then by position. A row of
+LANES makes a lane exist: segments, states, records and moves of a lane without one are what a purge has left
+over, and are deleted.
+
+No I/O. The home and those that check or copy a spool use this.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from angarium import errors, wire
+
+#: Keys of META.
+KEY_STORED: Final = b"stored"
+KEY_CLEAN: Final = b"clean"
+
+_LANE_FORMAT: Final = 1
+_BLOCK_HEAD: Final = struct.Struct(">QI")
+_CRC_BYTES: Final = 4
+#: Bytes of a block before its batch.
+BLOCK_HEAD_BYTES: Final = _CRC_BYTES + _BLOCK_HEAD.size
+_POSITIONS: Final = struct.Struct(">QQ")
+_POSITIONS_MARK: Final = b"\x01"
+
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+class StoredRow(NamedTuple):
+    """The row "stored" of META."""
+
+    #: The router whose numbers these are; 0 before the first.
+    router: int
+    #: The highest number that is stored.
+    number: int
+    #: Numbers below it that are not: relaxed STOREs that wait for their write.
+    missing: tuple[int, ...]
+    #: No block has this id or a higher one.
+    next_block: int
+
+
+class LaneRow(NamedTuple):
+    """The row of a lane in LANES."""
+
+    generation: int
+    #: Segments that start below this position are purged.
+    floor: int
+    settings: dict[str, Any]
+
+
+class Positions(NamedTuple):
+    """The second row of a lane in LANES."""
+
+    #: No message gets a position up to this one any more.
+    given: int
+    #: Messages up to this position may have been seen by a consumer.
+    delivered: int
+
+
+def number_key(number: int) -> bytes:
+    """Give the key of a lane or a block."""
+    return number.to_bytes(8, "big")
+
+
+def pair_key(lane_id: int, number: int) -> bytes:
+    """Give the key of something that a lane has many of."""
+    return lane_id.to_bytes(8, "big") + number.to_bytes(8, "big")
+
+
+def key_numbers(key: bytes) -> tuple[int, int]:
+    """Undo `pair_key`.
+
+    Raises:
+        UnavailableError: it is no such key (50322).
+    """
+    if len(key) != 16:
+        raise damaged(f"a key of {len(key)} bytes, 16 are right")
+    return int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+
+
+def lane_end(lane_id: int) -> bytes:
+    """Give the first key behind everything of a lane."""
+    return (lane_id + 1).to_bytes(8, "big")
+
+
+def positions_key(lane_id: int) -> bytes:
+    """Give the key of the second row of a lane."""
+    return number_key(lane_id) + _POSITIONS_MARK
+
+
+def pack_stored(row: StoredRow) -> bytes:
+    """Pack the row "stored"."""
+    packed: bytes = _pack([row.router, row.number, row.missing, row.next_block])
+    return packed
+
+
+def unpack_stored(value: bytes | None) -> StoredRow:
+    """Undo `pack_stored`; a new spool has no such row.
+
+    Raises:
+        UnavailableError: it is damaged (50322).
+    """
+    if value is None:
+        return StoredRow(0, 0, (), 1)
+    router, number, missing, next_block = unpack(value, 4, "META stored")
+    return StoredRow(router, number, tuple(missing), next_block)
+
+
+def pack_lane(row: LaneRow) -> bytes:
+    """Pack the row of a lane."""
+    packed: bytes = _pack([_LANE_FORMAT, *row])
+    return packed
+
+
+def unpack_lane(value: bytes) -> LaneRow:
+    """Undo `pack_lane`.
+
+    Raises:
+        UnavailableError: it is damaged, or of another format (50322).
+    """
+    version, generation, floor, settings = unpack(value, 4, "a lane")
+    if version != _LANE_FORMAT:
+        raise damaged(f"a lane of format {version}, this program reads {_LANE_FORMAT}")
+    return LaneRow(generation, floor, settings)
+
+
+def pack_positions(row: Positions) -> bytes:
+    """Pack the second row of a lane."""
+    return _POSITIONS.pack(row.given, row.delivered)
+
+
+def unpack_positions(value: bytes) -> Positions:
+    """Undo `pack_positions`.
+
+    Raises:
+        UnavailableError: it is damaged (50322).
+    """
+    if len(value) != _POSITIONS.size:
+        raise damaged(f"positions of {len(value)} bytes")
+    return Positions(*_POSITIONS.unpack(value))
+
+
+def pack_block(stored_ms: int, rows: int, batch: bytes) -> bytes:
+    """Give the value of a block."""
+    head = _BLOCK_HEAD.pack(stored_ms, rows)
+    crc = zlib.crc32(batch, zlib.crc32(head))
+    return b"".join((crc.to_bytes(_CRC_BYTES, "big"), head, batch))
+
+
+def open_block(value: bytes | None, rows: int, name: str) -> bytes:
+    """Give the batch of a block, checked.
+
+    Args:
+        value: as it was read; None: it is not there.
+        rows: how many it must have.
+        name: what to call it when it is damaged.
+
+    Raises:
+        UnavailableError: it is missing or damaged (50322).
+    """
+    if value is None:
+        raise damaged(f"{name} is missing")
+    if len(value) <= BLOCK_HEAD_BYTES or zlib.crc32(memoryview(value)[_CRC_BYTES:]) != int.from_bytes(
+        value[:_CRC_BYTES], "big"
+    ):
+        raise damaged(f"{name} does not have its checksum")
+    _, stored_rows = _BLOCK_HEAD.unpack_from(value, _CRC_BYTES)
+    if stored_rows != rows or wire.array_length(value[BLOCK_HEAD_BYTES : BLOCK_HEAD_BYTES + 5]) != rows:
+        raise damaged(f"{name} has {stored_rows} rows, {rows} are right")
+    return value[BLOCK_HEAD_BYTES:]
+
+
+def unpack(value: bytes, fields: int, name: str) -> list[Any]:
+    """Unpack a row that is an array of so many fields.
+
+    Raises:
+        UnavailableError: it is not (50322).
+    """
+    try:
+        row = msgpack.unpackb(value, strict_map_key=False)
+    except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
+        raise damaged(f"the row of {name}: {error}") from None
+    if not isinstance(row, list) or len(row) != fields:
+        raise damaged(f"the row of {name} does not have {fields} fields")
+    return row
+
+
+def damaged(detail: str) -> errors.AngariumError:
+    """Give the error of a spool that is not as it was written (50322)."""
+    return errors.error_for(errors.SPOOL_DAMAGED, detail)

@@ -1,0 +1,502 @@
+"""Moves: dead messages go to the dead message queue, others where an operator wants them.
+
+Every move is a publish (design section 7.8): the home asks the router to publish rows as the internal producer
+of their lane, through the same admission as everybody, and deletes them when they are acknowledged. What is
+under way is on disk before it is asked for, and is asked for again with the same sequences after a restart;
+the records of the internal producer make that exactly once. One MOVE per lane is under way.
+
+A step of a lane, from `Mover.intent`:
+
+    none -> chosen (being written) -> asked (MOVE sent) -> answered (being written) -> none
+
+Rows that were refused are kept. Dead ones are tried again, later and under new sequences, because a refused
+sequence keeps its verdict; a dead message whose queue does not exist is deleted (facts section 5).
+
+The row of a lane in MOVES: [format, next sequence, intent or nil, job or nil]; the intent is
+[first sequence, kind, target, positions, reasons].
+
+No I/O, no clock; `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+import msgspec
+
+from angarium import errors, wire
+from node.home import layout
+from node.home.writing import Task
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from node.endpoints.segment import Segment
+    from node.home.blocks import Blocks
+    from node.home.held_lanes import HeldLane, HeldLanes
+    from node.home.jobs import MoveJob, MoveJobs
+    from node.home.writing import Writing
+    from storage.spool import Change
+
+#: Rows of one MOVE: the window of a producer, and small steps beside the messages of clients.
+MOVE_ROWS: Final = 255
+#: Spool bytes of one MOVE; a larger row goes alone.
+MOVE_BYTES: Final = 1 << 20
+#: Dead messages that a lane has here at a time; the others wait in the lane.
+DEAD_HERE_MAX: Final = 1_000
+#: What was refused is tried again after this time, doubled each time.
+RETRY_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+#: A retiring partition looks again for messages that consumers gave back.
+RETIRING_LOOK_S: Final = 1.0
+
+KIND_DEAD: Final = "dead"
+KIND_MOVE: Final = "move"
+KIND_COPY: Final = "copy"
+KIND_REDRIVE: Final = "redrive"
+#: To the other partitions of the endpoint, because this one was taken away.
+KIND_RETIRE: Final = "retire"
+#: The target of `KIND_RETIRE` begins with it.
+LANE_HOME: Final = "lane-home"
+
+#: Why a message is dead -> how the counters of facts section 14 call it.
+_CAUSES: Final = {"expired": "ttl_expired", "redeliveries": "max_redelivery_exceeded", "rejected": "rejected"}
+_FORMAT: Final = 1
+
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Intent:
+    """Rows that are on their way to somewhere else."""
+
+    __slots__ = ("first", "is_answered", "is_durable", "kind", "positions", "reasons", "refused", "target")
+
+    def __init__(
+        self, first: int, kind: str, target: tuple[Any, ...], positions: list[int], reasons: list[str]
+    ) -> None:
+        #: Sequence of the first position; the others follow in order.
+        self.first = first
+        self.kind = kind
+        #: Kind, Message VPN and name of an endpoint, or `LANE_HOME` and an endpoint id.
+        self.target = target
+        self.positions = positions
+        #: What the origin of each row will say.
+        self.reasons = reasons
+        #: Sequence -> code, as far as the router answered.
+        self.refused: dict[int, int] = {}
+        self.is_durable = False
+        #: Whether the answer is being written.
+        self.is_answered = False
+
+    @property
+    def last(self) -> int:
+        """The last sequence."""
+        return self.first + len(self.positions) - 1
+
+
+class Mover:
+    """The moves of one lane."""
+
+    __slots__ = ("dead", "held", "intent", "is_job_turn", "job", "next_sequence", "retry_at", "retry_s")
+
+    def __init__(self, held: HeldLane) -> None:
+        self.held = held
+        #: No MOVE had this sequence or a higher one.
+        self.next_sequence = 1
+        #: What is under way; None: nothing.
+        self.intent: Intent | None = None
+        #: Dead messages that wait, as (position, why), oldest first.
+        self.dead: deque[tuple[int, str]] = deque()
+        #: What an operator asked for.
+        self.job: MoveJob | None = None
+        #: Whether the job comes before what moves by itself.
+        self.is_job_turn = False
+        #: Nothing that moves by itself is begun before; the delay grows with each refusal.
+        self.retry_at = 0.0
+        self.retry_s = RETRY_S
+
+    def row(self, *, intent: Intent | None) -> bytes:
+        """Pack the row of MOVES with the intent that is under way from now on."""
+        packed_intent = None
+        if intent is not None:
+            packed_intent = [intent.first, intent.kind, intent.target, intent.positions, intent.reasons]
+        packed: bytes = _pack([_FORMAT, self.next_sequence, packed_intent, self.job and self.job.pack()])
+        return packed
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert len(self.dead) <= DEAD_HERE_MAX + MOVE_ROWS
+        if self.intent is not None:
+            assert 1 <= len(self.intent.positions) <= MOVE_ROWS
+            assert len(self.intent.reasons) == len(self.intent.positions)
+            assert self.intent.last < self.next_sequence
+
+
+class Moves:
+    """The moves of all lanes of a home."""
+
+    def __init__(
+        self,
+        lanes: HeldLanes,
+        blocks: Blocks,
+        writing: Writing,
+        jobs: MoveJobs,
+        incarnation: int,
+        collect: Callable[[HeldLane], None],
+    ) -> None:
+        """Make the moves of a home without lanes.
+
+        Args:
+            lanes: of the home.
+            blocks: of the home.
+            writing: of the home.
+            jobs: what operators asked for.
+            incarnation: of the worker.
+            collect: takes up what a lane lost, so that it becomes durable with the end of a move.
+        """
+        self._lanes = lanes
+        self._blocks = blocks
+        self._writing = writing
+        self._jobs = jobs
+        self._incarnation = incarnation
+        self._collect = collect
+        self._movers: dict[int, Mover] = {}
+        #: Lanes that may have something to begin.
+        self._busy: dict[int, None] = {}
+        #: Frames for the router.
+        self._frames: list[list[bytes]] = []
+        #: Whether there is a router that knows where messages go.
+        self.is_open = False
+        self._now = 0.0
+        self._wall_ms = 0
+        self._counts = dict.fromkeys(("moves_sent", "rows_moved", "rows_refused", "moves_stale"), 0)
+
+    # -- what is to be moved ---------------------------------------------------------------------------------
+
+    def load(self, lane_id: int, value: bytes) -> None:
+        """Take up what was under way when the process before ended.
+
+        Raises:
+            UnavailableError: the row is damaged (50322).
+        """
+        held = self._lanes.get(lane_id)
+        assert held is not None
+        version, next_sequence, intent, job = layout.unpack(value, 4, f"the moves of lane {lane_id}")
+        if version != _FORMAT:
+            raise layout.damaged(f"moves of format {version}, this program reads {_FORMAT}")
+        mover = self.mover(held)
+        mover.next_sequence = next_sequence
+        if intent is not None:
+            first, kind, target, positions, reasons = intent
+            mover.intent = Intent(first, kind, tuple(target), positions, reasons)
+            mover.intent.is_durable = True
+            if kind not in (KIND_DEAD, KIND_COPY):
+                for position in positions:
+                    found = held.lane.find(position)
+                    if found is not None:
+                        held.lane.take(*found)
+        if job is not None:
+            mover.job = self._jobs.load(held, job)
+
+    def mover(self, held: HeldLane) -> Mover:
+        """Give the mover of a lane, made when it is first needed; it will be looked at."""
+        mover = self._movers.get(held.lane_id)
+        if mover is None:
+            mover = self._movers[held.lane_id] = Mover(held)
+        self._busy[held.lane_id] = None
+        return mover
+
+    def take_dead(self, held: HeldLane) -> None:
+        """Take up what died in a lane, as far as there is room."""
+        mover = self._movers.get(held.lane_id)
+        room = DEAD_HERE_MAX - (0 if mover is None else len(mover.dead))
+        if room <= 0:
+            return
+        dead = [(segment.first + i, reason) for segment, i, reason in held.lane.take_dead(room)]
+        if not dead:
+            return
+        mover = self.mover(held)
+        if mover.intent is not None:
+            # After a restart the lane tells those again that are under way.
+            under_way = frozenset(mover.intent.positions)
+            dead = [one for one in dead if one[0] not in under_way]
+        mover.dead.extend(dead)
+
+    def look_at(self, held: HeldLane) -> None:
+        """Look at a lane whose settings changed: its partition may have been taken away."""
+        if is_retiring(held):
+            self.mover(held)
+
+    def drop(self, held: HeldLane) -> None:
+        """Forget a lane that is deleted."""
+        mover = self._movers.pop(held.lane_id, None)
+        self._busy.pop(held.lane_id, None)
+        if mover is not None and mover.job is not None:
+            mover.job.fail(errors.UNKNOWN_ENDPOINT, "the endpoint was deleted")
+
+    # -- steps -----------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Ask the router again for everything that is under way: it is new, or we are."""
+        self.is_open = True
+        for mover in self._movers.values():
+            if mover.intent is not None and mover.intent.is_durable and not mover.intent.is_answered:
+                mover.intent.refused = {}
+                self._send(mover, mover.intent)
+
+    def work(self, now: float, wall_ms: int) -> None:
+        """Begin what can begin."""
+        self._now, self._wall_ms = now, wall_ms
+        if not self.is_open or not self._busy:
+            return
+        for lane_id in list(self._busy):
+            mover = self._movers[lane_id]
+            if mover.intent is not None:
+                del self._busy[lane_id]
+            elif mover.job is not None or mover.retry_at <= now:
+                self._begin(mover)
+
+    def next_due(self) -> float | None:
+        """Give when something can begin; None if nothing waits."""
+        if not self.is_open:
+            return None
+        movers = [self._movers[lane_id] for lane_id in self._busy]
+        return min((0.0 if mover.job is not None else mover.retry_at for mover in movers), default=None)
+
+    def _begin(self, mover: Mover) -> None:
+        """Choose rows for the next MOVE, and have the choice written; or find that there is nothing to do."""
+        held = mover.held
+        self.take_dead(held)
+        # An operator and what moves by itself take turns.
+        intent = self._job_intent(mover) if mover.is_job_turn else None
+        if intent is None and mover.retry_at <= self._now:
+            intent = self._dead_intent(mover) or self._retiring_intent(mover)
+        if intent is None and not mover.is_job_turn:
+            intent = self._job_intent(mover)
+        mover.is_job_turn = not mover.is_job_turn
+        if intent is not None:
+            mover.intent = intent
+            mover.next_sequence = intent.last + 1
+            self._collect(held)
+            self._write(mover, mover.row(intent=intent), lambda: self._chosen(mover, intent))
+        elif not (mover.dead or mover.job or (is_retiring(held) and held.lane.messages)):
+            del self._busy[held.lane_id]
+
+    def _job_intent(self, mover: Mover) -> Intent | None:
+        """Give the next step of a job, None if it has none now; end it if it is over."""
+        if mover.job is None:
+            return None
+        chosen = self._jobs.choose(mover.job)
+        if chosen is not None:
+            return Intent(mover.next_sequence, mover.job.kind, *chosen)
+        if mover.job.is_over:
+            mover.job = None
+            self._write(mover, mover.row(intent=None), None)
+        return None
+
+    def _retiring_intent(self, mover: Mover) -> Intent | None:
+        """Give the next step of a partition that was taken away."""
+        if not is_retiring(mover.held):
+            return None
+        positions = retiring_positions(mover.held)
+        if not positions:
+            mover.retry_at = self._now + RETIRING_LOOK_S
+            return None
+        target = (LANE_HOME, mover.held.lane_id >> wire.LANE_BITS)
+        return Intent(mover.next_sequence, KIND_RETIRE, target, positions, [""] * len(positions))
+
+    def _dead_intent(self, mover: Mover) -> Intent | None:
+        """Choose dead rows; those that were removed meanwhile are forgotten."""
+        lane = mover.held.lane
+        positions: list[int] = []
+        reasons: list[str] = []
+        size = 0
+        while mover.dead and len(positions) < MOVE_ROWS and size < MOVE_BYTES:
+            position, reason = mover.dead.popleft()
+            found = lane.find(position)
+            if found is not None:
+                positions.append(position)
+                reasons.append(reason)
+                size += found[0].sizes[found[1]]
+        if not positions:
+            return None
+        target = ("queue", lane.settings.vpn, lane.settings.dead_message_queue)
+        return Intent(mover.next_sequence, KIND_DEAD, target, positions, reasons)
+
+    def _write(self, mover: Mover, row: bytes, after: Callable[[], None] | None) -> None:
+        changes: list[Change] = [(Table.MOVES, layout.number_key(mover.held.lane_id), row)]
+        self._writing.add(Task(lambda: changes, after, with_losses=True))
+
+    def _chosen(self, mover: Mover, intent: Intent) -> None:
+        """Ask for a move that is durable now."""
+        intent.is_durable = True
+        if mover.intent is intent and self.is_open and not mover.held.is_gone:
+            self._send(mover, intent)
+
+    def _send(self, mover: Mover, intent: Intent) -> None:
+        """Put a MOVE together; rows that are not there any more are left out."""
+        held = mover.held
+        settings = held.lane.settings
+        rows: list[tuple[Any, ...]] = []
+        origins: list[tuple[str, str, str] | None] = []
+        for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
+            row = self._row(held, position, index, keep_times=intent.kind != KIND_DEAD)
+            if row is None:
+                continue
+            rows.append(row)
+            if intent.kind == KIND_RETIRE:
+                origins.append(_origin_of(held, position))
+            else:
+                origins.append((settings.kind, settings.name, reason))
+        if not rows:
+            self._answer(mover, intent)
+            return
+        self._counts["moves_sent"] += 1
+        head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins)
+        self._frames.append([wire.MOVE, _encode(head), _encode(rows)])
+
+    def _row(self, held: HeldLane, position: int, index: int, *, keep_times: bool) -> tuple[Any, ...] | None:
+        """Give a row with its index in the MOVE; None if it is gone, or its block cannot be read."""
+        found = held.lane.find(position)
+        if found is None:
+            return None
+        segment, i = found
+        block = self._blocks.get(segment.block)
+        assert block is not None
+        try:
+            row = self._blocks.rows(block)[segment.row_in_block(i)]
+        except errors.UnavailableError:
+            held.count("messages_unreadable")
+            held.lane.gone(segment, i)
+            self._lanes.touched[held] = None
+            return None
+        meta = row.meta
+        if meta is not None:
+            times = _times_left(segment, i, self._wall_ms) if keep_times else (0, 0)
+            meta = (*times, meta[2], meta[3])
+        return index, row.topic, row.flags, meta, row.properties, row.payload
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def moved(self, lane_id: int, first: int, upto: int, refused: list[tuple[int, int]]) -> None:
+        """Take the answer of the router to a MOVE."""
+        mover = self._movers.get(lane_id)
+        intent = None if mover is None else mover.intent
+        if (
+            mover is None
+            or intent is None
+            or intent.first != first
+            or not intent.is_durable
+            or intent.is_answered
+        ):
+            self._counts["moves_stale"] += 1
+            return
+        intent.refused.update(refused)
+        if upto >= intent.last:
+            self._answer(mover, intent)
+
+    def _answer(self, mover: Mover, intent: Intent) -> None:
+        """Delete what was acknowledged, keep what was refused, and have both written at once."""
+        intent.is_answered = True
+        refused_dead: list[tuple[int, str]] = []
+        for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
+            code = intent.refused.get(intent.first + index, 0)
+            if intent.kind == KIND_DEAD:
+                if not self._settle_dead(mover.held, position, reason, code):
+                    refused_dead.append((position, reason))
+            else:
+                self._settle_other(mover, intent, position, code)
+        mover.dead.extendleft(reversed(refused_dead))
+        is_retried = bool(refused_dead) or (intent.kind == KIND_RETIRE and bool(intent.refused))
+        mover.retry_at = self._now + mover.retry_s if is_retried else 0.0
+        mover.retry_s = min(mover.retry_s * 2, RETRY_MAX_S) if is_retried else RETRY_S
+        if mover.job is not None:
+            self._jobs.answered(mover.job, intent)
+        self._collect(mover.held)
+        self._write(mover, mover.row(intent=None), lambda: self._finished(mover, intent))
+
+    def _settle_dead(self, held: HeldLane, position: int, reason: str, code: int) -> bool:
+        """Settle a dead message; False if it stays and is tried again."""
+        cause = _CAUSES[reason]
+        found = held.lane.find(position)
+        if code and code != errors.UNKNOWN_ENDPOINT:
+            held.count(f"{cause}_to_dmq_failures")
+            self._counts["rows_refused"] += 1
+            return found is None
+        held.count(f"{cause}_discard" if code else f"{cause}_to_dmq")
+        self._counts["rows_moved"] += not code
+        if found is not None:
+            held.lane.gone(*found)
+        return True
+
+    def _settle_other(self, mover: Mover, intent: Intent, position: int, code: int) -> None:
+        self._counts["rows_refused" if code else "rows_moved"] += 1
+        found = mover.held.lane.find(position)
+        if found is None or intent.kind == KIND_COPY:
+            return
+        if code:
+            mover.held.lane.kept(*found, self._now, self._wall_ms)
+        else:
+            mover.held.lane.gone(*found)
+
+    def _finished(self, mover: Mover, intent: Intent) -> None:
+        """Take note that the end of a move is durable; the next one may begin."""
+        if mover.intent is intent:
+            mover.intent = None
+            if not mover.held.is_gone:
+                self._busy[mover.held.lane_id] = None
+
+    def take_frames(self) -> list[list[bytes]]:
+        """Give the frames for the router."""
+        frames, self._frames = self._frames, []
+        return frames
+
+    def stats(self) -> dict[str, int]:
+        """Give counters, and how many lanes have something under way."""
+        under_way = sum(mover.intent is not None for mover in self._movers.values())
+        return {**self._counts, "moves_under_way": under_way}
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        for lane_id, mover in self._movers.items():
+            assert self._lanes.get(lane_id) is mover.held
+            mover.validate()
+        assert all(lane_id in self._movers for lane_id in self._busy)
+
+
+def is_retiring(held: HeldLane) -> bool:
+    """Tell whether a lane is a partition that its endpoint does not have any more."""
+    settings = held.lane.settings
+    return held.partition >= max(settings.partitions, 1)
+
+
+def retiring_positions(held: HeldLane) -> list[int]:
+    """Take the oldest messages of a partition that was taken away, to publish them to the others."""
+    positions: list[int] = []
+    size = 0
+    for segment in held.lane.segments:
+        for i in range(segment.count):
+            if len(positions) >= MOVE_ROWS or size >= MOVE_BYTES:
+                return positions
+            if held.lane.take(segment, i):
+                positions.append(segment.first + i)
+                size += segment.sizes[i]
+    return positions
+
+
+def _origin_of(held: HeldLane, position: int) -> tuple[str, str, str] | None:
+    found = held.lane.find(position)
+    if found is None or found[0].origins is None:
+        return None
+    return found[0].origins[found[1]]
+
+
+def _times_left(segment: Segment, i: int, wall_ms: int) -> tuple[int, int]:
+    """Give what is left of the time to live and of the delay of a message; they go on where it goes."""
+    expires = segment.expires[i] if segment.expires is not None else 0
+    due = segment.due[i] if segment.due is not None else 0
+    return (max(expires - wall_ms, 1) if expires else 0), max(due - wall_ms, 0)

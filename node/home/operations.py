@@ -1,0 +1,371 @@
+"""What operators ask a home through the controller: messages, purges, moves, figures, checks, backups.
+
+A change is answered when it is durable: such an operation gives an `Answer`, and the shell passes it on when it is
+known. What would look at many messages does it in steps.
+
+No I/O of its own, no clock; `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors
+from node.endpoints.segment import GONE
+from node.home.figures import lane_figures
+from node.home.jobs import KIND_COPY, KIND_MOVE, KIND_REDRIVE, BackupJob, CheckJob, Job, MoveJob
+from node.home.writing import Task
+from node.selectors import compile_selector
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from node.batch import Row
+    from node.endpoints.segment import Segment
+    from node.home.blocks import Blocks
+    from node.home.held_lanes import HeldLane, HeldLanes
+    from node.home.jobs import MoveJobs
+    from node.home.lane_changes import LaneChanges
+    from node.home.moves import Moves
+    from node.home.stream import Stream
+    from node.home.writing import Writing
+    from node.selectors import Selector
+    from storage.spool import Spool
+
+#: Messages in one page of a listing.
+PAGE_MAX: Final = 1_000
+#: Messages that a listing with a selector looks at in one step.
+EXAMINED_MAX: Final = 2_000
+#: Positions in one request to delete messages.
+POSITIONS_MAX: Final = 10_000
+#: Listings that look for messages at the same time.
+LISTINGS_MAX: Final = 50
+
+_Natural = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1)]
+
+
+class _Lane(msgspec.Struct):
+    lane_id: int
+
+
+class _Page(_Lane):
+    after: _Natural = 0
+    limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 100
+    selector: str | None = None
+
+
+class _Message(_Lane):
+    position: _Positive
+
+
+class _Positions(_Lane):
+    positions: Annotated[list[_Positive], Meta(max_length=POSITIONS_MAX)]
+
+
+class _Redrive(_Lane):
+    selector: str | None = None
+    limit: _Positive | None = None
+
+
+class _Move(_Lane):
+    target: tuple[str, str, str]
+    copy: bool = False
+    selector: str | None = None
+    limit: _Positive | None = None
+
+
+class _JobNumber(msgspec.Struct):
+    job: int
+
+
+class _Backup(msgspec.Struct):
+    directory: Annotated[str, Meta(min_length=1)]
+
+
+class _Nothing(msgspec.Struct):
+    pass
+
+
+class Answer:
+    """An answer that is known later."""
+
+    __slots__ = ("error", "is_known", "value")
+
+    def __init__(self) -> None:
+        self.is_known = False
+        self.value: Any = None
+        #: Why there is no value.
+        self.error: errors.AngariumError | None = None
+
+    def give(self, value: Any) -> None:
+        """Make it known."""
+        self.value, self.is_known = value, True
+
+    def refuse(self, error: errors.AngariumError) -> None:
+        """Make it known that there is none."""
+        self.error, self.is_known = error, True
+
+
+class Rooms(NamedTuple):
+    """What of a home operators reach."""
+
+    spool: Spool
+    lanes: HeldLanes
+    blocks: Blocks
+    stream: Stream
+    writing: Writing
+    jobs: MoveJobs
+    moves: Moves
+    changes: LaneChanges
+    collect: Callable[[HeldLane], None]
+    figures: Callable[[], dict[str, Any]]
+
+
+class _Listing:
+    """A page of messages that is being put together."""
+
+    def __init__(self, page: _Page, held: HeldLane, selects: Selector | None) -> None:
+        self.page = page
+        self.held = held
+        self.selects = selects
+        #: Everything up to this position was looked at.
+        self.upto = page.after
+        self.rows: list[dict[str, Any]] = []
+        self.answer = Answer()
+
+
+class Operations:
+    """The operations of a home that operators may ask for."""
+
+    def __init__(self, rooms: Rooms) -> None:
+        self._rooms = rooms
+        self._operations: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
+            "endpoint.messages": (_Page, self._list_messages),
+            "endpoint.message": (_Message, self._show_message),
+            "endpoint.purge": (_Lane, self._purge),
+            "endpoint.delete_messages": (_Positions, self._delete_messages),
+            "endpoint.move": (_Move, self._move),
+            "endpoint.redrive": (_Redrive, self._redrive),
+            "endpoint.stats": (_Lane, self._show_stats),
+            "job": (_JobNumber, self._show_job),
+            "spool.show": (_Nothing, self._show_spool),
+            "spool.verify": (_Nothing, self._verify),
+            "spool.backup": (_Backup, self._backup),
+        }
+        #: Answers that the shell has not got, the oldest first; known ones are taken from anywhere.
+        self._answers: list[Answer] = []
+        self._listings: list[_Listing] = []
+        self._checks: list[CheckJob] = []
+        self._backups: list[BackupJob] = []
+        self._now = 0.0
+
+    def __contains__(self, operation: str) -> bool:
+        """Tell whether this is an operation of a home."""
+        return operation in self._operations
+
+    def request(self, operation: str, arguments: Any, now: float) -> Any:
+        """Give the answer, or an `Answer` that is known later.
+
+        Raises:
+            InvalidRequestError: the arguments do not fit (40018), or a selector is invalid (40601).
+            NotFoundError: there is no such lane, message or job here (40401).
+            ConflictError: too much is going on (40902).
+        """
+        self._now = now
+        kind, handler = self._operations[operation]
+        try:
+            request = msgspec.convert(arguments or {}, kind)
+        except msgspec.ValidationError as error:
+            raise errors.error_for(errors.INVALID_ARGUMENT, str(error)) from None
+        answer = handler(request)
+        if isinstance(answer, Answer):
+            self._answers.append(answer)
+        return answer
+
+    def take_answers(self) -> list[Answer]:
+        """Give the answers that are known now."""
+        known = [answer for answer in self._answers if answer.is_known]
+        self._answers = [answer for answer in self._answers if not answer.is_known]
+        return known
+
+    # -- steps -----------------------------------------------------------------------------------------------
+
+    def work(self) -> None:
+        """Do one step of everything that takes a while."""
+        for listing in self._listings[:1]:
+            self._look_further(listing)
+            if listing.answer.is_known:
+                self._listings.remove(listing)
+        for check in self._checks[:1]:
+            check.step(self._rooms.spool, self._rooms.blocks)
+            if check.is_over:
+                self._checks.remove(check)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether another step is to be done at once."""
+        return bool(self._listings or self._checks)
+
+    def take_backups(self) -> list[BackupJob]:
+        """Give the backups that can be made now: what came before them is on disk."""
+        ready = [one for one in self._backups if self._rooms.stream.is_stored_upto(one.serial)]
+        self._backups = [one for one in self._backups if one not in ready]
+        return ready
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def _lane(self, lane_id: int) -> HeldLane:
+        held = self._rooms.lanes.get(lane_id)
+        if held is None:
+            raise errors.error_for(errors.OBJECT_NOT_FOUND, f"lane {lane_id} is not here")
+        return held
+
+    def _list_messages(self, page: _Page) -> Any:
+        held = self._lane(page.lane_id)
+        selects = compile_selector(page.selector) if page.selector else None
+        listing = _Listing(page, held, selects)
+        self._look_further(listing)
+        if listing.answer.is_known:
+            return listing.answer.value
+        if len(self._listings) >= LISTINGS_MAX:
+            raise errors.error_for(errors.OBJECT_IN_USE, f"{LISTINGS_MAX} listings are being made")
+        self._listings.append(listing)
+        return listing.answer
+
+    def _look_further(self, listing: _Listing) -> None:
+        """Look at some more messages; make the answer known when the page is full or the lane ends."""
+        held, limit = listing.held, listing.page.limit
+        examined = 0
+        for segment in held.lane.segments if not held.is_gone else ():
+            if segment.last <= listing.upto:
+                continue
+            for i in range(max(listing.upto + 1 - segment.first, 0), segment.count):
+                if len(listing.rows) >= limit:
+                    listing.answer.give(listing.rows)
+                    return
+                if examined >= EXAMINED_MAX:
+                    return
+                examined += 1
+                listing.upto = segment.first + i
+                if segment.state[i] != GONE:
+                    self._list_one(listing, segment, i)
+        listing.answer.give(listing.rows)
+
+    def _list_one(self, listing: _Listing, segment: Segment, i: int) -> None:
+        row = self._row(segment, i)
+        if listing.selects is None or (row is not None and listing.selects.matches(row)):
+            listing.rows.append(self._describe(listing.held, segment, i, row))
+
+    def _row(self, segment: Segment, i: int) -> Row | None:
+        """Give a row, None if its block cannot be read."""
+        block = self._rooms.blocks.get(segment.block)
+        assert block is not None
+        try:
+            return self._rooms.blocks.rows(block)[segment.row_in_block(i)]
+        except errors.UnavailableError:
+            return None
+
+    def _describe(self, held: HeldLane, segment: Segment, i: int, row: Row | None) -> dict[str, Any]:
+        origin = None if segment.origins is None else segment.origins[i]
+        return {
+            "position": segment.first + i,
+            "topic": None if row is None else row.topic,
+            "size_bytes": segment.sizes[i],
+            "stored_ms": segment.stored_at_ms(i),
+            "expires_ms": held.lane.expires_at_ms(segment, i) or None,
+            "priority": segment.priority(i),
+            "redeliveries": 0 if segment.tries is None else segment.tries[i],
+            "state": held.lane.state_of(segment, i) if row is not None else "damaged",
+            "origin": None if origin is None else list(origin),
+        }
+
+    def _show_message(self, request: _Message) -> dict[str, Any]:
+        held = self._lane(request.lane_id)
+        found = held.lane.find(request.position)
+        if found is None:
+            raise errors.error_for(
+                errors.OBJECT_NOT_FOUND, f"there is no message at position {request.position}"
+            )
+        row = self._row(*found)
+        if row is None:
+            detail = f"the block of the message at position {request.position} cannot be read"
+            raise errors.error_for(errors.SPOOL_DAMAGED, detail)
+        shown = self._describe(held, *found, row)
+        return {**shown, "flags": row.flags, "properties": row.properties, "payload": row.payload}
+
+    def _purge(self, request: _Lane) -> Answer:
+        messages = self._rooms.changes.empty(self._lane(request.lane_id), self._now)
+        return self._when_durable(messages)
+
+    def _delete_messages(self, request: _Positions) -> Answer:
+        held = self._lane(request.lane_id)
+        before = held.lane.messages
+        for position in request.positions:
+            found = held.lane.find(position)
+            if found is not None:
+                held.lane.gone(*found)
+        self._rooms.lanes.touched[held] = None
+        self._rooms.collect(held)
+        return self._when_durable(before - held.lane.messages)
+
+    def _when_durable(self, value: Any) -> Answer:
+        answer = Answer()
+        self._rooms.writing.add(Task(list, lambda: answer.give(value), with_losses=True))
+        return answer
+
+    # -- jobs ------------------------------------------------------------------------------------------------
+
+    def _move(self, request: _Move) -> dict[str, int]:
+        kind = KIND_COPY if request.copy else KIND_MOVE
+        return self._begin_move(self._lane(request.lane_id), kind, request.target, request)
+
+    def _redrive(self, request: _Redrive) -> dict[str, int]:
+        return self._begin_move(self._lane(request.lane_id), KIND_REDRIVE, None, request)
+
+    def _begin_move(
+        self, held: HeldLane, kind: str, target: tuple[str, str, str] | None, request: _Move | _Redrive
+    ) -> dict[str, int]:
+        settings = held.lane.settings
+        if target == (settings.kind, settings.vpn, settings.name):
+            raise errors.error_for(errors.INVALID_ARGUMENT, f"{settings.name!r} is source and target")
+        mover = self._rooms.moves.mover(held)
+        if mover.job is not None:
+            detail = f"job {mover.job.id} still works on the messages of {settings.name!r}"
+            raise errors.error_for(errors.OBJECT_IN_USE, detail)
+        job = MoveJob(self._rooms.jobs.next_id(), kind, held, target, request.limit)
+        job.select(request.selector)
+        mover.job = job
+        self._rooms.jobs.add(job)
+        return {"job": job.id}
+
+    def _show_job(self, request: _JobNumber) -> dict[str, Any]:
+        return self._rooms.jobs.get(request.job).report()
+
+    def _verify(self, _request: _Nothing) -> dict[str, int]:
+        rooms = self._rooms
+        check = CheckJob(rooms.jobs.next_id(), [block.id for block in rooms.blocks.in_order()])
+        self._checks.append(check)
+        return self._add(check)
+
+    def _backup(self, request: _Backup) -> dict[str, int]:
+        rooms = self._rooms
+        backup = BackupJob(rooms.jobs.next_id(), request.directory, rooms.stream.serial)
+        rooms.stream.flush()
+        self._backups.append(backup)
+        return self._add(backup)
+
+    def _add(self, job: Job) -> dict[str, int]:
+        self._rooms.jobs.add(job)
+        return {"job": job.id}
+
+    # -- figures ---------------------------------------------------------------------------------------------
+
+    def _show_stats(self, request: _Lane) -> dict[str, int]:
+        return lane_figures(self._lane(request.lane_id))
+
+    def _show_spool(self, _request: _Nothing) -> dict[str, Any]:
+        return self._rooms.figures()

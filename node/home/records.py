@@ -1,0 +1,183 @@
+"""Producer records: what is known of a producer at a lane, so that a resend keeps its verdict (design section 7.5).
+
+A record is per (lane, producer): the last sequence that was stored, and the sequences that were refused and
+that the producer may still ask about. A sequence up to the last that is not among the refused is stored. The
+router gathers the records before the first row of a producer and judges; the home only keeps them, writes
+them in the transaction of the rows, and deletes them with the lane.
+
+A producer has at most `REFUSED_MAX` messages without a verdict. So a refusal is forgotten when so many rows
+of its producer were stored at the lane after it, and a record never has more of them: by then the verdict is
+known. Distance in sequences says nothing, because applications choose their own sequences, with gaps.
+
+No I/O, no clock; `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import msgpack
+
+from node.home import layout
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from node.batch import Row
+    from storage.spool import Change
+
+#: The largest window of a producer, in messages (facts section 10).
+REFUSED_MAX: Final = 255
+
+_pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
+
+
+class Record:
+    """What one lane knows of one producer."""
+
+    __slots__ = ("last", "refused", "rows")
+
+    def __init__(
+        self, last: int = 0, rows: int = 0, refused: list[tuple[int, int, int]] | None = None
+    ) -> None:
+        #: The highest stored sequence, 0 for none.
+        self.last = last
+        #: Rows stored so far.
+        self.rows = rows
+        #: (sequence, code, `rows` at that time), by rising sequence; at most `REFUSED_MAX`, none of them stored.
+        self.refused: list[tuple[int, int, int]] = refused if refused is not None else []
+
+    def store(self, base: int, rows: Sequence[Row], chosen: Sequence[int] | None) -> None:
+        """Note rows that are stored: those with the chosen numbers (rising; None: all), sequence = base + index."""
+        self.last = max(self.last, base + rows[-1 if chosen is None else chosen[-1]].index)
+        self.rows += len(rows) if chosen is None else len(chosen)
+        if self.refused:
+            stored = {base + row.index for row in (rows if chosen is None else [rows[i] for i in chosen])}
+            oldest = self.rows - REFUSED_MAX
+            self.refused = [one for one in self.refused if one[0] not in stored and one[2] > oldest]
+
+    def refuse(self, verdicts: Iterable[tuple[int, int]]) -> None:
+        """Note rows that are refused, as (sequence, code)."""
+        known = {one[0]: one for one in self.refused}
+        known.update({sequence: (sequence, code, self.rows) for sequence, code in verdicts})
+        self.refused = [known[sequence] for sequence in sorted(known)][-REFUSED_MAX:]
+
+    def pack(self) -> bytes:
+        """Pack the record for the table RECORDS."""
+        packed: bytes = _pack([self.last, self.rows, self.refused])
+        return packed
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert self.last >= 0
+        assert len(self.refused) <= REFUSED_MAX
+        sequences = [one[0] for one in self.refused]
+        assert sequences == sorted(set(sequences))
+        assert all(one[2] <= self.rows for one in self.refused)
+
+
+class Records:
+    """The records of all lanes of a home, and which of them are to be written."""
+
+    def __init__(self) -> None:
+        #: Producer -> lane -> record; no producer without a lane.
+        self._records: dict[int, dict[int, Record]] = {}
+        #: What differs from the spool; None: it is to be deleted there.
+        self._changed: dict[tuple[int, int], Record | None] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Give the number of records."""
+        return self._count
+
+    def load(self, key: bytes, value: bytes) -> None:
+        """Take a record from the spool.
+
+        Raises:
+            UnavailableError: it is damaged (50322).
+        """
+        lane_id, producer = layout.key_numbers(key)
+        last, rows, refused = layout.unpack(value, 3, f"a record of producer {producer}")
+        record = Record(last, rows, [(sequence, code, at) for sequence, code, at in refused])
+        self._put(lane_id, producer, record)
+
+    def store(
+        self, lane_id: int, producer: int, base: int, rows: Sequence[Row], chosen: Sequence[int] | None
+    ) -> None:
+        """Note rows of a producer that a lane stores, as `Record.store` takes them."""
+        self._touch(lane_id, producer).store(base, rows, chosen)
+
+    def refuse(self, lane_id: int, producer: int, verdicts: Iterable[tuple[int, int]]) -> None:
+        """Note rows of a producer that were refused, as (sequence, code)."""
+        self._touch(lane_id, producer).refuse(verdicts)
+
+    def gather(self, producer: int) -> list[tuple[int, int, list[tuple[int, int]]]]:
+        """Give what all lanes know of a producer: lane, last sequence, refused sequences with their codes."""
+        return [
+            (lane_id, record.last, [(sequence, code) for sequence, code, _ in record.refused])
+            for lane_id, record in self._records.get(producer, {}).items()
+        ]
+
+    def forget(self, producer: int) -> None:
+        """Drop the records of a producer whose name is given up."""
+        for lane_id in self._records.pop(producer, {}):
+            self._changed[lane_id, producer] = None
+            self._count -= 1
+
+    def drop_lane(self, lane_id: int) -> None:
+        """Forget the records of a lane that is gone; what the spool has of them is purged with the lane."""
+        for producer in list(self._records):
+            lanes = self._records[producer]
+            if lanes.pop(lane_id, None) is not None:
+                self._changed.pop((lane_id, producer), None)
+                self._count -= 1
+                if not lanes:
+                    del self._records[producer]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything is to be written."""
+        return bool(self._changed)
+
+    def take_changes(self) -> list[Change]:
+        """Give what is to be written now."""
+        changes: list[Change] = [
+            (Table.RECORDS, layout.pair_key(lane_id, producer), None if record is None else record.pack())
+            for (lane_id, producer), record in self._changed.items()
+        ]
+        self._changed = {}
+        return changes
+
+    def restore(self, key: bytes) -> None:
+        """Have a record written again whose write failed."""
+        lane_id, producer = layout.key_numbers(key)
+        self._changed[lane_id, producer] = self._records.get(producer, {}).get(lane_id)
+
+    def _touch(self, lane_id: int, producer: int) -> Record:
+        lanes = self._records.get(producer)
+        record = None if lanes is None else lanes.get(lane_id)
+        if record is None:
+            record = Record()
+            self._put(lane_id, producer, record)
+        self._changed[lane_id, producer] = record
+        return record
+
+    def _put(self, lane_id: int, producer: int, record: Record) -> None:
+        lanes = self._records.setdefault(producer, {})
+        self._count += lane_id not in lanes
+        lanes[lane_id] = record
+
+    def stats(self) -> dict[str, Any]:
+        """Give the number of records and of producers."""
+        return {"records": self._count, "record_producers": len(self._records)}
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert self._count == sum(len(lanes) for lanes in self._records.values())
+        for lanes in self._records.values():
+            assert lanes
+            for record in lanes.values():
+                record.validate()
+        for (lane_id, producer), changed in self._changed.items():
+            assert changed is self._records.get(producer, {}).get(lane_id)

@@ -1,0 +1,160 @@
+"""What a home reads at its start: the index of everything, and no body.
+
+The lanes are there with their messages before the router says anything, so the home can report totals at
+once; settings that changed meanwhile come with LANES. What a purge or a deletion left over is noticed here and
+deleted later, in the background.
+
+The spool is read in steps, with a word on progress after each, because the supervisor takes a start without
+news for hung.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from node.endpoints.segment import Segment
+from node.endpoints.settings import settings_from
+from node.home import layout
+from node.home.held_lanes import HeldLane
+from node.home.writing import Dead
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from node.endpoints.lane import Lane
+    from node.endpoints.settings import LaneSettings
+    from node.home.blocks import Blocks
+    from node.home.held_lanes import HeldLanes
+    from node.home.records import Records
+    from storage.spool import Spool
+
+    #: Makes a lane: id, generation, settings, next position, delivered up to, tried up to.
+    MakeLane = Callable[[int, int, LaneSettings, int, int, int], Lane]
+
+#: Rows that are read at a time, in well under a tenth of a second.
+ROWS_PER_STEP: Final = 5_000
+
+
+class Recovery:
+    """Reads a spool into the rooms of a home, once."""
+
+    def __init__(
+        self, spool: Spool, lanes: HeldLanes, blocks: Blocks, records: Records, make_lane: MakeLane
+    ) -> None:
+        self._spool = spool
+        self._lanes = lanes
+        self._blocks = blocks
+        self._records = records
+        self._make_lane = make_lane
+        #: Whether the process before stopped in order.
+        self.was_clean = False
+        #: What META says of the stream.
+        self.stored = layout.StoredRow(0, 0, (), 1)
+        #: Segments on disk that belong to no lane; the last of each block has the block.
+        self.left_over: list[Dead] = []
+        #: Lanes that do not exist and have records or moves.
+        self.lost_lanes: dict[int, None] = {}
+        #: Lane -> row of MOVES.
+        self.moves: dict[int, bytes] = {}
+        #: Messages that were found.
+        self.messages = 0
+
+    def run(self, now: float, wall_ms: int) -> Iterator[str]:
+        """Read everything; gives what it is at."""
+        self.was_clean = self._spool.get(Table.META, layout.KEY_CLEAN) is not None
+        self.stored = layout.unpack_stored(self._spool.get(Table.META, layout.KEY_STORED))
+        self._blocks.next_id = self.stored.next_block
+        yield "reading lanes"
+        self._read_lanes()
+        yield from self._read_segments(now, wall_ms)
+        self._place_blocks()
+        yield from self._read_records()
+        for key, value in self._spool.scan(Table.MOVES):
+            lane_id = int.from_bytes(key, "big")
+            if self._lanes.get(lane_id) is None:
+                self.lost_lanes[lane_id] = None
+            else:
+                self.moves[lane_id] = value
+        yield f"read {self.messages:,} messages"
+
+    def _read_lanes(self) -> None:
+        positions: dict[int, layout.Positions] = {}
+        rows: dict[int, layout.LaneRow] = {}
+        for key, value in self._spool.scan(Table.LANES):
+            lane_id = int.from_bytes(key[:8], "big")
+            if len(key) == 8:
+                rows[lane_id] = layout.unpack_lane(value)
+            else:
+                positions[lane_id] = layout.unpack_positions(value)
+        for lane_id, row in rows.items():
+            given, delivered = positions.get(lane_id, layout.Positions(0, 0))
+            # Nothing below the floor is here any more, and no position of it is given again.
+            given = max(given, row.floor - 1)
+            tried = 0 if self.was_clean else delivered
+            settings = settings_from(row.settings)
+            lane = self._make_lane(lane_id, row.generation, settings, given + 1, delivered, tried)
+            held = HeldLane(lane, given, row.floor)
+            held.given, held.delivered = given, delivered
+            self._lanes.add(held)
+
+    def _read_segments(self, now: float, wall_ms: int) -> Iterator[str]:
+        """Read segments and their states side by side, in the order of lanes and positions."""
+        total = self._spool.count(Table.SEGMENTS)
+        left_over: list[tuple[bytes, int]] = []
+        start, done = b"", 0
+        while True:
+            found = self._spool.scan(Table.SEGMENTS, start, None, ROWS_PER_STEP)
+            if not found:
+                break
+            start = found[-1][0] + b"\x00"
+            states = dict(self._spool.scan(Table.STATES, found[0][0], start))
+            for key, value in found:
+                segment = Segment.unpack(key, value, states.get(key))
+                held = self._lanes.get(segment.lane_id)
+                if held is None or segment.first < held.floor or not segment.live:
+                    left_over.append((key, segment.block))
+                else:
+                    self._load(held, segment, now, wall_ms)
+                self._blocks.next_id = max(self._blocks.next_id, segment.block + 1)
+            done += len(found)
+            yield f"reading the index: {done:,} of {total:,} segments, {self.messages:,} messages"
+        self._note_left_over(left_over)
+
+    def _load(self, held: HeldLane, segment: Segment, now: float, wall_ms: int) -> None:
+        held.lane.load(segment, now, wall_ms)
+        held.tail = held.accepted = max(held.tail, segment.last)
+        self._blocks.find(segment.block).segments.append(segment)
+        self.messages += segment.live
+
+    def _note_left_over(self, left_over: list[tuple[bytes, int]]) -> None:
+        """Name each block that nobody needs any more with the last of its segments."""
+        last = {block_id: key for key, block_id in left_over if self._blocks.get(block_id) is None}
+        for key, block_id in left_over:
+            self.left_over.append(Dead(key, block_id if last.get(block_id) == key else 0))
+
+    def _place_blocks(self) -> None:
+        """Give the blocks that were found their sizes, and their messages spool files in the order of the blocks."""
+        for block in self._blocks.in_order():
+            if len(block.segments) == 1:
+                sizes: list[int] = list(block.segments[0].sizes)
+            else:
+                by_row: dict[int, int] = {}
+                for segment in block.segments:
+                    rows = range(segment.count) if segment.rows is None else segment.rows
+                    by_row.update(zip(rows, segment.sizes, strict=True))
+                sizes = list(by_row.values())
+            block.size = sum(sizes)
+            self._blocks.place(block, sizes)
+
+    def _read_records(self) -> Iterator[str]:
+        start = b""
+        while found := self._spool.scan(Table.RECORDS, start, None, ROWS_PER_STEP):
+            start = found[-1][0] + b"\x00"
+            for key, value in found:
+                lane_id, _ = layout.key_numbers(key)
+                if self._lanes.get(lane_id) is None:
+                    self.lost_lanes[lane_id] = None
+                else:
+                    self._records.load(key, value)
+            yield f"read {len(self._records):,} records of producers"

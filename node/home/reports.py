@@ -1,0 +1,89 @@
+"""COMMITTED and HOME: what the router is told of what is accepted, stored and held.
+
+Totals are absolute. They and the figures of the spool cover exactly the accepted STOREs: the router counts
+what it sent and what is not accepted as under way, so no limit is ever exceeded, not by one message.
+
+No clock; the size of the spool is asked of the port. `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from angarium import wire
+
+if TYPE_CHECKING:
+    from node.home.blocks import Blocks
+    from node.home.held_lanes import HeldLanes
+    from node.home.stream import Stream
+    from storage.spool import Spool
+
+#: Totals that changed by what consumers settle are told so often at most.
+REPORT_INTERVAL_S: Final = 0.02
+#: The size of the spool is asked for so often at most.
+SIZE_INTERVAL_S: Final = 0.1
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Reports:
+    """What the router knows of a home, and when it is told more."""
+
+    def __init__(
+        self, spool: Spool, lanes: HeldLanes, blocks: Blocks, stream: Stream, incarnation: int
+    ) -> None:
+        self._spool = spool
+        self._lanes = lanes
+        self._blocks = blocks
+        self._stream = stream
+        self._incarnation = incarnation
+        #: Whether the router knows our lanes: HOME was sent.
+        self.is_known = False
+        #: Whether something was accepted or stored that the router does not know.
+        self._told = (0, 0)
+        #: Changed totals are told again then at the earliest.
+        self._next_at = 0.0
+        #: Bytes of the spool, and when they are asked for again.
+        self._size = 0
+        self._size_at = 0.0
+
+    def reset(self) -> None:
+        """Begin with another router: it knows nothing."""
+        self.is_known = False
+        self._told = (0, 0)
+
+    def home(self, router: int, number: int, now: float) -> list[bytes]:
+        """Give the HOME that answers a complete LANES."""
+        self.is_known = True
+        stored = self._stream.stored
+        self._told = (stored, stored)
+        totals = [held.totals() for held in self._lanes]
+        self._lanes.changed.clear()
+        return [wire.HOME, _encode((self._incarnation, router, number, stored, totals, self.spool(now)))]
+
+    def committed(self, now: float) -> list[bytes] | None:
+        """Give a COMMITTED if there is something to tell now."""
+        if not self.is_known:
+            return None
+        numbers = (self._stream.accepted, self._stream.stored)
+        if numbers == self._told and (not self._lanes.changed or now < self._next_at):
+            return None
+        self._told = numbers
+        self._next_at = now + REPORT_INTERVAL_S
+        totals = [held.totals() for held in self._lanes.changed]
+        self._lanes.changed.clear()
+        return [wire.COMMITTED, _encode((self._incarnation, *numbers, totals, self.spool(now)))]
+
+    def next_due(self) -> float | None:
+        """Give when changed totals are to be told; None: nothing changed."""
+        return self._next_at if self.is_known and self._lanes.changed else None
+
+    def spool(self, now: float) -> tuple[int, int, int, int]:
+        """Give the figures of the spool: files, bytes in the open one, bytes on disk, delivered and unsettled."""
+        if now >= self._size_at:
+            self._size = self._spool.size_bytes()
+            self._size_at = now + SIZE_INTERVAL_S
+        files = self._blocks.files
+        return files.count, files.open_bytes, self._size, self._lanes.unacked

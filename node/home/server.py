@@ -1,0 +1,217 @@
+"""The shell of a home: its spool, the thread that writes it, copies of it, and time.
+
+It lives in the loop of a worker process (`node.server`) and carries the effects of `node.home.home` out. The
+index is read in steps of the loop, so the worker matches direct messages from its start; frames for the home
+wait until it is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors
+from angarium.process import Later
+from node.home.home import Home, HomeLimits
+from node.home.operations import Answer
+from storage.spool import LmdbSpool, SpoolFailedError, open_spool
+from storage.writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from angarium.process import Process
+    from node.config import WorkerRuntime
+    from node.home.jobs import BackupJob
+
+#: A predecessor that was killed may hold the spool for a moment.
+OPEN_TRIES: Final = 50
+OPEN_RETRY_S: Final = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+class HomeServer:
+    """A home at work in a worker process."""
+
+    def __init__(
+        self, process: Process, settings: WorkerRuntime, send: Callable[[list[bytes]], None]
+    ) -> None:
+        """Open the spool, and begin to read it.
+
+        Args:
+            process: of the worker.
+            settings: of the worker; `spool_dir` is not empty.
+            send: sends frames to the router.
+
+        Raises:
+            UnavailableError: the spool is damaged (50322), or another process has it (50320).
+        """
+        self._process = process
+        self._send = send
+        self._spool = _open(process, Path(settings.spool_dir) / str(process.index), settings.spool_map_bytes)
+        limits = HomeLimits(
+            max_delivered_unacked=settings.max_delivered_unacked,
+            ack_delay_ms=settings.ack_delay_ms,
+            write_delay_ms=settings.write_delay_ms,
+        )
+        self._home = Home(self._spool, process.incarnation, limits)
+        self._recovery: Iterator[str] | None = self._home.recover(time.monotonic(), wall_ms_now())
+        #: Readable when something was written, or a copy is ready.
+        self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._writer = Writer(self._spool, self._wake)
+        #: Operators that wait for an answer.
+        self._waiting: dict[Answer, Later] = {}
+        #: Copies that ended: the job, and what went wrong. A deque is safe between threads.
+        self._copies: deque[tuple[BackupJob, str | None]] = deque()
+        process.add(self._waker, self._woken)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the index is read."""
+        return self._recovery is None
+
+    # -- the loop --------------------------------------------------------------------------------------------
+
+    def handle(self, frames: list[bytes]) -> None:
+        """Take a frame of the router."""
+        self._home.handle(frames, time.monotonic(), wall_ms_now())
+
+    def tick(self, now: float) -> float | None:
+        """Do what is due and carry the effects out; gives in how many seconds there is more to do."""
+        if self._recovery is not None:
+            self._recover_further()
+            return 0.0
+        due = self._home.tick(now, wall_ms_now())
+        self._submit()
+        for frames in self._home.take_frames():
+            self._send(frames)
+        for event in self._home.take_events():
+            self._process.emit_event(event)
+        if self._waiting:
+            self._reply()
+        for job in self._home.take_backups():
+            threading.Thread(target=self._copy, args=(job,), name="spool-copy", daemon=True).start()
+        return None if due is None else max(due - now, 0.0)
+
+    def _recover_further(self) -> None:
+        assert self._recovery is not None
+        text = next(self._recovery, None)
+        if text is None:
+            self._recovery = None
+            _log.info("the index of the spool is read")
+        else:
+            self._process.progress(text)
+
+    def _submit(self) -> None:
+        write = self._home.take_write()
+        if write is not None:
+            self._writer.submit(*write)
+
+    def _wake(self) -> None:
+        """Wake the loop; called in other threads."""
+        os.eventfd_write(self._waker, 1)
+
+    def _woken(self) -> None:
+        """Take what was written; the next group goes out at once, the frames with the next tick."""
+        os.eventfd_read(self._waker)
+        try:
+            written = self._writer.take_written()
+        except SpoolFailedError:
+            _log.critical("a write to the spool failed, nobody knows what is on disk: this process ends")
+            raise
+        for group in written:
+            if group.full is None:
+                self._home.written(group.number, time.monotonic(), wall_ms_now())
+            else:
+                self._home.failed(group.number, str(group.full), time.monotonic())
+        while self._copies:
+            job, fault = self._copies.popleft()
+            if fault is None:
+                job.done = 1
+                job.end()
+            else:
+                job.fail(errors.INVALID_ARGUMENT, fault)
+
+    def stop(self) -> bool:
+        """Put everything on disk; True when it is there."""
+        if self._recovery is not None:
+            return True
+        self._home.stop(time.monotonic(), wall_ms_now())
+        self._submit()
+        return self._home.is_stopped
+
+    def close(self) -> None:
+        """Let go of the spool, when what was submitted is written."""
+        self._process.remove(self._waker)
+        self._writer.close()
+        os.close(self._waker)
+        self._spool.close()
+
+    # -- operators -------------------------------------------------------------------------------------------
+
+    def answers_to(self, operation: str) -> bool:
+        """Tell whether this is an operation of a home."""
+        return self._home.answers_to(operation)
+
+    def request(self, operation: str, arguments: Any) -> Any:
+        """Answer an operator.
+
+        Raises:
+            AngariumError: as `Home.request`; the index is not read yet (50320).
+        """
+        if self._recovery is not None:
+            raise errors.error_for(errors.HOME_NOT_READY, "the worker reads its spool")
+        answer = self._home.request(operation, arguments, time.monotonic(), wall_ms_now())
+        if not isinstance(answer, Answer):
+            return answer
+        later = self._waiting[answer] = Later()
+        return later
+
+    def _reply(self) -> None:
+        for answer in self._home.take_answers():
+            later = self._waiting.pop(answer)
+            if answer.error is None:
+                self._process.reply(later, True, answer.value)  # noqa: FBT003 - the form of every answer
+            else:
+                refusal = [answer.error.code, answer.error.detail]
+                self._process.reply(later, False, refusal)  # noqa: FBT003 - the form of every answer
+
+    def stats(self) -> dict[str, Any]:
+        """Give the figures of the home."""
+        return self._home.stats()
+
+    def _copy(self, job: BackupJob) -> None:
+        """Copy the spool into a directory; runs in a thread of its own."""
+        fault = None
+        try:
+            directory = Path(job.directory)
+            directory.mkdir(mode=0o700, parents=True)
+            self._spool.copy_to(directory)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the operator has to learn it
+            fault = f"{job.directory}: {error}"
+        self._copies.append((job, fault))
+        self._wake()
+
+
+def _open(process: Process, directory: Path, map_bytes: int) -> LmdbSpool:
+    """Open the spool, when the process before has let go of it."""
+    for attempt in range(1, OPEN_TRIES + 1):
+        try:
+            return open_spool(directory, map_bytes)
+        except errors.UnavailableError as error:
+            if error.code != errors.HOME_NOT_READY or attempt == OPEN_TRIES:
+                raise
+            process.progress(f"waiting for the spool, attempt {attempt}")
+            time.sleep(OPEN_RETRY_S)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def wall_ms_now() -> int:
+    """Give the wall time in ms."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,342 @@
+"""What is written when: everything that arrived while the last write was out is one write (group commit).
+
+One write is out at a time. The next one takes along, in one transaction: the STOREs that are to be stored
+(`node.home.stream`), records of their producers, what lanes lost and tried, reserved positions, and tasks of
+other rooms: rows of lanes, moves, blocks packed anew. What must not wait makes a write at once; what lanes
+lost waits for the next group, or `ack_delay`.
+
+Nothing on disk leads to a block but the records of its segments. So a block is deleted in the transaction
+that deletes the last of them, and the recovery need not look at blocks at all.
+
+A full disk fails a write as a whole. Then nothing is stored and nothing acknowledged; writes that only free
+space go first, and everything is tried again later.
+
+No I/O, no clock; `node.home.home` uses this and its shell carries the writes out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from node.home import layout
+from node.home.layout import number_key
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from node.endpoints.segment import Segment
+    from node.home.blocks import Blocks
+    from node.home.held_lanes import HeldLane, HeldLanes
+    from node.home.records import Records
+    from node.home.stores import Store
+    from node.home.stream import Stream
+    from storage.spool import Change
+
+#: Segments without messages whose records one write deletes; a purge of millions goes on in the next ones.
+DEAD_PER_WRITE: Final = 4_000
+#: After a write found the disk full everything is tried again.
+FULL_RETRY_S: Final = 1.0
+
+
+class Task(NamedTuple):
+    """Changes of another room that become durable together."""
+
+    #: Gives the changes; called when the write is put together, again if it failed.
+    changes: Callable[[], Sequence[Change]]
+    #: Called when they are durable; None: nobody waits.
+    after: Callable[[], None] | None
+    #: Whether what lanes lost must become durable in the same transaction.
+    with_losses: bool = False
+
+
+class Dead(NamedTuple):
+    """A segment on disk whose messages are all gone."""
+
+    key: bytes
+    #: The block to delete with it; 0: others have messages in it.
+    block_id: int
+
+
+class Write:
+    """A write that is out."""
+
+    __slots__ = ("changes", "dead", "frees_only", "number", "partial", "positions", "rows", "stores", "tasks")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.changes: list[Change] = []
+        self.stores: list[Store] = []
+        self.dead: list[Dead] = []
+        self.partial: list[Segment] = []
+        self.positions: list[tuple[HeldLane, int, int]] = []
+        self.rows: list[HeldLane] = []
+        self.tasks: list[Task] = []
+        #: Whether it is one of those that go first while the disk is full.
+        self.frees_only = False
+
+
+class Writing:
+    """Collects what is to be written, and gives it out one write at a time."""
+
+    def __init__(
+        self, blocks: Blocks, stream: Stream, lanes: HeldLanes, records: Records, ack_delay_s: float
+    ) -> None:
+        self._blocks = blocks
+        self._stream = stream
+        self._lanes = lanes
+        self._records = records
+        self._ack_delay_s = ack_delay_s
+        #: Segments on disk without messages, and since when the first of them waits.
+        self._dead: deque[Dead] = deque()
+        self._dead_due = 0.0
+        #: Segments on disk that lost some messages or tried some, and until when that is to be durable.
+        self._partial: dict[Segment, float] = {}
+        self._tasks: deque[Task] = deque()
+        #: The write that is out; None: none is.
+        self.out: Write | None = None
+        self._next_number = 1
+        #: Whether somebody waits for what the next write makes durable besides STOREs and tasks.
+        self.is_urgent = False
+        #: While the disk is full: when everything is tried again. None: it is not full.
+        self.full_until: float | None = None
+        self._counts = dict.fromkeys(
+            ("writes", "write_changes", "stores_written", "stores_not_written", "writes_failed"), 0
+        )
+
+    # -- what is to be written -------------------------------------------------------------------------------
+
+    def note(self, held: HeldLane, segment: Segment, now: float) -> None:
+        """Take note that rows of a segment are gone, or were tried."""
+        block = self._blocks.get(segment.block)
+        if block is None:
+            return
+        if segment.live:
+            if block.is_written and segment not in self._partial:
+                self._partial[segment] = now + self._ack_delay_s
+            return
+        if self.discard(segment, now) and segment.last > held.want_given:
+            held.want_given = segment.last
+            self._lanes.reserving[held] = None
+
+    def discard(self, segment: Segment, now: float) -> bool:
+        """Let go of a segment whose messages are gone, or have no lane any more; True if it is on disk."""
+        self._partial.pop(segment, None)
+        block = self._blocks.get(segment.block)
+        if block is None or segment not in block.segments:
+            return False
+        is_last = self._blocks.release(block, segment)
+        if block.is_written:
+            self.bury(Dead(segment.key(), block.id if is_last else 0), now)
+        return block.is_written
+
+    def add(self, task: Task) -> None:
+        """Have changes written with the next write."""
+        self._tasks.append(task)
+
+    def forget(self, segment: Segment) -> None:
+        """Forget that the state of a segment is to be written: another record takes its place."""
+        self._partial.pop(segment, None)
+
+    def bury(self, dead: Dead, now: float) -> None:
+        """Have a segment deleted that was found on disk and belongs to nobody."""
+        if not self._dead:
+            self._dead_due = now + self._ack_delay_s
+        self._dead.append(dead)
+
+    @property
+    def backlog(self) -> int:
+        """Segments that wait for their deletion."""
+        return len(self._dead)
+
+    # -- writes ----------------------------------------------------------------------------------------------
+
+    def next_due(self) -> float | None:
+        """Give when something is to be written that is not yet; None for nothing."""
+        dues = []
+        if self.full_until is not None:
+            dues.append(self.full_until)
+        elif self._stream.next_due is not None:
+            dues.append(self._stream.next_due)
+        if self._dead:
+            dues.append(self._dead_due)
+        if self._partial:
+            dues.append(next(iter(self._partial.values())))
+        return min(dues, default=None)
+
+    def take(self, now: float) -> Write | None:
+        """Give the next write if one is due and none is out."""
+        if self.out is not None:
+            return None
+        frees_only = self.full_until is not None and now < self.full_until
+        if not self._is_due(now, frees_only=frees_only):
+            return None
+        write = self.out = Write(self._next_number)
+        self._next_number += 1
+        write.frees_only = frees_only
+        if not frees_only:
+            self._add_stores(write, now)
+            self._add_tasks(write)
+        self._add_losses(write, now)
+        self._add_positions(write)
+        self._counts["writes"] += 1
+        self._counts["write_changes"] += len(write.changes)
+        return write
+
+    def _is_due(self, now: float, *, frees_only: bool) -> bool:
+        if self._dead and (self._dead_due <= now or len(self._dead) >= DEAD_PER_WRITE):
+            return True
+        if self._partial and next(iter(self._partial.values())) <= now:
+            return True
+        if frees_only:
+            return False
+        return bool(
+            self._tasks
+            or self._lanes.rows
+            or self.is_urgent
+            or self.full_until is not None
+            or self._stream.wants_write(now)
+        )
+
+    def _add_stores(self, write: Write, now: float) -> None:
+        write.stores = self._stream.pick(now)
+        changes = write.changes
+        for store in write.stores:
+            kept = False
+            for held, segment in store.segments:
+                if held.is_gone or segment.first < held.floor:
+                    self.discard(segment, now)
+                elif segment.live:
+                    kept = True
+                    self._add_segment(write, held, segment, is_synced=not store.is_relaxed)
+            self._counts["stores_written" if kept else "stores_not_written"] += 1
+            if kept:
+                assert store.block is not None
+                store.block.is_written = True
+                value = self._blocks.value(store.block, store.wall_ms)
+                changes.append((Table.BLOCKS, number_key(store.block.id), value))
+        changes.extend(self._records.take_changes())
+        if write.stores or self._stream.router:
+            row = self._stream.row_with(write.stores, self._blocks.next_id)
+            changes.append((Table.META, layout.KEY_STORED, layout.pack_stored(row)))
+
+    def _add_segment(self, write: Write, held: HeldLane, segment: Segment, *, is_synced: bool) -> None:
+        key = segment.key()
+        write.changes.append((Table.SEGMENTS, key, segment.pack()))
+        if segment.live < segment.count or segment.tries is not None or segment.dead is not None:
+            write.changes.append((Table.STATES, key, segment.pack_state()))
+        if is_synced and held.lane.flows:
+            # It is delivered as soon as it is durable, so its positions are reserved in the same transaction.
+            held.reserve(segment.last)
+            self._lanes.reserving[held] = None
+
+    def _add_tasks(self, write: Write) -> None:
+        for held in self._lanes.rows:
+            write.changes.append(held.row_change())
+            write.rows.append(held)
+        self._lanes.rows.clear()
+        for task in self._tasks:
+            write.changes.extend(task.changes())
+            write.tasks.append(task)
+        self._tasks.clear()
+        self.is_urgent = False
+
+    def _add_losses(self, write: Write, now: float) -> None:
+        """Add what lanes lost: all that is dead, and the rest if its time has come or a task needs it."""
+        changes = write.changes
+        everything = any(task.with_losses for task in write.tasks)
+        for _ in range(len(self._dead) if everything else min(len(self._dead), DEAD_PER_WRITE)):
+            dead = self._dead.popleft()
+            write.dead.append(dead)
+            changes.append((Table.SEGMENTS, dead.key, None))
+            changes.append((Table.STATES, dead.key, None))
+            if dead.block_id:
+                changes.append((Table.BLOCKS, number_key(dead.block_id), None))
+        self._dead_due = now
+        partial = self._partial
+        while partial:
+            segment, due = next(iter(partial.items()))
+            if due > now and not everything:
+                break
+            del partial[segment]
+            write.partial.append(segment)
+            changes.append((Table.STATES, segment.key(), segment.pack_state()))
+
+    def _add_positions(self, write: Write) -> None:
+        for held in self._lanes.reserving:
+            change = held.positions_change()
+            if change is not None:
+                write.changes.append(change)
+                write.positions.append((held, held.want_given, held.want_delivered))
+        self._lanes.reserving.clear()
+
+    def written(self, number: int) -> Write:
+        """Take note that the write that is out is durable."""
+        write = self.out
+        assert write is not None
+        assert write.number == number, f"write {number} is done, {write.number} is out"
+        self.out = None
+        if not write.frees_only:
+            self.full_until = None
+        self._stream.note_stored(write.stores)
+        for store in write.stores:
+            if store.block is not None:
+                self._blocks.written(store.block)
+        for held, given, delivered in write.positions:
+            held.given = max(held.given, given)
+            held.delivered = max(held.delivered, delivered)
+        return write
+
+    def failed(self, number: int, now: float) -> None:
+        """Take note that the disk had no room for the write that is out; nothing of it is on disk."""
+        write = self.out
+        assert write is not None
+        assert write.number == number
+        self.out = None
+        self._counts["writes_failed"] += 1
+        self.full_until = now + FULL_RETRY_S
+        for store in write.stores:
+            if store.block is not None:
+                store.block.is_written = False
+            for _, segment in store.segments:
+                self._partial.pop(segment, None)
+        for held, _, _ in write.positions:
+            if not held.is_gone:
+                self._lanes.reserving[held] = None
+        for held in write.rows:
+            if not held.is_gone:
+                self._lanes.rows[held] = None
+        self._tasks.extendleft(reversed(write.tasks))
+        self._dead.extendleft(reversed(write.dead))
+        # What frees space is tried at once, unless it was just that.
+        self._dead_due = self.full_until if write.frees_only else now
+        for segment in write.partial:
+            # It may have died meanwhile, or have been merged into another one.
+            block = self._blocks.get(segment.block)
+            if block is not None and segment in block.segments:
+                self._partial.setdefault(segment, self._dead_due)
+        self._restore_records(write)
+
+    def _restore_records(self, write: Write) -> None:
+        for table, key, _ in write.changes:
+            if table is Table.RECORDS:
+                self._records.restore(key)
+
+    def stats(self) -> dict[str, int]:
+        """Give counters and sizes."""
+        return {
+            **self._counts,
+            "segments_to_delete": len(self._dead),
+            "segments_to_update": len(self._partial),
+            "spool_full": int(self.full_until is not None),
+        }
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert all(segment.live for segment in self._partial)
+        for segment in self._partial:
+            block = self._blocks.get(segment.block)
+            assert block is not None
+            assert block.is_written
+            assert segment in block.segments

@@ -1,0 +1,351 @@
+"""Times of messages: expiry, delivery delay, and the selector of a topic endpoint that works in the background."""
+
+from __future__ import annotations
+
+import pytest
+from lane_driver import ACCEPTED, FAILED, Driver, checked_drivers, row
+
+from node.endpoints.lifetimes import SERVED_MAX
+from node.endpoints.topic_selector import EXAMINED_MAX
+
+make = pytest.fixture(checked_drivers)
+
+
+def later(driver: Driver, ms: int) -> None:
+    driver.pass_ms(ms)
+    driver.tick()
+
+
+# --- expiry -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R198", "R202")
+def test_a_message_expires_at_the_end_of_its_time_to_live(make: type[Driver]) -> None:
+    driver = make(dead_message_queue="dmq")
+    driver.put(row(0, ttl=1000), row(1), row(2, ttl=500))
+    assert driver.lane.next_due() == pytest.approx(driver.now + 0.5)
+    later(driver, 490)
+    assert driver.dead() == []
+    later(driver, 10)
+    assert driver.dead() == [(3, "expired")]
+    later(driver, 500)
+    assert driver.dead() == [(1, "expired")]
+    assert driver.lane.next_due() is None
+    assert driver.states() == {1: "moving", 2: "ready", 3: "moving"}
+
+
+@pytest.mark.requirement("R200", "R201")
+def test_the_endpoint_limits_the_life_of_messages_on_it(make: type[Driver]) -> None:
+    driver = make(max_ttl_s=2)
+    driver.fill(3)
+    later(driver, 1000)
+    driver.fill(2)
+    later(driver, 1000)
+    assert driver.positions() == [4, 5]
+    later(driver, 1000)
+    assert driver.positions() == []
+    assert driver.lane.stats()["expired_discarded"] == 5
+
+
+@pytest.mark.requirement("R203")
+def test_of_two_times_to_live_the_smaller_counts(make: type[Driver]) -> None:
+    driver = make(max_ttl_s=2)
+    segment = driver.put(row(0, ttl=1000), row(1, ttl=5000), row(2))
+    wall = driver.wall_ms
+    assert [driver.lane.expires_at_ms(segment, i) - wall for i in range(3)] == [1000, 2000, 2000]
+    later(driver, 1000)
+    assert driver.positions() == [2, 3]
+    later(driver, 1000)
+    assert driver.positions() == []
+
+
+def test_an_endpoint_may_ignore_times_to_live(make: type[Driver]) -> None:
+    driver = make(respect_ttl=False, max_ttl_s=1)
+    segment = driver.put(row(0, ttl=10))
+    later(driver, 60_000)
+    assert driver.positions() == [1]
+    assert driver.lane.expires_at_ms(segment, 0) == 0
+    assert driver.lane.next_due() is None
+    driver.configure(respect_ttl=True)
+    driver.tick()
+    assert driver.positions() == []
+
+
+def test_a_changed_limit_counts_for_messages_that_are_there(make: type[Driver]) -> None:
+    driver = make(max_ttl_s=100)
+    driver.fill(2)
+    later(driver, 3000)
+    driver.configure(max_ttl_s=5)
+    later(driver, 1990)
+    assert driver.positions() == [1, 2]
+    driver.configure(max_ttl_s=0)
+    later(driver, 1_000_000)
+    assert driver.positions() == [1, 2]
+
+
+def test_an_expired_message_is_never_handed_out_even_if_nobody_ticked(make: type[Driver]) -> None:
+    driver = make()
+    driver.put(row(0, ttl=100), row(1))
+    driver.pass_ms(100)
+    driver.bind(1)
+    assert driver.deliver() == {1: [2]}
+
+
+def test_an_expired_message_that_is_out_waits_for_its_settle(make: type[Driver]) -> None:
+    driver = make(dead_message_queue="dmq", redelivery_delay=(50, 50, 100))
+    driver.bind(1)
+    driver.fill(3, ttl=100)
+    driver.deliver()
+    later(driver, 200)
+    assert driver.states() == {1: "unacked", 2: "unacked", 3: "unacked"}
+    assert driver.settle(1, ACCEPTED, (1, 1)) == []
+    driver.settle(1, FAILED, (2, 2))
+    driver.unbind(1)
+    assert driver.dead() == [(2, "expired"), (3, "expired")]
+
+
+def test_a_message_that_comes_back_in_time_still_expires(make: type[Driver]) -> None:
+    driver = make()
+    driver.bind(1)
+    driver.fill(1, ttl=100)
+    driver.deliver()
+    later(driver, 50)
+    driver.unbind(1)
+    assert driver.states() == {1: "ready"}
+    later(driver, 50)
+    assert driver.positions() == []
+
+
+def test_a_message_may_expire_while_it_waits_for_its_redelivery(make: type[Driver]) -> None:
+    driver = make(redelivery_delay=(1000, 1000, 100))
+    driver.bind(1)
+    driver.fill(1, ttl=100)
+    driver.deliver()
+    driver.settle(1, FAILED, (1, 1))
+    later(driver, 100)
+    assert driver.positions() == []
+    later(driver, 1000)
+    assert driver.deliver() == {}
+
+
+def test_timers_of_consumed_messages_are_gone_with_them(make: type[Driver]) -> None:
+    driver = make(max_ttl_s=86_400)
+    driver.bind(1)
+    for _ in range(1000):
+        segment = driver.fill(2)
+        driver.deliver()
+        driver.settle(1, ACCEPTED, (segment.first, segment.last))
+    assert driver.lane.next_due() is None
+    assert len(driver.lane._backlog.timers._heap) < 200
+
+
+def test_expiry_works_in_steps_and_nothing_expired_goes_out_between_them(make: type[Driver]) -> None:
+    driver = make()
+    for _ in range(SERVED_MAX + 5):
+        driver.fill(1, ttl=100)
+    driver.fill(1)
+    driver.bind(1)
+    driver.pass_ms(100)
+    assert driver.deliver() == {}
+    assert driver.lane.more
+    assert driver.lane.messages == 6
+    due = driver.lane.next_due()
+    assert due is not None
+    assert due <= driver.now
+    assert driver.deliver() == {1: [SERVED_MAX + 6]}
+
+
+# --- delivery delay ---------------------------------------------------------------------------------------------
+
+
+def test_a_delayed_message_is_not_delivered_before_its_time_and_does_not_block_others(
+    make: type[Driver],
+) -> None:
+    driver = make()
+    driver.bind(1)
+    driver.put(row(0, delay=1000), row(1), row(2, delay=500))
+    assert driver.deliver() == {1: [2]}
+    assert driver.states() == {1: "delayed", 2: "unacked", 3: "delayed"}
+    later(driver, 500)
+    assert driver.deliver() == {1: [3]}
+    driver.pass_ms(490)
+    assert driver.deliver() == {}
+    driver.pass_ms(10)
+    driver.fill(1)
+    assert driver.deliver() == {1: [1, 4]}
+
+
+def test_the_later_of_the_delays_of_message_and_endpoint_counts(make: type[Driver]) -> None:
+    driver = make(delivery_delay_ms=300)
+    driver.bind(1)
+    driver.put(row(0, delay=100), row(1, delay=600), row(2))
+    later(driver, 290)
+    assert driver.deliver() == {}
+    later(driver, 10)
+    assert driver.deliver() == {1: [1, 3]}
+    later(driver, 300)
+    assert driver.deliver() == {1: [2]}
+
+
+def test_a_delay_that_is_switched_off_ends_at_once(make: type[Driver]) -> None:
+    driver = make(delivery_delay_ms=60_000)
+    driver.bind(1)
+    driver.put(row(0), row(1, delay=120_000))
+    driver.fill(2)
+    driver.configure(delivery_delay_ms=0)
+    assert driver.deliver() == {1: [1, 3, 4]}
+    driver.configure(delivery_delay_ms=30_000)
+    driver.fill(1)
+    assert driver.deliver() == {}
+    later(driver, 30_000)
+    assert driver.deliver() == {1: [5]}
+
+
+def test_a_message_that_is_not_due_may_expire(make: type[Driver]) -> None:
+    driver = make()
+    driver.put(row(0, delay=1000, ttl=500))
+    later(driver, 500)
+    assert driver.positions() == []
+
+
+def test_delayed_messages_keep_their_delay_over_a_restart(make: type[Driver]) -> None:
+    driver = make()
+    driver.put(row(0, delay=1000), row(1))
+    driver.pass_ms(400)
+    driver.restart(clean=True)
+    driver.bind(1)
+    assert driver.deliver() == {1: [2]}
+    driver.pass_ms(600)
+    assert driver.deliver() == {1: [1]}
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_messages_with_delays_of_their_own(make: type[Driver]) -> None:
+    """Each call costs what is due then, and every message comes once, not before its time."""
+    driver = make(max_unacked=1_000_000)
+    due = {}
+    for block in range(1000):
+        delays = [10 + (block * 100 + i) * 7919 % 60_000 for i in range(100)]
+        first = driver.put(*[row(i, delay=delay) for i, delay in enumerate(delays)]).first
+        due |= {first + i: driver.wall_ms + delay for i, delay in enumerate(delays)}
+    driver.bind(1)
+    seen = 0
+    for _ in range(61):
+        driver.pass_ms(1000)
+        while (got := driver.deliver()) or driver.lane.more:
+            seen += len(got.get(1, []))
+            assert all(due[position] <= driver.wall_ms for position in got.get(1, []))
+        assert seen == sum(one <= driver.wall_ms for one in due.values())
+    assert seen == 100_000
+
+
+# --- selector of a topic endpoint -------------------------------------------------------------------------------
+
+TOPIC_ENDPOINT = {"kind": "topic-endpoint", "selector": "a"}
+
+
+@pytest.mark.requirement("R145", "R146", "R147", "R148")
+def test_a_topic_endpoint_removes_in_the_background_what_its_selector_does_not_select(
+    make: type[Driver],
+) -> None:
+    driver = make(**TOPIC_ENDPOINT)
+    driver.bind(1)
+    driver.bind(2, browse=True)
+    driver.put(*[row(i, tag="ab"[i % 2]) for i in range(100)])
+    assert driver.lane.messages == 100, "publishers do not wait for the selector"
+    assert driver.deliver() == {}, "nobody gets what was not examined"
+    assert set(driver.states().values()) == {"filtering"}
+    due = driver.lane.next_due()
+    assert due is not None
+    assert due <= driver.now
+    driver.tick()
+    assert driver.lane.messages == 50, "the count shrinks"
+    odd = list(range(1, 100, 2))
+    assert driver.deliver() == {1: odd, 2: odd}
+    assert driver.lane.next_due() is None
+    assert driver.lane.stats()["selector_discarded"] == 50
+
+
+@pytest.mark.requirement("R146")
+def test_the_selector_examines_a_bounded_number_at_a_time(make: type[Driver]) -> None:
+    driver = make(**TOPIC_ENDPOINT)
+    driver.fill(EXAMINED_MAX, tag="b")
+    driver.fill(10, tag="b")
+    driver.tick()
+    assert driver.lane.messages == 10
+    due = driver.lane.next_due()
+    assert due is not None
+    assert due <= driver.now
+    driver.tick()
+    assert driver.lane.messages == 0
+    driver.tick()
+    assert driver.lane.next_due() is None
+
+
+@pytest.mark.requirement("R145")
+def test_what_the_selector_removes_is_not_dead(make: type[Driver]) -> None:
+    driver = make(dead_message_queue="dmq", **TOPIC_ENDPOINT)
+    driver.fill(3, tag="b")
+    driver.tick()
+    assert (driver.positions(), driver.dead()) == ([], [])
+
+
+@pytest.mark.requirement("R148")
+def test_a_delay_does_not_let_messages_past_the_selector(make: type[Driver]) -> None:
+    driver = make(**TOPIC_ENDPOINT)
+    driver.bind(1)
+    for _ in range(EXAMINED_MAX):
+        driver.fill(1, tag="b")
+    driver.put(row(0, tag="b", delay=10), row(1, tag="a", delay=10), row(2, tag="a", delay=50))
+    driver.pass_ms(20)
+    driver.tick()
+    assert driver.deliver() == {}
+    driver.tick()
+    assert driver.deliver() == {1: [EXAMINED_MAX + 2]}
+    driver.pass_ms(30)
+    assert driver.deliver() == {1: [EXAMINED_MAX + 3]}
+
+
+def test_what_the_selector_cannot_read_is_neither_delivered_nor_removed(make: type[Driver]) -> None:
+    driver = make(**TOPIC_ENDPOINT)
+    driver.bind(1)
+    driver.fill(2, tag="a")
+    driver.damaged.append(1)
+    driver.tick()
+    assert driver.lane.next_due() is None
+    assert driver.deliver() == {}
+    assert driver.positions() == [1, 2]
+    assert driver.lane.stats()["unreadable"] == 2
+
+
+@pytest.mark.requirement("R149")
+def test_a_changed_selector_finds_the_endpoint_empty(make: type[Driver]) -> None:
+    driver = make(**TOPIC_ENDPOINT)
+    driver.bind(1)
+    driver.fill(3, tag="a")
+    driver.tick()
+    driver.deliver()
+    with pytest.raises(AssertionError):
+        driver.configure(selector="b")
+    assert driver.lane.purge() == 3
+    driver.configure(selector="b")
+    driver.put(row(0, tag="a"), row(1, tag="b"))
+    driver.tick()
+    assert driver.deliver() == {1: [5]}
+    driver.lane.purge()
+    driver.configure(selector=None)
+    driver.fill(1, tag="c")
+    assert driver.deliver() == {1: [6]}
+
+
+def test_a_purge_while_the_selector_is_behind_leaves_nothing(make: type[Driver]) -> None:
+    driver = make(**TOPIC_ENDPOINT)
+    driver.bind(1)
+    driver.fill(EXAMINED_MAX + 100, tag="a")
+    driver.tick()
+    assert driver.lane.purge() == EXAMINED_MAX + 100
+    assert driver.lane.next_due() is None
+    assert driver.deliver() == {}
+    driver.fill(1, tag="a")
+    driver.tick()
+    assert driver.deliver() == {1: [EXAMINED_MAX + 101]}
