@@ -145,6 +145,22 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             description="Topics whose matches the router remembers for small batches; 0: none.",
         ),
     ] = 20_000
+    producer_window_bytes: Annotated[
+        int,
+        Meta(
+            ge=1024,
+            le=1 << 30,
+            description="Bytes that one producer may have unacknowledged; one batch may overdraw it.",
+        ),
+    ] = 16 << 20
+    promoted_bytes_max: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1 << 40,
+            description="Bytes of direct messages for queues that may wait for one worker's disk; more is dropped.",
+        ),
+    ] = 64 << 20
     password_checks_max: Annotated[
         int,
         Meta(
@@ -155,6 +171,41 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 200
 
 
+def _percent(sentence: str) -> Meta:
+    return Meta(ge=0, le=100, description=sentence)
+
+
+class SpoolLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the spool of a node may hold, and when operators are told (facts section 6)."""
+
+    max_usage_mb: Annotated[
+        int,
+        Meta(ge=0, le=6_000_000, description="Quota of the node for all guaranteed messages together."),
+    ] = 10_000
+    max_files: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Spool files, each an account of about 8 MB of messages."),
+    ] = 50_000
+    max_delivered_unacked: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000_000,
+            description="Messages delivered to clients and not settled, over all clients.",
+        ),
+    ] = 1_000_000
+    event_usage_set_percent: Annotated[int, _percent("Share of max_usage_mb that raises an event.")] = 80
+    event_usage_clear_percent: Annotated[int, _percent("Share of max_usage_mb that ends it.")] = 60
+    event_files_set_percent: Annotated[int, _percent("Share of max_files that raises an event.")] = 80
+    event_files_clear_percent: Annotated[int, _percent("Share of max_files that ends it.")] = 60
+    event_delivered_unacked_set_percent: Annotated[
+        int, _percent("Share of max_delivered_unacked that raises an event.")
+    ] = 80
+    event_delivered_unacked_clear_percent: Annotated[
+        int, _percent("Share of max_delivered_unacked that ends it.")
+    ] = 60
+
+
 class RouterRuntime(msgspec.Struct, frozen=True, kw_only=True):
     """What the supervisor writes for the router beside the configuration itself."""
 
@@ -162,3 +213,6 @@ class RouterRuntime(msgspec.Struct, frozen=True, kw_only=True):
     config: RouterConfig
     workers: int
     token_key_hex: str
+    spool: SpoolLimits = SpoolLimits()
+    #: Whether a subscription of a queue that starts with `!` is an exception (R125).
+    subscription_exceptions: bool = True

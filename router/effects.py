@@ -38,7 +38,22 @@ class EmitEvent(NamedTuple):
     event: dict[str, Any]
 
 
-Effect = SendClient | SendWorker | VerifyPassword | EmitEvent
+class AskController(NamedTuple):
+    """Ask the controller; answer with `Router.controller_answered`, once."""
+
+    ticket: int
+    operation: str
+    arguments: dict[str, Any]
+
+
+class ReplyController(NamedTuple):
+    """Answer a request of the controller that had to wait; `later` is what the shell gave for it."""
+
+    later: Any
+    value: Any
+
+
+Effect = SendClient | SendWorker | VerifyPassword | EmitEvent | AskController | ReplyController
 
 
 class Outbox:

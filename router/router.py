@@ -21,38 +21,42 @@ from router.admission.reception import Reception
 from router.admission.rights import Rights
 from router.admission.session_table import SessionTable
 from router.admission.subscriptions import Subscriptions
+from router.asking import Asks
+from router.config import SpoolLimits
 from router.counters import Counters
 from router.delivery.dispatcher import Dispatcher
 from router.delivery.egress import Egress
 from router.delivery.eliding import Eliding
 from router.effects import Effect, Outbox, SendClient
+from router.flows.consuming import Consuming
+from router.intake import Intake
+from router.matching.accounting import Accounting
 from router.matching.interest import Interest
 from router.matching.publishing import read_publish
+from router.matching.renewal import Renewal
 from router.matching.rounds import Rounds
 from router.matching.scaling import Scaling
 from router.matching.shards import Shards, ShardState
 from router.matching.short_way import ShortWay
+from router.requests import Requests
 
 if TYPE_CHECKING:
     import random
 
     from router.config import RouterConfig
     from router.matching.round import Round
+    from router.matching.shards import Shard
     from router.session import Session
 
 #: Missed keepalive intervals that end a session.
 KEEPALIVES_MISSED = 3
 #: Sessions are looked over for missed keepalives once in this time.
 SWEEP_INTERVAL_S = 0.5
-#: How long a lone retired round may wait to be told: a client with credit left does not miss it, and one frame
-#: then renews the credit of many rounds.
-RETIRED_DELAY_S = 0.1
 #: So many filters of a SUBSCRIBE count as one frame towards the rate of a client.
 FILTERS_PER_FRAME = 16
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _decode_credit = msgspec.msgpack.Decoder(tuple[_Natural, _Natural]).decode
 _decode_number = msgspec.msgpack.Decoder(tuple[_Natural]).decode
-_LOST_REASON = "discard.shard-unavailable"
 
 
 class Router:
@@ -69,6 +73,8 @@ class Router:
         rng: random.Random,
         now: float,
         secret_rng: random.Random | None = None,
+        exceptions: bool = True,
+        spool: SpoolLimits | None = None,
     ) -> None:
         secret_rng = secret_rng or rng
         self.config = config
@@ -81,29 +87,58 @@ class Router:
         self.eliding = Eliding(self.egress, self.out, config.eliding_topics_max)
         self.rights = Rights(self.shards, self.eliding)
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, rng)
-        self.rounds = Rounds(self.shards, config.worker_window, self._retired, self._lost_rows)
-        self.subscriptions = Subscriptions(
-            self.interest,
-            self.shards,
-            self.egress,
-            on_change=self.short_way.forget,
-            find_client=self._find_client,
-        )
-        self.sessions = SessionTable()
         self.counters = Counters()
+        self.accounting = Accounting(self.counters, self.egress, self.close_session)
+        self.renewal = Renewal(config, self.egress)
+        self.rounds = Rounds(
+            self.shards, config.worker_window, self._retired, self.accounting.lost,
+            self._deadly, self._may_admit,
+        )  # fmt: skip
+        self.subscriptions = Subscriptions(
+            self.interest, self.shards, self.egress,
+            on_change=self.short_way.forget, find_client=self._find_client,
+        )  # fmt: skip
+        self.sessions = SessionTable()
         doorkeeper = Doorkeeper(self.directory, config, token_key, now)
         self.reception = Reception(
             config, node, doorkeeper, self.sessions, self.rights, self.shards, self.counters, self.out, secret_rng,
             replace=self._replace, now=now,
         )  # fmt: skip
+        #: Wall time less the time of this process, in ms.
+        self.wall_offset_ms = 0
+        self._serve_guaranteed(node, secret_rng, spool or SpoolLimits(), exceptions=exceptions)
         self.operators = Operators(
-            self.directory, self.sessions, self.rights, self.close_session, self.short_way.forget_vpn
-        )
-        self.scaling = Scaling(self.shards, self.rounds, self.interest, self.sessions, self.out)
+            self.directory, self.sessions, self.rights, self.close_session, self.short_way.forget_vpn,
+            self.endpoints, self.lanes,
+        )  # fmt: skip
+        self.scaling = Scaling(
+            self.shards, self.rounds, self.interest, self.sessions, self.out,
+            self.intake.streams.may_leave, self.intake.homes_left,
+        )  # fmt: skip
+        self.scaling.on_begin = self.lanes.keep_workers
         self._next_sweep = now
-        #: Sessions with retired rounds that they were not told of; told together at `_tell_at`.
-        self._untold: dict[Session, None] = {}
-        self._tell_at = now
+
+    def _serve_guaranteed(
+        self, node: str, rng: random.Random, spool: SpoolLimits, *, exceptions: bool
+    ) -> None:
+        """Make what consumers and publishers of guaranteed messages need."""
+        config = self.config
+        self.asks = Asks(self.out)
+        self.requests = Requests(self.egress, self.counters)
+        self.consuming = Consuming(
+            config, self.interest, self.shards, self.egress, self.counters, self.out, self.asks, self.requests,
+            rng, on_filter=self.short_way.forget, exceptions=exceptions,
+        )  # fmt: skip
+        self.endpoints, self.lanes, self.flows = (
+            self.consuming.endpoints,
+            self.consuming.lanes,
+            self.consuming.flows,
+        )
+        self.intake = Intake(
+            config, spool, node, self.shards, self.endpoints, self.egress, self.counters, self.out,
+            self.asks, self.requests, rng, deliver=self.dispatcher.deliver, close=self.close_session,
+            retry=self.rounds.retry, on_idle=self._finish_bye, wall_ms=self.wall_ms,
+        )  # fmt: skip
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -127,6 +162,8 @@ class Router:
             if frames[0] != wire.PUBLISH:
                 self._check_rate(session, now)
             operation(self, session, frames, now)
+            if self.intake.acks.ready:
+                self.intake.acks.flush(now)
             if self.egress.is_blocked(session):
                 raise error_for(errors.EGRESS_BLOCKED, "answers pile up unread")
         except AngariumError as error:
@@ -147,6 +184,29 @@ class Router:
         elif frames[0] == wire.CONFIRM and self.shards.confirm(shard, header[1]):
             self.rounds.release(shard, now)
             self.scaling.step(now)
+        elif frames[0] == wire.FLOW_MESSAGES:
+            self.flows.messages(shard, header, frames[2:])
+        elif frames[0] == wire.FLOW_EVENT:
+            self.flows.event(shard, header, now)
+        elif frames[0] == wire.LANES_CONFIRM:
+            self.consuming.lanes_confirmed(shard, header)
+        else:
+            self._home_frames(shard, frames, header, now)
+        if self.intake.acks.ready:
+            self.intake.acks.flush(now)
+
+    def _home_frames(self, shard: Shard, frames: list[bytes], header: list[Any], now: float) -> None:
+        """A worker sent frames as the home of endpoints."""
+        if frames[0] == wire.COMMITTED:
+            self.intake.committed(shard, header, now)
+            self.scaling.step(now)
+        elif frames[0] == wire.RECORDS:
+            self.intake.records(shard, header, now)
+        elif frames[0] == wire.MOVE:
+            self.intake.move(shard, header, frames[2], now)
+        elif frames[0] == wire.HOME and header[1] == self.shards.incarnation:
+            self.intake.home_reported(shard, header, now)
+            self.consuming.home(shard, header)
 
     def worker_lost(self, index: int, incarnation: int, now: float) -> None:
         """An incarnation of a worker died or hangs; `incarnation` 0 stands for whichever is known."""
@@ -154,7 +214,7 @@ class Router:
             return
         shard = self.shards.shards[index]
         if incarnation in (0, shard.incarnation) and shard.state is not ShardState.DOWN:
-            self.rounds.lose(self.shards.lose(shard, now), now)
+            self.rounds.lose(shard, self.shards.lose(shard, now), now)
             self.scaling.step(now)
 
     def unreachable(self, routing_id: bytes, rows: int, now: float, *, blocked: bool) -> None:
@@ -186,11 +246,20 @@ class Router:
         """The pool compared a password."""
         self.reception.password_verified(ticket, now, correct=correct)
 
+    def controller_answered(self, ticket: int, ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - part of the answer
+        """The controller answered what was asked, or will not."""
+        self.asks.answered(ticket, ok, value, now)
+        self.intake.acks.flush(now)
+
+    def wall_ms(self, now: float) -> int:
+        """Give the wall time in ms that belongs to a time of this process."""
+        return int(now * 1000) + self.wall_offset_ms
+
     def tick(self, now: float) -> float:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
         self.eliding.release(now)
         grace_s = self.config.shard_grace_ms / 1000
-        wake = now + SWEEP_INTERVAL_S
+        wake = min(now + SWEEP_INTERVAL_S, self.consuming.tick(now))
         for shard in self.shards.shards:
             if shard.state is ShardState.DOWN and not shard.given_up:
                 if now - shard.died_at >= grace_s:
@@ -201,12 +270,7 @@ class Router:
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
             self._sweep(now)
-        if self._untold:
-            if now >= self._tell_at:
-                for session in list(self._untold):
-                    self._tell_retired(session)
-            else:
-                wake = min(wake, self._tell_at)
+        wake = min(wake, self.renewal.tick(now))
         due = self.eliding.next_due()
         return wake if due is None else min(wake, due)
 
@@ -215,6 +279,8 @@ class Router:
             if now - session.last_heard > session.keepalive_s * KEEPALIVES_MISSED:
                 self.close_session(session, error_for(errors.KEEPALIVE_TIMEOUT), now)
         self.reception.sweep(now)
+        self.intake.sweep(now)
+        self.intake.acks.flush(now)
 
     # -- operations of a session -----------------------------------------------------------------------------
 
@@ -224,17 +290,19 @@ class Router:
             raise error_for(errors.CONTROL_RATE_EXCEEDED, f"{self.config.control_frames_per_second} a second")
 
     def _publish(self, session: Session, frames: list[bytes], now: float) -> None:
+        if self.reception.closed and session.producers:
+            return  # its acknowledgements come, then CLOSED: what it goes on to publish is not accepted
         a_round = read_publish(session, frames, self.shards, self.config)
         session.round_number = a_round.number
         if not a_round.parts:  # nothing but the wish to be told when all before it has retired
             self.rounds.accept_answered(a_round, now)
             return
-        unmatched = self.short_way.answer(a_round)
+        unmatched = self.short_way.answer(a_round) if a_round.producer is None else None
         if unmatched is None:
             a_round.stamp = self.short_way.stamp
             self.rounds.accept(a_round, now)
             return
-        self._account(session, a_round, unmatched, [], now)
+        self.accounting.answered(a_round, unmatched, [], now)
         self.rounds.accept_answered(a_round, now)
 
     def _credit(self, session: Session, frames: list[bytes], now: float) -> None:
@@ -255,6 +323,15 @@ class Router:
     def _unsubscribe(self, session: Session, frames: list[bytes], now: float) -> None:
         self._check_rate(session, now, self.subscriptions.unsubscribe(session, frames[1]) / FILTERS_PER_FRAME)
 
+    def _request(self, session: Session, frames: list[bytes], now: float) -> None:
+        self.requests.handle(session, frames[1], now)
+
+    def _flow_credit(self, session: Session, frames: list[bytes], _now: float) -> None:
+        self.flows.credit(session, frames[1])
+
+    def _settle(self, session: Session, frames: list[bytes], _now: float) -> None:
+        self.flows.settle(session, frames[1])
+
     def _ping(self, session: Session, frames: list[bytes], _now: float) -> None:
         self._send(session, wire.PONG, wire.decode_header(_decode_number, frames[1]))
 
@@ -263,6 +340,7 @@ class Router:
         (number,) = wire.decode_header(_decode_number, frames[1])
         if self.egress.was_read(session, number):
             self._egress_may_go_on(session, now)
+            self.flows.ends.session_reads(session)
 
     def _bye(self, session: Session, _frames: list[bytes], now: float) -> None:
         session.closing = True
@@ -272,7 +350,12 @@ class Router:
         raise error_for(errors.ALREADY_LOGGED_IN)
 
     def _finish_bye(self, session: Session, now: float) -> None:
-        if not session.closing or session.closed or session.open_rounds:
+        if (
+            not session.closing
+            or session.closed
+            or session.open_rounds
+            or not self.intake.is_settled(session)
+        ):
             return
         assert session.egress is not None
         if session.egress.congested_at is None or not session.has_credit():
@@ -288,7 +371,7 @@ class Router:
             return
         shard = self.shards.shards[index]
         if incarnation > shard.incarnation:
-            self.rounds.lose(self.shards.lose(shard, now), now)
+            self.rounds.lose(shard, self.shards.lose(shard, now), now)
             self.shards.start(shard, incarnation)
 
     def _result(self, shard: Any, header: list[Any], body: bytes | None, now: float) -> None:
@@ -296,8 +379,7 @@ class Router:
             shard.sets[number] = (tuple(filter_ids), self.interest.use_set(filter_ids))
         entry = shard.outstanding.get(header[1])
         if entry is not None:
-            session = entry[0].session
-            self._account(session, entry[0], header[6], header[7], now)
+            self.accounting.answered(entry[0], header[6], header[7], now)
             if header[8]:
                 self.short_way.learn(entry[0], shard, header[8])
         self.rounds.answer(shard, header, body, now)
@@ -306,29 +388,14 @@ class Router:
         self.rounds.release(shard, now)
         self.scaling.step(now)
 
-    def _account(
-        self, session: Session, a_round: Round[Session], unmatched: int, refused: list[Any], now: float
-    ) -> None:
-        """Tell a publisher what was refused, and count what matched nothing."""
-        if unmatched:
-            self.counters.count("discard.no-subscription-match", unmatched)
-            session.count("discard.no-subscription-match", unmatched)
-        for code, count, detail in refused:
-            if code == errors.MALFORMED_FRAME:
-                self.close_session(session, error_for(code, str(detail)), now)
-                continue
-            name = _REFUSED_NAMES.get(code, f"discard.refused-{code}")
-            self.counters.count(name, count)
-            session.count(name, count)
-            self.counters.error(code, count)
-            if not session.closed:
-                self._send(session, wire.NOTICE, [code, detail, count, a_round.number])
+    def _may_admit(self, a_round: Round[Session]) -> bool:
+        return self.intake.spooling.may_admit(a_round)
 
-    def _lost_rows(self, session: Session, rows: int) -> None:
-        self.counters.count(_LOST_REASON, rows)
-        session.count(_LOST_REASON, rows)
-        if not session.closed:
-            self._send(session, wire.NOTICE, [errors.SHARD_UNAVAILABLE, "direct messages were lost", rows, 0])
+    def _deadly(self, session: Session, now: float) -> None:
+        """A batch of this session ended a worker again and again."""
+        self.close_session(
+            session, error_for(errors.MALFORMED_FRAME, "workers die of one of its batches"), now
+        )
 
     def _retired(self, a_round: Round[Session], now: float) -> None:
         session = a_round.session
@@ -336,30 +403,19 @@ class Router:
         self.counters.count("bytes_in", a_round.bytes)
         self.counters.count("rounds")
         session.count("messages_in", a_round.rows)
-        self.dispatcher.deliver(a_round, now)
+        producer = a_round.producer
+        if producer is not None:
+            self.intake.spooling.take(a_round, producer, now)
+        else:
+            self.dispatcher.deliver(a_round, now)
+            if a_round.endpoints:
+                self.intake.spooling.promote(a_round, now)
         if session.closed:
             if not session.open_rounds:
                 self.rights.revoke(session)
             return
-        session.untold_bytes += a_round.bytes
-        half_used = (
-            session.retired_round - session.retired_told >= self.config.ingress_rounds // 2
-            or session.untold_bytes >= self.config.ingress_bytes // 2
-        )
-        if half_used or a_round.flush:
-            self._tell_retired(session)
-        elif session not in self._untold:
-            if not self._untold:
-                self._tell_at = now + RETIRED_DELAY_S
-            self._untold[session] = None
+        self.renewal.retired(session, a_round, now)
         self._finish_bye(session, now)
-
-    def _tell_retired(self, session: Session) -> None:
-        """Renew the ingress credit of a session."""
-        session.retired_told = session.retired_round
-        session.untold_bytes = 0
-        self._untold.pop(session, None)
-        self._send(session, wire.RETIRED, [session.retired_round])
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -381,10 +437,12 @@ class Router:
         if tell:
             self._send(session, wire.CLOSED, [0, "bye"] if error is None else [error.code, error.detail])
         session.closed = True
-        self._untold.pop(session, None)
+        self.renewal.forget(session)
         self.sessions.remove(session)
         self.reception.left(session, now)
         self.subscriptions.clear(session)
+        self.flows.session_ended(session, now, wanted=error is None)
+        self.intake.producers.session_ended(session, now)
         if not session.open_rounds:
             self.rights.revoke(session)
         lost = self.egress.forget(session) + self.eliding.forget(session)
@@ -415,7 +473,7 @@ class Router:
         """
         self.reception.closed = True
         for session in list(self.sessions):
-            if not session.open_rounds:
+            if not session.open_rounds and self.intake.is_settled(session):
                 self._end(session, error_for(errors.SHUTTING_DOWN), now, tell=True)
         return not self.sessions
 
@@ -443,6 +501,8 @@ class Router:
             "queued_bytes": self.egress.queued_bytes,
             "eliding_topics": self.eliding.tracked,
             "rounds": totals.get("rounds", 0),
+            **self.consuming.stats(),
+            "spool": self.intake.stats(),
             "short_way_rounds": self.short_way.rounds,
             "connects": totals.get("connects", 0),
             "discards": {n.removeprefix(prefix): v for n, v in totals.items() if n.startswith(prefix) and v},
@@ -454,6 +514,8 @@ class Router:
         self.interest.validate()
         self.egress.validate()
         self.short_way.validate()
+        self.consuming.validate()
+        self.intake.validate()
         for session in self.sessions:
             session.validate()
         self.sessions.validate()
@@ -465,16 +527,13 @@ _OPERATIONS = {
     wire.CREDIT: Router._credit,
     wire.SUBSCRIBE: Router._subscribe,
     wire.UNSUBSCRIBE: Router._unsubscribe,
+    wire.REQUEST: Router._request,
+    wire.FLOW_CREDIT: Router._flow_credit,
+    wire.SETTLE: Router._settle,
     wire.PING: Router._ping,
     wire.PONG: Router._pong,
     wire.BYE: Router._bye,
     wire.HELLO: Router._second_hello,
-}
-_REFUSED_NAMES = {
-    errors.PUBLISH_DENIED: "discard.publish-topic-acl",
-    errors.INVALID_TOPIC: "discard.topic-parse-error",
-    errors.RESERVED_TOPIC: "discard.topic-reserved",
-    errors.MESSAGE_TOO_LARGE: "discard.msg-too-big",
 }
 #: Counters that are kept per session while it lives and added to the totals at its end.
 SESSION_COUNTERS = (

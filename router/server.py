@@ -21,19 +21,28 @@ from typing import TYPE_CHECKING, Any
 
 import zmq
 
-from angarium import errors, wire
+from angarium import errors
 from angarium.errors import error_for
-from angarium.process import Process, collect_rarely, load_config
+from angarium.process import Later, Process, collect_rarely, load_config
 from router.admission.zap import ZapHandler
 from router.config import RouterRuntime
-from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
+from router.effects import (
+    AskController,
+    EmitEvent,
+    ReplyController,
+    SendClient,
+    SendWorker,
+    VerifyPassword,
+)
 from router.router import Router
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _log = logging.getLogger("router")
 
+_LAST_FRAME = int(zmq.NOBLOCK)
+_MORE_FRAMES = int(zmq.NOBLOCK | zmq.SNDMORE)
 #: Frames taken from one socket before the others get their turn.
 DRAIN_MAX = 200
 #: And so long at most: effects of the first frame must not wait for a hundred dear ones.
@@ -66,7 +75,10 @@ class RouterServer:
             rng=random.Random(os.urandom(16)),  # noqa: S311 - choices among members are no secret
             secret_rng=random.SystemRandom(),
             now=now,
+            exceptions=runtime.subscription_exceptions,
+            spool=runtime.spool,
         )
+        self._set_clock(now)
         self._pool = ThreadPoolExecutor(PASSWORD_THREADS, "password")
         #: Verdicts of the pool: (ticket, correct). A deque is safe between threads.
         self._verdicts: deque[tuple[int, bool]] = deque()
@@ -86,9 +98,9 @@ class RouterServer:
         self._monitor = self._clients.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         process.add(self._workers, self._read_workers)
         process.add(self._clients, self._read_clients)
-        process.add(self._zap.socket, self._zap.serve)
-        process.add(self._monitor, self._read_monitor)
-        process.add(self._wake_read, self._read_verdicts)
+        process.add_rare(self._zap.socket, self._zap.serve)
+        process.add_rare(self._monitor, self._read_monitor)
+        process.add_rare(self._wake_read, self._read_verdicts)
         process.on_request(self._request)
         process.on_table(self._table)
         process.on_node(self._node)
@@ -145,24 +157,33 @@ class RouterServer:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def _read_clients(self) -> None:
-        clients, handle = self._clients, self._router.client_frames
+        receive = self._clients.recv
         until = time.monotonic() + DRAIN_S
         for _ in range(DRAIN_MAX):
             now = time.monotonic()
             if now >= until:
-                break
+                return
             try:
-                routing_id = clients.recv(zmq.NOBLOCK, copy=False)
+                routing_id = receive(zmq.NOBLOCK)
             except zmq.Again:
-                break
-            frames = clients.recv_multipart()
-            address = _peer_address(routing_id) if frames[0] == wire.HELLO else ""
-            try:
-                handle(routing_id.bytes, frames, now, address)
-            except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
-                _log.exception("frames of a client led to a fault of the router")
-                self._router.fault(routing_id.bytes, now)
-        self._carry_out()
+                return
+            self._read_client(routing_id, now)
+            # At once: to find that nothing else has come takes a lone message longer than to leave.
+            self._carry_out()
+
+    def _read_client(self, routing_id: bytes, now: float) -> None:
+        """Take the frames of one client that are there."""
+        frames: list[bytes]
+        if routing_id in self._router.sessions.by_routing_id:
+            frames, address = self._clients.recv_multipart(), ""
+        else:
+            parts = self._clients.recv_multipart(copy=False)
+            frames, address = [part.bytes for part in parts], _peer_address(parts[0])
+        try:
+            self._router.client_frames(routing_id, frames, now, address)
+        except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
+            _log.exception("frames of a client led to a fault of the router")
+            self._router.fault(routing_id, now)
 
     def _read_workers(self) -> None:
         receive = self._workers.recv_multipart
@@ -208,13 +229,17 @@ class RouterServer:
                     self._pool.submit(self._verify, effect)  # type: ignore[arg-type]
                 elif kind is EmitEvent:
                     self._process.emit_event(effect.event)  # type: ignore[union-attr]
+                elif kind is AskController:
+                    self._ask(effect)  # type: ignore[arg-type]
+                elif kind is ReplyController:
+                    self._process.reply(effect.later, True, effect.value)  # type: ignore[union-attr] # noqa: FBT003 - the form of every answer
                 else:
                     raise AssertionError(effect)
 
     def _send_client(self, effect: SendClient) -> None:
         routing_id, frames, rows = effect
         try:
-            self._clients.send_multipart([routing_id, *frames], zmq.NOBLOCK)
+            _send_parts(self._clients, [routing_id, *frames])
         except zmq.Again:
             self._router.unreachable(routing_id, rows, time.monotonic(), blocked=True)
         except zmq.ZMQError as error:
@@ -225,11 +250,18 @@ class RouterServer:
     def _send_worker(self, effect: SendWorker) -> None:
         index, incarnation, frames = effect
         try:
-            self._workers.send_multipart([b"w%d.%d" % (index, incarnation), *frames], zmq.NOBLOCK)
+            _send_parts(self._workers, [b"w%d.%d" % (index, incarnation), *frames])
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             self._router.worker_lost(index, incarnation, time.monotonic())
+
+    def _ask(self, effect: AskController) -> None:
+        def answered(ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
+            self._router.controller_answered(effect.ticket, ok, value, time.monotonic())
+            self._carry_out()
+
+        self._process.ask(effect.operation, effect.arguments, answered)
 
     def _verify(self, effect: VerifyPassword) -> None:
         """Compare a password in a thread of the pool."""
@@ -274,9 +306,12 @@ class RouterServer:
                 case "config_snapshot":
                     return router.operators.configure(arguments, now)
                 case "config_set":
-                    return router.operators.put_object(*arguments, now)  # type: ignore[call-arg]
+                    kind, vpn, name, attributes = arguments
+                    put = router.operators.put_object
+                    return self._later(lambda done: put(kind, vpn, name, attributes, now, done))
                 case "config_delete":
-                    return router.operators.drop_object(*arguments, now)  # type: ignore[call-arg]
+                    kind, vpn, name = arguments
+                    return self._later(lambda done: router.operators.drop_object(kind, vpn, name, now, done))
                 case "stats":
                     return router.stats()
                 case "clients":
@@ -287,10 +322,24 @@ class RouterServer:
                     return router.operators.disconnect(arguments["vpn"], arguments["name"], now)
                 case "subscriptions":
                     return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
+                case "endpoints":
+                    return router.operators.endpoints(*_three(arguments))
+                case "flows":
+                    return router.flows.describe(*_three(arguments))
+                case "producers":
+                    return router.intake.producers.describe(arguments.get("vpn"))
+                case "producer_forget":
+                    return router.intake.producers.forget(arguments["ids"])
                 case _:
                     raise error_for(errors.UNKNOWN_OPERATION, operation)
         finally:
             self._carry_out()
+
+    def _later(self, act: Callable[[Callable[[], None]], None]) -> Later:
+        """Answer a request when what it changes is in force, which may be at once."""
+        later = Later()
+        act(lambda: self._router.out.effects.append(ReplyController(later, None)))
+        return later
 
     # -- life ------------------------------------------------------------------------------------------------
 
@@ -299,6 +348,7 @@ class RouterServer:
         if self._probe_at is not None and now >= self._probe_at:
             self._probe_at = None
             self._router.connection_closed()
+        self._set_clock(now)
         wake = self._router.tick(now)
         self._carry_out()
         if not self._ready and self._may_open(now):
@@ -309,6 +359,10 @@ class RouterServer:
         if self._probe_at is not None:
             wake = min(wake, self._probe_at)
         return max(0.0, wake - now)
+
+    def _set_clock(self, now: float) -> None:
+        """Follow the wall clock, which may be set."""
+        self._router.wall_offset_ms = int((time.time() - now) * 1000)
 
     def drained(self) -> bool:
         """Asked while stopping: true when every session was closed."""
@@ -326,6 +380,21 @@ class RouterServer:
         self._process.remove(self._wake_read)
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+
+def _send_parts(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
+    """Send one message without waiting; `send_multipart` would look over frames that are our own.
+
+    A full socket and a peer that is gone show with the first frame.
+    """
+    last = len(frames) - 1
+    for number, frame in enumerate(frames):
+        socket.send(frame, _LAST_FRAME if number == last else _MORE_FRAMES)
+
+
+def _three(arguments: dict[str, Any]) -> tuple[str | None, str | None, str | None]:
+    """Give what requests about endpoints name: Message VPN, kind and name, each or nothing."""
+    return arguments.get("vpn"), arguments.get("kind"), arguments.get("name")
 
 
 def password_matches(password: str, stored: str) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from router.delivery.queues import EgressQueue
     from router.matching.interest import Filter
     from router.matching.round import Round
+    from router.publishers.producer import Producer
 
 
 class Subscription(NamedTuple):
@@ -81,6 +82,7 @@ class Session:
         "counters",
         "egress",
         "eliding",
+        "flows",
         "granted_bytes",
         "granted_messages",
         "inbox",
@@ -88,6 +90,8 @@ class Session:
         "last_heard",
         "local_priority",
         "network_priority",
+        "next_flow",
+        "next_producer",
         "no_local",
         "number",
         "open_rounds",
@@ -97,9 +101,11 @@ class Session:
         "permissions",
         "probe_bytes",
         "probe_number",
+        "producers",
         "profile_name",
         "publish_rules_id",
         "read_bytes",
+        "requests",
         "retired_round",
         "retired_told",
         "round_number",
@@ -144,7 +150,12 @@ class Session:
 
         #: (text, deliver_always) -> subscription, in the order in which they were added.
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
+        #: Totals for the operators, by name.
+        self.counters: dict[str, int] = {}
+        self._begin_credit()
+        self._begin_guaranteed()
 
+    def _begin_credit(self) -> None:
         # Ingress: rounds are numbered from 1 without gaps.
         self.round_number = self.retired_round = self.retired_told = 0
         self.unretired_bytes = 0
@@ -170,8 +181,17 @@ class Session:
         self.egress: EgressQueue | None = None
         self.eliding: ElidingTable | None = None
 
-        #: Totals for the operators, by name.
-        self.counters: dict[str, int] = {}
+    def _begin_guaranteed(self) -> None:
+        #: Its number -> each bound flow (`router.flows.flow.Flow`), in the order of their binding.
+        self.flows: dict[int, Any] = {}
+        #: Its handle -> each producer that is open, or was fenced and not closed.
+        self.producers: dict[int, Producer[Session]] = {}
+        #: The handle of the next producer; none is used twice in a session.
+        self.next_producer = 1
+        #: The number of the next flow; one is never used twice in a session.
+        self.next_flow = 1
+        #: Requests that are not answered yet.
+        self.requests = 0
 
     def has_credit(self) -> bool:
         """Tell whether one more frame may be sent; the frame itself may overdraw."""
@@ -193,6 +213,8 @@ class Session:
             "sdk": self.sdk,
             "uptime_s": round(now - self.connected_at, 3),
             "subscriptions": len(self.subscriptions),
+            "flows": len(self.flows),
+            "producers": len(self.producers),
             "eliding": self.eliding is not None,
             "eliding_topics": len(self.eliding) if self.eliding is not None else 0,
             "slow": egress is not None and egress.is_slow(now),

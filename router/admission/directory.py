@@ -84,6 +84,8 @@ class Vpn:
         "acls",
         "attributes",
         "clients",
+        "egress_flows",
+        "endpoints",
         "id",
         "name",
         "profiles",
@@ -106,6 +108,10 @@ class Vpn:
         self.username_clients: dict[str, int] = {}
         #: Subscriptions of all connected clients.
         self.subscriptions = 0
+        #: Queues and topic endpoints.
+        self.endpoints = 0
+        #: Flows of all connected clients.
+        self.egress_flows = 0
 
     @property
     def enabled(self) -> bool:

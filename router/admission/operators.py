@@ -6,11 +6,13 @@ their rights anew, or end if they may not be here any more.
 
 from __future__ import annotations
 
+import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
 from router.admission.subscriptions import describe_subscription
+from router.guaranteed.endpoints import KINDS as ENDPOINT_KINDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +20,13 @@ if TYPE_CHECKING:
     from router.admission.directory import Directory, Vpn
     from router.admission.rights import Rights
     from router.admission.session_table import SessionTable
+    from router.guaranteed.endpoints import Endpoints
+    from router.guaranteed.lanes import Lanes
     from router.session import Session
+
+
+def _nothing() -> None:
+    """Nobody waits for this change."""
 
 
 class Operators:
@@ -31,34 +39,83 @@ class Operators:
         rights: Rights,
         close: Callable[[Session, AngariumError, float], None],
         forget_vpn: Callable[[Vpn], None],
+        endpoints: Endpoints,
+        lanes: Lanes,
     ) -> None:
         self._directory = directory
         self._sessions = sessions
         self._rights = rights
         self._close = close
         self._forget_vpn = forget_vpn
+        self._endpoints = endpoints
+        self._lanes = lanes
 
     def configure(self, rows: list[list[Any]], now: float) -> None:
         """Take a whole snapshot of [kind, vpn, name, attributes]; what is not in it is gone."""
         directory = self._directory
         wanted = {(kind, "" if kind == "vpn" else vpn, name) for kind, vpn, name, _ in rows}
-        for key in directory.object_keys():
+        for key in [*self._endpoints.keys(), *directory.object_keys()]:
             if key not in wanted:
                 self._drop(*key)
         for kind, vpn, name, attributes in sorted(rows, key=_vpns_first):
-            directory.put(kind, vpn, name, attributes)
+            self._put(kind, vpn, name, attributes, now)
         directory.complete = True
+        self._lanes.open()
         self._review(list(self._sessions), now)
 
-    def put_object(self, kind: str, vpn: str, name: str, attributes: dict[str, Any], now: float) -> None:
-        """An operator created or changed an object."""
-        self._review_vpn(self._directory.put(kind, vpn, name, attributes), now)
+    def put_object(
+        self,
+        kind: str,
+        vpn: str,
+        name: str,
+        attributes: dict[str, Any],
+        now: float,
+        done: Callable[[], None] = _nothing,
+    ) -> None:
+        """An object was created or changed; `done` is called when that is in force."""
+        if kind in ENDPOINT_KINDS:
+            self._put(kind, vpn, name, attributes, now, done)
+            return
+        self._review_vpn(self._put(kind, vpn, name, attributes, now), now)
+        done()
 
-    def drop_object(self, kind: str, vpn: str, name: str, now: float) -> None:
-        """An operator deleted an object."""
+    def drop_object(
+        self, kind: str, vpn: str, name: str, now: float, done: Callable[[], None] = _nothing
+    ) -> None:
+        """An object was deleted; `done` is called when nothing of it is left."""
+        if kind in ENDPOINT_KINDS:
+            self._endpoints.drop(vpn, kind, name, done)
+            return
         self._review_vpn(self._drop(kind, vpn, name), now)
+        done()
+
+    def _put(
+        self,
+        kind: str,
+        vpn_name: str,
+        name: str,
+        attributes: dict[str, Any],
+        now: float,
+        done: Callable[[], None] = _nothing,
+    ) -> Vpn | None:
+        if kind not in ENDPOINT_KINDS:
+            vpn = self._directory.put(kind, vpn_name, name, attributes)
+            if kind == "vpn" and vpn is not None:
+                self._endpoints.vpn_changed(vpn)
+            return vpn
+        vpn = self._directory.vpns.get(vpn_name)
+        if vpn is None:
+            done()
+        else:
+            self._endpoints.put(vpn, kind, name, attributes, done, now=now)
+        return vpn
 
     def _drop(self, kind: str, vpn_name: str, name: str) -> Vpn | None:
+        if kind in ENDPOINT_KINDS:
+            self._endpoints.drop(vpn_name, kind, name)
+            return None
+        if kind == "vpn" and name in self._directory.vpns:
+            self._endpoints.drop_vpn(self._directory.vpns[name])
         vpn = self._directory.drop(kind, vpn_name, name)
         if kind == "vpn" and vpn is not None:
             self._forget_vpn(vpn)
@@ -102,6 +159,17 @@ class Operators:
             for session in self._sessions
             if (vpn is None or session.vpn.name == vpn) and (client is None or session.client_name == client)
             for subscription in session.subscriptions.values()
+        ]
+
+    def endpoints(self, vpn: str | None, kind: str | None, name: str | None) -> list[dict[str, Any]]:
+        """List the figures of endpoints whose names match (with * and ?)."""
+        pattern = (name or "*").replace("[", "[[]")
+        return [
+            endpoint.describe()
+            for endpoint in self._endpoints
+            if vpn in (None, endpoint.vpn.name)
+            and kind in (None, endpoint.kind)
+            and fnmatch.fnmatchcase(endpoint.name, pattern)
         ]
 
     def disconnect(self, vpn: str, name: str, now: float) -> None:

@@ -189,6 +189,8 @@ class Reception:
             "max_batch_rows": config.max_batch_rows,
             "max_batch_bytes": config.max_batch_bytes,
             "inbox": session.inbox,
+            "guaranteed": True,
+            "producer_bytes": config.producer_window_bytes,
         }
 
     def _refuse(self, routing_id: bytes, error: AngariumError) -> None:

@@ -175,6 +175,8 @@ class Subscriptions:
 
         (R61, R62).
         """
+        if parsed.pattern.startswith("#P2P") and overlaps(parsed.pattern, wire.QUEUE_TOPIC_PREFIX + ">"):
+            raise error_for(errors.RESERVED_TOPIC, "what is sent to a queue is for its consumers")
         if parsed.pattern.startswith("#P2P") and overlaps(parsed.pattern, INBOX_PREFIX + ">"):
             if parsed.pattern != actor.inbox or parsed.share is not None:
                 raise error_for(errors.RESERVED_TOPIC, "the inbox of another client")

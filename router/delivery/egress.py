@@ -155,6 +155,20 @@ class Egress:
         if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES and not session.probe_number:
             self._probe(session)
 
+    def pass_on(self, session: Session, frames: list[bytes], size: int) -> None:
+        """Send messages of a flow, whose own credit bounds them: they never queue here, and are never dropped.
+
+        What a client leaves unread counts like everything else; `is_reading` tells when to hold the homes back.
+        """
+        self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+        session.out_bytes += size
+        if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES and not session.probe_number:
+            self._probe(session)
+
+    def is_reading(self, session: Session) -> bool:
+        """Tell whether a client has shown to read enough of what it was sent to be sent more."""
+        return session.out_bytes - session.read_bytes < self._unread_max
+
     def answer(self, session: Session, frames: list[bytes]) -> None:
         """Send an answer, or news of the session: it waits for no credit."""
         self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
@@ -188,7 +202,7 @@ class Egress:
 
         The probe what it reads.
         """
-        return session.has_credit() and session.out_bytes - session.read_bytes < self._unread_max
+        return session.has_credit() and self.is_reading(session)
 
     def forget(self, session: Session) -> int:
         """A session is over: drop what waits for it; gives how many messages."""

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from angarium import wire
 from angarium.topic import Filter as ParsedFilter
-from angarium.topic import slot_of
+from angarium.topic import has_wildcard, slot_of
 
 S = TypeVar("S")
 FilterKey = tuple[int, str, int, str | None]
@@ -49,14 +49,14 @@ class Filter(Generic[S]):
 
     @property
     def kind(self) -> int:
-        """Give KIND_PLAIN, KIND_DELIVER_ALWAYS or KIND_SHARED."""
+        """Give KIND_PLAIN, KIND_DELIVER_ALWAYS, KIND_SHARED, KIND_ENDPOINT or KIND_EXCEPTION."""
         return self.key[2]
 
 
 class FilterSet(Generic[S]):
-    """A distinct set of filters that matched a topic, resolved to sessions on demand."""
+    """A distinct set of filters that matched a topic, resolved to sessions, or to endpoints, on demand."""
 
-    __slots__ = ("filters", "references", "resolved_at", "round_robin", "sessions")
+    __slots__ = ("endpoints", "filters", "references", "resolved_at", "round_robin", "sessions")
 
     def __init__(self, filters: tuple[Filter[S], ...]) -> None:
         self.filters = filters
@@ -65,6 +65,8 @@ class FilterSet(Generic[S]):
         #: The change number at which `sessions` was right, or -1.
         self.resolved_at = -1
         self.sessions: dict[S, None] = {}
+        #: Instead of `sessions`, if these are filters of endpoints.
+        self.endpoints: tuple[S, ...] = ()
         #: The deliver-to-one counter of this candidate set (R74).
         self.round_robin = 0
 
@@ -89,8 +91,18 @@ class Interest(Generic[S]):
 
     def create(self, vpn_id: int, parsed: ParsedFilter, deliver_always: bool, table: bytes) -> Filter[S]:  # noqa: FBT001 - part of the key
         """Make the filter of a subscription; the caller tells the workers."""
-        key = _key(vpn_id, parsed, deliver_always)
-        shard = None if parsed.wildcard else table[slot_of(parsed.pattern)]
+        return self._create(_key(vpn_id, parsed, deliver_always), table)
+
+    def find_kind(self, vpn_id: int, pattern: str, kind: int) -> Filter[S] | None:
+        """Give the filter of endpoints (KIND_ENDPOINT, KIND_EXCEPTION) if the workers know it."""
+        return self._by_key.get((vpn_id, pattern, kind, None))
+
+    def create_kind(self, vpn_id: int, pattern: str, kind: int, table: bytes) -> Filter[S]:
+        """Make a filter of endpoints; the caller tells the workers."""
+        return self._create((vpn_id, pattern, kind, None), table)
+
+    def _create(self, key: FilterKey, table: bytes) -> Filter[S]:
+        shard = None if has_wildcard(key[1]) else table[slot_of(key[1])]
         made: Filter[S] = Filter(self._next_id, key, shard)
         self._next_id += 1
         self.filters[made.id] = made

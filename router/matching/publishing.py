@@ -14,6 +14,7 @@ from angarium import errors, slots, wire
 from angarium.errors import error_for
 from router.matching.round import Part, Round
 from router.matching.rounds import partition
+from router.publishers.producer import over
 
 if TYPE_CHECKING:
     from router.config import RouterConfig
@@ -22,9 +23,24 @@ if TYPE_CHECKING:
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
-#: Round, epoch, flush, and worker and rows of each part; more parts than there can be workers are no round.
+#: Worker and rows of each part; more parts than there can be workers are no round.
 _Parts = Annotated[list[tuple[_Natural, _Positive]], msgspec.Meta(max_length=slots.MAX_WORKERS)]
-_decode_publish = msgspec.msgpack.Decoder(tuple[_Positive, _Natural, bool, _Parts]).decode
+
+
+class _Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
+    """The header of a PUBLISH: four fields, or six for guaranteed messages."""
+
+    round: _Positive
+    epoch: _Natural
+    flush: bool
+    parts: _Parts
+    #: The handle that `producer.open` answered; 0: these are direct messages.
+    producer: _Natural = 0
+    #: The sequence of the row with index 0.
+    first: Annotated[int, msgspec.Meta(le=1 << 62)] | None = None
+
+
+_decode_publish = msgspec.msgpack.Decoder(_Header).decode
 
 
 def read_publish(
@@ -33,10 +49,11 @@ def read_publish(
     """Check a PUBLISH and make it a round.
 
     Raises:
-        InvalidRequestError: 40001 malformed, 40008 too large, 40009 more than the credit. Each ends the
-        session.
+        InvalidRequestError: 40001 malformed, 40008 too large, 40009 more than the credit; of a guaranteed one
+        also 40026, 40027, 40030 (`Producer.charge`). Each ends the session.
     """
-    number, epoch, flush, parts = wire.decode_header(_decode_publish, frames[1])
+    header = wire.decode_header(_decode_publish, frames[1])
+    number, epoch, flush, parts = header.round, header.epoch, header.flush, header.parts
     if len(parts) != len(frames) - 2:
         raise error_for(errors.MALFORMED_FRAME, "PUBLISH has one batch for each of its parts")
     _check_credit(session, number, config)
@@ -48,7 +65,27 @@ def read_publish(
         raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
     a_round = Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)
     a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
+    if checked and (header.producer or header.first is not None):
+        _charge_producer(a_round, header, config)
     return a_round
+
+
+def _charge_producer(a_round: Round[Session], header: _Header, config: RouterConfig) -> None:
+    """Make a round one of guaranteed messages, within the window of their producer."""
+    if header.first is None or not header.producer:
+        raise error_for(
+            errors.MALFORMED_FRAME, "PUBLISH of guaranteed messages names producer and first sequence"
+        )
+    session = a_round.session
+    producer = session.producers.get(header.producer)
+    if producer is None or not producer.takes_rounds:
+        if not 0 < header.producer < session.next_producer:
+            raise error_for(errors.UNKNOWN_PRODUCER, f"handle {header.producer}")
+        a_round.producer = over(session)
+        return
+    producer.charge(a_round.rows, a_round.bytes, header.first, config.producer_window_bytes)
+    a_round.producer = producer
+    a_round.first = header.first
 
 
 def _check_credit(session: Session, number: int, config: RouterConfig) -> None:

@@ -1,14 +1,18 @@
 """One batch of one session on its way through matching: what it is made of and what came back.
 
-A round knows its session only to hand it on, so the type of the session is a parameter here.
+A round knows its session, and the producer of its messages, only to hand them on, so the type of the session is a
+parameter here and the producer is not looked into.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from router.matching.interest import FilterSet
+    from router.publishers.producer import Producer
 
 S = TypeVar("S")
 
@@ -41,16 +45,44 @@ class ChoiceResult(NamedTuple, Generic[S]):
     batch: bytes
 
 
+class EndpointResult(NamedTuple):
+    """Rows for every endpoint of a set, with what admission asks of them."""
+
+    set: FilterSet[Any]
+    rows: int
+    #: Payloads, properties and `wire.SPOOL_OVERHEAD_BYTES` for each row.
+    spool_bytes: int
+    #: Payload and properties of the largest row.
+    largest: int
+    #: Rows of class of service 1 or 2.
+    low_priority: int
+    batch: bytes
+
+
+class Refusal(NamedTuple):
+    """Guaranteed rows that a worker took out: none of them has a place to go."""
+
+    code: int
+    #: The topic of the first one.
+    topic: str
+    indices: list[int]
+
+
 class Round(Generic[S]):
     """One batch under way."""
 
     __slots__ = (
+        "broken",
         "bytes",
         "choice",
+        "endpoints",
+        "first",
         "flush",
         "number",
         "parts",
         "plain",
+        "producer",
+        "refused",
         "rows",
         "rules_id",
         "session",
@@ -59,11 +91,25 @@ class Round(Generic[S]):
         "waiting",
     )
 
-    def __init__(self, session: S, number: int, parts: list[Part], rules_id: int, *, flush: bool) -> None:
+    def __init__(
+        self,
+        session: S,
+        number: int,
+        parts: list[Part],
+        rules_id: int,
+        *,
+        flush: bool,
+        producer: Producer[S] | None = None,
+        first: int = 0,
+    ) -> None:
         self.session = session
         self.number = number
         self.parts = parts
         self.flush = flush
+        #: Whose guaranteed messages these are; None for direct ones.
+        self.producer = producer
+        #: The sequence of a row is this number and its index; 0 in a direct round.
+        self.first = first
         self.rows = sum(part.rows for part in parts)
         self.bytes = sum(len(part.batch) for part in parts)
         #: The publish rules under which it is judged, as the workers know them.
@@ -74,5 +120,11 @@ class Round(Generic[S]):
         self.waiting = len(parts)
         #: True once it has waited in a worker's line.
         self.waited = False
+        #: True if a worker could make nothing of one of its batches: a guaranteed round is dropped as a whole then.
+        self.broken = False
         self.plain: list[PlainResult[S]] = []
         self.choice: list[ChoiceResult[S]] = []
+        #: What endpoints take; a list as soon as there is something.
+        self.endpoints: Sequence[EndpointResult] = ()
+        #: Of a guaranteed round: what the workers took out.
+        self.refused: Sequence[Refusal] = ()

@@ -8,20 +8,26 @@ anything is sent on.
 A worker has at most `window` frames out. A session whose next round finds a worker full waits in that
 worker's line; when its turn comes and another of its workers is full, it may overdraw that one up to twice
 the window, so that nobody waits for ever.
+
+What was out at a worker that dies: direct rows are lost and counted at once. Guaranteed rows are handed to the
+successor, and only their sessions wait for it. One of these frames may have killed the worker, so they are
+replayed one at a time; one that was alone at `DEATHS_MAX` deaths in a row is refused, and costs its session.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from angarium import errors, slots, wire
-from router.matching.round import ChoiceResult, Part, PlainResult, Round
-from router.matching.shards import Shard, Shards, ShardState
+from router.matching.round import ChoiceResult, EndpointResult, Part, PlainResult, Round
+from router.matching.shards import Replay, Shard, Shards, ShardState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from router.session import Session
 
@@ -35,11 +41,25 @@ class Rounds:
         window: int,
         on_retire: Callable[[Round[Session], float], None],
         on_lost: Callable[[Session, int], None],
+        on_deadly: Callable[[Session, float], None],
+        may_admit: Callable[[Round[Session]], bool],
     ) -> None:
+        """Begin without rounds.
+
+        Args:
+            shards: the workers.
+            window: frames that may be out at one of them.
+            on_retire: takes each round when its turn to be sent on has come.
+            on_lost: is told of direct rows that a worker took with it.
+            on_deadly: is told of a session whose batch ended a worker again and again.
+            may_admit: tells whether a guaranteed round can be judged now; its session waits until `retry`.
+        """
         self._shards = shards
         self._window = window
         self._on_retire = on_retire
         self._on_lost = on_lost
+        self._on_deadly = on_deadly
+        self._may_admit = may_admit
         self._reference = 0
         #: True while nothing may be dispatched (the number of workers is changing).
         self.held = False
@@ -82,9 +102,9 @@ class Rounds:
         for part in a_round.parts:
             shard = self._shards.shards[part.worker]
             if shard.state is not ShardState.READY:
-                if not shard.given_up:
+                if not shard.given_up or a_round.producer is not None:
                     return shard
-            elif len(shard.outstanding) >= limit:
+            elif len(shard.outstanding) >= limit or shard.replays:
                 return shard
         return None
 
@@ -98,26 +118,61 @@ class Rounds:
                 self._on_lost(a_round.session, part.rows)
                 a_round.waiting -= 1
                 continue
-            self._reference += 1
-            shard.outstanding[self._reference] = (a_round, position)
-            head = [
-                shards.incarnation,
-                self._reference,
-                a_round.session.vpn.id,
-                a_round.rules_id,
-                part.rows <= LEARN_ROWS_MAX,
-                part.rows,
-            ]
-            shards.send(shard, [wire.MATCH, wire.pack(head), part.batch])
+            self._send(shard, a_round, position)
         if not a_round.waiting:
             self._retire(a_round.session, now)
 
+    def _send(self, shard: Shard, a_round: Round[Session], position: int) -> None:
+        part = a_round.parts[position]
+        is_guaranteed = a_round.producer is not None
+        self._reference += 1
+        shard.outstanding[self._reference] = (a_round, position)
+        head = [
+            self._shards.incarnation,
+            self._reference,
+            a_round.session.vpn.id,
+            a_round.rules_id,
+            part.rows <= LEARN_ROWS_MAX and not is_guaranteed,
+            part.rows,
+            is_guaranteed,
+        ]
+        self._shards.send(shard, [wire.MATCH, wire.pack(head), part.batch])
+
     def release(self, shard: Shard, now: float) -> None:
         """A worker has room, or was given up: let those who wait for it go on."""
-        while shard.waiting and (shard.given_up or self._has_room(shard)):
+        if shard.given_up:  # those with guaranteed rows come back to its line
+            for session in shard.waiting.take_all():
+                session.parked = False
+                self._dispatch_one(session, now)
+            return
+        if shard.replays:
+            self._replay(shard, now)
+            if shard.replays:
+                return
+        while shard.waiting and self._has_room(shard):
             session = shard.waiting.pop()
             session.parked = False
             self._dispatch_one(session, now)
+
+    def _replay(self, shard: Shard, now: float) -> None:
+        """Hand over the next frame that was out at a death, alone."""
+        replays = shard.replays
+        if shard.state is not ShardState.READY or shard.outstanding:
+            return
+        while replays:
+            a_round = replays[0].round
+            assert a_round.producer is not None
+            if not a_round.producer.is_over:
+                a_round.rules_id = a_round.session.publish_rules_id
+                replays[0].is_out = True
+                self._send(shard, a_round, replays[0].position)
+                return
+            self._give_up(replays.popleft(), now)
+
+    def _give_up(self, replay: Replay, now: float) -> None:
+        """Leave a frame out; nothing of its round is taken."""
+        replay.round.broken = True
+        self._answered(replay.round, now)
 
     def _has_room(self, shard: Shard) -> bool:
         return shard.state is ShardState.READY and len(shard.outstanding) < self._window
@@ -133,7 +188,7 @@ class Rounds:
             if not session.pending:
                 return
             blocked = self._shards.shards[session.pending[0].parts[0].worker]
-            if not blocked.waiting:
+            if not blocked.waiting or blocked.given_up:
                 self.dispatch(session, now)
                 return
         self._park(session, blocked)
@@ -163,39 +218,77 @@ class Rounds:
         The sets it names are looked up at once: the worker may retire its numbers before the round itself
         retires.
         """
-        _, reference, _, _, plain, choice, _, _, _ = header
+        _, reference, _, _, plain, choice, _, _, _, endpoints = header
         entry = shard.outstanding.pop(reference, None)
         if entry is None:
             return None
         a_round, position = entry
+        if shard.replays:
+            shard.replays.popleft()
+        whole = a_round.parts[position].batch
         if body is None:
-            batches: list[bytes] = [a_round.parts[position].batch]
+            batches: Iterator[bytes] = repeat(whole)
         else:
-            batches = wire.unpack(body)
+            batches = iter([batch or whole for batch in wire.unpack(body)])
+        # Each zip asks its heads first, so it takes no batch too many.
         for (set_id, rows, _, classes), batch in zip(plain, batches, strict=False):
             a_round.plain.append(PlainResult(shard.find_set(set_id), rows, classes, batch))
-        for (set_id, plain_id, dto, rows, _, classes), batch in zip(
-            choice, batches[len(plain) :], strict=False
-        ):
+        for (set_id, plain_id, dto, rows, _, classes), batch in zip(choice, batches, strict=False):
             plain_set = shard.find_set(plain_id) if plain_id else None
             a_round.choice.append(ChoiceResult(shard.find_set(set_id), plain_set, dto, rows, classes, batch))
+        if endpoints:
+            found = [
+                EndpointResult(shard.find_set(set_id), rows, size, largest, low, batch)
+                for (set_id, rows, size, largest, low), batch in zip(endpoints, batches, strict=False)
+            ]
+            a_round.endpoints = [*a_round.endpoints, *found]
         self._answered(a_round, now)
         return a_round
 
-    def lose(self, lost: list[tuple[Round[Session], int]], now: float) -> None:
-        """Complete empty, and count, what was out at a worker that died."""
+    def lose(self, shard: Shard, lost: list[tuple[Round[Session], int]], now: float) -> None:
+        """A worker died: complete its direct rows empty, and count them; its successor gets the guaranteed ones."""
+        if shard.replays:
+            if lost:
+                self._died_alone(shard, now)
+            return
+        again = []
         for a_round, position in lost:
-            self._on_lost(a_round.session, a_round.parts[position].rows)
-            self._answered(a_round, now)
+            if a_round.producer is not None:
+                again.append(Replay(a_round, position, deaths=int(len(lost) == 1)))
+            else:
+                self._on_lost(a_round.session, a_round.parts[position].rows)
+                self._answered(a_round, now)
+        shard.replays.extend(again)
+
+    def _died_alone(self, shard: Shard, now: float) -> None:
+        """A worker died with a replayed frame, and nothing else, in its hands."""
+        replay = shard.replays[0]
+        replay.is_out = False
+        replay.deaths += 1
+        if replay.deaths < DEATHS_MAX:
+            return
+        session = replay.round.session
+        self._on_deadly(session, now)
+        mine = [one for one in shard.replays if one.round.session is session]
+        others = [one for one in shard.replays if one.round.session is not session]
+        shard.replays = deque(others)
+        for one in mine:
+            self._give_up(one, now)
 
     def _answered(self, a_round: Round[Session], now: float) -> None:
         a_round.waiting -= 1
         if not a_round.waiting:
             self._retire(a_round.session, now)
 
+    def retry(self, session: Session, now: float) -> None:
+        """What kept a guaranteed round of this session from being judged is over."""
+        self._retire(session, now)
+
     def _retire(self, session: Session, now: float) -> None:
         rounds = session.open_rounds
         while rounds and not rounds[0].waiting:
+            if rounds[0].producer is not None and not self._may_admit(rounds[0]):
+                return
             a_round = rounds.popleft()
             session.unretired_bytes -= a_round.bytes
             session.retired_round = a_round.number
@@ -205,6 +298,8 @@ class Rounds:
 #: Rounds with at most so many rows teach the router the matches of their topics (the short way serves small
 #: rounds only).
 LEARN_ROWS_MAX = 4
+#: A frame that was alone at a worker at so many deaths in a row is what kills it.
+DEATHS_MAX = 3
 
 
 def partition(batch: bytes, rows: int, table: bytes) -> list[Part]:

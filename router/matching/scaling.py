@@ -17,6 +17,8 @@ from router.matching.publishing import recut
 from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.admission.session_table import SessionTable
     from router.matching.interest import Interest
     from router.matching.round import Part
@@ -35,21 +37,39 @@ class Scaling:
         interest: Interest[Session],
         sessions: SessionTable,
         outbox: Outbox,
+        may_leave: Callable[[int], bool],
+        on_left: Callable[[int, float], None],
     ) -> None:
+        """Begin without a change.
+
+        Args:
+            shards: the workers.
+            rounds: what is under way at them.
+            interest: what they know.
+            sessions: who learns the new table.
+            outbox: takes what clients are told.
+            may_leave: tells whether the workers from an index on have stored all that they were given.
+            on_left: is told that only the workers below an index are left.
+        """
         self._shards = shards
         self._rounds = rounds
         self._interest = interest
         self._sessions = sessions
         self._outbox = outbox
+        self._may_leave = may_leave
+        self._on_left = on_left
         #: The number that was asked for last.
         self.target = len(shards.shards)
         #: The number that is wanted while rounds that are out retire, else None.
         self._wanted: int | None = None
+        #: Called with the number when a change begins.
+        self.on_begin: Callable[[int], None] = _nothing
 
     def begin(self, workers: int, now: float) -> None:
         """Change to so many workers; the supervisor sees to the processes."""
         self._wanted = self.target = workers
         self._rounds.held = True
+        self.on_begin(workers)
         self.step(now)
 
     def step(self, now: float) -> None:
@@ -57,9 +77,12 @@ class Scaling:
         if not self._rounds.held:
             return
         if self._wanted is not None:
-            if any(shard.outstanding for shard in self._shards.shards):
+            if any(shard.outstanding or shard.replays for shard in self._shards.shards):
+                return
+            if not self._may_leave(self._wanted):
                 return
             self._deal(self._wanted)
+            self._on_left(self._wanted, now)
             self._wanted = None
         if self._shards.all_ready:
             self._finish(now)
@@ -93,3 +116,7 @@ def _recut(parts: list[Part], shards: Shards) -> list[Part]:
         return recut(parts, shards)
     except AngariumError:
         return [parts[0]._replace(worker=0)]
+
+
+def _nothing(_workers: int) -> None:
+    """Nobody prepares for a change."""

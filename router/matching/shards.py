@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from angarium import wire
 from router.effects import Outbox, SendWorker
@@ -71,6 +71,20 @@ class FairQueue:
         return taken
 
 
+class Replay:
+    """A guaranteed frame that was out at a worker when it died."""
+
+    __slots__ = ("deaths", "is_out", "position", "round")
+
+    def __init__(self, a_round: Round[Session], position: int, *, deaths: int) -> None:
+        self.round = a_round
+        self.position = position
+        #: Deaths in a row at which nothing else was out.
+        self.deaths = deaths
+        #: True from its handing over to its answer, or the next death.
+        self.is_out = False
+
+
 class Shard:
     """One worker as the router knows it."""
 
@@ -85,6 +99,9 @@ class Shard:
         self.given_up = False
         #: Reference -> (round, part) of each frame that is out.
         self.outstanding: dict[int, tuple[Round[Session], int]] = {}
+        #: What was out at the death of a predecessor, oldest first; only the first one may be out. Nothing else is
+        #: handed over before these are answered.
+        self.replays: deque[Replay] = deque()
         self.waiting = FairQueue()
         #: Its set numbers -> (filter numbers, set).
         self.sets: dict[int, tuple[tuple[int, ...], FilterSet[Session]]] = {}
@@ -106,6 +123,16 @@ class Shard:
             KeyError: the worker never defined it; that is a fault of ours.
         """
         return self.sets[number][1]
+
+
+class ShardListener(Protocol):
+    """Hears of workers that come and go."""
+
+    def shard_started(self, shard: Shard) -> None:
+        """A worker was sent START, its rules and its filters."""
+
+    def shard_lost(self, shard: Shard) -> None:
+        """A worker died; it may have been lost already."""
 
 
 class Confirmation:
@@ -136,6 +163,8 @@ class Shards:
         self._known: dict[int, Shard] = {}
         #: Shard index -> confirmations in the order of their FILTERS frames: (sequence, confirmation).
         self._waiting: list[deque[tuple[int, Confirmation]]] = [deque() for _ in self.shards]
+        #: Told in this order; complete before the first worker announces itself.
+        self.listeners: list[ShardListener] = []
 
     def send(self, shard: Shard, frames: list[bytes]) -> None:
         """Send frames to the incarnation of a worker that is known."""
@@ -211,6 +240,8 @@ class Shards:
         for start in range(0, max(len(filters), 1), REPLAY_CHUNK):
             self._send_filters(shard, filters[start : start + REPLAY_CHUNK], [])
         shard.replay_end = shard.sequence
+        for listener in self.listeners:
+            listener.shard_started(shard)
 
     def confirm(self, shard: Shard, sequence: int) -> bool:
         """A worker confirmed its filters up to a number; true if that made it ready."""
@@ -238,6 +269,8 @@ class Shards:
         lost = list(shard.outstanding.values())
         shard.outstanding.clear()
         self._forget_sets(shard)
+        for listener in self.listeners:
+            listener.shard_lost(shard)
         return lost
 
     def _forget_sets(self, shard: Shard) -> None:

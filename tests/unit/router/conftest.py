@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flow_rig import Rig
+from publish_rig import PublishNode
 from wired_node import WiredNode
 
 if TYPE_CHECKING:
@@ -30,4 +32,49 @@ def make_node() -> Iterator[Any]:
 def node(make_node: Any) -> WiredNode:
     made = make_node()
     assert isinstance(made, WiredNode)
+    return made
+
+
+@pytest.fixture
+def make_rig() -> Iterator[Any]:
+    """Give a maker of rigs for flows; each is validated at the end."""
+    made: list[Rig] = []
+
+    def make(homes: int = 1, **options: Any) -> Rig:
+        rig = Rig(homes, **options)
+        made.append(rig)
+        return rig
+
+    yield make
+    for rig in made:
+        rig.validate()
+
+
+@pytest.fixture
+def rig(make_rig: Any) -> Rig:
+    made = make_rig()
+    assert isinstance(made, Rig)
+    return made
+
+
+@pytest.fixture
+def make_publish_node() -> Iterator[Any]:
+    """Give a maker of nodes with homes; each is validated at the end."""
+    made: list[PublishNode] = []
+
+    def make(workers: int = 1, rows: list[list[Any]] | None = None, **options: Any) -> PublishNode:
+        node = PublishNode(workers, rows, **options)
+        made.append(node)
+        return node
+
+    yield make
+    for node in made:
+        node.validate()
+
+
+@pytest.fixture
+def spooling(make_publish_node: Any) -> PublishNode:
+    """Give a node of one worker that spools."""
+    made = make_publish_node()
+    assert isinstance(made, PublishNode)
     return made

@@ -10,7 +10,7 @@ from angarium import wire
 from cluster import objects
 from node.config import WorkerConfig
 from node.worker import Worker
-from router.config import RouterConfig
+from router.config import RouterConfig, SpoolLimits
 from router.effects import Effect, EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
 from router.server import password_matches
@@ -155,12 +155,17 @@ class FakeClient:
 class WiredNode:
     """The state machines of one node and a hand that carries frames between them."""
 
-    def __init__(self, workers: int = 1, rows: list[list[Any]] | None = None, **config: Any) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        rows: list[list[Any]] | None = None,
+        *,
+        spool: SpoolLimits | None = None,
+        **config: Any,
+    ) -> None:
         self.now = 1000.0
-        self.router = Router(
-            RouterConfig(**config), node="n1", workers=workers, incarnation=7, token_key=b"k" * 32,
-            rng=random.Random(1), secret_rng=random.Random(2), now=self.now,
-        )  # fmt: skip
+        self.config, self.spool = RouterConfig(**config), spool
+        self.router = self.make_router(workers, 7)
         self.workers: dict[int, Worker] = {}
         self.clients: dict[bytes, FakeClient] = {}
         self.events: list[dict[str, Any]] = []
@@ -174,6 +179,12 @@ class WiredNode:
         for index in range(workers):
             self.start_worker(index)
         self.settle()
+
+    def make_router(self, workers: int, incarnation: int) -> Router:
+        return Router(
+            self.config, node="n1", workers=workers, incarnation=incarnation, token_key=b"k" * 32,
+            rng=random.Random(1), secret_rng=random.Random(2), now=self.now, spool=self.spool,
+        )  # fmt: skip
 
     def start_worker(self, index: int) -> None:
         self._incarnation += 1

@@ -1,0 +1,149 @@
+"""Partitions and flows brought together: what the coordinators decide is done here.
+
+One `Coordinator` per partitioned queue with consumers says which flow gets which partition and which one must let one
+go. Here flows get their ends, hand-offs get their time, and clients are told what they have (FLOW_PARTITIONS, after
+the change). Time is a parameter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from router.flows.flow import Flow, HomeFlow, HomeState
+from router.flows.partitions import Coordinator, Move, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.flows.ends import Ends
+    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
+
+#: A hand-off is ended by the home when its time is over; so much later the router does without its word.
+HAND_OFF_GRACE_S: Final = 2.0
+_AT_ONCE: Final = float("-inf")
+
+
+class Assignments:
+    """Who has which partition, over all queues."""
+
+    def __init__(self, endpoints: Endpoints, ends: Ends, tell: Callable[[Flow], None]) -> None:
+        self._endpoints = endpoints
+        self._ends = ends
+        #: Called with a flow whose partitions are others now.
+        self._tell = tell
+        #: Endpoint id -> its coordinator; only queues with partitions and consumers.
+        self._coordinators: dict[int, Coordinator] = {}
+        #: Ends that hand their partition off, by number.
+        self._leaving: dict[int, HomeFlow] = {}
+        #: No later than the next thing that time demands; infinite if there is none.
+        self.wake = float("inf")
+
+    def add(self, flow: Flow, now: float) -> None:
+        """A consumer of a partitioned queue was bound."""
+        endpoint = flow.endpoint
+        coordinator = self._coordinators.get(endpoint.id)
+        if coordinator is None:
+            coordinator = self._coordinators[endpoint.id] = Coordinator(endpoint.partitions)
+        self._follow(endpoint, coordinator.bind(flow.id, now, _delay_s(endpoint)), now)
+
+    def remove(self, flow: Flow, now: float) -> None:
+        """A consumer is gone, also one of a queue without partitions; others get what it had."""
+        for end in list(flow.ends.values()):
+            self.drop(end)
+        endpoint = flow.endpoint
+        coordinator = self._coordinators.get(endpoint.id)
+        if coordinator is None:
+            return
+        self._follow(endpoint, coordinator.unbind(flow.id, now, _delay_s(endpoint)), now)
+        if all(one.browse for one in endpoint.flows.values()):
+            del self._coordinators[endpoint.id]
+
+    def drop(self, end: HomeFlow) -> None:
+        """Unbind an end at once, wherever it is in a hand-off."""
+        self._leaving.pop(end.id, None)
+        self._ends.detach(end)
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """Nothing of this endpoint is given to anybody any more."""
+        self._coordinators.pop(endpoint.id, None)
+
+    def resize(self, endpoint: Endpoint, now: float) -> None:
+        """A partitioned queue may have another number of partitions."""
+        coordinator = self._coordinators.get(endpoint.id)
+        if coordinator is not None and coordinator.partitions != endpoint.partitions:
+            self._follow(endpoint, coordinator.resize(endpoint.partitions, now, _delay_s(endpoint)), now)
+
+    def released(self, end: HomeFlow, now: float) -> None:
+        """A partition was handed off: it goes to whom it is for."""
+        flow, endpoint, partition = end.flow, end.flow.endpoint, end.lane.partition
+        self.drop(end)
+        self._tell(flow)
+        coordinator = self._coordinators.get(endpoint.id)
+        if coordinator is not None:
+            moves = coordinator.released(partition, end.release_epoch, now, _delay_s(endpoint))
+            self._follow(endpoint, moves, now)
+
+    def end_soon(self, end: HomeFlow) -> None:
+        """A hand-off needs no more waiting: its home, or its lane, is gone."""
+        if end.id in self._leaving:
+            end.deadline = self.wake = _AT_ONCE
+
+    def _follow(self, endpoint: Endpoint, moves: list[Move], now: float) -> None:
+        given: dict[Flow, list[LaneUsage]] = {}
+        for move in moves:
+            flow = endpoint.flows[move.flow]
+            if move.step is Step.GIVE:
+                given.setdefault(flow, []).append(endpoint.lanes[move.partition])
+            else:
+                self._hand_off(flow.ends[move.partition], move.epoch, now)
+        for flow, lanes in given.items():
+            self._ends.attach(flow, lanes)
+            self._tell(flow)
+        coordinator = self._coordinators[endpoint.id]
+        if coordinator.rebalance_at is not None:
+            self.wake = min(self.wake, coordinator.rebalance_at)
+
+    def _hand_off(self, end: HomeFlow, epoch: int, now: float) -> None:
+        """Have a partition handed off: its home delivers nothing more and waits for what is not settled."""
+        hand_off_s = float(end.flow.endpoint.attributes["partition_rebalance_max_handoff_s"])
+        end.release_epoch = epoch
+        self._leaving[end.id] = end
+        if end.state is HomeState.WAITING:  # its home has nothing of it
+            end.deadline = now
+        else:
+            end.deadline = now + hand_off_s + HAND_OFF_GRACE_S
+            self._ends.hand_off(end, int(hand_off_s * 1000))
+        self.wake = min(self.wake, end.deadline)
+
+    def tick(self, now: float) -> float:
+        """Do what time demands; gives when to call again, infinite if nothing is planned."""
+        if now < self.wake:
+            return self.wake
+        for end in [end for end in self._leaving.values() if end.deadline <= now]:
+            if end.id in self._leaving:
+                self.released(end, now)
+        for endpoint_id, coordinator in list(self._coordinators.items()):
+            if coordinator.rebalance_at is not None and coordinator.rebalance_at <= now:
+                self._follow(self._endpoints.by_id[endpoint_id], coordinator.tick(now), now)
+        dues = [end.deadline for end in self._leaving.values()]
+        dues += [one.rebalance_at for one in self._coordinators.values() if one.rebalance_at is not None]
+        self.wake = min(dues, default=float("inf"))
+        return self.wake
+
+    def validate(self) -> None:
+        """Check that coordinators and ends agree."""
+        for number, end in self._leaving.items():
+            assert self._ends.by_id[number] is end
+        leaving = [end for end in self._ends.by_id.values() if end.state is HomeState.LEAVING]
+        assert all(end.id in self._leaving for end in leaving)
+        for endpoint_id, coordinator in self._coordinators.items():
+            coordinator.validate()
+            endpoint = self._endpoints.by_id[endpoint_id]
+            assert coordinator.partitions == endpoint.partitions
+            consumers = [flow for flow in endpoint.flows.values() if not flow.browse]
+            assert consumers
+            assert all(coordinator.owned(flow.id) == sorted(flow.ends) for flow in consumers)
+
+
+def _delay_s(endpoint: Endpoint) -> float:
+    return float(endpoint.attributes.get("partition_rebalance_delay_s") or 0)

@@ -1,0 +1,259 @@
+"""flow.bind: who may bind to what, and what must be there before.
+
+The layers of R127 to R139 in their order: the client profile, the endpoint itself (is it there, is it of that
+durability, is egress enabled), the permission, limits. Two things may have to be done first, by the controller: a
+temporary endpoint that is missing is created (R107), and a topic endpoint gets the topic and selector of its consumer,
+which empties it if they change (R121, R149). After each the bind is judged again from the beginning, since much may
+have changed meanwhile.
+
+A topic endpoint with consumers has one topic and one selector, so a second consumer must want the same (50316, 50317).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors
+from angarium.errors import AngariumError, error_for
+from router.asking import refusal
+from router.flows.flow import Flow, count_refused_bind
+from router.guaranteed.endpoints import QUEUE, TOPIC_ENDPOINT, Endpoint
+from router.guaranteed.permissions import (
+    Level,
+    check_filter,
+    demand,
+    demand_create,
+    demand_creator,
+    demand_receive,
+    level_of,
+    profile_of,
+    subscriptions_in,
+)
+
+if TYPE_CHECKING:
+    import random
+
+    from router.asking import Asks
+    from router.flows.flows import Flows
+    from router.guaranteed.endpoints import Endpoints
+    from router.requests import Answer
+    from router.session import Session
+
+#: Bytes of a selector (R141).
+MAX_SELECTOR_BYTES: Final = 2_000
+#: Times that a bind is judged: once more after each thing that it needs, and some for others who change the same.
+ATTEMPTS_MAX: Final = 5
+
+_Total = Annotated[int, Meta(ge=0, le=1 << 62)]
+Kind = Literal["queue", "topic-endpoint"]
+assert Kind.__args__ == (QUEUE, TOPIC_ENDPOINT)  # type: ignore[attr-defined]
+
+
+class BindArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of flow.bind."""
+
+    name: Annotated[str, Meta(max_length=250)]
+    kind: Kind = QUEUE
+    browse: bool = False
+    selector: str | None = None
+    #: The first credit, in messages and spool bytes.
+    messages: _Total = 0
+    bytes: _Total = 0
+    #: Of a topic endpoint.
+    topic: str | None = None
+    temporary: bool = False
+    #: Of a temporary endpoint, if it is to be made.
+    attributes: dict[str, Any] = {}
+    active_indication: bool = False
+    no_local: bool = False
+    max_unacked: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+
+
+class _Bind(NamedTuple):
+    """A bind that is being judged."""
+
+    session: Session
+    wish: BindArguments
+    answer: Answer
+    attempts: int
+
+
+class Binding:
+    """Judges binds, and makes flows of those that may be."""
+
+    def __init__(
+        self, endpoints: Endpoints, flows: Flows, asks: Asks, rng: random.Random, *, exceptions: bool
+    ) -> None:
+        self._endpoints = endpoints
+        self._flows = flows
+        self._asks = asks
+        self._random = rng
+        self._exceptions = exceptions
+
+    def bind(self, session: Session, wish: BindArguments, answer: Answer, now: float) -> None:
+        """Take flow.bind.
+
+        Raises:
+            AngariumError: why it may not be.
+        """
+        if not wish.name:
+            if not wish.temporary:
+                raise error_for(errors.INVALID_ENDPOINT_NAME, "a durable endpoint has a name")
+            wish = msgspec.structs.replace(wish, name=f"temporary/{self._random.getrandbits(96):024x}")
+        self._judge(_Bind(session, wish, answer, 1), now)
+
+    def _judge(self, bind: _Bind, now: float) -> None:
+        session, wish = bind.session, bind.wish
+        demand_receive(session)
+        _check_wish(wish)
+        endpoint = self._endpoints.find(session.vpn.name, wish.kind, wish.name)
+        if endpoint is None:
+            self._create(bind)
+            return
+        try:
+            self._check_endpoint(session, endpoint, wish)
+            _check_limits(session, endpoint)
+        except AngariumError as error:
+            count_refused_bind(endpoint, error.code)
+            raise
+        if endpoint.kind == TOPIC_ENDPOINT and not wish.browse and self._wants_other_topic(endpoint, wish):
+            self._set_topic(bind, endpoint)
+            return
+        self._flows.add(self._flow_of(bind, endpoint), now)
+
+    def _check_endpoint(self, session: Session, endpoint: Endpoint, wish: BindArguments) -> None:
+        if endpoint.durable == wish.temporary:
+            kind = "durable" if endpoint.durable else "temporary"
+            raise error_for(errors.INVALID_DURABILITY, f"{endpoint.kind} {endpoint.name} is {kind}")
+        demand_creator(session, endpoint)
+        if wish.browse:
+            demand(session, endpoint, Level.READ_ONLY, "browsing")
+        else:
+            demand(session, endpoint, Level.CONSUME, "consuming from")
+        if not endpoint.attributes["egress_enabled"]:
+            raise error_for(errors.ENDPOINT_SHUTDOWN, f"egress of {endpoint.kind} {endpoint.name}")
+        if not endpoint.durable and endpoint.flows:
+            raise error_for(errors.ALREADY_BOUND, endpoint.name)
+
+    def _wants_other_topic(self, endpoint: Endpoint, wish: BindArguments) -> bool:
+        """Tell whether a topic endpoint must change for this consumer.
+
+        Raises:
+            UnavailableError: it has consumers with another topic (50316) or selector (50317).
+        """
+        attributes = endpoint.attributes
+        other_topic = attributes.get("topic") != wish.topic
+        other_selector = (attributes.get("selector") or None) != (wish.selector or None)
+        if any(not flow.browse for flow in endpoint.flows.values()):
+            if other_topic:
+                raise error_for(
+                    errors.SUBSCRIPTION_DOES_NOT_MATCH, f"{endpoint.name} has {attributes.get('topic')}"
+                )
+            if other_selector:
+                raise error_for(errors.SELECTOR_DOES_NOT_MATCH, endpoint.name)
+        return other_topic or other_selector
+
+    # -- what must be done first -----------------------------------------------------------------------------
+
+    def _create(self, bind: _Bind) -> None:
+        """Have a temporary endpoint made (R102, R107).
+
+        Raises:
+            AngariumError: it is not to be temporary, or may not be made.
+        """
+        session, wish = bind.session, bind.wish
+        if not wish.temporary:
+            raise error_for(errors.UNKNOWN_ENDPOINT, f"{wish.kind} {wish.name}")
+        demand_create(session, durable=False)
+        for text in subscriptions_in(wish.attributes):
+            check_filter(session, wish.kind, text, exceptions=self._exceptions)
+        if wish.topic is not None:
+            check_filter(session, wish.kind, wish.topic, exceptions=self._exceptions)
+        arguments = {
+            "vpn": session.vpn.name,
+            "kind": wish.kind,
+            "name": wish.name,
+            "username": session.username,
+            "client": session.client_name,
+            "durable": False,
+            "attributes": wish.attributes,
+            "ignore_exists": False,
+        }
+        self._ask(bind, "endpoint.create", arguments, (errors.OBJECT_EXISTS,))
+
+    def _set_topic(self, bind: _Bind, endpoint: Endpoint) -> None:
+        session, wish = bind.session, bind.wish
+        demand(session, endpoint, Level.MODIFY_TOPIC, "setting the topic of")
+        assert wish.topic is not None
+        check_filter(session, endpoint.kind, wish.topic, exceptions=self._exceptions)
+        arguments = {
+            "vpn": session.vpn.name,
+            "name": wish.name,
+            "topic": wish.topic,
+            "selector": wish.selector or None,
+        }
+        self._ask(bind, "endpoint.set_topic", arguments, ())
+
+    def _ask(self, bind: _Bind, operation: str, arguments: dict[str, Any], harmless: tuple[int, ...]) -> None:
+        """Ask the controller, then judge again; a refusal with a harmless code is no obstacle."""
+
+        def done(ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - the form of an answer
+            error = None if ok else refusal(value)
+            if error is not None and error.code not in harmless:
+                bind.answer.refuse(error)
+            elif bind.session.closed:
+                bind.answer.refuse(error_for(errors.SESSION_UNKNOWN))
+            elif bind.attempts >= ATTEMPTS_MAX:
+                bind.answer.refuse(error_for(errors.OBJECT_IN_USE, f"{bind.wish.name} changes all the time"))
+            else:
+                self._judge_again(bind._replace(attempts=bind.attempts + 1), now)
+
+        self._asks.ask(operation, arguments, done)
+
+    def _judge_again(self, bind: _Bind, now: float) -> None:
+        try:
+            self._judge(bind, now)
+        except AngariumError as error:
+            bind.answer.refuse(error)
+
+    def _flow_of(self, bind: _Bind, endpoint: Endpoint) -> Flow:
+        session, wish = bind.session, bind.wish
+        flow = Flow(self._flows.ends.new_id(), session, endpoint)
+        flow.browse = wish.browse
+        # The selector of a topic endpoint's consumers is its own: it filters what comes in (R145).
+        is_own = endpoint.kind == TOPIC_ENDPOINT and not wish.browse
+        flow.selector = None if is_own else wish.selector or None
+        flow.no_local = wish.no_local
+        flow.active_indication = wish.active_indication
+        flow.max_unacked = wish.max_unacked
+        flow.may_settle = level_of(session, endpoint) >= Level.CONSUME
+        flow.granted_messages, flow.granted_bytes = wish.messages, wish.bytes
+        flow.answer = bind.answer
+        return flow
+
+
+def _check_wish(wish: BindArguments) -> None:
+    """Judge what can be judged without an endpoint."""
+    if wish.selector is not None and len(wish.selector.encode(errors="replace")) > MAX_SELECTOR_BYTES:
+        raise error_for(errors.INVALID_SELECTOR, f"it has more than {MAX_SELECTOR_BYTES} bytes")
+    if wish.kind == TOPIC_ENDPOINT:
+        if wish.topic is None and not wish.browse:
+            raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a topic endpoint is bound with a topic")
+    elif wish.topic is not None:
+        raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a queue has subscriptions, no topic")
+
+
+def _check_limits(session: Session, endpoint: Endpoint) -> None:
+    bound = int(endpoint.attributes["max_bind_count"])
+    if len(endpoint.flows) >= bound:
+        raise error_for(errors.MAX_BIND_COUNT_EXCEEDED, f"{endpoint.name} allows {bound}")
+    own = int(profile_of(session)["max_egress_flow_count"])
+    if len(session.flows) >= own:
+        raise error_for(errors.TOO_MANY_FLOWS, f"client profile {session.profile_name} allows {own}")
+    vpn = session.vpn
+    limit = int(vpn.attributes["max_egress_flow_count"])
+    if vpn.egress_flows >= limit:
+        raise error_for(errors.TOO_MANY_FLOWS, f"Message VPN {vpn.name} allows {limit}")

@@ -1,0 +1,147 @@
+"""Everything that consumers need, tied together: endpoints, their lanes and filters, flows, and what clients ask.
+
+The router's state machine (`router.router`) hands events here and knows no more of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from router.flows.alarms import Alarms
+from router.flows.binding import BindArguments, Binding
+from router.flows.flows import Flows
+from router.guaranteed.endpoints import Endpoints
+from router.guaranteed.lanes import Lanes
+from router.guaranteed.provisioning import CreateArguments, FilterArguments, NameArguments, Provisioning
+from router.guaranteed.temporaries import Temporaries
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from router.admission.directory import Attributes
+    from router.asking import Asks
+    from router.config import RouterConfig
+    from router.counters import Counters
+    from router.delivery.egress import Egress
+    from router.effects import Outbox
+    from router.guaranteed.endpoints import Endpoint, LaneUsage
+    from router.matching.interest import Interest
+    from router.matching.shards import Shard, Shards
+    from router.requests import Answer, Requests
+    from router.session import Session
+
+
+class UnbindArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of flow.unbind."""
+
+    flow: int
+
+
+class Consuming:
+    """Endpoints and flows of the node."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        interest: Interest[Session],
+        shards: Shards,
+        egress: Egress,
+        counters: Counters,
+        outbox: Outbox,
+        asks: Asks,
+        requests: Requests,
+        rng: random.Random,
+        *,
+        on_filter: Callable[[int, str], None],
+        exceptions: bool,
+    ) -> None:
+        self._counters = counters
+        self.lanes = Lanes(shards)
+        self.endpoints = Endpoints(interest, shards, self.lanes, on_filter, exceptions=exceptions)
+        self.flows = Flows(self.endpoints, self.lanes, shards, egress, counters, config.egress_unread_bytes)
+        self.temporaries = Temporaries(asks)
+        self.alarms = Alarms(outbox)
+        shards.listeners += [self.lanes, self.flows]
+        self.endpoints.listeners += [self.flows, self]
+        self.endpoints.on_change = self._endpoint_changed
+        self.flows.on_removed = self._flow_removed
+        self.flows.on_bind_count = self._bind_count_changed
+        binding = Binding(self.endpoints, self.flows, asks, rng, exceptions=exceptions)
+        provisioning = Provisioning(self.endpoints, asks, exceptions=exceptions)
+        requests.register("flow.bind", BindArguments, binding.bind)
+        requests.register("flow.unbind", UnbindArguments, self._unbind)
+        requests.register("endpoint.create", CreateArguments, provisioning.create)
+        requests.register("endpoint.delete", NameArguments, provisioning.delete)
+        requests.register("endpoint.subscribe", FilterArguments, provisioning.subscribe)
+        requests.register("endpoint.unsubscribe", FilterArguments, provisioning.unsubscribe)
+        requests.register("endpoint.show", NameArguments, provisioning.show)
+
+    # -- from homes ------------------------------------------------------------------------------------------
+
+    def home(self, shard: Shard, header: list[Any]) -> None:
+        """Take HOME `[incarnation, router_incarnation, number, ...]`: flows are bound at a home that is ready."""
+        if self.lanes.home_ready(shard.index, header[2]):
+            self.flows.home_ready(shard.index)
+
+    def lanes_confirmed(self, shard: Shard, header: list[Any]) -> None:
+        """Take LANES_CONFIRM `[incarnation, number]`: flows follow lanes that were taken over."""
+        if self.lanes.confirm(shard.index, header[1]):
+            self.flows.home_ready(shard.index)
+
+    # -- from clients ----------------------------------------------------------------------------------------
+
+    def _unbind(self, session: Session, wish: UnbindArguments, answer: Answer, now: float) -> None:
+        self.flows.unbind(session, wish.flow, now)
+        answer.give(None)
+
+    # -- endpoints and flows ---------------------------------------------------------------------------------
+
+    def _endpoint_changed(self, endpoint: Endpoint, before: Attributes | None, now: float) -> None:
+        if before is None:
+            self.temporaries.made(endpoint, now)
+        self.flows.endpoint_changed(endpoint, before, now)
+        self.alarms.look(endpoint)
+
+    def endpoint_gone(self, endpoint: Endpoint) -> None:
+        """An endpoint was deleted."""
+        self.temporaries.gone(endpoint)
+        self.alarms.gone(endpoint)
+
+    def lane_gone(self, endpoint: Endpoint, lane: LaneUsage) -> None:
+        """Nothing here belongs to a lane."""
+
+    def _bind_count_changed(self, endpoint: Endpoint) -> None:
+        if endpoint.flows:
+            self.temporaries.bound(endpoint)
+        self.alarms.look(endpoint)
+
+    def _flow_removed(self, flow: Any, wanted: bool, now: float) -> None:  # noqa: FBT001 - the form of the callback
+        self.temporaries.unbound(flow.endpoint, now, wanted=wanted)
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> float:
+        """Do what time demands; gives when to call again, infinite if nothing is planned."""
+        return min(self.flows.tick(now), self.temporaries.tick(now))
+
+    def stats(self) -> dict[str, int]:
+        """Give totals for the operators."""
+        totals = self._counters.totals
+        return {
+            "endpoints": len(self.endpoints),
+            "flows": len(self.flows),
+            "flow_messages": totals.get("flow_messages", 0),
+            "flow_messages_late": totals.get("flow_messages_late", 0),
+            "settles_lost": self.flows.ends.settles_lost,
+        }
+
+    def validate(self) -> None:
+        """Check everything that must always hold."""
+        self.lanes.validate()
+        self.endpoints.validate()
+        self.flows.validate()
+        self.temporaries.validate()
+        assert len(self.alarms) == len(self.endpoints)

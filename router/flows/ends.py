@@ -1,0 +1,184 @@
+"""The ends of flows at the homes: bound, told their credit, bound again when a home comes back.
+
+This is what the router says to homes about flows (FLOW): bind, credit, settle, unbind. An end whose home is down waits,
+keeps settles, and is bound under the same number when the home has its lanes again. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import wire
+from router.flows.flow import Flow, HomeFlow, HomeState
+from router.matching.shards import ShardState
+
+if TYPE_CHECKING:
+    from router.delivery.egress import Egress
+    from router.guaranteed.endpoints import LaneUsage
+    from router.guaranteed.lanes import Lanes
+    from router.matching.shards import Shard, Shards
+    from router.session import Session
+
+#: Bytes that one home may be promised at once: several windows of most applications, so that it never shows.
+AHEAD_BYTES_MAX: Final = 8 << 20
+#: And at least, however many flows a client has.
+AHEAD_BYTES_MIN: Final = 64 << 10
+
+
+class Ends:
+    """All ends, by their number."""
+
+    def __init__(self, shards: Shards, lanes: Lanes, egress: Egress, unread_bytes_max: int) -> None:
+        self._shards = shards
+        self._homes = lanes
+        self._egress = egress
+        #: Half of what a client may leave unread; the other half is what it has been sent already.
+        self._ahead_bytes = unread_bytes_max // 2
+        self._next_id = 1
+        #: In the order in which they were made.
+        self.by_id: dict[int, HomeFlow] = {}
+        #: Messages whose settles were given up because the home was away for too long.
+        self.settles_lost = 0
+
+    def new_id(self) -> int:
+        """Give a number for a flow or an end; none is given twice."""
+        number = self._next_id
+        self._next_id += 1
+        return number
+
+    def find(self, number: int, shard: Shard) -> HomeFlow | None:
+        """Give the end that a home speaks of; None if it was unbound or moved meanwhile."""
+        end = self.by_id.get(number)
+        return end if end is not None and end.home == shard.index else None
+
+    def at_home(self, index: int) -> list[HomeFlow]:
+        """Give the ends at one worker."""
+        return [end for end in self.by_id.values() if end.home == index]
+
+    # -- binding ---------------------------------------------------------------------------------------------
+
+    def attach(self, flow: Flow, lanes: list[LaneUsage]) -> None:
+        """Give a flow ends at these lanes."""
+        made = []
+        for lane in lanes:
+            end = HomeFlow(self.new_id(), flow, lane)
+            self.by_id[end.id] = end
+            flow.ends[lane.partition] = end
+            made.append(end)
+        self._bind(flow, made)
+
+    def detach(self, end: HomeFlow) -> None:
+        """Unbind an end at once; what it has not settled is delivered to others."""
+        del self.by_id[end.id]
+        del end.flow.ends[end.lane.partition]
+        if end.state is not HomeState.WAITING:
+            self._tell(end, "unbind", [None])
+
+    def hand_off(self, end: HomeFlow, hand_off_ms: int) -> None:
+        """Have nothing more delivered to an end; its home tells when all is settled or the time is over."""
+        end.state = HomeState.LEAVING
+        self._tell(end, "unbind", [hand_off_ms])
+
+    def home_ready(self, index: int) -> None:
+        """A home came, or came back, and knows its lanes."""
+        waiting: dict[Flow, list[HomeFlow]] = {}
+        for end in self.at_home(index):
+            if end.state is HomeState.WAITING:
+                waiting.setdefault(end.flow, []).append(end)
+        for flow, ends in waiting.items():
+            self._bind(flow, ends)
+
+    def home_lost(self, index: int) -> list[HomeFlow]:
+        """A home died: its ends wait for the next one. Gives those that were leaving, which do not."""
+        leaving = []
+        for end in self.at_home(index):
+            if end.state is HomeState.LEAVING:
+                leaving.append(end)
+            elif end.state is not HomeState.WAITING:
+                end.state = HomeState.WAITING
+                end.is_resumed = True
+                end.restart()
+        return leaving
+
+    def move(self, end: HomeFlow) -> None:
+        """The lane of an end is at another worker now: it is bound there, as after a restart."""
+        if end.state is not HomeState.WAITING:
+            self._tell(end, "unbind", [None])
+        del self.by_id[end.id]
+        end.id = self.new_id()
+        self.by_id[end.id] = end
+        end.home = end.lane.home
+        end.is_resumed = True
+        end.state = HomeState.WAITING
+        end.restart()
+        self._bind(end.flow, [end])
+
+    def _bind(self, flow: Flow, ends: list[HomeFlow]) -> None:
+        """Bind ends of a flow whose homes are there, all at once, so that the credit is shared by them."""
+        ends = [end for end in ends if self._homes.is_ready(end.lane.lane_id, end.home)]
+        for end in ends:
+            end.restart()
+            end.state = HomeState.BINDING
+        others = [one for one in self._promise(flow) if one not in ends]
+        for end in ends:
+            self._tell_bind(end)
+            for outcome, ranges in end.take_kept():
+                self._tell(end, "settle", [outcome, ranges])
+        self._tell_credit(others)
+
+    def _tell_bind(self, end: HomeFlow) -> None:
+        flow = end.flow
+        options = {
+            "no_local": flow.no_local,
+            "max_unacked": flow.max_unacked,
+            "resume": end.is_resumed,
+            "client": flow.session.client_name,
+            "active_indication": flow.active_indication,
+        }
+        credit = (end.granted_messages, end.granted_bytes)
+        self._tell(end, "bind", [end.lane.lane_id, flow.browse, flow.selector, *credit, options])
+
+    def _tell(self, end: HomeFlow, verb: str, arguments: list[Any]) -> None:
+        shards = self._shards.shards
+        if end.home < len(shards) and shards[end.home].state is not ShardState.DOWN:
+            body = [self._shards.incarnation, verb, end.id, arguments]
+            self._shards.send(shards[end.home], [wire.FLOW, wire.pack(body)])
+
+    # -- credit and settles ----------------------------------------------------------------------------------
+
+    def renew(self, flow: Flow, only: HomeFlow | None = None) -> None:
+        """Tell the homes of a flow, or one of them, what they may send more."""
+        self._tell_credit(self._promise(flow, only))
+
+    def session_reads(self, session: Session) -> None:
+        """A client has read what it was sent: what its flows were not promised because of that is promised now."""
+        for flow in session.flows.values():
+            if flow.is_capped:
+                self.renew(flow)
+
+    def _promise(self, flow: Flow, only: HomeFlow | None = None) -> list[HomeFlow]:
+        session = flow.session
+        if not self._egress.is_reading(session):
+            flow.is_capped = True
+            return []
+        ends = sum(len(one.ends) for one in session.flows.values())
+        ahead = max(AHEAD_BYTES_MIN, min(AHEAD_BYTES_MAX, self._ahead_bytes // max(1, ends)))
+        return flow.promise(ahead, only)
+
+    def _tell_credit(self, ends: list[HomeFlow]) -> None:
+        for end in ends:
+            self._tell(end, "credit", [end.granted_messages, end.granted_bytes])
+
+    def settle(self, end: HomeFlow, outcome: int, ranges: list[list[int]]) -> None:
+        """Relay what a client said of messages, now or when the home is back."""
+        if end.state is HomeState.WAITING:
+            self.settles_lost += end.keep(outcome, ranges)
+        else:
+            self._tell(end, "settle", [outcome, ranges])
+
+    def validate(self) -> None:
+        """Check that every end is where it says."""
+        for number, end in self.by_id.items():
+            assert end.id == number
+            assert end.flow.ends[end.lane.partition] is end
+            assert number < self._next_id

@@ -1,0 +1,303 @@
+"""One flow of a client, and its ends at the homes: what was granted, what came, what is left.
+
+A client binds one flow; behind it is one home flow for the endpoint's only lane, or one for each partition that the
+flow has. Credit is counted in messages and in spool bytes (payload, properties and 64 for each message), always as
+totals that never fall:
+
+    granted   by the client, since it bound
+    taken     came from the homes
+    sent      left for the client
+
+A home flow has totals of its own, since it was bound at the home that lives now: `granted` what the home was told,
+`used` what came from it. What a home may still send is promised; a promise ends with the home.
+
+The credit of a flow with several partitions is shared: a busy one takes from what is free. Nobody can take back what an
+idle one was promised, so a partition that has used its share up gets it again while the flow has credit; what then
+comes too early is held by the router, at most one and a half windows and a message for each partition.
+
+No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium import errors
+
+if TYPE_CHECKING:
+    from router.guaranteed.endpoints import Endpoint, LaneUsage
+    from router.requests import Answer
+    from router.session import Session
+
+#: Counters of an endpoint for binds that were refused, by code; others are BIND_REFUSED_OTHER.
+_BIND_REFUSED: Final = {
+    errors.ALREADY_BOUND: "bind_already_bound",
+    errors.ENDPOINT_SHUTDOWN: "bind_disabled",
+    errors.INVALID_SELECTOR: "bind_invalid_selector",
+    errors.MAX_BIND_COUNT_EXCEEDED: "bind_max_count_exceeded",
+}
+_BIND_REFUSED_OTHER: Final = "bind_other_failures"
+#: Settles kept for a home that is down, as ranges; the oldest are lost first, and their messages come again.
+KEPT_RANGES_MAX: Final = 10_000
+
+
+class HomeState(Enum):
+    """How far a home flow is."""
+
+    #: The home is down, or was not told yet.
+    WAITING = "waiting"
+    #: Bound, no answer yet.
+    BINDING = "binding"
+    BOUND = "bound"
+    #: It hands its partition off: nothing more comes, settles still count.
+    LEAVING = "leaving"
+
+
+class HomeFlow:
+    """The end of a flow at one lane."""
+
+    __slots__ = (
+        "deadline",
+        "flow",
+        "granted_bytes",
+        "granted_messages",
+        "home",
+        "id",
+        "is_resumed",
+        "kept",
+        "lane",
+        "release_epoch",
+        "state",
+        "used_bytes",
+        "used_messages",
+    )
+
+    def __init__(self, flow_id: int, flow: Flow, lane: LaneUsage) -> None:
+        #: Number in FLOW frames; never given to another one while the router lives.
+        self.id = flow_id
+        self.flow = flow
+        self.lane = lane
+        #: The worker at which it is bound.
+        self.home = lane.home
+        self.state = HomeState.WAITING
+        #: True if an earlier incarnation of the home had it: settles of what that one delivered still count.
+        self.is_resumed = False
+        self.granted_messages = self.granted_bytes = 0
+        self.used_messages = self.used_bytes = 0
+        #: Settles for a home that is down: [outcome, first, last], in the order in which they came.
+        self.kept: deque[list[int]] = deque()
+        #: The assignment that a hand-off ends, and when it is ended without the home's word.
+        self.release_epoch = 0
+        self.deadline = float("inf")
+
+    @property
+    def promised_messages(self) -> int:
+        """Give what the home may still send."""
+        return self.granted_messages - self.used_messages
+
+    @property
+    def promised_bytes(self) -> int:
+        """Give what the home may still send; below 0 after an overdraft by one message."""
+        return self.granted_bytes - self.used_bytes
+
+    def restart(self) -> None:
+        """Forget the promises: another incarnation of the home begins with new totals."""
+        self.granted_messages = self.granted_bytes = self.used_messages = self.used_bytes = 0
+
+    def keep(self, outcome: int, ranges: list[list[int]]) -> int:
+        """Keep settles until the home is back; gives how many messages were given up to make room."""
+        lost = 0
+        for first, last in ranges:
+            newest = self.kept[-1] if self.kept else None
+            if newest is not None and newest[0] == outcome and newest[2] + 1 == first:
+                newest[2] = last
+                continue
+            if len(self.kept) >= KEPT_RANGES_MAX:
+                _, gone_first, gone_last = self.kept.popleft()
+                lost += gone_last - gone_first + 1
+            self.kept.append([outcome, first, last])
+        return lost
+
+    def take_kept(self) -> list[tuple[int, list[list[int]]]]:
+        """Hand over the kept settles as (outcome, ranges), in order."""
+        groups: list[tuple[int, list[list[int]]]] = []
+        for outcome, first, last in self.kept:
+            if not groups or groups[-1][0] != outcome:
+                groups.append((outcome, []))
+            groups[-1][1].append([first, last])
+        self.kept.clear()
+        return groups
+
+
+class Held(NamedTuple):
+    """Messages that came while the client had no credit for them."""
+
+    frames: list[bytes]
+    messages: int
+    bytes: int
+
+
+class Flow:
+    """A flow as its client sees it. Compares by identity."""
+
+    __slots__ = (
+        "active",
+        "active_indication",
+        "answer",
+        "answer_by",
+        "browse",
+        "endpoint",
+        "ends",
+        "granted_bytes",
+        "granted_messages",
+        "held",
+        "id",
+        "is_capped",
+        "max_unacked",
+        "may_settle",
+        "no_local",
+        "number",
+        "selector",
+        "sent_bytes",
+        "sent_messages",
+        "session",
+        "settled",
+        "taken_bytes",
+        "taken_messages",
+    )
+
+    def __init__(self, flow_id: int, session: Session, endpoint: Endpoint) -> None:
+        #: Number among all flows of the router.
+        self.id = flow_id
+        #: Number in the session.
+        self.number = session.next_flow
+        session.next_flow += 1
+        self.session = session
+        self.endpoint = endpoint
+        self.browse = False
+        self.selector: str | None = None
+        self.no_local = False
+        self.active_indication = False
+        #: The client's own limit of delivered and unsettled messages; it can only lower the endpoint's.
+        self.max_unacked: int | None = None
+        #: Whether its rights go beyond reading.
+        self.may_settle = False
+        #: Whether it is fed, as the home said last (exclusive endpoints).
+        self.active = False
+        #: The answer to its bind, until it is given; then None.
+        self.answer: Answer | None = None
+        self.answer_by = 0.0
+        #: Partition -> its end there; those that are handed off included.
+        self.ends: dict[int, HomeFlow] = {}
+        self.granted_messages = self.granted_bytes = 0
+        self.taken_messages = self.taken_bytes = 0
+        self.sent_messages = self.sent_bytes = 0
+        #: taken - sent, oldest first.
+        self.held: deque[Held] = deque()
+        #: True while some home was told less than the client granted.
+        self.is_capped = False
+        #: Messages that the client settled.
+        self.settled = 0
+
+    @property
+    def is_active(self) -> bool:
+        """Tell whether it is fed: some partition, or what the home of an endpoint without partitions said last."""
+        return bool(self.ends) if self.endpoint.partitions and not self.browse else self.active
+
+    @property
+    def partitions(self) -> list[int]:
+        """Give the partitions that it has, those included that it is handing off."""
+        return sorted(self.ends) if self.endpoint.partitions else []
+
+    def has_credit(self) -> bool:
+        """Tell whether one more frame may go to the client; it may overdraw."""
+        return self.sent_messages < self.granted_messages and self.sent_bytes < self.granted_bytes
+
+    def promise(self, bytes_max: int, only: HomeFlow | None = None) -> list[HomeFlow]:
+        """Share out what the client granted and nobody was promised; gives the ends that may send more now.
+
+        `bytes_max` bounds what one end may be promised at once, however much the client grants; with `only` the
+        others get nothing this time.
+        """
+        ends = [end for end in self.ends.values() if end.state in (HomeState.BINDING, HomeState.BOUND)]
+        self.is_capped = len(ends) > 1
+        left_messages = self.granted_messages - self.taken_messages
+        left_bytes = self.granted_bytes - self.taken_bytes
+        if left_messages <= 0 or left_bytes <= 0:
+            return []
+        promised_messages = sum(end.promised_messages for end in ends)
+        promised_bytes = sum(end.promised_bytes for end in ends)
+        changed = []
+        for end in ends if only is None else [only]:
+            messages = more(left_messages, promised_messages, end.promised_messages, len(ends))
+            size = more(left_bytes, promised_bytes, end.promised_bytes, len(ends))
+            if end.promised_bytes + size > bytes_max:
+                self.is_capped = True
+                size = 0 if end.promised_bytes > bytes_max // 2 else bytes_max - end.promised_bytes
+            if messages or size:
+                end.granted_messages += messages
+                end.granted_bytes += size
+                promised_messages += messages
+                promised_bytes += size
+                changed.append(end)
+        return changed
+
+    def describe(self) -> dict[str, Any]:
+        """Give what `angarium queue show --flows` says of it."""
+        session = self.session
+        return {
+            "flow": self.number,
+            "client": session.client_name,
+            "username": session.username,
+            "vpn": session.vpn.name,
+            "endpoint": self.endpoint.name,
+            "kind": self.endpoint.kind,
+            "browse": self.browse,
+            "active": self.is_active,
+            "selector": self.selector,
+            "partitions": self.partitions,
+            "window_messages": self.granted_messages - self.sent_messages,
+            "sent_messages": self.sent_messages,
+            "sent_bytes": self.sent_bytes,
+            "held_messages": self.taken_messages - self.sent_messages,
+            "settled_messages": self.settled,
+        }
+
+    def validate(self) -> None:
+        """Check the totals."""
+        assert self.taken_messages - self.sent_messages == sum(one.messages for one in self.held)
+        assert self.taken_bytes - self.sent_bytes == sum(one.bytes for one in self.held)
+        assert self.session.flows.get(self.number) is self
+        assert self.endpoint.flows.get(self.id) is self
+        for end in self.ends.values():
+            assert end.flow is self
+            assert end.used_messages <= end.granted_messages, "a home sent more than it was promised"
+            assert not end.kept or end.state is HomeState.WAITING
+
+
+def count_refused_bind(endpoint: Endpoint, code: int) -> None:
+    """Count a bind that was refused, by its reason."""
+    endpoint.count(_BIND_REFUSED.get(code, _BIND_REFUSED_OTHER))
+
+
+def more(left: int, spoken_for: int, own: int, ends: int) -> int:
+    """Give how much more one of so many ends is promised: half of what is free, but never less than its share.
+
+    A share is half of an equal part, so what all ends are promised is at most one and a half of what is left, and one
+    for each end.
+
+    Args:
+        left: what the client granted and has not come.
+        spoken_for: what all ends together may still send of it.
+        own: what this one may still send.
+        ends: their number.
+    """
+    if ends == 1:
+        return max(0, left - own)
+    share = max(1, left // (2 * ends))
+    if own > share // 2:
+        return 0
+    free = max(0, left - spoken_for)
+    return max(share, min(own + free, free // 2)) - own

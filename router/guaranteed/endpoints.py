@@ -1,0 +1,528 @@
+"""Queues and topic endpoints as the router knows them: what they hold, what they match, where their lanes are.
+
+The controller owns the objects and pushes them (`Endpoints.put`, `drop`). From each follow
+- its filters at the workers: a queue's subscriptions (R112), its exceptions (`!filter`, R122) and the exact filter
+  `#P2P/QUE/<name>`; the topic of a topic endpoint (R121);
+- its lanes at their homes (`lanes`);
+- what publishers are judged by and consumers bind to: `Endpoint`, shared by everything in this package.
+
+`resolve` turns a set of filters that matched a topic into the endpoints that take the message. An exception wins
+whatever the order (R126). What was spooled for a subscription stays when that goes (R179); an endpoint that goes
+takes its filters and flows first, its lanes after (R180).
+
+Attributes: facts section 5, docs/attributes.md; the hidden ones the router reads are `id`, `generation`,
+`created_by`, `durable`, `client`, `homes` (worker of each partition), `topic`, `selector`, `client_subscriptions`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from angarium import wire
+from angarium.errors import AngariumError
+from angarium.topic import parse_filter
+from router.guaranteed.lanes import Lane, Lanes, Settings
+from router.matching.shards import Confirmation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from router.admission.directory import Attributes, Vpn
+    from router.matching.interest import Filter, FilterSet, Interest
+    from router.matching.shards import Shards
+    from router.session import Session
+
+QUEUE: Final = "queue"
+TOPIC_ENDPOINT: Final = "topic-endpoint"
+KINDS: Final = (QUEUE, TOPIC_ENDPOINT)
+#: A filter that keeps messages out starts so.
+EXCEPTION_MARK: Final = "!"
+
+#: (kind of filter, pattern).
+_FilterName = tuple[int, str]
+
+
+class LaneUsage:
+    """One lane as the quotas see it."""
+
+    __slots__ = (
+        "bytes",
+        "home",
+        "inflight_bytes",
+        "inflight_messages",
+        "is_reported",
+        "lane_id",
+        "messages",
+        "oldest_stored_ms",
+        "unacked",
+    )
+
+    def __init__(self, lane_id: int, home: int) -> None:
+        self.lane_id = lane_id
+        #: Index of the worker that holds it.
+        self.home = home
+        #: What the home reported last, absolute; spool bytes.
+        self.messages = self.bytes = self.unacked = 0
+        #: Wall time in ms at which the oldest message was spooled; 0: there is none.
+        self.oldest_stored_ms = 0
+        #: Admitted, and not in any report yet.
+        self.inflight_messages = self.inflight_bytes = 0
+        #: False until the home reported anything of it since it was told of the lane.
+        self.is_reported = False
+
+    @property
+    def partition(self) -> int:
+        """Give the number of its partition."""
+        return self.lane_id & ((1 << wire.LANE_BITS) - 1)
+
+
+class Endpoint:
+    """A queue or topic endpoint. Compares by identity."""
+
+    __slots__ = (
+        "attributes",
+        "client",
+        "counters",
+        "created_by",
+        "durable",
+        "filters",
+        "flows",
+        "generation",
+        "id",
+        "is_gone",
+        "kind",
+        "lanes",
+        "name",
+        "retired",
+        "retiring",
+        "vpn",
+    )
+
+    def __init__(self, vpn: Vpn, kind: str, name: str, attributes: Attributes) -> None:
+        #: Never used for another endpoint.
+        self.id = int(attributes["id"])
+        self.kind = kind
+        self.vpn = vpn
+        self.name = name
+        self.durable = bool(attributes["durable"])
+        #: `operator` or `client:<username>`.
+        self.created_by = str(attributes["created_by"])
+        #: Name of the client that made it, if it is temporary: nobody else may bind (R105).
+        self.client = str(attributes.get("client") or "")
+        self.attributes = attributes
+        self.generation = int(attributes["generation"])
+        #: The partitions that take messages, by number; one if it has no partitions.
+        self.lanes: list[LaneUsage] = []
+        #: Lanes above the partition count, until their home has moved what they hold.
+        self.retiring: list[LaneUsage] = []
+        #: Numbers of partitions that were retired and deleted, while the controller still names their homes.
+        self.retired: dict[int, None] = {}
+        #: What it matches, as the workers know it.
+        self.filters: dict[_FilterName, Filter[Endpoint]] = {}
+        #: Bound client flows (`router.flows.flow.Flow`) by their id, in the order of their binding.
+        self.flows: dict[int, Any] = {}
+        #: Totals for the operators, by name.
+        self.counters: dict[str, int] = {}
+        #: True once it was deleted.
+        self.is_gone = False
+
+    @property
+    def messages(self) -> int:
+        """Give the messages that it holds, with those on their way to its homes."""
+        return sum(lane.messages + lane.inflight_messages for lane in self.all_lanes())
+
+    @property
+    def bytes(self) -> int:
+        """Give the spool bytes that it holds, with those on their way."""
+        return sum(lane.bytes + lane.inflight_bytes for lane in self.all_lanes())
+
+    @property
+    def unacked(self) -> int:
+        """Give the messages that were delivered and not settled."""
+        return sum(lane.unacked for lane in self.all_lanes())
+
+    @property
+    def partitions(self) -> int:
+        """Give its partition count, 0 if it has none."""
+        return int(self.attributes.get("partition_count") or 0)
+
+    @property
+    def is_exclusive(self) -> bool:
+        """Tell whether one flow at a time is fed."""
+        return not self.durable or bool(self.attributes["access_type"] == "exclusive")
+
+    @property
+    def is_relaxed(self) -> bool:
+        """Tell whether it is acknowledged before it is on disk: by its own policy or that of its Message VPN."""
+        own = self.attributes.get("durability", "synced")
+        return bool(own == "relaxed" or self.vpn.attributes.get("durability") == "relaxed")
+
+    @property
+    def is_last_value(self) -> bool:
+        """Tell whether it keeps only the newest message (facts section 5: quota 0)."""
+        return int(self.attributes["max_spool_usage_mb"]) == 0
+
+    @property
+    def username(self) -> str:
+        """Give the username of the client that made it, or nothing if an operator did."""
+        return self.created_by.removeprefix("client:") if self.created_by.startswith("client:") else ""
+
+    def all_lanes(self) -> list[LaneUsage]:
+        """Give its lanes, also those that are being emptied."""
+        return self.lanes + self.retiring if self.retiring else self.lanes
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to one of its counters."""
+        self.counters[name] = self.counters.get(name, 0) + amount
+
+    def describe(self) -> dict[str, Any]:
+        """Give what `angarium queue list` and `show` say of it; sizes in bytes, times in wall ms."""
+        stored = [lane.oldest_stored_ms for lane in self.all_lanes() if lane.oldest_stored_ms]
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "vpn": self.vpn.name,
+            "name": self.name,
+            "durable": self.durable,
+            "created_by": self.created_by,
+            "client": self.client,
+            "messages": self.messages,
+            "bytes": self.bytes,
+            "unacked": self.unacked,
+            "oldest_stored_ms": min(stored, default=0),
+            "bind_count": len(self.flows),
+            "lanes": [_describe_lane(lane) for lane in self.all_lanes()],
+            "counters": dict(self.counters),
+        }
+
+
+class EndpointListener(Protocol):
+    """Hears of endpoints and lanes that go."""
+
+    def endpoint_gone(self, endpoint: Endpoint) -> None:
+        """It matches nothing any more; its lanes are still on it, and deleted when this returns."""
+
+    def lane_gone(self, endpoint: Endpoint, lane: LaneUsage) -> None:
+        """An endpoint that goes on loses a lane, which is empty."""
+
+
+class Endpoints:
+    """All endpoints of the node."""
+
+    def __init__(
+        self,
+        interest: Interest[Session],
+        shards: Shards,
+        lanes: Lanes,
+        on_filter: Callable[[int, str], None],
+        *,
+        exceptions: bool = True,
+    ) -> None:
+        """Begin without any.
+
+        `on_filter` is called with (VPN number, pattern) when a filter comes or goes. Without `exceptions` (R125)
+        `!filter` is no exception but a filter for topics that begin so.
+        """
+        # The same table of filters, with endpoints as the members of theirs: a set holds one sort or the other.
+        self._interest = cast("Interest[Endpoint]", interest)
+        self._shards = shards
+        self._homes = lanes
+        self._on_filter = on_filter
+        self._exceptions = exceptions
+        #: By id, in the order in which they came.
+        self.by_id: dict[int, Endpoint] = {}
+        #: (VPN, kind, name) -> the same.
+        self._by_name: dict[tuple[str, str, str], Endpoint] = {}
+        #: Lane id -> its endpoint and itself; also those that are being emptied.
+        self._lanes: dict[int, tuple[Endpoint, LaneUsage]] = {}
+        self.listeners: list[EndpointListener] = []
+        #: Called with (endpoint, its attributes before, now) when its lanes were told; None for a new one's.
+        self.on_change: Callable[[Endpoint, Attributes | None, float], None] = _ignore_change
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(self.by_id.values())
+
+    def find(self, vpn_name: str, kind: str, name: str) -> Endpoint | None:
+        """Give the endpoint of that name."""
+        return self._by_name.get((vpn_name, kind, name))
+
+    def lane(self, lane_id: int) -> tuple[Endpoint, LaneUsage] | None:
+        """Give a lane and its endpoint; None if they are gone."""
+        return self._lanes.get(lane_id)
+
+    def keys(self) -> list[tuple[str, str, str]]:
+        """List (kind, VPN, name) of all of them."""
+        return [(kind, vpn, name) for vpn, kind, name in self._by_name]
+
+    # -- objects ---------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        vpn: Vpn,
+        kind: str,
+        name: str,
+        attributes: Attributes,
+        done: Callable[[], None] | None = None,
+        *,
+        now: float = 0.0,
+    ) -> Endpoint:
+        """Create or change an endpoint; `done` is called when its filters and lanes are in force everywhere."""
+        endpoint = self.find(vpn.name, kind, name)
+        if endpoint is not None and (endpoint.id != int(attributes["id"]) or endpoint.vpn is not vpn):
+            self.drop(vpn.name, kind, name)  # it was deleted and made again
+            endpoint = None
+        before: Attributes | None = None
+        if endpoint is None:
+            endpoint = Endpoint(vpn, kind, name, attributes)
+            self.by_id[endpoint.id] = self._by_name[vpn.name, kind, name] = endpoint
+            vpn.endpoints += 1
+        else:
+            before, endpoint.attributes = endpoint.attributes, attributes
+            endpoint.generation = int(attributes["generation"])
+        confirmation = Confirmation(done or _nothing)
+        confirmation.waiting = 2
+        self._arrange_lanes(endpoint)
+        puts = [_lane_of(endpoint, lane) for lane in endpoint.all_lanes()]
+        self._homes.change(puts, [], lambda: _one_less(confirmation))
+        self.on_change(endpoint, before, now)
+        self._install(endpoint, self._wanted_filters(endpoint), lambda: _one_less(confirmation))
+        for lane in list(endpoint.retiring):
+            self._retire_if_empty(endpoint, lane)
+        return endpoint
+
+    def drop(
+        self, vpn_name: str, kind: str, name: str, done: Callable[[], None] | None = None
+    ) -> Endpoint | None:
+        """Remove an endpoint; `done` is called when its homes have deleted what it held."""
+        endpoint = self._by_name.pop((vpn_name, kind, name), None)
+        if endpoint is None:
+            if done is not None:
+                done()
+            return None
+        del self.by_id[endpoint.id]
+        endpoint.vpn.endpoints -= 1
+        endpoint.is_gone = True
+        self._install(endpoint, {}, _nothing)
+        for listener in self.listeners:
+            listener.endpoint_gone(endpoint)
+        lane_ids = [lane.lane_id for lane in endpoint.all_lanes()]
+        for lane_id in lane_ids:
+            del self._lanes[lane_id]
+        self._homes.change([], lane_ids, done)
+        return endpoint
+
+    def drop_vpn(self, vpn: Vpn) -> None:
+        """A Message VPN goes with everything in it."""
+        for endpoint in self.of_vpn(vpn):
+            self.drop(vpn.name, endpoint.kind, endpoint.name)
+
+    def vpn_changed(self, vpn: Vpn) -> None:
+        """The attributes of a Message VPN changed: lanes follow its durability."""
+        puts = [_lane_of(one, lane) for one in self.of_vpn(vpn) for lane in one.all_lanes()]
+        self._homes.change(puts, [])
+
+    def of_vpn(self, vpn: Vpn) -> list[Endpoint]:
+        """Give the endpoints of a Message VPN."""
+        return [endpoint for endpoint in self.by_id.values() if endpoint.vpn is vpn]
+
+    # -- lanes -----------------------------------------------------------------------------------------------
+
+    def _arrange_lanes(self, endpoint: Endpoint) -> None:
+        """Give an endpoint a lane per partition; those above the count retire."""
+        homes = [int(home) for home in endpoint.attributes["homes"]]
+        count = max(1, endpoint.partitions)
+        assert len(homes) >= count, f"{endpoint.name} has {count} partitions and homes for {len(homes)}"
+        known = {lane.partition: lane for lane in endpoint.all_lanes()}
+        kept = [partition for partition in endpoint.retired if count <= partition < len(homes)]
+        endpoint.retired = dict.fromkeys(kept)
+        endpoint.lanes, endpoint.retiring = [], []
+        for partition, home in enumerate(homes):
+            if partition in endpoint.retired:
+                continue
+            lane = known.pop(partition, None)
+            if lane is None:
+                lane = LaneUsage(endpoint.id << wire.LANE_BITS | partition, home)
+                self._lanes[lane.lane_id] = (endpoint, lane)
+            lane.home = home
+            (endpoint.lanes if partition < count else endpoint.retiring).append(lane)
+        endpoint.retiring += known.values()
+
+    def report(self, home: int, totals: list[list[int]]) -> None:
+        """Take what a home reports of its lanes: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`."""
+        for lane_id, messages, size, oldest_stored_ms, unacked in totals:
+            found = self._lanes.get(lane_id)
+            if found is None or found[1].home != home:
+                continue
+            endpoint, lane = found
+            lane.messages, lane.bytes, lane.unacked = messages, size, unacked
+            lane.oldest_stored_ms = oldest_stored_ms or 0
+            lane.is_reported = True
+            if endpoint.retiring:
+                self._retire_if_empty(endpoint, lane)
+
+    def _retire_if_empty(self, endpoint: Endpoint, lane: LaneUsage) -> None:
+        """Delete a lane above the partition count as soon as nothing is in it or on its way to it."""
+        if lane not in endpoint.retiring or lane.messages or lane.inflight_messages or not lane.is_reported:
+            return
+        for listener in self.listeners:
+            listener.lane_gone(endpoint, lane)
+        endpoint.retiring.remove(lane)
+        endpoint.retired[lane.partition] = None
+        del self._lanes[lane.lane_id]
+        self._homes.change([], [lane.lane_id])
+
+    # -- filters ---------------------------------------------------------------------------------------------
+
+    def _wanted_filters(self, endpoint: Endpoint) -> dict[_FilterName, None]:
+        """Give what an endpoint is to match."""
+        if endpoint.kind == TOPIC_ENDPOINT:
+            texts = [str(endpoint.attributes["topic"])] if endpoint.attributes.get("topic") else []
+            wanted: dict[_FilterName, None] = {}
+        else:
+            texts = subscription_texts(endpoint)
+            wanted = {(wire.KIND_ENDPOINT, wire.QUEUE_TOPIC_PREFIX + endpoint.name): None}
+        for text in texts:
+            kind = wire.KIND_ENDPOINT
+            if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.kind == QUEUE:
+                kind, text = wire.KIND_EXCEPTION, text.removeprefix(EXCEPTION_MARK)
+            try:
+                wanted[kind, parse_filter(text).pattern] = None
+            except AngariumError:  # the controller lets none in
+                endpoint.count("invalid_subscriptions")
+        return wanted
+
+    def _install(self, endpoint: Endpoint, wanted: dict[_FilterName, None], done: Callable[[], None]) -> None:
+        """Make an endpoint match this and nothing else; `done` is called when the workers have confirmed it."""
+        interest, vpn_id = self._interest, endpoint.vpn.id
+        added, known = [], []
+        for name in wanted:
+            if name in endpoint.filters:
+                known.append(endpoint.filters[name])
+                continue
+            kind, pattern = name
+            found = interest.find_kind(vpn_id, pattern, kind)
+            if found is None:
+                found = interest.create_kind(vpn_id, pattern, kind, self._shards.table)
+                self._on_filter(vpn_id, pattern)
+                added.append(found)
+            else:
+                known.append(found)
+            interest.join(found, endpoint, pattern)
+            endpoint.filters[name] = found
+        removed = []
+        for name in [name for name in endpoint.filters if name not in wanted]:
+            gone = endpoint.filters.pop(name)
+            if interest.leave(gone, endpoint, gone.pattern):
+                removed.append(gone)
+                self._on_filter(vpn_id, gone.pattern)
+        shards = self._shards
+        shards.change_filters(added, removed, lambda: shards.await_pending(known, done))
+
+    def resolve(self, a_set: FilterSet[Any]) -> tuple[Endpoint, ...]:
+        """Give the endpoints that take a message which matched this set, in a stable order (R113, R126)."""
+        changes = self._interest.changes
+        if a_set.resolved_at == changes:
+            return cast("tuple[Endpoint, ...]", a_set.endpoints)
+        at = a_set.resolved_at
+        if at < 0 or any(a_filter.changed > at for a_filter in a_set.filters):
+            found: dict[Endpoint, None] = {}
+            for a_filter in a_set.filters:
+                if a_filter.kind == wire.KIND_ENDPOINT:
+                    found.update(dict.fromkeys(a_filter.members))
+            for a_filter in a_set.filters:
+                if a_filter.kind == wire.KIND_EXCEPTION:
+                    for endpoint in a_filter.members:
+                        found.pop(endpoint, None)
+            a_set.endpoints = tuple(found)
+        a_set.resolved_at = changes
+        return cast("tuple[Endpoint, ...]", a_set.endpoints)
+
+    def validate(self) -> None:
+        """Check that the tables agree."""
+        assert list(self.by_id.values()) == list(self._by_name.values())
+        lanes = {lane.lane_id: (one, lane) for one in self for lane in one.all_lanes()}
+        assert lanes == self._lanes
+        assert sorted(lanes) == sorted(self._homes.entries)
+        for endpoint in self:
+            assert not endpoint.is_gone
+            assert len(endpoint.lanes) == max(1, endpoint.partitions)
+            assert [lane.partition for lane in endpoint.lanes] == list(range(len(endpoint.lanes)))
+            assert all(endpoint in one.members for one in endpoint.filters.values())
+            assert all(
+                lane.inflight_messages >= 0 and lane.inflight_bytes >= 0 for lane in endpoint.all_lanes()
+            )
+
+
+def subscription_texts(endpoint: Endpoint) -> list[str]:
+    """Give the subscriptions of a queue: the operators', then those that clients added."""
+    attributes = endpoint.attributes
+    return [
+        str(text) for name in ("subscriptions", "client_subscriptions") for text in attributes.get(name) or ()
+    ]
+
+
+def lane_settings(endpoint: Endpoint, partition: int) -> Settings:
+    """Give what the home of a lane must know of its endpoint; docs/node-protocol.md describes the keys."""
+    attributes = endpoint.attributes
+    delay = None
+    if attributes["redelivery_delay_enabled"]:
+        names = ("initial_ms", "max_ms", "multiplier_percent")
+        delay = [int(attributes[f"redelivery_delay_{name}"]) for name in names]
+    return {
+        "kind": endpoint.kind,
+        "vpn": endpoint.vpn.name,
+        "name": endpoint.name,
+        "partition": partition,
+        "partitions": max(1, endpoint.partitions),
+        "access_type": "exclusive" if endpoint.is_exclusive else "non-exclusive",
+        "egress_enabled": bool(attributes["egress_enabled"]),
+        "max_unacked": int(attributes["max_delivered_unacked_per_flow"]),
+        "max_redeliveries": int(attributes["max_redelivery_count"]),
+        "redelivery_enabled": bool(attributes["redelivery_enabled"]),
+        "redelivery_delay": delay,
+        "max_ttl_s": int(attributes["max_ttl_s"]),
+        "respect_ttl": bool(attributes["respect_ttl"]),
+        # Partitions know no priorities (facts section 12).
+        "respect_priority": bool(attributes["respect_priority"]) and not endpoint.partitions,
+        "respect_dmq_eligible": bool(attributes["respect_dmq_eligible"]),
+        "dead_message_queue": str(attributes["dead_message_queue"]),
+        "delivery_delay_ms": int(attributes["delivery_delay_s"]) * 1000,
+        "last_value": endpoint.is_last_value,
+        "durability": "relaxed" if endpoint.is_relaxed else "synced",
+        "selector": attributes.get("selector") or None,
+        "temporary": not endpoint.durable,
+    }
+
+
+def _lane_of(endpoint: Endpoint, lane: LaneUsage) -> Lane:
+    settings = lane_settings(endpoint, lane.partition)
+    return Lane(lane.lane_id, lane.home, endpoint.generation, settings)
+
+
+def _describe_lane(lane: LaneUsage) -> dict[str, Any]:
+    return {
+        "lane_id": lane.lane_id,
+        "partition": lane.partition,
+        "home": lane.home,
+        "messages": lane.messages + lane.inflight_messages,
+        "bytes": lane.bytes + lane.inflight_bytes,
+        "unacked": lane.unacked,
+        "oldest_stored_ms": lane.oldest_stored_ms,
+    }
+
+
+def _one_less(confirmation: Confirmation) -> None:
+    confirmation.waiting -= 1
+    if not confirmation.waiting:
+        confirmation.done()
+
+
+def _nothing() -> None:
+    """Nobody waits for this change."""
+
+
+def _ignore_change(_endpoint: Endpoint, _before: Attributes | None, _now: float) -> None:
+    """Nobody follows the attributes."""

@@ -1,0 +1,143 @@
+"""What a client may do with an endpoint: the layers of access control for consumers (seed 002, R127-R139).
+
+The client profile comes first (may it receive, may it create), then the permission on the endpoint: the owner has all
+of it, and so has a username with `guaranteed_endpoint_permission_override`; everybody else what the endpoint says. Each
+level includes the ones before it:
+
+    no-access  nothing
+    read-only  browse, show
+    consume    bind and settle
+    modify-topic  change the subscriptions of a queue, the topic of a topic endpoint
+    delete     delete it, if no operator created it (R132)
+
+A temporary endpoint is for the client that made it alone (R105).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors
+from angarium.errors import error_for
+from angarium.topic import POINT_TO_POINT_PREFIX, parse_filter
+from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE, Endpoint
+
+if TYPE_CHECKING:
+    from router.session import Session
+
+
+class Level(IntEnum):
+    """A permission; a higher one includes the lower ones."""
+
+    NO_ACCESS = 0
+    READ_ONLY = 1
+    CONSUME = 2
+    MODIFY_TOPIC = 3
+    DELETE = 4
+
+
+_LEVELS: Final = {level.name.lower().replace("_", "-"): level for level in Level}
+#: What may be created by clients, by the profile's allow_endpoint_create_durability -> durable?
+_CREATABLE: Final = {"all": (True, False), "durable": (True,), "non-durable": (False,)}
+
+
+def profile_of(session: Session) -> dict[str, Any]:
+    """Give the client profile of a session; it is there while the session is."""
+    return session.vpn.profiles[session.profile_name]
+
+
+def level_of(session: Session, endpoint: Endpoint) -> Level:
+    """Give what a session may do with an endpoint."""
+    owner = endpoint.attributes["owner"]
+    if owner and owner == session.username:
+        return Level.DELETE
+    username = session.vpn.usernames.get(session.username)
+    if username is not None and username.attributes.get("guaranteed_endpoint_permission_override"):
+        return Level.DELETE
+    return _LEVELS[endpoint.attributes["permission"]]
+
+
+def demand(session: Session, endpoint: Endpoint, level: Level, what: str) -> None:
+    """Refuse what a session may not do.
+
+    Raises:
+        ForbiddenError: its level is lower (40315).
+    """
+    has = level_of(session, endpoint)
+    if has < level:
+        has_name, needed = (one.name.lower().replace("_", "-") for one in (has, level))
+        detail = f"{what} {endpoint.name} needs {needed}, {session.username} has {has_name}"
+        raise error_for(errors.PERMISSION_DENIED, detail)
+
+
+def demand_receive(session: Session) -> None:
+    """Refuse a client whose profile does not let it receive guaranteed messages (R127).
+
+    Raises:
+        ForbiddenError: so it is (40313).
+    """
+    if not profile_of(session)["allow_guaranteed_receive"]:
+        raise error_for(errors.GUARANTEED_RECEIVE_DENIED, f"client profile {session.profile_name}")
+
+
+def demand_create(session: Session, *, durable: bool) -> None:
+    """Refuse a client whose profile does not let it create endpoints (R111).
+
+    Raises:
+        ForbiddenError: so it is (40314).
+    """
+    profile = profile_of(session)
+    if not profile["allow_endpoint_create"]:
+        raise error_for(errors.ENDPOINT_CREATE_DENIED, f"client profile {session.profile_name}")
+    if durable not in _CREATABLE[profile["allow_endpoint_create_durability"]]:
+        detail = (
+            f"client profile {session.profile_name} allows {profile['allow_endpoint_create_durability']} only"
+        )
+        raise error_for(errors.ENDPOINT_CREATE_DENIED, detail)
+
+
+def demand_creator(session: Session, endpoint: Endpoint) -> None:
+    """Refuse everybody but the client that made a temporary endpoint (R105).
+
+    Raises:
+        ForbiddenError: it is another one (40315).
+    """
+    if endpoint.durable:
+        return
+    if endpoint.client != session.client_name or endpoint.username != session.username:
+        raise error_for(
+            errors.PERMISSION_DENIED, f"{endpoint.name} is a temporary endpoint of another client"
+        )
+
+
+def check_filter(session: Session, kind: str, text: str, *, exceptions: bool) -> None:
+    """Judge a filter that a client wants an endpoint to have: form, and its own right to subscribe.
+
+    Raises:
+        InvalidRequestError: it is no filter (40005, 40006), or an exception where there are none (40028, R123).
+        ForbiddenError: it is a shared one (40316), names an address (40311), or the ACL forbids it (40303).
+    """
+    is_exception = text.startswith(EXCEPTION_MARK)
+    if is_exception and not (kind == QUEUE and exceptions):
+        raise error_for(errors.EXCEPTIONS_NOT_SUPPORTED, text[:300])
+    parsed = parse_filter(text.removeprefix(EXCEPTION_MARK))
+    if parsed.share is not None:
+        raise error_for(errors.SHARED_ON_ENDPOINT, text)
+    if parsed.pattern.startswith(POINT_TO_POINT_PREFIX):
+        raise error_for(errors.RESERVED_TOPIC, f"{text}: addresses of clients and queues are theirs alone")
+    filters = session.permissions.filters
+    if not is_exception and (filters is None or not filters.allows_subscribe(parsed.pattern)):
+        raise error_for(errors.SUBSCRIBE_DENIED, text)
+
+
+def subscriptions_in(attributes: dict[str, Any]) -> list[str]:
+    """Give the filters among attributes that a client gave.
+
+    Raises:
+        InvalidRequestError: they are no list of texts (40015).
+    """
+    given = attributes.get("subscriptions", [])
+    if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+        raise error_for(errors.INVALID_ATTRIBUTE, "subscriptions is a list of filters")
+    return given

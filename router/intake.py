@@ -1,0 +1,195 @@
+"""Everything that publishers of guaranteed messages need, tied together: producers, admission, homes, acknowledgements.
+
+The router's state machine (`router.router`) hands events here and knows no more of it. `router.spool` decides what
+endpoints take and carries it to their homes; `router.publishers` knows who publishes and tells them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from router.publishers.acks import Acks
+from router.publishers.gathering import Gathering
+from router.publishers.moves import Move, Moves
+from router.publishers.producers import Producers
+from router.spool.spooling import Spooling
+from router.spool.streams import Streams
+from router.spool.thresholds import Thresholds
+from router.spool.usage import Usage
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from angarium.errors import AngariumError
+    from router.asking import Asks
+    from router.config import RouterConfig, SpoolLimits
+    from router.counters import Counters
+    from router.delivery.egress import Egress
+    from router.effects import Outbox
+    from router.guaranteed.endpoints import Endpoints
+    from router.matching.round import Round
+    from router.matching.shards import Shard, Shards
+    from router.publishers.producer import Producer
+    from router.requests import Requests
+    from router.session import Session
+
+#: Counters of the router that `stats` gives as figures of the spool.
+_FIGURES = (
+    "ingress_messages",
+    "ingress_messages_promoted",
+    "ingress_messages_demoted",
+    "moved_messages",
+    "acks",
+    "nacks",
+    "rounds_waited",
+)
+
+
+class Intake:
+    """Guaranteed messages from their publishers to the homes of their endpoints."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        limits: SpoolLimits,
+        node: str,
+        shards: Shards,
+        endpoints: Endpoints,
+        egress: Egress,
+        counters: Counters,
+        outbox: Outbox,
+        asks: Asks,
+        requests: Requests,
+        rng: random.Random,
+        *,
+        deliver: Callable[[Round[Session], float], None],
+        close: Callable[[Session, AngariumError, float], None],
+        retry: Callable[[Session, float], None],
+        on_idle: Callable[[Session, float], None],
+        wall_ms: Callable[[float], int],
+    ) -> None:
+        """Begin with no producer and no home.
+
+        Args:
+            config: of the router.
+            limits: of the node's spool.
+            node: its name, for names of producers that are made up.
+            shards: the workers.
+            endpoints: who matches.
+            egress: sends answers to clients.
+            counters: totals of the router.
+            outbox: takes events for operators.
+            asks: questions to the controller.
+            requests: what clients may ask.
+            rng: for names that nobody guesses.
+            deliver: sends a round to direct subscribers.
+            close: ends a session for a reason.
+            retry: lets the rounds of a session retire that waited for homes.
+            on_idle: hears of a session with a producer that has nothing unsettled any more.
+            wall_ms: gives the wall time in ms that belongs to a time.
+        """
+        self._counters = counters
+        self._retry = retry
+        self._on_idle = on_idle
+        self.usage = Usage(limits, endpoints)
+        self.thresholds = Thresholds(self.usage, outbox)
+        self.streams = Streams(shards, self.usage, self._settled)
+        self.gathering = Gathering(shards, self.streams)
+        self.acks = Acks(egress, counters, self._idle)
+        self.producers = Producers(node, asks, self.gathering, self.acks, rng, self._forget_rounds)
+        self.spooling = Spooling(
+            self.usage, endpoints, self.streams, self.acks, counters, promoted_bytes_max=config.promoted_bytes_max,
+            deliver=deliver, break_off=self.producers.break_off, close=close, wall_ms=wall_ms,
+        )  # fmt: skip
+        self.moves = Moves(shards, self.usage, endpoints, self.streams, self.gathering, counters, wall_ms)
+        shards.listeners += [self.streams, self.moves]
+        endpoints.listeners += [self.usage, self.thresholds, self.moves]
+        self.producers.register(requests)
+
+    # -- from homes ------------------------------------------------------------------------------------------
+
+    def home_reported(self, shard: Shard, header: list[Any], now: float) -> None:
+        """Take HOME `[incarnation, router_incarnation, number, stored_number, totals, spool]`."""
+        _, _, _, stored, totals, spool = header
+        changed = self.streams.home_reported(shard, stored, totals, spool)
+        self.gathering.home_ready(shard.index)
+        self._look(changed, now)
+        if self.streams.all_reported:
+            held, self.spooling.held = self.spooling.held, {}
+            for session in held:
+                self._retry(session, now)
+            self.moves.homes_reported(now)
+
+    def committed(self, shard: Shard, header: list[Any], now: float) -> None:
+        """Take COMMITTED `[incarnation, accepted, stored, totals, spool]`."""
+        _, accepted, stored, totals, spool = header
+        self._look(self.streams.committed(shard, accepted, stored, totals, spool), now)
+
+    def records(self, shard: Shard, header: list[Any], now: float) -> None:
+        """Take RECORDS `[incarnation, reference, records]`."""
+        self.gathering.answered(shard.index, header[1], header[2], now)
+
+    def move(self, shard: Shard, header: list[Any], batch: bytes, now: float) -> None:
+        """Take MOVE `[incarnation, lane_id, first, target, rows, origins]` and its batch."""
+        self.moves.asked(shard, header, batch, now)
+
+    def _look(self, changed: list[Any], now: float) -> None:
+        self.thresholds.look(changed)
+        self.spooling.retry(now)
+
+    def _settled(self, pending: Any) -> None:
+        """Every home has accepted what it was given of this."""
+        if type(pending) is Move:
+            self.moves.settled(pending)
+        else:
+            self.acks.settled(pending)
+
+    # -- producers -------------------------------------------------------------------------------------------
+
+    def _forget_rounds(self, producer: Producer[Session]) -> bool:
+        return self.spooling.forget_rounds(producer)
+
+    def _idle(self, producer: Producer[Session], now: float) -> None:
+        session = producer.session
+        self.producers.idle(producer, now)
+        self._on_idle(session, now)
+
+    def is_settled(self, session: Session) -> bool:
+        """Tell whether nothing of a session is on its way to a home."""
+        return not any(producer.unsettled for producer in session.producers.values())
+
+    # -- time, workers, figures ------------------------------------------------------------------------------
+
+    def sweep(self, now: float) -> None:
+        """Try again now and then what waits for room: some limits change without a word."""
+        self.usage.freed += 1
+        self.spooling.retry(now)
+
+    def homes_left(self, count: int, now: float) -> None:
+        """Only the workers below this index are homes now; the others have handed over."""
+        self.streams.left(count)
+        self.moves.left(count)
+        self.gathering.left(count, now)
+
+    def stats(self) -> dict[str, int]:
+        """Give the figures of the spool as the router knows them; sizes in bytes."""
+        totals = self._counters.totals
+        return {
+            **self.usage.stats(),
+            **self.streams.stats(),
+            "producers": len(self.producers),
+            "rounds_waiting": self.spooling.waiting_rounds,
+            **{name: totals.get(name, 0) for name in _FIGURES},
+        }
+
+    def validate(self) -> None:
+        """Check everything that must always hold."""
+        self.usage.validate()
+        self.thresholds.validate()
+        self.streams.validate()
+        self.gathering.validate()
+        self.acks.validate()
+        self.producers.validate()
+        self.spooling.validate()
+        self.moves.validate()

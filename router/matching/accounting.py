@@ -1,0 +1,79 @@
+"""What a publisher hears, and the operators see, of messages that were not sent on.
+
+Of direct messages a NOTICE tells; of guaranteed ones the nacks do (`router.spool`), so they are only noted here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from router.matching.round import Refusal, Round
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.counters import Counters
+    from router.delivery.egress import Egress
+    from router.session import Session
+
+_LOST_REASON: Final = "discard.shard-unavailable"
+_NO_MATCH: Final = "discard.no-subscription-match"
+_REFUSED_NAMES: Final = {
+    errors.PUBLISH_DENIED: "discard.publish-topic-acl",
+    errors.INVALID_TOPIC: "discard.topic-parse-error",
+    errors.RESERVED_TOPIC: "discard.topic-reserved",
+    errors.MESSAGE_TOO_LARGE: "discard.msg-too-big",
+    errors.QUEUE_NOT_FOUND: "discard.queue-not-found",
+    errors.NO_SUBSCRIPTION_MATCH: _NO_MATCH,
+}
+
+
+def discard_name(code: int) -> str:
+    """Give the counter of messages that a worker refused with a code."""
+    return _REFUSED_NAMES.get(code, f"discard.refused-{code}")
+
+
+class Accounting:
+    """Tells publishers and counts."""
+
+    def __init__(
+        self, counters: Counters, egress: Egress, close: Callable[[Session, AngariumError, float], None]
+    ) -> None:
+        """Begin; `close` ends a session for a reason."""
+        self._counters = counters
+        self._egress = egress
+        self._close = close
+
+    def answered(self, a_round: Round[Session], unmatched: int, refused: list[Any], now: float) -> None:
+        """A worker, or the short way, has judged rows of a round: `[[code, rows, topic, indices], ...]`."""
+        session = a_round.session
+        if unmatched:
+            self._counters.count(_NO_MATCH, unmatched)
+            session.count(_NO_MATCH, unmatched)
+        for code, rows, detail, indices in refused:
+            if code == errors.MALFORMED_FRAME:
+                a_round.broken = True
+                self._close(session, error_for(code, str(detail)), now)
+            elif a_round.producer is not None:
+                a_round.refused = [*a_round.refused, Refusal(code, detail, indices)]
+            else:
+                self._refused(session, code, rows, detail, a_round.number)
+
+    def _refused(self, session: Session, code: int, rows: int, detail: str, number: int) -> None:
+        name = discard_name(code)
+        self._counters.count(name, rows)
+        session.count(name, rows)
+        self._counters.error(code, rows)
+        self._notice(session, [code, detail, rows, number])
+
+    def lost(self, session: Session, rows: int) -> None:
+        """A worker died with direct rows, or is away."""
+        self._counters.count(_LOST_REASON, rows)
+        session.count(_LOST_REASON, rows)
+        self._notice(session, [errors.SHARD_UNAVAILABLE, "direct messages were lost", rows, 0])
+
+    def _notice(self, session: Session, body: list[Any]) -> None:
+        if not session.closed:
+            self._egress.answer(session, [wire.NOTICE, wire.pack(body)])

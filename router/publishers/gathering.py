@@ -1,0 +1,102 @@
+"""Asking all homes for what they know of one producer (GATHER), and having it forgotten.
+
+A home answers when every STORE that came before is on disk. One that is down is asked when it is back, behind what is
+sent to it again; the question waits for it, since a record that is missing would let a message be stored twice.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from angarium import wire
+from router.publishers.memory import merge_records
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.matching.shards import Shards
+    from router.publishers.memory import Record
+    from router.spool.streams import Streams
+
+#: Takes what all homes know, by lane, and the time.
+Gathered = "Callable[[dict[int, Record], float], None]"
+
+
+class _Question:
+    """One question to all homes."""
+
+    __slots__ = ("answers", "done", "forget", "missing", "producer_id")
+
+    def __init__(
+        self, producer_id: int, done: Callable[[dict[int, Record], float], None], *, forget: bool
+    ) -> None:
+        self.producer_id = producer_id
+        self.forget = forget
+        self.done = done
+        #: Homes that did not answer, in the order of their numbers.
+        self.missing: dict[int, None] = {}
+        self.answers: list[list[list[object]]] = []
+
+
+class Gathering:
+    """All questions that are under way."""
+
+    def __init__(self, shards: Shards, streams: Streams) -> None:
+        self._shards = shards
+        self._streams = streams
+        self._reference = 0
+        #: Reference -> question, oldest first: one for each producer that is being opened or forgotten, and for each
+        #: lane that moves.
+        self._questions: dict[int, _Question] = {}
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def ask(
+        self, producer_id: int, done: Callable[[dict[int, Record], float], None], *, forget: bool = False
+    ) -> None:
+        """Ask every home; `done` gets lane id -> record when all have answered. With `forget` they delete theirs."""
+        self._reference += 1
+        question = self._questions[self._reference] = _Question(producer_id, done, forget=forget)
+        for shard in self._shards.shards:
+            question.missing[shard.index] = None
+            self._send(self._reference, shard.index)
+
+    def _send(self, reference: int, index: int) -> None:
+        if self._streams.is_up(index):
+            question = self._questions[reference]
+            header = [self._shards.incarnation, reference, question.producer_id, question.forget]
+            self._streams.send(index, [wire.GATHER, wire.pack(header)])
+
+    def home_ready(self, index: int) -> None:
+        """A home is back: ask it again what it did not answer."""
+        for reference, question in self._questions.items():
+            if index in question.missing:
+                self._send(reference, index)
+
+    def answered(self, index: int, reference: int, records: list[Any], now: float) -> None:
+        """A home answered (RECORDS)."""
+        question = self._questions.get(reference)
+        if question is None or index not in question.missing:
+            return
+        del question.missing[index]
+        question.answers.append(records)
+        self._finish(reference, now)
+
+    def _finish(self, reference: int, now: float) -> None:
+        question = self._questions[reference]
+        if not question.missing:
+            del self._questions[reference]
+            question.done(merge_records(question.answers), now)
+
+    def left(self, count: int, now: float) -> None:
+        """There are so many homes now: those that left have handed over what they knew, and are not waited for."""
+        for reference in list(self._questions):
+            question = self._questions[reference]
+            for index in [index for index in question.missing if index >= count]:
+                del question.missing[index]
+            self._finish(reference, now)
+
+    def validate(self) -> None:
+        """Check that every question waits for somebody."""
+        assert all(question.missing for question in self._questions.values())

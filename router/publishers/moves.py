@@ -1,0 +1,272 @@
+"""MOVE: messages that a home publishes itself, to a dead message queue, another queue, another partition.
+
+Every move is a publish (design section 7, 8): by an internal producer, one for each lane, whose sequences the source
+home gives and keeps until it is answered. So a move is exactly once like any other: what the target has of it is
+gathered before the first MOVE of a lane that a source sends in its life, and judges what comes again. Targets are
+named, so nothing is matched. Admission is the router's, as ever; what is refused stays with the source, which is told
+so (MOVED), and that decides what becomes of it. Between the partitions of one queue no quota is asked: it holds them
+already.
+
+One MOVE of a lane is under way at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors, wire
+from router.publishers.memory import Memory
+from router.publishers.producer import Nack
+from router.spool.judging import Verdict, judge, lane_of
+from router.spool.rows import decode_rows, encode_rows, salt_of, spool_bytes
+from router.spool.streams import Store, add_group, tell_nacks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.counters import Counters
+    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
+    from router.matching.shards import Shard, Shards
+    from router.publishers.gathering import Gathering
+    from router.publishers.memory import Record
+    from router.spool.rows import Row
+    from router.spool.streams import Streams
+    from router.spool.usage import Usage
+
+#: A target of this sort is another partition of the same endpoint.
+LANE_HOME: Final = "lane-home"
+#: Rows of one MOVE at most; the nacks of so many are remembered at the lanes.
+WINDOW: Final = 255
+
+
+class Move:
+    """One MOVE under way."""
+
+    __slots__ = (
+        "batch",
+        "first",
+        "home",
+        "homes",
+        "incarnation",
+        "lane_id",
+        "nacks",
+        "origins",
+        "target",
+        "upto",
+    )
+
+    def __init__(self, shard: Shard, header: list[Any], batch: bytes) -> None:
+        _, self.lane_id, self.first, self.target, _, self.origins = header
+        self.batch = batch
+        #: The home that asked, and its incarnation: another one asks anew.
+        self.home = shard.index
+        self.incarnation = shard.incarnation
+        self.upto = self.first
+        self.nacks: list[Nack] = []
+        #: STOREs of it that are not covered by what their home reported.
+        self.homes = 0
+
+
+class _Line:
+    """The moves of one lane in the life of its home."""
+
+    __slots__ = ("memory", "move")
+
+    def __init__(self) -> None:
+        #: What was known of its internal producer; None until that was gathered.
+        self.memory: Memory | None = None
+        #: What is under way.
+        self.move: Move | None = None
+
+
+class Moves:
+    """All moves; a listener of `Shards`."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        usage: Usage,
+        endpoints: Endpoints,
+        streams: Streams,
+        gathering: Gathering,
+        counters: Counters,
+        wall_ms: Callable[[float], int],
+    ) -> None:
+        self._shards = shards
+        self._usage = usage
+        self._endpoints = endpoints
+        self._streams = streams
+        self._gathering = gathering
+        self._counters = counters
+        self._wall_ms = wall_ms
+        #: Home -> lane id -> its line; those that moved something since the home came.
+        self._lines: dict[int, dict[int, _Line]] = {}
+        #: Moves that wait until all homes have reported.
+        self._held: list[Move] = []
+
+    def shard_started(self, shard: Shard) -> None:
+        """A worker was sent START."""
+
+    def shard_lost(self, shard: Shard) -> None:
+        """A worker died: its successor asks anew, and what its predecessor asked for is not answered."""
+        self._lines.pop(shard.index, None)
+        self._held = [move for move in self._held if move.home != shard.index]
+
+    def endpoint_gone(self, endpoint: Endpoint) -> None:
+        """Its lanes move nothing any more."""
+        for lane in endpoint.all_lanes():
+            self.lane_gone(endpoint, lane)
+
+    def lane_gone(self, _endpoint: Endpoint, lane: LaneUsage) -> None:
+        """It moves nothing any more."""
+        for lines in self._lines.values():
+            lines.pop(lane.lane_id, None)
+        self._held = [move for move in self._held if move.lane_id != lane.lane_id]
+
+    def asked(self, shard: Shard, header: list[Any], batch: bytes, now: float) -> None:
+        """A home wants rows moved (MOVE)."""
+        lines = self._lines.setdefault(shard.index, {})
+        move = Move(shard, header, batch)
+        line = lines.get(move.lane_id)
+        if line is None or line.move is not None:  # with one under way it begins anew
+            line = lines[move.lane_id] = _Line()
+        line.move = move
+        if not self._streams.all_reported:
+            self._held.append(move)
+        else:
+            self._begin(line, move, now)
+
+    def homes_reported(self, now: float) -> None:
+        """All homes have told what they hold: moves that waited for it go on."""
+        held, self._held = self._held, []
+        for move in held:
+            line = self._line_of(move)
+            if line is not None:
+                self._begin(line, move, now)
+
+    def _line_of(self, move: Move) -> _Line | None:
+        """Give the line of a move, unless its home asked anew."""
+        line = self._lines.get(move.home, {}).get(move.lane_id)
+        return line if line is not None and line.move is move else None
+
+    def _begin(self, line: _Line, move: Move, now: float) -> None:
+        if line.memory is not None:
+            self._judge(line.memory, move, now)
+            return
+        number = wire.INTERNAL_PRODUCER | move.lane_id
+        self._gathering.ask(number, lambda records, then: self._gathered(move, records, then))
+
+    def _gathered(self, move: Move, records: dict[int, Record], now: float) -> None:
+        line = self._line_of(move)
+        if line is not None:
+            line.memory = Memory(wire.INTERNAL_PRODUCER | move.lane_id, WINDOW, records)
+            self._judge(line.memory, move, now)
+
+    # -- judging ---------------------------------------------------------------------------------------------
+
+    def _judge(self, memory: Memory, move: Move, now: float) -> None:
+        rows: list[Row] = decode_rows(move.batch)
+        move.upto = move.first + rows[-1].index
+        endpoint = self._target(move)
+        if endpoint is None:
+            verdict, stores = _refuse_all(move, rows), {}
+        elif move.target[0] == LANE_HOME:
+            verdict, stores = Verdict(), self._rehome(memory, move, rows, endpoint)
+        else:
+            verdict = self._admit(memory, move, rows, endpoint)
+            stores = self._stores(move, verdict)
+        move.nacks = verdict.nacks
+        for account, reason in verdict.discards:
+            account.endpoint.count(reason.counter)
+        self._counters.count("moved_messages", len(rows) - len(move.nacks))
+        self._hand_on(memory, move, stores, verdict, len(rows), now)
+
+    def _target(self, move: Move) -> Endpoint | None:
+        if move.target[0] == LANE_HOME:
+            return self._endpoints.by_id.get(move.target[1])
+        kind, vpn_name, name = move.target
+        return self._endpoints.find(vpn_name, kind, name)
+
+    def _admit(self, memory: Memory, move: Move, rows: list[Row], endpoint: Endpoint) -> Verdict:
+        verdict = judge(self._usage, memory, move.first, ((row, (endpoint,)) for row in rows), tell_all=True)
+        assert verdict is not None, "with one target nothing is held in part"
+        return verdict
+
+    def _stores(self, move: Move, verdict: Verdict) -> dict[int, Store]:
+        stores: dict[int, Store] = {}
+        for targets, rows in verdict.stores.items():
+            self._add(stores, move, targets, rows)
+        return stores
+
+    def _add(self, stores: dict[int, Store], move: Move, targets: Any, rows: list[Row]) -> None:
+        origins = None
+        if move.origins is not None:
+            wanted = dict.fromkeys(row.index for row in rows)
+            numbered = zip(decode_rows(move.batch), move.origins, strict=True)
+            origins = [origin for row, origin in numbered if row.index in wanted]
+        add_group(stores, targets, encode_rows(rows), len(rows), spool_bytes(rows), origins)
+
+    def _rehome(self, memory: Memory, move: Move, rows: list[Row], endpoint: Endpoint) -> dict[int, Store]:
+        """Give rows of a partition that is closed to the others: the endpoint holds them already."""
+        account = self._usage.account(endpoint)
+        groups: dict[Any, list[Row]] = {}
+        for row in rows:
+            sequence = move.first + row.index
+            lane = lane_of(endpoint, row, salt_of(memory.id, sequence))
+            if not (memory.is_known(sequence) and memory.is_held(sequence, lane.lane_id)):
+                groups.setdefault(lane, []).append(row)
+        stores: dict[int, Store] = {}
+        for lane, mine in groups.items():
+            self._add(stores, move, [(account, lane)], mine)
+        return stores
+
+    def _hand_on(
+        self,
+        memory: Memory,
+        move: Move,
+        stores: dict[int, Store],
+        verdict: Verdict,
+        rows: int,
+        now: float,
+    ) -> None:
+        memory.take(rows, move.upto, [(nack.sequence, nack.code) for nack in move.nacks])
+        tell_nacks(stores, verdict.touched, memory)
+        head = [memory.id, move.first]
+        self._streams.store(stores, head, self._wall_ms(now), move, relaxed=False)
+        if not move.homes:
+            self.settled(move)
+
+    def left(self, count: int) -> None:
+        """Only the workers below this index are homes now."""
+        for index in [index for index in self._lines if index >= count]:
+            del self._lines[index]
+        self._held = [move for move in self._held if move.home < count]
+
+    def settled(self, move: Move) -> None:
+        """The targets have what they took: tell the source (MOVED)."""
+        line = self._line_of(move)
+        if line is None:
+            return
+        line.move = None
+        shard = self._shards.shards[move.home]
+        if shard.incarnation != move.incarnation or not self._streams.is_up(move.home):
+            return
+        refused = [[nack.sequence, nack.code] for nack in move.nacks]
+        body = [self._shards.incarnation, move.lane_id, move.first, move.upto, refused]
+        self._streams.send(move.home, [wire.MOVED, wire.pack(body)])
+
+    def __len__(self) -> int:
+        return sum(line.move is not None for lines in self._lines.values() for line in lines.values())
+
+    def validate(self) -> None:
+        """Check that what waits is under way."""
+        waiting = [line.move for lines in self._lines.values() for line in lines.values()]
+        assert all(move in waiting for move in self._held)
+
+
+def _refuse_all(move: Move, rows: list[Row]) -> Verdict:
+    """There is no such endpoint: nothing can be there."""
+    verdict = Verdict()
+    for row in rows:
+        verdict.refuse(row, Nack(move.first + row.index, errors.UNKNOWN_ENDPOINT, ""), ())
+    return verdict

@@ -1,0 +1,333 @@
+"""Opening and closing producers, and who may publish under which name.
+
+Producers are named per Message VPN and username; the controller keeps their names in a durable registry and gives each
+a number, which is never used for another. Opening one (`producer.open`)
+
+1. asks the registry for the number; a name that should be known and is not is refused with 40019, never in silence;
+2. fences the session that has it: its rounds that were not judged are dropped, and it is told 40903;
+3. gathers what all homes know of it, behind everything that was given to them before;
+4. answers the highest sequence that is known, above which its client goes on.
+
+What it sends again may begin anywhere: the records judge it (`memory`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from angarium import errors
+from angarium.errors import error_for
+from router.asking import refusal
+from router.publishers.memory import Memory
+from router.publishers.producer import Producer
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from router.asking import Asks
+    from router.publishers.acks import Acks
+    from router.publishers.gathering import Gathering
+    from router.publishers.memory import Record
+    from router.requests import Answer, Requests
+    from router.session import Session
+
+#: Bytes of a producer's name.
+NAME_BYTES_MAX: Final = 160
+#: Producers that were closed, and of which it is remembered how far direct subscribers had their copies; of the oldest
+#: one that is forgotten a copy may come twice.
+CLOSED_MAX: Final = 100_000
+#: If profile or Message VPN do not say.
+_FLOWS_MAX: Final = 1_000
+
+_Handle = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
+
+
+class OpenArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What `producer.open` takes."""
+
+    #: Empty: make one up.
+    name: str = ""
+    window: Annotated[int, msgspec.Meta(ge=1, le=255)] = 255
+    #: The client had it before.
+    resume: bool = False
+
+
+class CloseArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """What `producer.close` takes."""
+
+    producer: _Handle
+    #: The name will not be used again.
+    forget: bool = False
+
+
+class Producers:
+    """All producers of the node."""
+
+    def __init__(
+        self,
+        node: str,
+        asks: Asks,
+        gathering: Gathering,
+        acks: Acks,
+        rng: random.Random,
+        forget_rounds: Callable[[Producer[Session]], bool],
+    ) -> None:
+        """Begin without any.
+
+        `forget_rounds` drops the rounds of a producer that were sent again and wait; true if there were any.
+        """
+        self._node = node
+        self._asks = asks
+        self._gathering = gathering
+        self._acks = acks
+        self._random = rng
+        self._forget_rounds = forget_rounds
+        #: Number in the registry -> who has it; also of a session that ended, until everything is settled.
+        self.by_id: dict[int, Producer[Session]] = {}
+        #: VPN name -> producers of connected clients; no zeros.
+        self._vpns: dict[str, int] = {}
+        #: Number -> the last sequence that was judged, of producers that were closed; the oldest first.
+        self._closed: dict[int, int] = {}
+
+    def register(self, requests: Requests) -> None:
+        """Offer the operations to clients."""
+        requests.register("producer.open", OpenArguments, self.open)
+        requests.register("producer.close", CloseArguments, self.close)
+
+    # -- opening ---------------------------------------------------------------------------------------------
+
+    def open(self, session: Session, arguments: OpenArguments, answer: Answer, _now: float) -> None:
+        """A client wants to publish guaranteed messages.
+
+        Raises:
+            AngariumError: 40312 its profile forbids it, 50319 too many, 40018 the name is too long.
+        """
+        self._check_rights(session)
+        name = arguments.name or f"#{self._node}/{self._random.getrandbits(96):024x}"
+        if len(name.encode(errors="replace")) > NAME_BYTES_MAX:
+            raise error_for(errors.INVALID_ARGUMENT, f"a name has at most {NAME_BYTES_MAX} bytes")
+        handle = session.next_producer
+        session.next_producer += 1
+        producer = Producer(session, handle, session.vpn.name, session.username, name, arguments.window)
+        session.producers[handle] = producer
+        self._vpns[producer.vpn_name] = self._vpns.get(producer.vpn_name, 0) + 1
+        question = {
+            "vpn": producer.vpn_name,
+            "username": producer.username,
+            "name": name,
+            "resume": arguments.resume,
+        }
+        self._asks.ask(
+            "producer.open",
+            question,
+            lambda ok, value, now: self._registered(producer, answer, value, now, ok=ok),
+        )
+
+    def _check_rights(self, session: Session) -> None:
+        profile = session.vpn.profiles.get(session.profile_name, {})
+        if not profile.get("allow_guaranteed_send", True):
+            raise error_for(errors.GUARANTEED_SEND_DENIED, f"client profile {session.profile_name}")
+        limit = int(profile.get("max_ingress_flow_count", _FLOWS_MAX))
+        if len(session.producers) >= limit:
+            self._drop_ended(session)
+        if len(session.producers) >= limit:
+            raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers of a client by its profile")
+        limit = int(session.vpn.attributes.get("max_ingress_flow_count", _FLOWS_MAX))
+        if self._vpns.get(session.vpn.name, 0) >= limit:
+            raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers in Message VPN {session.vpn.name}")
+
+    def _drop_ended(self, session: Session) -> None:
+        """Producers that were fenced keep their handles until somebody needs the place."""
+        for producer in [one for one in session.producers.values() if one.is_over]:
+            self._leave(producer)
+
+    def _registered(
+        self, producer: Producer[Session], answer: Answer, value: Any, now: float, *, ok: bool
+    ) -> None:
+        """The registry answered."""
+        if not ok:
+            self._leave(producer)
+            answer.refuse(refusal(value))
+            return
+        if producer.session.closed:
+            answer.give(None)
+            return
+        producer.id = int(value["id"])
+        older = self.by_id.get(producer.id)
+        if older is not None:
+            self._fence(older, now)
+        self.by_id[producer.id] = producer
+        self._gathering.ask(
+            producer.id, lambda records, then: self._gathered(producer, answer, records, then)
+        )
+
+    def _gathered(
+        self, producer: Producer[Session], answer: Answer, records: dict[int, Record], _now: float
+    ) -> None:
+        """All homes have told what they know."""
+        if producer.session.closed:
+            answer.give(None)
+            return
+        if producer.is_over:  # fenced while it was being opened
+            self._leave(producer)
+            answer.refuse(error_for(errors.PRODUCER_FENCED, producer.name))
+            return
+        producer.repeated_upto = self._closed.pop(producer.id, 0)
+        producer.memory = Memory(producer.id, producer.window, records, producer.repeated_upto)
+        producer.is_open = True
+        answer.give(
+            {
+                "producer": producer.handle,
+                "name": producer.name,
+                "last_sequence": producer.memory.highest,
+                "window": producer.window,
+            }
+        )
+
+    # -- ends ------------------------------------------------------------------------------------------------
+
+    def _fence(self, producer: Producer[Session], now: float) -> None:
+        """Somebody else has the name now."""
+        del self.by_id[producer.id]
+        self._remember(producer)
+        self._forget_rounds(producer)
+        producer.end()
+        if producer.is_open:
+            self._acks.end(producer, errors.PRODUCER_FENCED)
+        if producer.closed_by is not None:
+            producer.closed_by(now)
+
+    def _remember(self, producer: Producer[Session]) -> None:
+        judged = max(producer.last, producer.repeated_upto)
+        if judged and producer.id:
+            self._closed.pop(producer.id, None)
+            self._closed[producer.id] = judged
+            if len(self._closed) > CLOSED_MAX:
+                del self._closed[next(iter(self._closed))]
+
+    def break_off(self, producer: Producer[Session]) -> None:
+        """A round of a producer is not taken, so no later one may be: what is sent again would be taken for stored.
+
+        Nothing more is told to it either. Its session is over, or ends now.
+        """
+        self._forget_rounds(producer)
+        producer.end()
+        self._acks.ready.pop(producer, None)
+        if self.by_id.get(producer.id) is producer:
+            del self.by_id[producer.id]
+            self._remember(producer)
+
+    def close(self, session: Session, arguments: CloseArguments, answer: Answer, now: float) -> None:
+        """A client is done with a producer: answered when everything that was accepted is settled.
+
+        Raises:
+            InvalidRequestError: there is no such producer (40030).
+        """
+        producer = session.producers.get(arguments.producer)
+        if producer is None or producer.closed_by is not None or not (producer.is_open or producer.is_over):
+            raise error_for(errors.UNKNOWN_PRODUCER, f"handle {arguments.producer}")
+        producer.closed_by = lambda then: self._close(producer, answer, then, forget=arguments.forget)
+        if not producer.unacked_rows:
+            producer.closed_by(now)
+
+    def _close(self, producer: Producer[Session], answer: Answer, _now: float, *, forget: bool) -> None:
+        self._leave(producer)
+        if self.by_id.get(producer.id) is not producer:  # it was fenced: the name is another's
+            answer.give(None)
+            return
+        del self.by_id[producer.id]
+        if not forget:
+            self._remember(producer)
+            answer.give(None)
+            return
+        self._closed.pop(producer.id, None)
+        self._asks.ask(
+            "producer.forget",
+            {"id": producer.id},
+            lambda ok, value, _: self._forgotten(producer, answer, ok, value),
+        )
+
+    def _forgotten(self, producer: Producer[Session], answer: Answer, ok: bool, value: Any) -> None:  # noqa: FBT001 - part of the answer
+        """The registry has forgotten a name, so the homes may too."""
+        if not ok:
+            answer.refuse(refusal(value))
+            return
+        self._gathering.ask(producer.id, _nothing, forget=True)
+        answer.give(None)
+
+    def forget(self, producer_ids: list[int]) -> None:
+        """The registry has forgotten these (too old, or their username is gone), so the homes may too."""
+        for producer_id in producer_ids:
+            self._closed.pop(producer_id, None)
+            self._gathering.ask(producer_id, _nothing, forget=True)
+
+    def idle(self, producer: Producer[Session], now: float) -> None:
+        """Everything that a producer was accepted for is settled."""
+        if producer.closed_by is not None:
+            producer.closed_by(now)
+        elif producer.session.closed and self.by_id.get(producer.id) is producer:
+            del self.by_id[producer.id]
+            self._remember(producer)
+
+    def session_ended(self, session: Session, now: float) -> None:
+        """A session is over: what it has under way goes on, what waits to be judged is dropped."""
+        for producer in list(session.producers.values()):
+            self._leave(producer)
+            if self._forget_rounds(producer):
+                self.break_off(producer)
+            elif producer.id and not producer.unacked_rows:
+                self.idle(producer, now)
+
+    def _leave(self, producer: Producer[Session]) -> None:
+        """Give the place back that a producer has in its session and its Message VPN."""
+        if producer.session.producers.pop(producer.handle, None) is None:
+            return
+        left = self._vpns[producer.vpn_name] - 1
+        if left:
+            self._vpns[producer.vpn_name] = left
+        else:
+            del self._vpns[producer.vpn_name]
+
+    # -- what operators see ----------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.by_id)
+
+    def describe(self, vpn: str | None) -> list[dict[str, Any]]:
+        """List producers of connected clients, of one Message VPN or all."""
+        return [
+            {
+                "vpn": producer.vpn_name,
+                "username": producer.username,
+                "name": producer.name,
+                "id": producer.id,
+                "client": producer.session.client_name,
+                "window": producer.window,
+                "last_sequence": max(producer.last, producer.memory.highest),
+                "acknowledged_sequence": producer.told,
+                "unacked_messages": producer.unacked_rows,
+                "unacked_bytes": producer.unacked_bytes,
+                "acks": producer.acks,
+                "nacks": producer.nacks,
+            }
+            for producer in self.by_id.values()
+            if producer.is_open and not producer.session.closed and vpn in (None, producer.vpn_name)
+        ]
+
+    def validate(self) -> None:
+        """Check that who has a name is not over, and that places are counted."""
+        for number, producer in self.by_id.items():
+            assert producer.id == number
+            assert not producer.is_over
+            producer.validate()
+            if not producer.session.closed:
+                assert producer.session.producers[producer.handle] is producer
+        assert all(count > 0 for count in self._vpns.values())
+        assert len(self._closed) <= CLOSED_MAX
+
+
+def _nothing(_records: dict[int, Record], _now: float) -> None:
+    """Nobody waits for records to be forgotten."""

@@ -1,0 +1,205 @@
+"""Admission row by row: what is done when a whole frame does not fit, and with what may be known already.
+
+Every check of seed 004, in its order: quota of the node, of the Message VPN, of the endpoint; largest message; shut
+down; low priority; and the node's spool files. A message that one of its endpoints refuses goes to none of them, and
+its publisher is told so, unless that endpoint is set not to tell (`reject_to_sender`): then only this endpoint does
+without it (R114, R177, facts section 10).
+
+What a producer sends again is judged by the records of the lanes before any quota (`memory`): refused stays refused,
+what a lane has is not given to it again, and what some lanes have is not refused because of the others: the round
+waits until they can take it.
+
+Judging changes nothing: it gives a verdict, which `spooling` carries out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from angarium import wire
+from router.publishers.producer import Nack
+from router.spool.rows import Row, partition_of, salt_of
+from router.spool.usage import FILES, NODE_QUOTA, VPN_QUOTA, Account, Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from router.guaranteed.endpoints import Endpoint, LaneUsage
+    from router.publishers.memory import Memory
+    from router.spool.usage import Usage
+
+#: A lane that a row goes to, with the account of its endpoint.
+Target = tuple[Account, "LaneUsage"]
+
+
+class Discard(NamedTuple):
+    """One message that one endpoint did not take."""
+
+    account: Account
+    reason: Reason
+
+
+class Verdict:
+    """What is to become of the rows of a round."""
+
+    __slots__ = ("discards", "left_out", "nacks", "stores", "touched")
+
+    def __init__(self) -> None:
+        #: Targets -> the rows for exactly these, by rising index.
+        self.stores: dict[tuple[Target, ...], list[Row]] = {}
+        self.nacks: list[Nack] = []
+        #: Lanes that refused rows matched: their records are told.
+        self.touched: dict[LaneUsage, None] = {}
+        #: Indices of rows that were refused.
+        self.left_out: dict[int, None] = {}
+        self.discards: list[Discard] = []
+
+    def refuse(self, row: Row, nack: Nack, targets: Iterable[Target]) -> None:
+        """A row goes nowhere, and its publisher is told."""
+        self.nacks.append(nack)
+        self.left_out[row.index] = None
+        self.touched.update(dict.fromkeys(lane for _, lane in targets))
+
+
+class Tally:
+    """What the rows judged so far would add, beside what is there."""
+
+    def __init__(self, usage: Usage, *, tell_all: bool = False) -> None:
+        self._usage = usage
+        self._tell_all = tell_all
+        #: Account -> messages and bytes.
+        self._endpoints: dict[Account, tuple[int, int]] = {}
+        #: Bytes that take quota.
+        self._node = 0
+        self._vpn = 0
+        #: Home -> bytes; a message for several lanes once.
+        self._homes: dict[int, int] = {}
+
+    def judge(self, targets: list[Target], row: Row) -> tuple[list[Target], list[Discard], Discard | None]:
+        """Say who takes a row, who does without it, and who refuses it so that nobody takes it (or None)."""
+        size = row.message_bytes + wire.SPOOL_OVERHEAD_BYTES
+        taken: list[Target] = []
+        discards: list[Discard] = []
+        more = 0
+        for target in targets:
+            account = target[0]
+            reason = self._refusal(account, row, size, more)
+            if reason is None:
+                taken.append(target)
+                more += size if account.takes_quota else 0
+            elif self._tell_all or account.tells_sender(reason):
+                return [], [], Discard(account, reason)
+            else:
+                discards.append(Discard(account, reason))
+        if taken and not self._files_fit(taken, size):
+            return [], [], Discard(taken[0][0], FILES)
+        return taken, discards, None
+
+    def _refusal(self, account: Account, row: Row, size: int, more: int) -> Reason | None:
+        """Ask one endpoint; `more` bytes of the row go to others already."""
+        if account.takes_quota:
+            node, vpn = self._usage.node, account.vpn
+            if node.bytes + self._node + more + size > node.limit_bytes:
+                return NODE_QUOTA
+            if vpn.bytes + self._vpn + more + size > vpn.limit_bytes:
+                return VPN_QUOTA
+        messages, held = self._endpoints.get(account, (0, 0))
+        return account.refusal(messages + 1, held + size, row.message_bytes, int(row.is_low_priority))
+
+    def _files_fit(self, taken: list[Target], size: int) -> bool:
+        homes = dict(self._homes)
+        for index in dict.fromkeys(lane.home for _, lane in taken):
+            homes[index] = homes.get(index, 0) + size
+        return self._usage.files_fit(homes.items())
+
+    def take(self, taken: list[Target], row: Row) -> None:
+        """Count a row that goes to these."""
+        size = row.message_bytes + wire.SPOOL_OVERHEAD_BYTES
+        for account, _ in taken:
+            messages, held = self._endpoints.get(account, (0, 0))
+            self._endpoints[account] = (messages + 1, held + size)
+            if account.takes_quota:
+                self._node += size
+                self._vpn += size
+        for index in dict.fromkeys(lane.home for _, lane in taken):
+            self._homes[index] = self._homes.get(index, 0) + size
+
+
+def lane_of(endpoint: Endpoint, row: Row, salt: int) -> LaneUsage:
+    """Give the lane of an endpoint that a row belongs to."""
+    lanes = endpoint.lanes
+    if not endpoint.partitions:
+        return lanes[0]
+    return lanes[partition_of(row, len(lanes), salt)]
+
+
+def judge(
+    usage: Usage,
+    memory: Memory,
+    first: int,
+    rows: Iterable[tuple[Row, tuple[Endpoint, ...]]],
+    *,
+    tell_all: bool = False,
+) -> Verdict | None:
+    """Judge rows with the endpoints that they match, by rising index.
+
+    With `tell_all` the sender hears of every refusal, whatever the endpoint says. Gives None if the round has to
+    wait: an endpoint cannot take now what others have of an earlier sending.
+    """
+    verdict, tally = Verdict(), Tally(usage, tell_all=tell_all)
+    for row, endpoints in rows:
+        sequence = first + row.index
+        salt = salt_of(memory.id, sequence)
+        targets = [(usage.account(one), lane_of(one, row, salt)) for one in endpoints]
+        missing = targets
+        if memory.is_known(sequence):
+            code = memory.refusal(sequence, [lane.lane_id for _, lane in targets])
+            if code:
+                verdict.refuse(row, Nack(sequence, code, "refused before"), targets)
+                continue
+            missing = [one for one in targets if not memory.is_held(sequence, one[1].lane_id)]
+        taken, discards, refusal = tally.judge(missing, row)
+        if refusal is None:
+            tally.take(taken, row)
+            verdict.discards += discards
+            if taken:
+                verdict.stores.setdefault(tuple(taken), []).append(row)
+        elif len(missing) < len(targets):
+            return None
+        else:
+            verdict.discards.append(refusal)
+            verdict.refuse(row, Nack(sequence, refusal.reason.code, refusal.reason.detail), targets)
+    return verdict
+
+
+def judge_copies(
+    usage: Usage, rows: Iterable[tuple[Row, tuple[Endpoint, ...]]], room: dict[int, int], salt: int
+) -> Verdict:
+    """Judge promoted copies of direct messages: each endpoint takes or loses its own; nobody is told.
+
+    Args:
+        usage: the accounts.
+        rows: with the endpoints that they match.
+        room: home -> bytes of such copies that it may be given; what is taken is subtracted.
+        salt: any number; rows without a key go to partitions by it.
+    """
+    verdict, tally = Verdict(), Tally(usage)
+    for number, (row, endpoints) in enumerate(rows, salt):
+        size = row.message_bytes + wire.SPOOL_OVERHEAD_BYTES
+        taken: list[Target] = []
+        for endpoint in endpoints:
+            target = (usage.account(endpoint), lane_of(endpoint, row, number))
+            mine, discards, refusal = tally.judge([target], row)
+            if refusal is not None:
+                discards = [refusal]
+            elif mine and room.get(target[1].home, 0) < size:
+                discards = [Discard(target[0], NODE_QUOTA)]
+            elif mine:
+                tally.take(mine, row)
+                taken += mine
+            verdict.discards += discards
+        for index in dict.fromkeys(lane.home for _, lane in taken):
+            room[index] -= size
+        if taken:
+            verdict.stores.setdefault(tuple(taken), []).append(row)
+    return verdict

@@ -1,0 +1,366 @@
+"""The numbered streams to the homes: what was admitted, in order, until it is on disk there.
+
+A STORE is numbered per home, from 1 in the life of a router; the home tells up to which number it has accepted and
+stored (COMMITTED), and when it comes (back), up to which it had stored (HOME). What is not stored is kept here and sent
+again then, so that nothing admitted depends on one process (design section 7, 4). A home that is down is waited for:
+what waits is bounded by the windows of producers, by the limit of promoted copies, and by one MOVE per lane.
+
+    number   1 2 3 4 5 6 7 8
+    stored -----^   |          1..3 are on disk: forgotten
+    accepted -------^          4, 5 are relaxed: acknowledged, and kept until they are on disk
+                      6 7 8    on their way: they count as in flight
+
+Totals in COMMITTED and HOME cover exactly what is accepted; what is above counts as in flight (`usage`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from angarium import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from router.guaranteed.endpoints import LaneUsage
+    from router.matching.shards import Shard, Shards
+    from router.publishers.memory import Memory
+    from router.spool.usage import Account, HomeUsage, Usage
+
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+class Charge(NamedTuple):
+    """What one STORE adds to one lane."""
+
+    account: Account
+    lane: LaneUsage
+    messages: int
+    bytes: int
+    #: Of the endpoint when it was admitted; a lane of another one is empty (its topic or selector changed).
+    generation: int
+
+    @property
+    def is_stale(self) -> bool:
+        """Tell whether there is nothing to add to any more."""
+        return self.account.is_gone or self.generation != self.account.endpoint.generation
+
+
+class Store:
+    """What one home is to store of one round."""
+
+    __slots__ = ("batches", "charges", "groups", "refused", "size")
+
+    def __init__(self) -> None:
+        #: `[[lane_id, ...], rows, origins]` and, in the same order, their batches.
+        self.groups: list[list[Any]] = []
+        self.batches: list[bytes] = []
+        #: `[[lane_id, [[sequence, code], ...]], ...]`.
+        self.refused: list[list[Any]] = []
+        self.charges: list[Charge] = []
+        #: Spool bytes; a message for several lanes counts once.
+        self.size = 0
+
+
+class _Sent:
+    """A STORE that is not known to be on disk."""
+
+    __slots__ = ("charges", "header", "number", "pending", "promoted", "size", "store")
+
+    def __init__(self, header: list[Any], store: Store, pending: Any | None, *, promoted: bool) -> None:
+        self.header = header
+        self.number: int = header[1]
+        self.store = store
+        self.charges = store.charges
+        self.size = store.size
+        #: Whose acknowledgement waits for it; None once it was counted, or if nobody waits.
+        self.pending = pending
+        #: Whether these are promoted copies, which have a limit of their own.
+        self.promoted = promoted
+
+    def frames(self) -> list[bytes]:
+        """Give the frames to send."""
+        return [wire.STORE, _encode(self.header), *self.store.batches]
+
+    def leave_out_stale(self) -> list[Charge]:
+        """Leave out lanes that are gone or were emptied since; gives what they would have got."""
+        stale = [charge for charge in self.charges if charge.is_stale]
+        if stale:
+            store = self.store
+            lanes = dict.fromkeys(charge.lane.lane_id for charge in stale)
+            self.charges = [charge for charge in self.charges if charge.lane.lane_id not in lanes]
+            kept = []
+            for (lane_ids, rows, origins), batch in zip(store.groups, store.batches, strict=True):
+                left = [lane_id for lane_id in lane_ids if lane_id not in lanes]
+                if left:
+                    kept.append(([left, rows, origins], batch))
+            store.groups[:] = [group for group, _ in kept]
+            store.batches[:] = [batch for _, batch in kept]
+            store.refused[:] = [entry for entry in store.refused if entry[0] not in lanes]
+        return stale
+
+
+class _Stream:
+    """The stream to one home."""
+
+    __slots__ = ("accepted", "is_reported", "is_up", "kept", "number", "on_their_way", "promoted_bytes")
+
+    def __init__(self) -> None:
+        #: The number of the newest STORE.
+        self.number = 0
+        #: True between HOME and the death of the worker.
+        self.is_up = False
+        #: True once it told what it holds.
+        self.is_reported = False
+        #: Not accepted yet, oldest first; consecutive numbers that end with `number`.
+        self.on_their_way: deque[_Sent] = deque()
+        #: Accepted and not stored, oldest first.
+        self.kept: deque[_Sent] = deque()
+        #: Spool bytes of promoted copies in both.
+        self.promoted_bytes = 0
+        self.accepted = 0
+
+
+class Streams:
+    """The streams to all homes; a listener of `Shards`."""
+
+    def __init__(self, shards: Shards, usage: Usage, on_settled: Callable[[Any], None]) -> None:
+        """Begin with no home known; `on_settled` takes a pending thing once all its STOREs were accepted."""
+        self._shards = shards
+        self._usage = usage
+        self._on_settled = on_settled
+        #: By index of the worker.
+        self._streams: dict[int, _Stream] = {}
+        #: Totals for the operators.
+        self.stores = self.resent = 0
+
+    def _stream(self, index: int) -> _Stream:
+        found = self._streams.get(index)
+        if found is None:
+            found = self._streams[index] = _Stream()
+        return found
+
+    def is_up(self, index: int) -> bool:
+        """Tell whether a home takes frames."""
+        return self._stream(index).is_up
+
+    @property
+    def all_reported(self) -> bool:
+        """Tell whether what the node holds is known: nothing guaranteed is admitted before."""
+        for shard in self._shards.shards:
+            stream = self._streams.get(shard.index)
+            if stream is None or not stream.is_reported:
+                return False
+        return True
+
+    def send(self, index: int, frames: list[bytes]) -> None:
+        """Send a frame to a home that is up, behind every STORE that was given to it."""
+        self._shards.send(self._shards.shards[index], frames)
+
+    # -- storing ---------------------------------------------------------------------------------------------
+
+    def store(
+        self,
+        stores: dict[int, Store],
+        producer: list[int] | None,
+        wall_ms: int,
+        pending: Any | None = None,
+        *,
+        relaxed: bool,
+    ) -> None:
+        """Give a round to its homes; `producer` is `[id, first]`, or None for promoted copies."""
+        for index, store in stores.items():
+            stream = self._stream(index)
+            stream.number += 1
+            header = [
+                self._shards.incarnation, stream.number, relaxed, producer, store.groups, store.refused, wall_ms,
+            ]  # fmt: skip
+            sent = _Sent(header, store, pending, promoted=producer is None)
+            self._count(index, sent)
+            if pending is not None:
+                pending.homes += 1
+            if sent.promoted:
+                stream.promoted_bytes += sent.size
+            stream.on_their_way.append(sent)
+            self.stores += 1
+            if stream.is_up:
+                self.send(index, sent.frames())
+
+    def promoted_room(self, index: int, limit: int) -> int:
+        """Give how many bytes of promoted copies a home may be given under a limit."""
+        return limit - self._stream(index).promoted_bytes
+
+    def _count(self, index: int, sent: _Sent) -> None:
+        for account, lane, messages, size, _ in sent.charges:
+            self._usage.charge(account, lane, messages, size)
+        self._usage.home(index).inflight_bytes += sent.size
+
+    def _uncount(self, index: int, home: HomeUsage, sent: _Sent) -> None:
+        for account, lane, messages, size, _ in sent.charges:
+            if lane.home == index:
+                self._usage.uncharge(account, lane, messages, size)
+            else:
+                self._usage.uncharge_moved(lane, messages, size)
+        home.inflight_bytes -= sent.size
+
+    # -- reports ---------------------------------------------------------------------------------------------
+
+    def shard_started(self, shard: Shard) -> None:
+        """A worker was sent START: its HOME will follow."""
+
+    def shard_lost(self, shard: Shard) -> None:
+        """A worker died: nothing is sent to it until its successor has reported."""
+        self._stream(shard.index).is_up = False
+
+    def home_reported(
+        self, shard: Shard, stored: int, totals: list[list[int]], spool: list[int]
+    ) -> list[Account]:
+        """A home is there and has stored up to a number: send it what is above. Gives the accounts that changed."""
+        stream = self._stream(shard.index)
+        self._advance(stream, shard.index, stored, stored)
+        for sent in stream.kept:  # accepted by a predecessor, which took it along
+            self._count(shard.index, sent)
+        stream.on_their_way.extendleft(reversed(stream.kept))
+        stream.kept.clear()
+        changed = self._usage.report(shard.index, totals, spool)
+        stream.is_up = stream.is_reported = True
+        stream.accepted = stored
+        if not stream.on_their_way:
+            stream.number = stored  # a home that begins anew counts from its own beginning
+        for sent in stream.on_their_way:
+            for account, lane, messages, size, _ in sent.leave_out_stale():
+                self._usage.uncharge(account, lane, messages, size)
+            self.send(shard.index, sent.frames())
+            self.resent += 1
+        return changed
+
+    def committed(
+        self, shard: Shard, accepted: int, stored: int, totals: list[list[int]], spool: list[int]
+    ) -> list[Account]:
+        """A home has accepted and stored up to these numbers; gives the accounts that changed."""
+        stream = self._stream(shard.index)
+        if not stream.is_up:
+            return []
+        self._advance(stream, shard.index, accepted, stored)
+        return self._usage.report(shard.index, totals, spool)
+
+    def _advance(self, stream: _Stream, index: int, accepted: int, stored: int) -> None:
+        home = self._usage.home(index)
+        while stream.kept and stream.kept[0].number <= stored:
+            self._forget(stream, stream.kept.popleft())
+        waiting = stream.on_their_way
+        while waiting and waiting[0].number <= accepted:
+            sent = waiting.popleft()
+            self._uncount(index, home, sent)
+            self._settle(sent)
+            if sent.number <= stored:
+                self._forget(stream, sent)
+            else:
+                stream.kept.append(sent)
+        stream.accepted = max(stream.accepted, accepted)
+
+    def _settle(self, sent: _Sent) -> None:
+        pending, sent.pending = sent.pending, None
+        if pending is not None:
+            pending.homes -= 1
+            if not pending.homes:
+                self._on_settled(pending)
+
+    def _forget(self, stream: _Stream, sent: _Sent) -> None:
+        if sent.promoted:
+            stream.promoted_bytes -= sent.size
+
+    # -- the number of workers -------------------------------------------------------------------------------
+
+    def may_leave(self, count: int) -> bool:
+        """Tell whether the homes from this index on have stored all that they were given."""
+        return not any(
+            stream.on_their_way or stream.kept for index, stream in self._streams.items() if index >= count
+        )
+
+    def left(self, count: int) -> None:
+        """Only the workers below this index are homes now."""
+        for index in [index for index in self._streams if index >= count]:
+            del self._streams[index]
+            self._usage.homes.pop(index, None)
+
+    def stats(self) -> dict[str, Any]:
+        """Give the figures of all streams together."""
+        return {
+            "stores": self.stores,
+            "stores_resent": self.resent,
+            "stores_under_way": sum(len(stream.on_their_way) for stream in self._streams.values()),
+        }
+
+    def validate(self) -> None:
+        """Check that numbers follow each other, and what counts as in flight is."""
+        for index, stream in self._streams.items():
+            numbers = [sent.number for sent in (*stream.kept, *stream.on_their_way)]
+            assert numbers == list(range(stream.number - len(numbers) + 1, stream.number + 1)), index
+            inflight = sum(sent.size for sent in stream.on_their_way)
+            assert self._usage.home(index).inflight_bytes == inflight, index
+            promoted = [sent.size for sent in (*stream.kept, *stream.on_their_way) if sent.promoted]
+            assert stream.promoted_bytes == sum(promoted), index
+            assert all(sent.pending is None for sent in stream.kept)
+
+
+def add_group(
+    stores: dict[int, Store],
+    targets: Sequence[tuple[Account, LaneUsage]],
+    batch: bytes,
+    rows: int,
+    size: int,
+    origins: list[Any] | None = None,
+) -> None:
+    """Add rows to what their homes are to store: each home gets the batch once, with its lanes.
+
+    Args:
+        stores: home -> what it gets so far.
+        targets: the lanes, with the accounts of their endpoints.
+        batch: the rows, packed.
+        rows: how many.
+        size: their spool bytes.
+        origins: where each row comes from, if it was moved.
+    """
+    lanes: dict[int, list[int]] = {}
+    for account, lane in targets:
+        home = lane.home
+        store = stores.get(home)
+        if store is None:
+            store = stores[home] = Store()
+        store.charges.append(Charge(account, lane, rows, size, account.endpoint.generation))
+        mine = lanes.get(home)
+        if mine is None:
+            lanes[home] = [lane.lane_id]
+        else:
+            mine.append(lane.lane_id)
+    for home, lane_ids in lanes.items():
+        store = stores[home]
+        store.groups.append([lane_ids, rows, origins])
+        store.batches.append(batch)
+        store.size += size
+
+
+def tell_nacks(stores: dict[int, Store], touched: Iterable[LaneUsage], memory: Memory) -> None:
+    """Put into the records of every lane concerned what was refused of late (`memory`).
+
+    Args:
+        stores: home -> what it gets; a home that gets nothing but this is added.
+        touched: lanes that refused rows matched.
+        memory: of the producer.
+    """
+    if not memory.has_nacks:
+        return
+    lanes = dict.fromkeys(touched)
+    for store in stores.values():
+        lanes.update(dict.fromkeys(charge.lane for charge in store.charges))
+    for lane in lanes:
+        untold = memory.untold(lane.lane_id)
+        if untold:
+            found = stores.get(lane.home)
+            if found is None:
+                found = stores[lane.home] = Store()
+            found.refused.append([lane.lane_id, untold])

@@ -1,0 +1,371 @@
+"""The consumer side of a router with homes, clients and a controller that are as simple as can be."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from angarium import slots, wire
+from angarium.access import TopicRules
+from angarium.errors import AngariumError
+from cluster import objects
+from router.admission.directory import Username, Vpn
+from router.asking import Asks
+from router.config import RouterConfig
+from router.counters import Counters
+from router.delivery.egress import Egress
+from router.effects import AskController, EmitEvent, Outbox, SendClient, SendWorker
+from router.flows.consuming import Consuming
+from router.matching.interest import Interest
+from router.matching.shards import Shards
+from router.requests import Requests
+from router.session import Permissions, Session
+
+if TYPE_CHECKING:
+    from router.guaranteed.endpoints import Endpoint
+
+INCARNATION = 7
+BIG = 1 << 40
+
+
+class FakeHome:
+    """What one worker was told of lanes and flows. It answers at once, unless it was asked not to."""
+
+    def __init__(self, rig: Rig, index: int, incarnation: int) -> None:
+        self.rig = rig
+        self.index = index
+        self.incarnation = incarnation
+        #: LANES that came: [number, complete, puts, deletes].
+        self.lanes_frames: list[list[Any]] = []
+        #: Lane id -> (generation, settings).
+        self.lanes: dict[int, tuple[int, dict[str, Any]]] = {}
+        #: FLOW that came: (verb, flow, arguments).
+        self.flow_frames: list[tuple[str, int, list[Any]]] = []
+        #: Flow -> arguments of its bind, until it is unbound.
+        self.bound: dict[int, list[Any]] = {}
+        #: Flow -> [messages, bytes] that it may still send.
+        self.credit: dict[int, list[int]] = {}
+        self.confirms = True
+        self.answers = True
+        self.lets_go = True
+        self._position = 0
+
+    def take(self, frames: list[bytes]) -> None:
+        body = wire.unpack(frames[1])
+        assert body[0] == INCARNATION
+        if frames[0] == wire.FILTERS:
+            self.rig.shards.confirm(self.shard, body[1])
+        elif frames[0] == wire.LANES:
+            self._lanes(*body[1:])
+        elif frames[0] == wire.FLOW:
+            self._flow(*body[1:])
+
+    @property
+    def shard(self) -> Any:
+        return self.rig.shards.shards[self.index]
+
+    def _lanes(self, number: int, complete: bool, puts: list[Any], deletes: list[int]) -> None:
+        self.lanes_frames.append([number, complete, puts, deletes])
+        if complete:
+            self.lanes.clear()
+        for lane_id, generation, settings in puts:
+            self.lanes[lane_id] = (generation, settings)
+        for lane_id in deletes:
+            del self.lanes[lane_id]
+        if self.confirms:
+            self.confirm(number, complete=complete)
+
+    def confirm(self, number: int, *, complete: bool) -> None:
+        if complete:
+            self.rig.consuming.home(self.shard, [self.incarnation, INCARNATION, number, 0, [], []])
+        else:
+            self.rig.consuming.lanes_confirmed(self.shard, [self.incarnation, number])
+
+    def _flow(self, verb: str, flow: int, arguments: list[Any]) -> None:
+        self.flow_frames.append((verb, flow, arguments))
+        if verb == "bind":
+            assert arguments[0] in self.lanes, "FLOW before LANES"
+            self.bound[flow] = arguments
+            self.credit[flow] = arguments[3:5]
+            if self.answers:
+                self.event(flow, wire.FLOW_ACTIVE)
+        elif verb == "unbind":
+            if arguments[0] is None:
+                del self.bound[flow], self.credit[flow]
+            elif self.lets_go:
+                self.let_go(flow)
+        elif verb == "credit":
+            total = self.bound[flow][3:5]
+            self.credit[flow] = [
+                left + new - old for left, new, old in zip(self.credit[flow], arguments, total, strict=True)
+            ]
+            assert all(new >= old for new, old in zip(arguments, total, strict=True)), "credit fell"
+            self.bound[flow][3:5] = arguments
+
+    def let_go(self, flow: int, code: int = 0) -> None:
+        del self.bound[flow], self.credit[flow]
+        self.event(flow, wire.FLOW_CLOSED, code)
+
+    def event(self, flow: int, event: int, code: int = 0, detail: str = "") -> None:
+        self.rig.flows.event(self.shard, [self.incarnation, flow, event, code, detail], self.rig.now)
+
+    def send(self, flow: int, messages: int = 1, size: int = 100, partition: int = 0) -> None:
+        """Send messages in one frame; a home keeps to its credit, but for one message's bytes."""
+        credit = self.credit[flow]
+        assert messages <= credit[0], f"credit for {credit[0]} messages"
+        assert credit[1] > 0
+        credit[0] -= messages
+        credit[1] -= messages * size
+        part = [partition, messages, [[self._position + 1, messages]], None, 1, None]
+        self._position += messages
+        header = [self.incarnation, flow, [part], messages * size]
+        self.rig.flows.messages(self.shard, header, [b"\x90"])
+        self.rig.settle()
+
+    def flow_at(self, endpoint: Endpoint, partition: int = 0) -> int:
+        """Give the number of the only flow bound at a lane."""
+        lane_id = endpoint.id << wire.LANE_BITS | partition
+        (flow,) = [flow for flow, arguments in self.bound.items() if arguments[0] == lane_id]
+        return flow
+
+    def verbs(self, flow: int | None = None) -> list[str]:
+        return [verb for verb, number, _ in self.flow_frames if flow in (None, number)]
+
+    def arguments(self, verb: str) -> list[list[Any]]:
+        return [arguments for one, _, arguments in self.flow_frames if one == verb]
+
+
+class FakeClient:
+    """A logged-in client: its requests, and what it got."""
+
+    def __init__(self, rig: Rig, session: Session) -> None:
+        self.rig = rig
+        self.session = session
+        self.received: deque[list[bytes]] = deque()
+        self._request = 0
+
+    def ask(self, operation: str, **arguments: Any) -> int:
+        """Send a REQUEST; gives its number."""
+        self._request += 1
+        header = wire.pack([self._request, operation, arguments])
+        self.rig.requests.handle(self.session, header, self.rig.now)
+        self.rig.settle()
+        return self._request
+
+    def request(self, operation: str, **arguments: Any) -> tuple[int, Any]:
+        """Send a REQUEST and take its ANSWER as (code, value)."""
+        return self.answer(self.ask(operation, **arguments))
+
+    def answer(self, number: int) -> tuple[int, Any]:
+        found = [wire.unpack(frames[1]) for frames in self.received if frames[0] == wire.ANSWER]
+        (answer,) = [one for one in found if one[0] == number]
+        self.received = deque(
+            frames
+            for frames in self.received
+            if frames[0] != wire.ANSWER or wire.unpack(frames[1])[0] != number
+        )
+        return answer[1], answer[2]
+
+    def has_answer(self, number: int) -> bool:
+        return any(f[0] == wire.ANSWER and wire.unpack(f[1])[0] == number for f in self.received)
+
+    def bind(self, name: str, **arguments: Any) -> dict[str, Any]:
+        """Bind with a credit of 100 messages and a megabyte, unless told otherwise."""
+        code, value = self.request("flow.bind", name=name, **{"messages": 100, "bytes": 1 << 20, **arguments})
+        assert code == 0, (code, value)
+        assert isinstance(value, dict)
+        return value
+
+    def refused(self, name: str, **arguments: Any) -> int:
+        """Bind and give the code of the refusal."""
+        code, value = self.request("flow.bind", name=name, **arguments)
+        assert code, value
+        assert isinstance(value, str)
+        return code
+
+    def credit(self, flow: int, messages: int, size: int = BIG) -> None:
+        self.rig.flows.credit(self.session, wire.pack([flow, messages, size]))
+        self.rig.settle()
+
+    def settle(self, flow: int, outcome: int, *ranges: tuple[int, int, int]) -> None:
+        self.rig.flows.settle(self.session, wire.pack([flow, outcome, ranges]))
+        self.rig.settle()
+
+    def taken(self, operation: bytes) -> list[list[Any]]:
+        """Take the headers of all frames of an operation."""
+        found = [wire.unpack(frames[1]) for frames in self.received if frames[0] == operation]
+        self.received = deque(frames for frames in self.received if frames[0] != operation)
+        return found
+
+    def messages(self) -> int:
+        """Take MESSAGES; gives how many there were."""
+        return sum(part[1] for _, parts in self.taken(wire.MESSAGES) for part in parts)
+
+    def leave(self, *, wanted: bool) -> None:
+        """End the session as the router does."""
+        self.session.closed = True
+        self.rig.flows.session_ended(self.session, self.rig.now, wanted=wanted)
+        self.rig.settle()
+
+
+class FakeController:
+    """Endpoints as the controller makes them for clients and operators."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        #: Questions that came: (operation, arguments).
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.answers = True
+        self._next_id = 1
+
+    def put(self, name: str, kind: str = "queue", **attributes: Any) -> Endpoint:
+        """Create or change an endpoint as an operator; its home is worker 0 unless told otherwise."""
+        known = self.rig.endpoints.find("default", kind, name)
+        if known is not None:
+            complete = {**known.attributes, **attributes}
+        else:
+            identity = {"id": self._next_id, "homes": [0] * max(1, attributes.get("partition_count", 0))}
+            complete = objects.complete(kind, {**identity, **attributes})
+            self._next_id += 1
+        endpoint = self.rig.endpoints.put(self.rig.vpn, kind, name, complete, now=self.rig.now)
+        self.rig.settle()
+        return endpoint
+
+    def delete(self, name: str, kind: str = "queue") -> None:
+        self.rig.endpoints.drop("default", kind, name)
+        self.rig.settle()
+
+    def take(self, effect: AskController) -> None:
+        self.asked.append((effect.operation, effect.arguments))
+        if not self.answers:
+            return
+        try:
+            answer = self._answer(effect.operation, effect.arguments)
+        except AngariumError as error:
+            self.rig.asks.answered(effect.ticket, False, [error.code, error.detail], self.rig.now)
+        else:
+            self.rig.asks.answered(effect.ticket, True, answer, self.rig.now)
+
+    def _answer(self, operation: str, wish: dict[str, Any]) -> Any:
+        kind = wish.get("kind", "topic-endpoint" if operation == "endpoint.set_topic" else "queue")
+        if operation == "endpoint.create":
+            creator = {"created_by": f"client:{wish['username']}", "owner": wish["username"]}
+            client = "" if wish["durable"] else wish["client"]
+            attributes = {**wish["attributes"], **creator, "client": client, "durable": wish["durable"]}
+            made = self.put(wish["name"], kind, **attributes)
+            return {"created": True, "id": made.id, "name": made.name, "durable": made.durable}
+        endpoint = self.rig.endpoints.find("default", kind, wish["name"])
+        assert endpoint is not None
+        if operation == "endpoint.delete":
+            assert endpoint.id == wish["id"]
+            self.delete(wish["name"], kind)
+            return None
+        if operation == "endpoint.set_topic":
+            changed = {"topic": wish["topic"], "selector": wish["selector"]}
+            self.put(wish["name"], kind, **changed, generation=endpoint.generation + 1)
+            return {"generation": endpoint.generation}
+        return self._subscribe(endpoint, wish)
+
+    def _subscribe(self, endpoint: Endpoint, wish: dict[str, Any]) -> dict[str, Any]:
+        add, remove = wish.get("add", []), wish.get("remove", [])
+        known = endpoint.attributes["client_subscriptions"]
+        texts = [text for text in dict.fromkeys([*known, *add]) if text not in remove]
+        self.put(endpoint.name, client_subscriptions=texts)
+        gone = [None if text in known else [40402, text] for text in remove]
+        return {"added": [None for _ in add], "removed": gone}
+
+
+class Rig:
+    """Everything, wired."""
+
+    def __init__(
+        self, homes: int = 1, *, exceptions: bool = True, is_open: bool = True, **config: Any
+    ) -> None:
+        self.now = 1000.0
+        settings = RouterConfig(**config)
+        self.out = Outbox()
+        self.interest: Interest[Session] = Interest()
+        self.shards = Shards(homes, slots.slot_table(homes), INCARNATION, self.interest, self.out)
+        rng = random.Random(3)
+        self.egress = Egress(self.out, settings.egress_memory_bytes, settings.egress_unread_bytes, rng)
+        self.counters = Counters()
+        self.asks = Asks(self.out)
+        self.requests = Requests(self.egress, self.counters)
+        #: (VPN number, pattern) of filters that came or went.
+        self.touched: list[tuple[int, str]] = []
+        self.consuming = Consuming(
+            settings, self.interest, self.shards, self.egress, self.counters, self.out, self.asks,
+            self.requests, rng,
+            on_filter=lambda vpn, pattern: self.touched.append((vpn, pattern)), exceptions=exceptions,
+        )  # fmt: skip
+        self.flows, self.endpoints = self.consuming.flows, self.consuming.endpoints
+        self.vpn = Vpn(1, "default", objects.complete("vpn", {}))
+        self.vpn.profiles["default"] = objects.complete("profile", {})
+        self.homes: dict[int, FakeHome] = {}
+        self.clients: dict[bytes, FakeClient] = {}
+        self.controller = FakeController(self)
+        self.events: list[dict[str, Any]] = []
+        self._incarnation = 10
+        if is_open:
+            self.consuming.lanes.open()
+        for index in range(homes):
+            self.start_home(index)
+
+    def start_home(self, index: int) -> FakeHome:
+        self._incarnation += 1
+        home = self.homes[index] = FakeHome(self, index, self._incarnation)
+        self.shards.start(self.shards.shards[index], self._incarnation)
+        self.settle()
+        return home
+
+    def kill_home(self, index: int) -> None:
+        del self.homes[index]
+        self.shards.lose(self.shards.shards[index], self.now)
+        self.settle()
+
+    def client(self, name: str = "", username: str = "default", **rights: Any) -> FakeClient:
+        """Log a client in; `rights` are attributes of its username."""
+        number = len(self.clients) + 1
+        routing_id = number.to_bytes(5, "big")
+        attributes = objects.complete("username", rights)
+        self.vpn.usernames[username] = Username(username, attributes, number)
+        session = Session(number, routing_id, self.vpn, username, name or f"client{number}", self.now)
+        session.profile_name = "default"
+        everything = TopicRules([], default_allow=True)
+        session.permissions = Permissions(True, 100, everything, everything)
+        made = self.clients[routing_id] = FakeClient(self, session)
+        return made
+
+    def settle(self) -> None:
+        """Carry effects until nothing moves."""
+        while effects := self.out.take():
+            for effect in effects:
+                if isinstance(effect, SendWorker):
+                    home = self.homes.get(effect.worker)
+                    if home is not None and home.incarnation == effect.incarnation:
+                        home.take(effect.frames)
+                elif isinstance(effect, SendClient):
+                    self.clients[effect.routing_id].received.append(effect.frames)
+                elif isinstance(effect, AskController):
+                    self.controller.take(effect)
+                elif isinstance(effect, EmitEvent):
+                    self.events.append(effect.event)
+                else:
+                    raise AssertionError(effect)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass in the steps that the router asks for."""
+        end = self.now + seconds
+        while self.now < end:
+            wake = self.consuming.tick(self.now)
+            self.settle()
+            self.now = min(end, max(wake, self.now + 0.001))
+        self.consuming.tick(self.now)
+        self.settle()
+
+    def validate(self) -> None:
+        self.interest.validate()
+        self.consuming.validate()
+        for client in self.clients.values():
+            assert client.session.closed or client.session.requests >= 0

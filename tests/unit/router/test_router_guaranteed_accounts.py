@@ -1,0 +1,192 @@
+"""The parts of admission by themselves: what is remembered of a producer, spool files, events, rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from angarium import wire
+from router.effects import EmitEvent, Outbox
+from router.publishers.memory import Memory, merge_records
+from router.spool.rows import (
+    Row,
+    are_distinct,
+    decode_rows,
+    encode_rows,
+    index_span,
+    partition_of,
+    salt_of,
+    spool_bytes,
+)
+from router.spool.thresholds import Alarm
+from router.spool.usage import HomeUsage
+
+FILE = wire.SPOOL_FILE_BYTES
+
+ROWS = [
+    [0, "a", 1, None, None, b"xx"],
+    [3, "b", 1 | 2 << wire.COS_SHIFT, [0, 0, None, "key"], b"p", b"y"],
+    [7, "c", 2 | 1 << wire.COS_SHIFT, [1, 2, 3, None], None, b""],
+]
+
+
+class TestMemory:
+    def test_a_record_says_what_is_held_and_what_was_refused(self) -> None:
+        memory = Memory(1, 255, merge_records([[[7, 10, [[5, 50310]]]], [[8, 6, []]]]))
+        assert memory.highest == 10
+        assert memory.is_known(10)
+        assert not memory.is_known(11)
+        assert [memory.is_held(sequence, 7) for sequence in (1, 10, 11)] == [True, True, False]
+        assert [memory.is_held(sequence, 8) for sequence in (6, 7)] == [True, False]
+        assert not memory.is_held(1, 9), "a lane without a record has nothing"
+        assert memory.refusal(5, [8, 7]) == 50310
+        assert memory.refusal(5, [8]) == 0
+        memory.validate()
+
+    def test_a_lane_that_moves_may_be_known_to_two_homes(self) -> None:
+        records = merge_records([[[7, 10, [[5, 1]]]], [[7, 12, [[11, 2]]]]])
+        assert records[7].last == 12
+        assert records[7].refused == {5: 1, 11: 2}
+
+    def test_refusals_above_everything_that_is_stored_are_known(self) -> None:
+        assert Memory(1, 255, merge_records([[[7, 3, [[9, 1]]]]])).highest == 9
+        assert Memory(1, 255, {}, known=4).highest == 4
+        assert Memory(1, 255).highest == 0
+
+    def test_records_are_let_go_when_new_sequences_come(self) -> None:
+        memory = Memory(1, 255, merge_records([[[7, 10, []]]]))
+        memory.take(5, 10, [])
+        assert memory.records
+        memory.take(1, 11, [])
+        assert not memory.records
+        memory.validate()
+
+    def test_a_nack_is_told_to_each_lane_once(self) -> None:
+        memory = Memory(1, 10)
+        memory.take(5, 5, [(3, 50310)])
+        assert memory.untold(7) == [[3, 50310]]
+        memory.take(2, 7, [(6, 40007), (7, 40007)])
+        assert memory.untold(7) == [[6, 40007], [7, 40007]]
+        assert memory.untold(8) == [[3, 50310], [6, 40007], [7, 40007]]
+        assert memory.untold(7) == []
+        memory.validate()
+
+    def test_nacks_are_remembered_as_long_as_their_publisher_may_not_have_heard(self) -> None:
+        memory = Memory(1, 10)
+        memory.take(1, 1, [(1, 50310)])
+        for sequence in range(2, 21):
+            memory.take(1, sequence, [])
+            assert memory.has_nacks
+        memory.take(1, 21, [])
+        assert not memory.has_nacks
+        assert memory.untold(7) == []
+        memory.validate()
+
+    def test_never_more_nacks_than_the_window(self) -> None:
+        memory = Memory(1, 3)
+        memory.take(3, 3, [(1, 1), (2, 1), (3, 1)])
+        memory.take(2, 5, [(4, 1), (5, 1)])
+        assert memory.untold(7) == [[3, 1], [4, 1], [5, 1]]
+        memory.validate()
+
+
+class TestSpoolFiles:
+    @pytest.mark.parametrize(
+        ("files", "open_bytes", "more", "expected"),
+        [
+            (0, 0, 0, 0),
+            (0, 0, 1, 1),
+            (0, 0, FILE, 1),
+            (0, 0, FILE + 1, 2),
+            (3, 0, 1, 4),
+            (3, 5, 0, 3),
+            (3, 5, FILE - 5, 3),
+            (3, 5, FILE - 4, 4),
+            (3, FILE - 1, 1, 3),
+            (3, FILE - 1, 2, 4),
+            (3, FILE - 1, FILE + 2, 5),
+        ],
+    )
+    def test_how_many_a_home_uses_at_most(
+        self, files: int, open_bytes: int, more: int, expected: int
+    ) -> None:
+        home = HomeUsage()
+        home.report([files, open_bytes, 0, 0])
+        assert home.files_with(more) == expected
+        home.inflight_bytes = more
+        assert home.files_with(0) == expected
+
+    @pytest.mark.requirement("R181")
+    @pytest.mark.parametrize("size", [1_000, 70_001, 3_000_000, 7_999_999, 10_000_000])
+    def test_it_is_never_less_than_what_a_home_makes(self, size: int) -> None:
+        """A home fills a file until it holds so much; its last message may reach beyond."""
+        for start in (0, 1, FILE // 2, FILE - 1):
+            home = HomeUsage()
+            files = int(start > 0)
+            home.report([files, start, 0, 0])
+            held = start
+            for count in range(1, 20):
+                if not held:
+                    files += 1
+                held += size
+                if held >= FILE:
+                    held = 0
+                assert home.files_with(count * size) >= files
+
+
+class TestAlarm:
+    def names(self, outbox: Outbox) -> list[str]:
+        return [effect.event["event"] for effect in outbox.take() if isinstance(effect, EmitEvent)]
+
+    def test_it_is_told_once_above_and_once_below(self) -> None:
+        outbox = Outbox()
+        alarm = Alarm("X", "it is")
+        for value, expected in (
+            (80, []),
+            (81, ["X"]),
+            (95, []),
+            (60, []),
+            (59, ["X_CLEAR"]),
+            (0, []),
+            (81, ["X"]),
+        ):
+            alarm.update(value, 100, (80, 60), outbox)
+            assert self.names(outbox) == expected, value
+
+    def test_without_a_limit_there_is_nothing_to_tell(self) -> None:
+        outbox = Outbox()
+        alarm = Alarm("X", "it is")
+        alarm.update(5, 0, (80, 60), outbox)
+        assert self.names(outbox) == []
+        alarm.update(5, 5, (80, 60), outbox)
+        alarm.update(5, 0, (80, 60), outbox)
+        assert self.names(outbox) == ["X", "X_CLEAR"]
+
+
+class TestRows:
+    def test_rows_are_packed_as_they_were(self) -> None:
+        packed = wire.pack(ROWS)
+        assert encode_rows(decode_rows(packed)) == packed
+
+    def test_what_they_cost(self) -> None:
+        rows = decode_rows(wire.pack(ROWS))
+        assert [row.message_bytes for row in rows] == [2, 2, 0]
+        assert spool_bytes(rows) == 4 + 3 * wire.SPOOL_OVERHEAD_BYTES
+        assert [row.is_low_priority for row in rows] == [True, False, True]
+
+    def test_indices(self) -> None:
+        one, two = wire.pack(ROWS), wire.pack([[5, "a", 1, None, None, b""]])
+        assert index_span([one]) == (0, 7)
+        assert index_span([two, one]) == (0, 7)
+        assert are_distinct([one, two])
+        assert not are_distinct([one, one])
+
+    def test_a_partition_depends_on_the_key_or_on_producer_and_sequence(self) -> None:
+        keyed = [Row(0, "a", 1, (0, 0, None, key), None, b"") for key in ("a", "b", "c", "d", "e")]
+        assert [partition_of(row, 8, 1) for row in keyed] == [partition_of(row, 8, 99) for row in keyed]
+        assert len({partition_of(row, 8, 0) for row in keyed}) > 1
+        bare = Row(0, "a", 1, None, None, b"")
+        spread = [partition_of(bare, 4, salt_of(5, sequence)) for sequence in range(1, 401)]
+        assert spread == [partition_of(bare, 4, salt_of(5, sequence)) for sequence in range(1, 401)]
+        assert all(60 < spread.count(partition) < 140 for partition in range(4))
+        largest = salt_of(wire.INTERNAL_PRODUCER | (1 << 50), 1 << 62)
+        assert 0 <= partition_of(bare, 1000, largest) < 1000

@@ -1,0 +1,248 @@
+"""Flows on partitioned queues: who has which partition, hand-offs, and the credit that they share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flow_rig import BIG, FakeClient, Rig
+from hypothesis import given
+from hypothesis import strategies as st
+
+from angarium import errors, wire
+from router.flows.flow import more
+
+if TYPE_CHECKING:
+    from router.guaranteed.endpoints import Endpoint
+
+
+@pytest.fixture
+def client(rig: Rig) -> FakeClient:
+    return rig.client("consumer", "owner")
+
+
+@pytest.fixture
+def parted(rig: Rig) -> Endpoint:
+    return rig.controller.put(
+        "q", owner="owner", access_type="non-exclusive", partition_count=4, homes=[0, 0, 0, 0]
+    )
+
+
+@pytest.mark.requirement("R101")
+def test_partitions_are_shared_by_the_flows_after_the_delay(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    assert client.bind("q")["partitions"] == [0, 1, 2, 3]
+    second = rig.client("second", "owner")
+    bound = second.bind("q")
+    assert (bound["partitions"], bound["active"]) == ([], False)
+    rig.advance(4.9)
+    assert second.taken(wire.INDICATION) == []
+    rig.advance(0.2)
+    told = [(event, detail) for _, event, _, detail in second.taken(wire.INDICATION)]
+    assert told[-1] == (wire.FLOW_PARTITIONS, [2, 3])
+    assert client.taken(wire.INDICATION)[-1][3] == [0, 1]
+    assert len(rig.homes[0].bound) == 4
+
+
+def test_a_partition_that_moves_is_settled_first_and_late_settles_are_refused(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    home = rig.homes[0]
+    home.lets_go = False
+    first = client.bind("q")["flow"]
+    second = rig.client("second", "owner")
+    second.bind("q")
+    rig.advance(5.1)
+    assert home.arguments("unbind") == [[3000], [3000]]
+    leaving = home.flow_at(parted, 3)
+    client.settle(first, wire.OUTCOME_ACCEPTED, (3, 1, 1))
+    assert home.arguments("settle") == [[0, [[1, 1]]]]
+    home.let_go(leaving)
+    rig.settle()
+    assert second.taken(wire.INDICATION)[-1][3] == [3]
+    client.taken(wire.INDICATION)
+    client.settle(first, wire.OUTCOME_ACCEPTED, (3, 2, 2))
+    assert client.taken(wire.INDICATION) == [
+        [first, wire.FLOW_SETTLE_REFUSED, errors.PARTITION_LOST, "partition 3"]
+    ]
+    home.let_go(home.flow_at(parted, 2))
+    rig.settle()
+
+
+def test_a_home_that_does_not_end_a_hand_off_is_not_waited_for(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    rig.homes[0].lets_go = False
+    client.bind("q")
+    second = rig.client("second", "owner")
+    second.bind("q")
+    rig.advance(5.1)
+    rig.advance(3)
+    assert second.taken(wire.INDICATION) == []
+    rig.advance(3)
+    assert second.taken(wire.INDICATION)[-1][3] == [2, 3]
+    assert rig.homes[0].arguments("unbind")[-2:] == [[None], [None]]
+
+
+def test_a_spare_flow_takes_over_at_once(rig: Rig) -> None:
+    rig.controller.put("q", permission="consume", access_type="non-exclusive", partition_count=1)
+    first, spare = rig.client("first"), rig.client("spare")
+    first.bind("q")
+    spare.bind("q")
+    first.leave(wanted=False)
+    assert spare.taken(wire.INDICATION)[-1][3] == [0]
+
+
+def test_more_partitions_are_given_away_and_fewer_handed_off(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    flow = client.bind("q")["flow"]
+    rig.controller.put("q", partition_count=5, homes=[0] * 5)
+    assert client.taken(wire.INDICATION)[-1][3] == [0, 1, 2, 3, 4]
+    rig.endpoints.report(0, [[lane.lane_id, 1, 100, 1, 0] for lane in parted.lanes])
+    rig.controller.put("q", partition_count=2)
+    assert client.taken(wire.INDICATION)[-1][3] == [0, 1]
+    assert len(rig.homes[0].lanes) == 5, "their homes move what is in them"
+    rig.endpoints.report(0, [[lane.lane_id, 0, 0, 0, 0] for lane in parted.retiring])
+    rig.settle()
+    assert sorted(rig.homes[0].lanes) == [lane.lane_id for lane in parted.lanes]
+    assert flow in client.session.flows
+
+
+def test_a_lane_that_retires_ends_a_hand_off_that_its_home_forgot(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    rig.homes[0].lets_go = False
+    client.bind("q")
+    rig.endpoints.report(0, [[lane.lane_id, 1, 100, 1, 0] for lane in parted.lanes])
+    rig.controller.put("q", partition_count=3)
+    rig.endpoints.report(0, [[parted.retiring[0].lane_id, 0, 0, 0, 0]])
+    rig.advance(0.01)
+    assert client.taken(wire.INDICATION)[-1][3] == [0, 1, 2]
+
+
+def test_a_queue_that_gets_partitions_or_loses_them_all_starts_its_consumers_anew(
+    rig: Rig, client: FakeClient
+) -> None:
+    queue = rig.controller.put("q", owner="owner", access_type="non-exclusive")
+    second = rig.client("second", "owner")
+    client.bind("q")
+    second.bind("q")
+    rig.controller.put("q", partition_count=2, homes=[0, 0])
+    assert client.taken(wire.INDICATION)[-1][3] == [0, 1]
+    rig.advance(6)
+    assert second.taken(wire.INDICATION)[-1][3] == [1]
+    rig.controller.put("q", partition_count=0)
+    assert [sorted(flow.ends) for flow in queue.flows.values()] == [[0], [0]]
+
+
+def test_a_home_that_dies_in_a_hand_off_ends_it(make_rig: Any) -> None:
+    rig = make_rig(2)
+    rig.controller.put("q", owner="owner", access_type="non-exclusive", partition_count=2, homes=[0, 1])
+    client, second = rig.client("first", "owner"), rig.client("second", "owner")
+    rig.homes[1].lets_go = False
+    client.bind("q")
+    second.bind("q")
+    rig.advance(5.1)
+    assert second.taken(wire.INDICATION) == []
+    rig.kill_home(1)
+    rig.advance(0.01)
+    assert second.taken(wire.INDICATION)[-1][3] == [1]
+    home = rig.start_home(1)
+    assert home.verbs() == ["bind"]
+    assert home.arguments("bind")[0][5]["resume"] is False
+
+
+def test_a_browser_sees_all_partitions_and_takes_none(rig: Rig, client: FakeClient, parted: Endpoint) -> None:
+    client.bind("q")
+    bound = client.bind("q", browse=True)
+    assert bound["partitions"] == [0, 1, 2, 3]
+    rig.advance(20)
+    assert client.taken(wire.INDICATION) == []
+    rig.controller.put("q", partition_count=5, homes=[0] * 5)
+    assert len(rig.homes[0].bound) == 10
+
+
+@pytest.mark.requirement("R144")
+def test_selectors_work_on_partitions(rig: Rig, client: FakeClient, parted: Endpoint) -> None:
+    client.bind("q", selector="a = 1")
+    assert {arguments[2] for arguments in rig.homes[0].arguments("bind")} == {"a = 1"}
+
+
+def test_the_credit_of_a_flow_is_shared_by_its_partitions(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    flow = client.bind("q", messages=100, bytes=100_000)["flow"]
+    home = rig.homes[0]
+    assert sum(messages for messages, _ in home.credit.values()) <= 100
+    assert all(messages > 0 and size > 0 for messages, size in home.credit.values())
+    busy = home.flow_at(parted, 2)
+    got = 0
+    while home.credit[busy][0] > 0 and got < 500:
+        home.send(busy, 1, 100, partition=2)
+        got += 1
+    assert 50 <= got <= 110, "one busy partition may use most of the window"
+    client.credit(flow, 100 + got, 200_000)
+    assert home.credit[busy][0] > 0
+
+
+def test_what_comes_too_early_is_held_until_the_client_has_credit(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    flow = client.bind("q", messages=1, bytes=100_000)["flow"]
+    home = rig.homes[0]
+    for partition in range(4):
+        home.send(home.flow_at(parted, partition), 1, 100, partition=partition)
+    assert client.messages() == 1
+    assert rig.flows.describe(None, None, None)[0]["held_messages"] == 3
+    client.credit(flow, 3)
+    assert client.messages() == 2
+    client.credit(flow, 6)
+    assert client.messages() == 1
+    assert all(messages > 0 for messages, _ in home.credit.values()), "nobody starves"
+
+
+@given(
+    grants=st.lists(st.integers(1, 50), min_size=1, max_size=30),
+    choices=st.lists(st.integers(0, 3), min_size=1, max_size=200),
+)
+def test_a_client_is_never_sent_more_than_it_granted_and_no_partition_starves(
+    grants: list[int], choices: list[int]
+) -> None:
+    rig = Rig()
+    queue = rig.controller.put("q", owner="owner", access_type="non-exclusive", partition_count=4)
+    client = rig.client("consumer", "owner")
+    total, got = grants[0], 0
+    flow = client.bind("q", messages=total, bytes=BIG)["flow"]
+    home = rig.homes[0]
+    for step, partition in enumerate(choices):
+        end = home.flow_at(queue, partition)
+        if home.credit[end][0] > 0:
+            home.send(end, 1, 100, partition=partition)
+        got += client.messages()
+        assert got <= total
+        (described,) = rig.flows.describe(None, None, None)
+        assert described["held_messages"] <= total * 3 // 2 + 4
+        if step % 7 == 6:
+            total += grants[(step // 7) % len(grants)]
+            client.credit(flow, total)
+            got += client.messages()
+    client.credit(flow, total + 1000)
+    assert all(messages > 0 for messages, _ in home.credit.values())
+    rig.validate()
+
+
+@given(
+    left=st.integers(1, 1000),
+    own=st.integers(-50, 500),
+    others=st.integers(0, 1500),
+    ends=st.integers(1, 20),
+)
+def test_a_promise_is_half_of_what_is_free_or_a_share(left: int, own: int, others: int, ends: int) -> None:
+    spoken_for = own + (others if ends > 1 else 0)
+    given_now = more(left, spoken_for, own, ends)
+    share = max(1, left // (2 * ends))
+    assert given_now >= 0
+    assert own + given_now >= 1, "who has used its share up gets something"
+    assert spoken_for + given_now <= max(left, spoken_for, spoken_for - own + share)

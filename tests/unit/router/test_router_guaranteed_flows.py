@@ -1,0 +1,491 @@
+"""Flows: binding, credit, settling, homes that come and go, temporary endpoints, partitions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from flow_rig import BIG, FakeClient, Rig
+
+from angarium import errors, wire
+from angarium.errors import InvalidRequestError
+from router.flows.flow import KEPT_RANGES_MAX
+from router.flows.flows import BIND_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from router.guaranteed.endpoints import Endpoint
+
+
+@pytest.fixture
+def client(rig: Rig) -> FakeClient:
+    return rig.client("consumer", "owner")
+
+
+@pytest.fixture
+def queue(rig: Rig) -> Endpoint:
+    return rig.controller.put("q", owner="owner")
+
+
+# -- binding -------------------------------------------------------------------------------------------------
+
+
+def test_a_bind_is_answered_when_the_home_has_answered(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    home = rig.homes[0]
+    home.answers = False
+    number = client.ask("flow.bind", name="q", messages=10, bytes=1000, selector="a = 1", no_local=True)
+    assert not client.has_answer(number)
+    (arguments,) = home.arguments("bind")
+    assert arguments[:5] == [queue.id << wire.LANE_BITS, False, "a = 1", 10, 1000]
+    assert arguments[5] == {
+        "no_local": True, "max_unacked": None, "resume": False, "client": "consumer", "active_indication": False,
+    }  # fmt: skip
+    home.event(home.flow_at(queue), wire.FLOW_INACTIVE)
+    rig.settle()
+    code, value = client.answer(number)
+    assert code == 0
+    assert value == {
+        "flow": 1, "name": "q", "endpoint_id": queue.id, "active": False, "partitions": [],
+        "access_type": "exclusive", "max_unacked": 10_000,
+    }  # fmt: skip
+
+
+def test_what_a_home_sends_before_the_answer_comes_after_it(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    home = rig.homes[0]
+    home.answers = False
+    client.ask("flow.bind", name="q", messages=10, bytes=BIG)
+    flow = home.flow_at(queue)
+    home.send(flow, 3)
+    assert not client.received
+    home.event(flow, wire.FLOW_ACTIVE)
+    rig.settle()
+    assert [frames[0] for frames in client.received] == [wire.ANSWER, wire.MESSAGES]
+
+
+@pytest.mark.requirement("R127")
+def test_a_client_whose_profile_forbids_receiving_does_not_bind(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    rig.vpn.profiles["default"]["allow_guaranteed_receive"] = False
+    assert client.refused("q") == errors.GUARANTEED_RECEIVE_DENIED
+
+
+@pytest.mark.requirement("R128", "R129", "R135")
+def test_the_layers_are_judged_from_the_profile_to_the_limits(rig: Rig, client: FakeClient) -> None:
+    stranger = rig.client("stranger", "stranger")
+    assert stranger.refused("q") == errors.UNKNOWN_ENDPOINT
+    queue = rig.controller.put("q", owner="owner", egress_enabled=False)
+    assert stranger.refused("q") == errors.PERMISSION_DENIED
+    assert stranger.refused("q", temporary=True) == errors.INVALID_DURABILITY
+    assert client.refused("q") == errors.ENDPOINT_SHUTDOWN
+    rig.controller.put("q", egress_enabled=True, max_bind_count=1)
+    client.bind("q")
+    assert client.refused("q") == errors.MAX_BIND_COUNT_EXCEEDED
+    assert queue.counters == {"bind_other_failures": 2, "bind_disabled": 1, "bind_max_count_exceeded": 1}
+
+
+def test_a_client_and_a_message_vpn_have_a_limited_number_of_flows(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    rig.vpn.profiles["default"]["max_egress_flow_count"] = 2
+    client.bind("q")
+    client.bind("q")
+    assert client.refused("q") == errors.TOO_MANY_FLOWS
+    second = rig.client("second", "owner")
+    rig.vpn.attributes = {**rig.vpn.attributes, "max_egress_flow_count": 3}
+    second.bind("q")
+    assert second.refused("q") == errors.TOO_MANY_FLOWS
+    client.request("flow.unbind", flow=1)
+    second.bind("q")
+    assert rig.vpn.egress_flows == 3
+
+
+@pytest.mark.requirement("R141")
+def test_a_selector_has_at_most_2000_bytes(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    client.bind("q", selector="a" * 2000)
+    assert client.refused("q", selector="ä" * 1001) == errors.INVALID_SELECTOR
+
+
+@pytest.mark.requirement("R140")
+def test_a_home_that_refuses_a_bind_says_why(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    rig.homes[0].answers = False
+    number = client.ask("flow.bind", name="q", selector="a =")
+    rig.homes[0].event(rig.homes[0].flow_at(queue), wire.FLOW_CLOSED, errors.INVALID_SELECTOR, "at 3")
+    rig.settle()
+    assert client.answer(number) == (errors.INVALID_SELECTOR, "at 3")
+    assert queue.flows == {}
+    assert queue.counters == {"bind_invalid_selector": 1}
+    rig.homes[0].bound.clear()
+    rig.homes[0].credit.clear()
+
+
+def test_a_home_that_does_not_answer_is_not_waited_for_for_ever(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    rig.kill_home(0)
+    number = client.ask("flow.bind", name="q")
+    rig.advance(BIND_TIMEOUT_S - 0.1)
+    assert not client.has_answer(number)
+    rig.advance(0.2)
+    assert client.answer(number)[0] == errors.HOME_NOT_READY
+    assert len(rig.flows) == 0
+    assert rig.start_home(0).flow_frames == []
+
+
+def test_a_bind_waits_for_a_home_that_comes_in_time(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    rig.kill_home(0)
+    number = client.ask("flow.bind", name="q")
+    rig.start_home(0)
+    assert client.answer(number)[0] == 0
+
+
+@pytest.mark.requirement("R136")
+def test_a_browser_may_read_and_never_settle(rig: Rig) -> None:
+    queue = rig.controller.put("q", permission="read-only")
+    reader = rig.client("reader", "reader")
+    flow = reader.bind("q", browse=True)["flow"]
+    assert rig.homes[0].arguments("bind")[0][1] is True
+    rig.homes[0].send(rig.homes[0].flow_at(queue), 2)
+    assert reader.messages() == 2
+    reader.settle(flow, wire.OUTCOME_ACCEPTED, (0, 1, 2))
+    assert rig.homes[0].arguments("settle") == []
+    ((told, event, code, _),) = reader.taken(wire.INDICATION)
+    assert (told, event, code) == (flow, wire.FLOW_SETTLE_REFUSED, errors.PERMISSION_DENIED)
+
+
+@pytest.mark.requirement("R150")
+def test_a_browser_may_have_a_selector(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    client.bind("q", browse=True, selector="a = 1")
+    assert rig.homes[0].arguments("bind")[0][1:3] == [True, "a = 1"]
+
+
+def test_activity_is_told_to_those_who_asked(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    home = rig.homes[0]
+    home.answers = False
+    client.ask("flow.bind", name="q", active_indication=True)
+    client.ask("flow.bind", name="q")
+    first, second = home.bound
+    home.event(first, wire.FLOW_INACTIVE)
+    home.event(second, wire.FLOW_INACTIVE)
+    rig.settle()
+    client.received.clear()
+    home.event(first, wire.FLOW_ACTIVE)
+    home.event(second, wire.FLOW_ACTIVE)
+    home.event(first, wire.FLOW_ACTIVE)
+    home.event(first, wire.FLOW_INACTIVE)
+    rig.settle()
+    assert client.taken(wire.INDICATION) == [[1, wire.FLOW_ACTIVE, 0, None], [1, wire.FLOW_INACTIVE, 0, None]]
+
+
+def test_changed_attributes_end_the_flows_that_may_not_be_any_more(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    guest = rig.client("guest", "guest")
+    rig.controller.put("q", permission="consume")
+    guest.bind("q")
+    mine = client.bind("q")["flow"]
+    rig.controller.put("q", permission="read-only")
+    assert guest.taken(wire.INDICATION)[0][1:3] == [wire.FLOW_CLOSED, errors.PERMISSION_DENIED]
+    assert client.taken(wire.INDICATION) == []
+    rig.controller.put("q", egress_enabled=False)
+    assert client.taken(wire.INDICATION)[0][:3] == [mine, wire.FLOW_CLOSED, errors.ENDPOINT_SHUTDOWN]
+    assert rig.homes[0].bound == {}
+
+
+@pytest.mark.requirement("R180")
+def test_a_deleted_endpoint_takes_its_flows_along_before_its_lanes_go(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q")["flow"]
+    rig.controller.delete("q")
+    assert client.taken(wire.INDICATION)[0][:3] == [flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT]
+    assert rig.homes[0].verbs() == ["bind", "unbind"]
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (0, 1, 1))  # it crossed the news: no fault of the client
+    client.credit(flow, 500)
+
+
+# -- credit and messages -------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R186", "R187")
+def test_credit_is_passed_on_as_totals(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    flow = client.bind("q", messages=10, bytes=1000)["flow"]
+    home = rig.homes[0]
+    home.send(home.flow_at(queue), 10, 90)
+    assert client.messages() == 10
+    client.credit(flow, 25, 2500)
+    assert home.arguments("credit") == [[25, 2500]]
+    assert home.credit[home.flow_at(queue)] == [15, 1600]
+
+
+@pytest.mark.parametrize("credit", [[1, 9, 1000], [1, 10, 999], [1, -1, 0], [1, 10], ["x", 1, 1]])
+def test_credit_that_falls_or_is_none_ends_the_session(
+    rig: Rig, client: FakeClient, queue: Endpoint, credit: list[Any]
+) -> None:
+    client.bind("q", messages=10, bytes=1000)
+    with pytest.raises(InvalidRequestError) as caught:
+        rig.flows.credit(client.session, wire.pack(credit))
+    assert caught.value.code == errors.MALFORMED_FRAME
+
+
+def test_a_flow_that_never_was_ends_the_session_and_one_that_is_over_does_not(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q")["flow"]
+    assert client.request("flow.unbind", flow=flow) == (0, None)
+    client.credit(flow, 500)
+    for header in ([0, 1, 1], [flow + 1, 1, 1]):
+        with pytest.raises(InvalidRequestError) as caught:
+            rig.flows.credit(client.session, wire.pack(header))
+        assert caught.value.code == errors.UNKNOWN_FLOW
+    assert client.request("flow.unbind", flow=7)[0] == errors.UNKNOWN_FLOW
+
+
+def test_a_client_that_grants_without_end_gets_little_ahead_of_what_it_reads(make_rig: Any) -> None:
+    unread_max = 1 << 20
+    rig = make_rig(egress_unread_bytes=unread_max)
+    queue = rig.controller.put("q")
+    client = rig.client("greedy", guaranteed_endpoint_permission_override=True)
+    client.bind("q", messages=BIG, bytes=BIG)
+    home, flow = rig.homes[0], rig.homes[0].flow_at(queue)
+    sent = 0
+    while home.credit[flow][1] > 0 and sent < 100 * unread_max:
+        home.send(flow, 1, 10_000)
+        sent += 10_000
+    assert sent <= 2 * unread_max
+    assert not rig.egress.is_blocked(client.session), "slow is no fault"
+    # It reads, and says so.
+    while client.session.probe_number:
+        assert rig.egress.was_read(client.session, client.session.probe_number)
+    rig.flows.ends.session_reads(client.session)
+    rig.settle()
+    assert home.credit[flow][1] > 0
+
+
+def test_the_homes_hear_of_a_renewed_window_only_now_and_then(make_rig: Any) -> None:
+    rig = make_rig()
+    queue = rig.controller.put("q")
+    client = rig.client("greedy", guaranteed_endpoint_permission_override=True)
+    client.bind("q", messages=BIG, bytes=BIG)
+    home, flow = rig.homes[0], rig.homes[0].flow_at(queue)
+    for _ in range(200):
+        home.send(flow, 10, 10_000)
+        rig.egress.was_read(client.session, client.session.probe_number)
+    assert 2 <= len(home.arguments("credit")) <= 10
+
+
+def test_messages_of_a_flow_that_was_unbound_meanwhile_are_dropped(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q")["flow"]
+    home = rig.homes[0]
+    number = home.flow_at(queue)
+    credit = dict(home.credit)
+    client.request("flow.unbind", flow=flow)
+    home.credit = credit
+    home.send(number, 3)
+    assert client.messages() == 0
+    assert rig.counters.totals["flow_messages_late"] == 3
+
+
+# -- settling ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R188", "R191")
+def test_ranges_of_a_settle_go_to_the_home_as_they_are(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    flow = client.bind("q")["flow"]
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (0, 5, 9), (0, 1, 1))
+    client.settle(flow, wire.OUTCOME_FAILED, (0, 2, 3))
+    assert rig.homes[0].arguments("settle") == [[0, [[5, 9], [1, 1]]], [2, [[2, 3]]]]
+    assert rig.flows.describe(None, None, "q")[0]["settled_messages"] == 8
+
+
+@pytest.mark.parametrize(
+    "settle", [[1, 1, [[0, 1, 1]]], [1, 0, [[0, 2, 1]]], [1, 0, [[0, 0, 1]]], [1, 0, [[-1, 1, 1]]], [1, 0]]
+)
+def test_a_settle_that_is_none_ends_the_session(
+    rig: Rig, client: FakeClient, queue: Endpoint, settle: list[Any]
+) -> None:
+    client.bind("q")
+    with pytest.raises(InvalidRequestError) as caught:
+        rig.flows.settle(client.session, wire.pack(settle))
+    assert caught.value.code == errors.MALFORMED_FRAME
+
+
+def test_a_settle_for_a_partition_that_is_not_there_is_refused(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q")["flow"]
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (3, 1, 1))
+    assert client.taken(wire.INDICATION)[0][:3] == [flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED]
+
+
+def test_what_the_home_refuses_is_told_to_the_client(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    flow = client.bind("q")["flow"]
+    home = rig.homes[0]
+    home.event(home.flow_at(queue), wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, "7")
+    rig.settle()
+    assert client.taken(wire.INDICATION) == [[flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, "7"]]
+
+
+# -- homes that come and go ----------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R190")
+def test_a_flow_goes_on_at_a_home_that_comes_back_with_the_credit_that_remains(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q", messages=10, bytes=10_000)["flow"]
+    number = rig.homes[0].flow_at(queue)
+    rig.homes[0].send(number, 4, 100)
+    rig.kill_home(0)
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (0, 1, 2))
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (0, 3, 3))
+    client.settle(flow, wire.OUTCOME_REJECTED, (0, 4, 4))
+    client.credit(flow, 15, 12_000)
+    home = rig.start_home(0)
+    assert home.verbs() == ["bind", "settle", "settle"]
+    (arguments,) = home.arguments("bind")
+    assert home.flow_at(queue) == number, "under the number that it had"
+    assert arguments[3:5] == [11, 11_600]
+    assert arguments[5]["resume"] is True
+    assert home.arguments("settle") == [[0, [[1, 3]]], [3, [[4, 4]]]], "joined, and in order"
+    home.send(number, 11, 10)
+    assert client.messages() == 15
+    assert client.taken(wire.INDICATION) == []
+
+
+def test_credit_that_was_overdrawn_is_nothing_after_a_restart(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q", messages=10, bytes=100)["flow"]
+    rig.homes[0].send(rig.homes[0].flow_at(queue), 1, 500)
+    rig.kill_home(0)
+    home = rig.start_home(0)
+    assert home.arguments("bind")[0][3:5] == [0, 0]
+    client.credit(flow, 10, 600)
+    assert home.credit[home.flow_at(queue)] == [9, 100]
+
+
+def test_settles_for_a_home_that_stays_away_are_kept_up_to_a_bound(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q")["flow"]
+    rig.kill_home(0)
+    for start in range(0, KEPT_RANGES_MAX + 10, 10):
+        # Every other position, so that nothing can be joined.
+        client.settle(
+            flow, wire.OUTCOME_ACCEPTED, *[(0, 2 * n + 1, 2 * n + 1) for n in range(start, start + 10)]
+        )
+    assert rig.consuming.stats()["settles_lost"] == 10
+    home = rig.start_home(0)
+    ((_, ranges),) = home.arguments("settle")
+    assert len(ranges) == KEPT_RANGES_MAX
+    assert ranges[0] == [21, 21], "the oldest were given up"
+
+
+def test_a_lane_that_moves_takes_its_flows_along(make_rig: Any) -> None:
+    rig = make_rig(2)
+    queue = rig.controller.put("q", owner="owner", homes=[0])
+    client = rig.client("consumer", "owner")
+    flow = client.bind("q", messages=10, bytes=BIG)["flow"]
+    rig.homes[0].send(rig.homes[0].flow_at(queue), 4)
+    rig.controller.put("q", homes=[1])
+    assert rig.homes[0].bound == {}
+    home = rig.homes[1]
+    assert home.arguments("bind")[0][3] == 6
+    assert home.arguments("bind")[0][5]["resume"] is True
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (0, 1, 4))
+    assert home.arguments("settle") == [[0, [[1, 4]]]]
+
+
+def test_a_flow_is_bound_at_a_new_home_when_that_has_taken_the_lane_over(make_rig: Any) -> None:
+    rig = make_rig(2)
+    queue = rig.controller.put("q", owner="owner", homes=[0])
+    client = rig.client("consumer", "owner")
+    flow = client.bind("q")["flow"]
+    home = rig.homes[1]
+    home.confirms = False
+    rig.controller.put("q", homes=[1])
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (0, 1, 4))
+    assert home.flow_frames == []
+    home.confirm(home.lanes_frames[-1][0], complete=False)
+    rig.settle()
+    assert home.verbs() == ["bind", "settle"]
+    assert queue.lanes[0].home == 1
+
+
+def test_news_of_a_worker_that_had_the_flow_before_are_dropped(make_rig: Any) -> None:
+    rig = make_rig(2)
+    queue = rig.controller.put("q", owner="owner", homes=[0])
+    client = rig.client("consumer", "owner")
+    client.bind("q")
+    number = rig.homes[0].flow_at(queue)
+    rig.homes[0].credit[number] = [5, 500]
+    rig.controller.put("q", homes=[1])
+    rig.homes[0].event(number, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT)
+    rig.settle()
+    assert len(rig.flows) == 1
+    assert client.taken(wire.INDICATION) == []
+
+
+def test_the_end_of_a_session_unbinds_its_flows(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    client.bind("q")
+    client.bind("q", browse=True)
+    client.leave(wanted=False)
+    assert rig.homes[0].bound == {}
+    assert len(rig.flows) == 0
+    assert rig.vpn.egress_flows == 0
+
+
+# -- operators -----------------------------------------------------------------------------------------------
+
+
+def test_operators_see_flows_by_endpoint(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
+    rig.controller.put("other", owner="owner")
+    client.bind("q", selector="a = 1")
+    client.bind("other", browse=True)
+    rig.homes[0].send(rig.homes[0].flow_at(queue), 3)
+    (row,) = rig.flows.describe("default", "queue", "q")
+    assert (row["client"], row["selector"], row["sent_messages"], row["browse"]) == (
+        "consumer", "a = 1", 3, False,
+    )  # fmt: skip
+    assert len(rig.flows.describe(None, None, None)) == 2
+    assert rig.flows.describe("elsewhere", None, None) == []
+
+
+def test_operators_are_told_when_flows_near_a_limit_and_when_they_are_far_from_it_again(
+    rig: Rig, client: FakeClient
+) -> None:
+    rig.controller.put("q", owner="owner", max_bind_count=5)
+    flows = [client.bind("q")["flow"] for _ in range(4)]
+    assert rig.events == [], "four of five are 80 percent, not more"
+    flows.append(client.bind("q")["flow"])
+    ((event, vpn),) = [(one["event"], one["vpn"]) for one in rig.events]
+    assert (event, vpn) == ("VPN_AD_BIND_COUNT_HIGH", "default")
+    for flow in flows[:2]:
+        client.request("flow.unbind", flow=flow)
+    assert len(rig.events) == 1
+    client.request("flow.unbind", flow=flows[2])
+    assert [one["event"] for one in rig.events[1:]] == ["VPN_AD_BIND_COUNT_HIGH_CLEAR"]
+
+
+def test_a_limit_of_one_raises_no_event(rig: Rig, client: FakeClient) -> None:
+    rig.controller.put("t", kind="topic-endpoint", owner="owner")
+    client.bind("t", kind="topic-endpoint", topic="a")
+    assert rig.events == []
+
+
+def test_flows_and_endpoints_of_a_message_vpn_are_watched(rig: Rig, client: FakeClient) -> None:
+    rig.vpn.attributes = {**rig.vpn.attributes, "max_endpoint_count": 2, "max_egress_flow_count": 2}
+    rig.controller.put("a", owner="owner")
+    rig.controller.put("b", owner="owner")
+    client.bind("a")
+    client.bind("b")
+    assert [one["event"] for one in rig.events] == ["VPN_AD_ENDPOINTS_HIGH", "VPN_AD_EGRESS_FLOWS_HIGH"]
+    rig.controller.delete("a")
+    assert [one["event"] for one in rig.events[2:]] == [
+        "VPN_AD_EGRESS_FLOWS_HIGH_CLEAR",
+        "VPN_AD_ENDPOINTS_HIGH_CLEAR",
+    ]
