@@ -21,7 +21,11 @@ Frames on the first two are one MessagePack array each:
     down from it             ["table", [[role, index, incarnation, state, pid], ...], node]
     up to the controller     ["hello", role, index, incarnation, pid]
                              ["event", {...}] | ["reply", id, ok, value]
-    down from it             ["request", id, operation, arguments] | anything else goes to `on_control`
+                             ["ask", number, operation, arguments]
+    down from it             ["request", id, operation, arguments] | ["answer", number, ok, value]
+                             anything else goes to `on_control`
+
+A request may be answered later: its handler returns a `Later`, which is given to `reply` when the answer is known.
 """
 
 from __future__ import annotations
@@ -30,7 +34,6 @@ import argparse
 import ctypes
 import gc
 import logging
-import math
 import os
 import signal
 import sys
@@ -39,12 +42,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 import zmq
 
 from angarium import errors, wire
+from angarium.watch import Handler, Watch
 
 #: A hang is told after 5 s, so ten beats may be late before anybody worries.
 HEARTBEAT_INTERVAL_S: Final = 0.5
@@ -57,6 +61,10 @@ HELLO_RETRY_S: Final = 0.05
 DRAIN_LIMIT_S: Final = 10.0
 #: Events that wait for a controller; the oldest is lost first, because the newest explains the present.
 PENDING_EVENTS_MAX: Final = 1_000
+#: How long the controller's answer to an `ask` is waited for: longer than it waits for others on the way.
+ASK_TIMEOUT_S: Final = 8.0
+#: Asks without an answer; one more is refused at once.
+PENDING_ASKS_MAX: Final = 10_000
 #: Control frames taken in one poll round, so that a flood of requests cannot starve the data sockets.
 CONTROL_FRAMES_PER_ROUND: Final = 100
 #: What is sent last (the reply, the event of the end) may take this long to leave.
@@ -88,9 +96,30 @@ _LOG_FORMAT: Final = "%(asctime)s {name} %(levelname)s %(message)s"
 _log = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT")
-Handler = Callable[[], None]
 RequestHandler = Callable[[str, Any], Any]
+#: Gets (ok, value) as `Process.ask` says.
+AnswerHandler = Callable[[bool, Any], None]
 TableRow = list[Any]
+
+
+class Later:
+    """What a request handler returns to answer later, with `Process.reply`; it is good for one answer."""
+
+    __slots__ = ("answer", "number")
+
+    def __init__(self) -> None:
+        #: Of the request; None until its handler has returned.
+        self.number: int | None = None
+        #: What `reply` was given before the handler returned.
+        self.answer: tuple[bool, Any] | None = None
+
+
+class _Asked(NamedTuple):
+    """An `ask` that is not answered yet."""
+
+    frame: list[Any]
+    callback: AnswerHandler
+    deadline: float
 
 
 def configure_logging(role: str, index: int | None, level: str = "INFO") -> None:
@@ -173,26 +202,31 @@ class Process:
         self._state = STATE_STARTING
         self._progress = ""
         self._info: dict[str, Any] = {}
-        self._poller = zmq.Poller()
-        #: Exactly the registered sockets and descriptors.
-        self._handlers: dict[Any, Handler] = {}
+        self._watch = Watch()
         self._request_handler: RequestHandler | None = None
         self._table_handler: Callable[[list[TableRow]], None] | None = None
         self._node_handler: Callable[[dict[str, Any]], None] | None = None
         self._control_handler: Callable[[list[Any]], None] | None = None
         #: Events not yet handed to a connected controller, oldest first.
         self._pending_events: deque[dict[str, Any]] = deque(maxlen=PENDING_EVENTS_MAX)
+        #: Number -> ask without an answer, the oldest first, so that deadlines rise.
+        self._asked: dict[int, _Asked] = {}
+        #: Numbers of `_asked` that no controller has got yet, the oldest first.
+        self._unsent_asks: deque[int] = deque()
+        self._next_ask = 1
+        #: Incarnation of the controller as the supervisor told it last; 0 before the first time.
+        self._controller = 0
         self._next_heartbeat = 0.0
         self._next_hello = 0.0
         #: The earlier of the two.
         self._next_duty = 0.0
         self._parent = self._adopt_parent()
         self._supervisor = self._connect("supervisor", immediate=False)
-        self.add(self._supervisor, self._read_supervisor)
+        self.add_rare(self._supervisor, self._read_supervisor)
         self._control: zmq.Socket[bytes] | None = None
         if role != "controller":
             self._control = self._connect("control", immediate=True)
-            self.add(self._control, self._read_control)
+            self.add_rare(self._control, self._read_control)
         self._send_heartbeat()
 
     @classmethod
@@ -212,14 +246,16 @@ class Process:
     # -- registration ----------------------------------------------------------------------------------------
 
     def add(self, socket: zmq.Socket[bytes] | int, handler: Handler) -> None:
-        """Have `handler()` called while the socket (or descriptor) is readable; it bounds its own work."""
-        self._handlers[socket] = handler
-        self._poller.register(socket, zmq.POLLIN)
+        """Have `handler()` called while the socket or descriptor is readable; it bounds its own work."""
+        self._watch.add(socket, handler)
+
+    def add_rare(self, socket: zmq.Socket[bytes] | int, handler: Handler) -> None:
+        """Do the same for a descriptor, or for a socket that only its handler touches."""
+        self._watch.add_rare(socket, handler)
 
     def remove(self, socket: zmq.Socket[bytes] | int) -> None:
         """Forget a socket before it is closed."""
-        del self._handlers[socket]
-        self._poller.unregister(socket)
+        self._watch.remove(socket)
 
     def on_request(self, handler: RequestHandler) -> None:
         """Have `handler(operation, arguments)` answer the controller; it may raise an AngariumError."""
@@ -258,13 +294,38 @@ class Process:
         self._pending_events.append(stamped)
         self._send_events()
 
+    def ask(self, operation: str, arguments: Any, callback: AnswerHandler) -> None:
+        """Ask the controller; `callback(ok, value)` is called once, from the loop.
+
+        A refusal has `ok` false and the value [code, detail]; without a controller, or without its answer in time, the
+        code is 50321, and whether it was done is unknown. With too many asks out it is called before this returns.
+        """
+        assert self._control is not None, "the controller does not ask itself"
+        if len(self._asked) >= PENDING_ASKS_MAX:
+            detail = f"{PENDING_ASKS_MAX} questions wait for its answer"
+            callback(False, [errors.CONTROLLER_UNAVAILABLE, detail])  # noqa: FBT003 - the form of every answer
+            return
+        number = self._next_ask
+        self._next_ask += 1
+        frame = ["ask", number, operation, arguments]
+        self._asked[number] = _Asked(frame, callback, time.monotonic() + ASK_TIMEOUT_S)
+        self._unsent_asks.append(number)
+        self._send_asks()
+
+    def reply(self, later: Later, ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
+        """Answer a request whose handler returned a `Later`; a refusal has the value [code, detail]."""
+        if later.number is None:
+            later.answer = (ok, value)
+        elif self._control is not None:
+            self._send(self._control, ["reply", later.number, ok, value])
+
     def request_stop(self) -> None:
         """Ask the supervisor to stop the node in order (used by the controller)."""
-        self._supervisor.send(wire.pack(["stop"]), zmq.NOBLOCK)
+        self._send(self._supervisor, ["stop"])
 
     def request_scale(self, workers: int) -> None:
         """Ask the supervisor for another number of workers (used by the controller)."""
-        self._supervisor.send(wire.pack(["scale", workers]), zmq.NOBLOCK)
+        self._send(self._supervisor, ["scale", workers])
 
     # -- the loop --------------------------------------------------------------------------------------------
 
@@ -280,7 +341,7 @@ class Process:
                 DRAIN_LIMIT_S.
         """
         with _WakingSignals(self) as descriptor:
-            self.add(descriptor, lambda: _drain_descriptor(descriptor))
+            self.add_rare(descriptor, lambda: _drain_descriptor(descriptor))
             try:
                 self._loop(tick, stop)
             finally:
@@ -289,18 +350,15 @@ class Process:
     def close(self) -> None:
         """Close every socket of the context, after what was sent last had a moment to leave."""
         self.context.destroy(linger=LINGER_MS)
+        self._watch.close()
 
     def _loop(self, tick: Callable[[float], float | None], stop: Callable[[], bool]) -> None:
         monotonic = time.monotonic
-        poll = self._poller.poll
-        handlers = self._handlers
+        wait = self._watch.wait
         deadline: float | None = None
         wait_s = 0.0
         while True:
-            for socket, _ in poll(math.ceil(wait_s * 1000.0)):
-                handler = handlers.get(socket)
-                if handler is not None:  # an earlier handler of this round may have removed it
-                    handler()
+            wait(wait_s)
             now = monotonic()
             asked = tick(now)
             if self.stopping:
@@ -328,9 +386,11 @@ class Process:
             return
         if now >= self._next_hello:
             hello = ["hello", self.role, self.index, self.incarnation, os.getpid()]
-            told = _send(self._control, hello)
+            told = self._send(self._control, hello)
             self._next_hello = now + (HELLO_INTERVAL_S if told else HELLO_RETRY_S)
             self._send_events()
+            self._send_asks()
+        self._give_up_asks(now)
         self._next_duty = min(self._next_heartbeat, self._next_hello)
 
     # -- sockets ---------------------------------------------------------------------------------------------
@@ -347,19 +407,63 @@ class Process:
         socket.connect(f"ipc://{self.runtime_dir}/{name}")
         return socket
 
+    def _send(self, socket: zmq.Socket[bytes], frame: list[Any]) -> bool:
+        """Send without waiting; False if there is nobody or its queue is full."""
+        self._watch.touch()
+        try:
+            socket.send(wire.pack(frame), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
     def _send_heartbeat(self) -> None:
         state = [self.role, self.index, self.incarnation, self._state, self._progress, self._info]
-        _send(self._supervisor, ["heartbeat", *state])
+        self._send(self._supervisor, ["heartbeat", *state])
 
     def _send_events(self) -> None:
         pending = self._pending_events
-        while pending and self._control is not None and _send(self._control, ["event", pending[0]]):
+        while pending and self._control is not None and self._send(self._control, ["event", pending[0]]):
             pending.popleft()
+
+    def _send_asks(self) -> None:
+        unsent = self._unsent_asks
+        while unsent and self._control is not None:
+            asked = self._asked.get(unsent[0])
+            if asked is not None and not self._send(self._control, asked.frame):
+                return
+            unsent.popleft()
+
+    def _give_up_asks(self, now: float) -> None:
+        """Refuse what the controller did not answer in time."""
+        overdue = []
+        for number, asked in self._asked.items():
+            if asked.deadline > now:
+                break
+            overdue.append(number)
+        for number in overdue:
+            detail = f"it did not answer within {ASK_TIMEOUT_S:g} s"
+            self._answered(number, False, [errors.CONTROLLER_UNAVAILABLE, detail])  # noqa: FBT003 - as above
+
+    def _note_controller(self, rows: list[TableRow]) -> None:
+        """Refuse what was asked of a controller that is gone: its successor does not know of it."""
+        incarnation = next((row[2] for row in rows if row[0] == "controller"), self._controller)
+        earlier, self._controller = self._controller, incarnation
+        if earlier in (0, incarnation):
+            return
+        for number in [number for number in self._asked if number not in self._unsent_asks]:
+            detail = "it was restarted before it answered"
+            self._answered(number, False, [errors.CONTROLLER_UNAVAILABLE, detail])  # noqa: FBT003 - as above
+
+    def _answered(self, number: int, ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            asked.callback(ok, value)
 
     def _read_supervisor(self) -> None:
         for frame in _receive(self._supervisor):
             kind, rows, node = frame
             assert kind == "table", f"the supervisor sent {kind!r}"
+            self._note_controller(rows)
             if self._table_handler is not None:
                 self._table_handler(rows)
             if self._node_handler is not None:
@@ -369,13 +473,24 @@ class Process:
         assert self._control is not None
         for frame in _receive(self._control):
             if frame[0] == "request":
-                _, number, operation, arguments = frame
-                _send(self._control, ["reply", number, *self._answer(operation, arguments)])
+                self._take_request(*frame[1:])
+            elif frame[0] == "answer":
+                self._answered(*frame[1:])
             elif self._control_handler is not None:
                 self._control_handler(frame)
 
+    def _take_request(self, number: int, operation: str, arguments: Any) -> None:
+        ok, value = self._answer(operation, arguments)
+        if isinstance(value, Later):
+            value.number = number
+            if value.answer is None:
+                return
+            ok, value = value.answer
+        assert self._control is not None
+        self._send(self._control, ["reply", number, ok, value])
+
     def _answer(self, operation: str, arguments: Any) -> tuple[bool, Any]:
-        """Give (ok, value); a refusal has the value [code, detail]."""
+        """Give (ok, value); a refusal has the value [code, detail], a promise is a `Later`."""
         if operation == "log_level":
             logging.getLogger().setLevel(str(arguments).upper())
             return True, None
@@ -434,15 +549,6 @@ class _WakingSignals:
 def utc_now() -> str:
     """Give the wall time of an event as ISO 8601 in UTC with milliseconds: 2031-05-04T10:11:12.345Z."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _send(socket: zmq.Socket[bytes], frame: list[Any]) -> bool:
-    """Send without waiting; False if there is nobody or its queue is full."""
-    try:
-        socket.send(wire.pack(frame), zmq.NOBLOCK)
-    except zmq.Again:
-        return False
-    return True
 
 
 def _receive(socket: zmq.Socket[bytes]) -> list[Any]:

@@ -41,6 +41,7 @@ _MESSAGES: Final = "cluster.commands.messages"
 _REQUESTS: Final = "cluster.commands.requests"
 _OBJECTS: Final = "cluster.commands.objects"
 _CLIENTS: Final = "cluster.commands.clients"
+_ENDPOINTS: Final = "cluster.commands.guaranteed.endpoints"
 
 SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Node": {
@@ -52,6 +53,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "config": Entry(_NODE, "config", "Show, check, export and apply configuration."),
         "keys": Entry(_NODE, "keys", "Make the keys of encrypted connections."),
         "worker": Entry(_CLIENTS, "worker", "List the workers and change their number."),
+        "spool": Entry(
+            "cluster.commands.guaranteed.spool", "spool", "Show, verify, back up and restore what is stored."
+        ),
     },
     "Messages": {
         "pub": Entry(_MESSAGES, "pub", "Publish messages."),
@@ -66,13 +70,25 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "vpn": Entry(_OBJECTS, "vpn", "Message VPNs: separate worlds of topics and users."),
         "username": Entry(_OBJECTS, "username", "Who may connect, and with which profiles."),
         "profile": Entry(_OBJECTS, "profile", "Client profiles: what a client may use, and its limits."),
-        "acl": Entry(_OBJECTS, "acl", "ACL profiles: addresses, topics and share names a client may use."),
+        "acl": Entry(_OBJECTS, "acl", "ACL profiles: addresses, topics and share names to use."),
+        "queue": Entry(_ENDPOINTS, "queue", "Queues: what they hold, and what goes in and out."),
+        "topic-endpoint": Entry(
+            _ENDPOINTS, "topic_endpoint", "Topic endpoints: messages of one topic for a consumer."
+        ),
+        "template": Entry(_OBJECTS, "template", "Templates of the endpoints that clients create."),
+        "message": Entry(
+            "cluster.commands.guaranteed.messages",
+            "message",
+            "Show and delete single messages of an endpoint.",
+        ),
     },
     "Clients": {
         "client": Entry(_CLIENTS, "client", "List, show and disconnect clients."),
         "subscription": Entry(
             _CLIENTS, "subscription", "List subscriptions; add and remove them for a client."
         ),
+        "flow": Entry(_CLIENTS, "flow", "List the consumers that are bound to endpoints."),
+        "producer": Entry(_CLIENTS, "producer", "List the names under which clients publish."),
     },
 }
 

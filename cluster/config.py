@@ -14,9 +14,9 @@
     password_file = "/run/secrets/alice"
     acl_profile = "readers"
 
-Sections are structs; `[router]` and `[worker]` belong to the packages that use them, and a default is written
-only there. `[vpn...]` declares objects: what it names is created or updated at every start, what it does not
-name is left alone. Relative paths count from the directory of the file.
+Sections are structs; `[router]` and `[worker]` belong to the packages that use them, and so do the limits of `[spool]`;
+a default is written only there. `[vpn...]` declares objects: what it names is created or updated at every start, what
+it does not name is left alone. Relative paths count from the directory of the file.
 
 The supervisor loads it once and hands each process its part; nothing is read again while the node runs. An
 address that others can reach is refused without keys. Nothing here opens a socket.
@@ -37,8 +37,8 @@ from msgspec import Meta
 
 from angarium import errors
 from cluster import keys, objects, passwords
-from node.config import WorkerConfig
-from router.config import RouterConfig
+from node.config import WorkerConfig, WorkerRuntime
+from router.config import RouterConfig, SpoolLimits
 
 if TYPE_CHECKING:
     import os
@@ -50,6 +50,8 @@ _TCP: Final = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.%a-z]+\]|[^:/\[\]]+):(?P
 _IPC: Final = re.compile(r"ipc://(?P<path>/.+)")
 _PORT_MAX: Final = 65_535
 _VPN_SECTION: Final = "vpn"
+#: What a spool may take on disk for what it holds: twice, and room to write anew what is half gone.
+_MAP_PER_USAGE: Final = 3
 _KEYS_ADVICE: Final = (
     "others can reach this address, so it needs CURVE keys: run 'angarium keys create node.key', set "
     'router.curve_secret_key_file = "node.key", and give clients node.key.pub and a username and password; '
@@ -67,6 +69,42 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             description="What operators call it; empty for the host name, kept.",
         ),
     ] = ""
+
+
+class SpoolSection(SpoolLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Guaranteed messages: what the spool may hold, and how it is kept."""
+
+    subscription_exceptions: Annotated[
+        bool,
+        Meta(description="Whether !FILTER of a queue keeps messages out; off: such filters are refused."),
+    ] = True
+    map_gb: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Address space of each worker's spool, sparse; at least three times max_usage_mb.",
+        ),
+    ] = 64
+    ack_delay_ms: Annotated[
+        int,
+        Meta(ge=0, le=10_000, description="Settled messages are on disk after so long at the latest."),
+    ] = 20
+    write_delay_ms: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=60_000,
+            description="Messages of relaxed endpoints that nobody settled are on disk after so long.",
+        ),
+    ] = 50
+    producers_max: Annotated[
+        int, Meta(ge=1, le=10_000_000, description="Names of producers that the node remembers.")
+    ] = 100_000
+    producer_idle_days: Annotated[
+        int,
+        Meta(ge=1, le=36_500, description="Days after which a producer that nobody opened is forgotten."),
+    ] = 7
 
 
 class AdminSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,6 +148,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     node: NodeSection = msgspec.field(default_factory=NodeSection)
     router: RouterConfig = msgspec.field(default_factory=RouterConfig)
     worker: WorkerConfig = msgspec.field(default_factory=WorkerConfig)
+    spool: SpoolSection = msgspec.field(default_factory=SpoolSection)
     admin: AdminSection = msgspec.field(default_factory=AdminSection)
     events: EventsSection = msgspec.field(default_factory=EventsSection)
     log: LogSection = msgspec.field(default_factory=LogSection)
@@ -121,6 +160,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "node": NodeSection,
     "router": RouterConfig,
     "worker": WorkerConfig,
+    "spool": SpoolSection,
     "admin": AdminSection,
     "events": EventsSection,
     "log": LogSection,
@@ -157,7 +197,7 @@ def faults_of(config: NodeConfig) -> list[str]:
     if not config.router.listen:
         faults.append("router.listen: name at least one address, tcp://127.0.0.1:0 for instance")
     faults += _key_file_faults("router.curve_secret_key_file", config.router.curve_secret_key_file)
-    return faults + _admin_faults(config.admin)
+    return faults + _spool_faults(config.spool) + _admin_faults(config.admin)
 
 
 def is_loopback(url: str) -> bool:
@@ -178,6 +218,22 @@ def has_open_port(url: str) -> bool:
     """Tell whether the system chooses the port of an address."""
     match = _TCP.fullmatch(url)
     return match is not None and match["port"] in ("0", "*")
+
+
+def worker_runtime(config: NodeConfig, spool_dir: Path, workers: int) -> WorkerRuntime:
+    """Give what every worker is told: its section, and its share of the spool."""
+    spool = config.spool
+    given: dict[str, Any] = msgspec.to_builtins(config.worker)
+    # One limit for a message, whoever enforces it: the one that clients are told.
+    given["max_message_bytes"] = config.router.max_message_bytes
+    return WorkerRuntime(
+        **given,
+        spool_dir=str(spool_dir),
+        spool_map_bytes=spool.map_gb * 1_000_000_000,
+        max_delivered_unacked=max(1, spool.max_delivered_unacked // workers),
+        ack_delay_ms=spool.ack_delay_ms,
+        write_delay_ms=spool.write_delay_ms,
+    )
 
 
 def show_config(config: NodeConfig) -> str:
@@ -325,7 +381,8 @@ def _declared_objects(table: Any, directory: Path) -> tuple[list[DeclaredObject]
                 declared.append([kind, owner, name, _declared_attributes(kind, name, given, directory)])
             except errors.AngariumError as error:
                 where = f"vpn.{vpn}" if kind == _VPN_SECTION else f"vpn.{vpn}.{kind}.{name}"
-                faults.append(f"{where}: {error.detail}")
+                own_words = error.code in (errors.INVALID_ATTRIBUTE, errors.INVALID_ARGUMENT)
+                faults.append(f"{where}: {error.detail if own_words else error.describe()}")
     order = list(objects.KINDS)
     return sorted(declared, key=lambda entry: order.index(entry[0])), faults
 
@@ -334,7 +391,7 @@ def _declared_attributes(kind: str, name: str, given: dict[str, Any], directory:
     objects.check_name(objects.kind_of(kind), name)
     given = dict(given)
     password_file = given.pop("password_file", None) if kind == "username" else None
-    attributes = objects.convert(kind, given)
+    attributes = objects.convert_declared(kind, given)
     password = attributes.get("password", "")
     if password and not passwords.is_hash(password):
         detail = "a password does not belong into this file: write password_file = PATH, or its scrypt hash"
@@ -364,6 +421,22 @@ def _key_file_faults(key: str, path: str) -> list[str]:
     except errors.AngariumError as error:
         return [f"{key}: {error.detail}"]
     return []
+
+
+def _spool_faults(spool: SpoolSection) -> list[str]:
+    faults = []
+    needed = -(-spool.max_usage_mb * _MAP_PER_USAGE // 1_000)
+    if spool.map_gb < needed:
+        faults.append(
+            f"spool.map_gb = {spool.map_gb}: max_usage_mb = {spool.max_usage_mb} needs {needed} or more"
+        )
+    for name in ("usage", "files", "delivered_unacked"):
+        raised, cleared = (getattr(spool, f"event_{name}_{what}_percent") for what in ("set", "clear"))
+        if cleared > raised:
+            faults.append(
+                f"spool.event_{name}_clear_percent = {cleared}: it is at most event_{name}_set_percent"
+            )
+    return faults
 
 
 def _admin_faults(admin: AdminSection) -> list[str]:
@@ -410,4 +483,7 @@ _OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config expo
 # [vpn.orders.username.alice]
 # password_file = "alice.password"
 # acl_profile = "readers"
+# [vpn.orders.queue."in/eu"]
+# subscriptions = ["orders/eu/>", "!orders/eu/test/>"]
+# permission = "consume"
 """

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 NODE_FORMAT: Final = 1
 TOKEN_KEY_FILE: Final = "token.key"  # noqa: S105 - the name of a file
 TOKEN_KEY_BYTES: Final = 32
+#: The folders in a data directory, and in a backup of it.
+CONFIG_FOLDER: Final = "config"
+SPOOL_FOLDER: Final = "spool"
 #: A socket's path may have 107 bytes; the longest name in the directory, with a slash, has 11.
 RUNTIME_PATH_BYTES_MAX: Final = 90
 _RUNTIME_PREFIX: Final = "angarium-"
@@ -149,7 +152,12 @@ def write_durably(path: Path, content: bytes, mode: int = 0o600) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make durable which files a directory holds."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(directory)
     finally:

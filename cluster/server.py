@@ -10,8 +10,9 @@ The data directory:
 
     lock            held for as long as a node runs
     token.key       the secret of the router's resume tokens
-    node.json       `cluster.admin.NodeFile`: what is kept (name, id, workers, addresses) and where the node
-    runs config/         the config store, the controller's
+    node.json       `cluster.admin.NodeFile`: what is kept (name, id, workers, addresses) and where the node runs
+    config/         the config store, the controller's
+    spool/I/        the spool of worker I
     events.jsonl    the events, the controller's
     log/node.log    what the processes log, when detached
 """
@@ -42,8 +43,8 @@ from angarium.process import (
     utc_now,
 )
 from cluster.admin import NodeFile, read_node_file
-from cluster.config import NodeConfig, faults_of, has_open_port, load_config
-from cluster.data_dir import DataDirectory, RuntimeDirectory, write_durably
+from cluster.config import NodeConfig, faults_of, has_open_port, load_config, worker_runtime
+from cluster.data_dir import SPOOL_FOLDER, DataDirectory, RuntimeDirectory, write_durably
 from cluster.supervisor import (
     Announce,
     Bound,
@@ -56,6 +57,7 @@ from cluster.supervisor import (
     Tell,
     Terminate,
 )
+from router.config import SpoolLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -469,16 +471,18 @@ class Server:
             "config": config.router,
             "workers": self._workers,
             "token_key_hex": self._data.token_key_hex(),
+            "spool": {name: getattr(config.spool, name) for name in SpoolLimits.__struct_fields__},
+            "subscription_exceptions": config.spool.subscription_exceptions,
         }
         controller = {
             "node": node.node,
             "node_id": node.node_id,
             "data_dir": str(self._data.path),
+            "workers": self._workers,
             "config": config,
         }
         self._runtime.write("router.json", msgspec.json.encode(router))
-        # One limit for a message, whoever enforces it: the one that clients are told.
-        worker = msgspec.structs.replace(config.worker, max_message_bytes=config.router.max_message_bytes)
+        worker = worker_runtime(config, self._data.path / SPOOL_FOLDER, self._workers)
         self._runtime.write("worker.json", msgspec.json.encode(worker))
         self._runtime.write("controller.json", msgspec.json.encode(controller))
 

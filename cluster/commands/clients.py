@@ -1,4 +1,4 @@
-"""`angarium client`, `subscription` and `worker`: what is connected, and to what it subscribed.
+"""`angarium client`, `subscription`, `flow`, `producer` and `worker`: what is connected, and what it does.
 
 Views of the admin API, and one exception: a subscription manager adds and removes subscriptions of another
 client as a client itself, under its own access rights.
@@ -48,6 +48,30 @@ WORKER_COLUMNS: Final = (
     "rows",
     "rss_bytes",
     "cpu_percent",
+)
+
+FLOW_COLUMNS: Final = (
+    "vpn",
+    "kind",
+    "endpoint",
+    "client",
+    "username",
+    "flow",
+    "active",
+    "selector",
+    "sent_messages",
+    "settled_messages",
+)
+PRODUCER_COLUMNS: Final = (
+    "vpn",
+    "username",
+    "name",
+    "id",
+    "last_used",
+    "open",
+    "client",
+    "last_sequence",
+    "unacked_messages",
 )
 
 #: Between two looks whether the workers are there.
@@ -170,6 +194,39 @@ def _print_managed(what: str, filter_text: str, target: str, *, as_json: bool) -
         print_json({"client": target, "filter": filter_text, what: True})
     else:
         click.echo(f"subscription {filter_text} of {target} {what}")
+
+
+@click.group(cls=SuggestingGroup)
+def flow() -> None:
+    """Flows: consumers that are bound to endpoints."""
+
+
+@flow.command("list")
+@_any_vpn
+@json_option
+@admin_options
+def list_flows(*, admin: AdminOptions, vpn: str | None, as_json: bool) -> None:
+    """List the flows of all endpoints; 'angarium queue show' has those of one."""
+    _print_rows(admin.call("flows.list", vpn=vpn), FLOW_COLUMNS, as_json=as_json, empty="no flow is bound")
+
+
+@click.group(cls=SuggestingGroup)
+def producer() -> None:
+    """Producers: names under which clients publish guaranteed messages."""
+
+
+@producer.command("list")
+@_any_vpn
+@json_option
+@admin_options
+def list_producers(*, admin: AdminOptions, vpn: str | None, as_json: bool) -> None:
+    """List the producers that the node remembers, and which of them are open."""
+    _print_rows(
+        admin.call("producers.list", vpn=vpn),
+        PRODUCER_COLUMNS,
+        as_json=as_json,
+        empty="there are no producers",
+    )
 
 
 @click.group(cls=SuggestingGroup)

@@ -1,7 +1,8 @@
-"""`angarium vpn`, `username`, `profile` and `acl`: what operators create, each with the same five verbs.
+"""`angarium vpn`, `username`, `profile`, `acl` and `template`: what operators create, each with the same five verbs.
 
-The verbs are made once per kind of object. Values go to the controller as they were written; it converts and
-checks them, so the command line and the configuration file refuse the same things with the same words.
+The verbs are made once per kind of object; queues and topic endpoints have more of them
+(`cluster/commands/guaranteed/endpoints.py`). Values go to the controller as they were written; it converts and checks
+them, so the command line and the configuration file refuse the same things with the same words.
 """
 
 from __future__ import annotations
@@ -46,6 +47,15 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
         "max_subscription_count",
     ),
     "acl": ("vpn", "name", "client_connect_default", "publish_topic_default", "subscribe_topic_default"),
+    "template": (
+        "vpn",
+        "name",
+        "kind_of_endpoint",
+        "name_filter",
+        "access_type",
+        "permission",
+        "max_spool_usage_mb",
+    ),
 }
 #: The vpn of an object that belongs to none.
 NO_VPN: Final = ""
@@ -74,14 +84,26 @@ def parse_assignments(
     return {name: found[0] if len(found) == 1 else found for name, found in attributes.items()}
 
 
-def _any_vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def set_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--set`, which the function gets as `attributes`."""
+    return click.option(
+        "--set",
+        "attributes",
+        metavar="A=V",
+        multiple=True,
+        callback=parse_assignments,
+        help="Set an attribute; repeat it for more, or for the items of a list.",
+    )(function)
+
+
+def any_vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--vpn` to a list, which shows the objects of all Message VPNs without it."""
     if kind != "vpn":
         return click.option("--vpn", help="Message VPN of the objects.  [default: all]")
-    return _vpn_option(kind)
+    return vpn_option(kind)
 
 
-def _vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--vpn`; an object that belongs to no Message VPN gets a fixed value instead."""
     if kind != "vpn":
         return click.option("--vpn", default="default", show_default=True, help="Message VPN of the object.")
@@ -100,11 +122,11 @@ def make_group(kind: str, sentence: str) -> click.Group:
     """Make the group of commands of one kind of object."""
     group = SuggestingGroup(kind, help=sentence)
     group.add_command(_list_command(kind))
-    group.add_command(_show_command(kind))
+    group.add_command(show_command(kind))
     group.add_command(_change_command(kind, "create", f"Create the {kind} NAME."))
     group.add_command(_change_command(kind, "update", f"Change attributes of the {kind} NAME."))
-    group.add_command(_delete_command(kind))
-    group.add_command(_attributes_command(kind))
+    group.add_command(delete_command(kind))
+    group.add_command(attributes_command(kind))
     return group
 
 
@@ -113,7 +135,7 @@ def _list_command(kind: str) -> click.Command:
         "list", help=f"List each {kind} whose name matches PATTERN (* and ? stand for characters)."
     )
     @click.argument("pattern", default="*")
-    @_any_vpn_option(kind)
+    @any_vpn_option(kind)
     @json_option
     @admin_options
     def list_objects(*, admin: AdminOptions, pattern: str, vpn: str | None, as_json: bool) -> None:
@@ -126,14 +148,16 @@ def _list_command(kind: str) -> click.Command:
     return list_objects
 
 
-def _show_command(kind: str) -> click.Command:
+def show_command(kind: str) -> click.Command:
+    """Make the command that shows one object."""
+
     @click.command("show", help=f"Show all attributes of the {kind} NAME.")
     @click.argument("name")
-    @_vpn_option(kind)
+    @vpn_option(kind)
     @json_option
     @admin_options
     def show(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
-        _print_object(admin.call("objects.show", kind=kind, vpn=vpn, name=name), as_json=as_json)
+        print_object(admin.call("objects.show", kind=kind, vpn=vpn, name=name), as_json=as_json)
 
     return show
 
@@ -141,15 +165,8 @@ def _show_command(kind: str) -> click.Command:
 def _change_command(kind: str, verb: str, sentence: str) -> click.Command:
     @click.command(verb, help=f"{sentence} 'angarium {kind} attributes' lists the attributes.")
     @click.argument("name")
-    @click.option(
-        "--set",
-        "attributes",
-        metavar="A=V",
-        multiple=True,
-        callback=parse_assignments,
-        help="Set an attribute; repeat it for more, or for the items of a list.",
-    )
-    @_vpn_option(kind)
+    @set_option
+    @vpn_option(kind)
     @json_option
     @admin_options
     def change(
@@ -165,7 +182,7 @@ def _change_command(kind: str, verb: str, sentence: str) -> click.Command:
         if password is not None:
             attributes["password"] = password
         changed = admin.call(f"objects.{verb}", kind=kind, vpn=vpn, name=name, attributes=attributes)
-        _print_object(changed, as_json=as_json)
+        print_object(changed, as_json=as_json)
 
     if kind == "username":
         change.params.append(
@@ -178,10 +195,12 @@ def _change_command(kind: str, verb: str, sentence: str) -> click.Command:
     return change
 
 
-def _delete_command(kind: str) -> click.Command:
+def delete_command(kind: str) -> click.Command:
+    """Make the command that deletes one."""
+
     @click.command("delete", help=f"Delete the {kind} NAME.")
     @click.argument("name")
-    @_vpn_option(kind)
+    @vpn_option(kind)
     @json_option
     @admin_options
     def delete(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
@@ -194,7 +213,9 @@ def _delete_command(kind: str) -> click.Command:
     return delete
 
 
-def _attributes_command(kind: str) -> click.Command:
+def attributes_command(kind: str) -> click.Command:
+    """Make the command that explains the attributes of a kind."""
+
     @click.command("attributes", help=f"List the attributes of a {kind}: type, range, default and meaning.")
     @json_option
     def attributes(*, as_json: bool) -> None:
@@ -218,7 +239,8 @@ def _attributes_command(kind: str) -> click.Command:
     return attributes
 
 
-def _print_object(found: dict[str, Any], *, as_json: bool) -> None:
+def print_object(found: dict[str, Any], *, as_json: bool) -> None:
+    """Print an object as JSON or as a table of its attributes."""
     if wants_json(as_json):
         print_json(found)
     else:
@@ -229,3 +251,4 @@ vpn = make_group("vpn", "Message VPNs: separate worlds of topics, users and limi
 username = make_group("username", "Client usernames: who may connect, with which profiles.")
 profile = make_group("profile", "Client profiles: what a client may use, and its limits.")
 acl = make_group("acl", "ACL profiles: the addresses, topics and share names that a client may use.")
+template = make_group("template", "Templates: attributes of the endpoints that clients create.")

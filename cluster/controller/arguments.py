@@ -1,11 +1,15 @@
-"""The arguments of the operations that `cluster/controller/controller.py` lists, checked before anything is done."""
+"""The arguments of the operations of the admin API, checked before anything is done."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
+
+#: Name of an operation -> the kind of its arguments, and who does it: `handler(arguments, asker, now)`.
+Operations: TypeAlias = dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]
 
 
 class NoArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -40,6 +44,76 @@ class ChangeArguments(ObjectArguments):
     attributes: dict[str, Any] = {}
 
 
+class SubscribeArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `objects.subscribe`."""
+
+    name: str
+    vpn: str = "default"
+    add: list[str] = []
+    remove: list[str] = []
+
+
+class EndpointArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `endpoints.show` and `endpoints.purge`: one endpoint."""
+
+    name: str
+    kind: Literal["queue", "topic-endpoint"] = "queue"
+    vpn: str = "default"
+
+
+class EndpointListArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `endpoints.list`; vpn None means all Message VPNs, name is a pattern with * and ?."""
+
+    name: str = "*"
+    kind: Literal["queue", "topic-endpoint"] = "queue"
+    vpn: str | None = "default"
+
+
+class MoveArguments(EndpointArguments):
+    """Of `endpoints.move`, `endpoints.copy` and `endpoints.redrive`; without a partition it is about all of them."""
+
+    target: str = ""
+    target_kind: Literal["queue", "topic-endpoint"] = "queue"
+    selector: str | None = None
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    partition: Annotated[int, Meta(ge=0)] | None = None
+
+
+class MessagesArguments(EndpointArguments):
+    """Of `messages.list`: messages behind a position, in a partition."""
+
+    partition: Annotated[int, Meta(ge=0)] = 0
+    after: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 100
+    selector: str | None = None
+
+
+class MessageArguments(EndpointArguments, kw_only=True):
+    """Of `messages.show`."""
+
+    position: Annotated[int, Meta(ge=1)]
+    partition: Annotated[int, Meta(ge=0)] = 0
+
+
+class DeleteMessagesArguments(EndpointArguments, kw_only=True):
+    """Of `messages.delete`."""
+
+    positions: Annotated[list[int], Meta(min_length=1, max_length=1_000)]
+    partition: Annotated[int, Meta(ge=0)] = 0
+
+
+class JobArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `jobs.show`; a job is [worker, number]."""
+
+    jobs: list[tuple[int, int]]
+
+
+class BackupArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `spool.backup`; the directory is on the host of the node, and is made."""
+
+    directory: str
+
+
 class ScaleArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `workers.scale`."""
 
@@ -47,7 +121,7 @@ class ScaleArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class VpnArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `clients.list`; None means all Message VPNs."""
+    """Of `clients.list` and `producers.list`; None means all Message VPNs."""
 
     vpn: str | None = None
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from cluster.controller import figures
+
 #: Totals of the router whose rates are shown.
 RATED: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out", "connects")
 #: A rate over less than this says nothing.
@@ -71,7 +73,7 @@ def status(node: Row, usage: dict[int, Row], router: Row | None, rates: dict[str
         "rates": rates,
         "totals": {name: stats.get(name, 0) for name in RATED},
         "discards": stats.get("discards", {}),
-        "spool": {},
+        "spool": figures.spool(router),
         "links": [],
         "errors": stats.get("errors", {}),
     }

@@ -10,6 +10,7 @@ addresses where CURVE and a list of public keys decide who may use it (ZAP, http
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -22,11 +23,14 @@ from zmq.utils import z85
 from angarium import errors, wire
 from angarium.process import Process, load_config, utc_now
 from cluster import keys
+from cluster.catalog import catalog as catalogs
+from cluster.catalog import producers as registries
 from cluster.config import AdminSection, NodeConfig, read_passwords
-from cluster.controller.catalog import Catalog
-from cluster.controller.controller import (
+from cluster.controller.controller import Controller
+from cluster.controller.effects import (
+    Answer,
     Commit,
-    Controller,
+    CopyStore,
     Effect,
     Record,
     Reply,
@@ -36,7 +40,8 @@ from cluster.controller.controller import (
     StopNode,
 )
 from cluster.controller.events import EventFile, EventRing
-from storage.config_store import ConfigStore
+from cluster.data_dir import CONFIG_FOLDER
+from storage.config_store import ConfigStore, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,6 +55,8 @@ ADMIN_FRAME_BYTES_MAX: Final = 16 << 20
 MEASURE_INTERVAL_S: Final = 1.0
 #: A gathering that waits for a paused process ends this much late at most.
 TICK_S: Final = 0.1
+#: Of the number of the first request; far fewer than what an integer of MessagePack has.
+_NUMBER_BITS: Final = 52
 _ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
 
 #: A process says hello each second; a router that is not there at all is not waited for longer.
@@ -64,6 +71,8 @@ class ControllerRuntime(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     node_id: str
     data_dir: str
+    #: Worker processes; the supervisor tells when it is another number.
+    workers: int
     config: NodeConfig
 
 
@@ -75,12 +84,15 @@ class ControllerServer:
         self._process = process
         data_dir = Path(runtime.data_dir)
         process.progress("opening the config store")
-        self._store = ConfigStore(data_dir / "config")
-        catalog = prepare_catalog(self._store, runtime.config)
+        self._store = ConfigStore(data_dir / CONFIG_FOLDER)
+        catalog = prepare_catalog(self._store, runtime.config, runtime.workers)
+        producers = prepare_producers(self._store, runtime.config)
         settings = runtime.config.events
         self._event_file = EventFile(data_dir, settings.file_bytes_max, settings.files_max)
         ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max))
-        self._controller = Controller(catalog, ring, shown_config(runtime), utc_now)
+        # Answers to an earlier controller, which may come to this one, must not fit its requests.
+        first_number = secrets.randbits(_NUMBER_BITS)
+        self._controller = Controller(catalog, producers, ring, shown_config(runtime), utc_now, first_number)
         self._meter = Meter()
         self._measure_due = 0.0
         self._confirmed_events = 0
@@ -91,7 +103,7 @@ class ControllerServer:
         #: Requests wait until the router said hello, or so long: a change must not be answered before the router
         #: hears of it.
         self._admin_opens: float | None = time.monotonic() + ROUTER_WAIT_S
-        process.add(self._zap.socket, self._zap.serve)
+        process.add_rare(self._zap.socket, self._zap.serve)
         process.on_node(self._node_news)
 
     def run(self) -> None:
@@ -140,6 +152,9 @@ class ControllerServer:
                 return controller.hello(identity, (role, index), incarnation, pid, now)
             case "event":
                 return controller.event(content[0])
+            case "ask":
+                number, operation, arguments = content
+                return controller.asked(identity, number, operation, arguments)
             case "reply":
                 number, ok, value = content
                 return controller.answered(number, value) if ok else controller.refused(number, *value)
@@ -196,8 +211,12 @@ class ControllerServer:
         match effect:
             case Commit():
                 return self._commit(effect)
+            case CopyStore():
+                return self._copy(effect)
             case Request():
                 return self._request(effect)
+            case Answer(identity, number, ok, value):
+                self._answer(identity, ["answer", number, ok, value])
             case Reply(asker, number, ok, value):
                 self._reply(asker, [number, ok, value])
             case Record(event):
@@ -219,6 +238,14 @@ class ControllerServer:
             return self._controller.not_committed(effect.number, error.code, error.detail)
         return self._controller.committed(effect.number, time.monotonic())
 
+    def _copy(self, effect: CopyStore) -> list[Effect]:
+        try:
+            Path(effect.directory).mkdir(mode=0o700, parents=True)
+            self._store.copy_to(effect.directory)
+        except OSError as error:
+            return self._controller.not_copied(effect.number, f"the backup in {effect.directory}: {error}")
+        return self._controller.copied(effect.number, time.monotonic())
+
     def _request(self, effect: Request) -> list[Effect]:
         frame = wire.pack(["request", effect.number, effect.operation, effect.arguments])
         try:
@@ -228,6 +255,14 @@ class ControllerServer:
                 raise
             return self._controller.unanswered(effect.number)
         return []
+
+    def _answer(self, identity: bytes, answer: list[Any]) -> None:
+        try:
+            self._control.send_multipart([identity, wire.pack(answer)], zmq.NOBLOCK)
+        except zmq.ZMQError as error:
+            if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
+                raise
+            _log.info("%s has gone before the answer to its question", identity.decode(errors="replace"))
 
     def _reply(self, asker: bytes, reply: list[Any]) -> None:
         try:
@@ -304,23 +339,41 @@ class Meter:
         return usage
 
 
-def prepare_catalog(store: ConfigStore, config: NodeConfig) -> Catalog:
+def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int) -> catalogs.Catalog:
     """Give the stored objects, with what is built in and what the file declares made durable first.
 
     Raises:
         AngariumError: a declared object does not fit, or refers to what does not exist.
     """
-    catalog = Catalog(store.load())
-    built_in = catalog.missing_built_ins()
-    if built_in:
-        store.commit(built_in)
-        catalog.take(built_in)
+    catalog = catalogs.Catalog(
+        store.load(),
+        next_endpoint_id=store.load_counters().get(catalogs.COUNTER, 1),
+        workers=workers,
+        subscription_exceptions=config.spool.subscription_exceptions,
+    )
+    _keep(store, catalog, catalog.missing_built_ins())
+    # A node may have stopped between the wish for fewer workers and the change of the homes.
+    _keep(store, catalog, catalog.leave_homes(workers))
     declared = catalog.apply(read_passwords(config.objects)).changes
     if declared:
-        store.commit(declared)
-        catalog.take(declared)
+        _keep(store, catalog, declared)
         _log.info("%d declared objects were created or changed", len(declared))
     return catalog
+
+
+def _keep(store: ConfigStore, catalog: catalogs.Catalog, changes: list[Entry]) -> None:
+    if changes:
+        store.commit(changes)
+        catalog.take(changes)
+
+
+def prepare_producers(store: ConfigStore, config: NodeConfig) -> registries.Producers:
+    """Give the registry of producers."""
+    spool = config.spool
+    next_id = store.load_counters().get(registries.COUNTER, 1)
+    return registries.Producers(
+        store.load_producers(), next_id, spool.producers_max, spool.producer_idle_days
+    )
 
 
 def shown_config(runtime: ControllerRuntime) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""The objects that operators create: Message VPNs, client usernames, client profiles and ACL profiles.
+"""The kinds of objects that operators create, and the checks that every value of an attribute passes.
 
-Each kind is a struct that says, once, every attribute with its type, range, default, a sentence and the name
-that the reference broker gives it; help texts, `docs/attributes.md` and the checks all come from here. This
-module knows what one object may look like. Which objects exist, and which refer to which, is the business of
-`cluster/controller/controller.py`; what an object means to a client is the router's.
+Each kind has a struct (`cluster/objects/access.py`, `cluster/objects/endpoints.py`) that says, once, every attribute
+with its type, range, default, a sentence and the name that the reference broker gives it; help texts,
+`docs/attributes.md` and the checks all come from there. This module knows what one object may look like. Which objects
+exist, and which refer to which, is the business of `cluster.catalog`; what an object means to a client is the router's.
 
 Examples of `--set` and what becomes of them:
 
@@ -14,6 +14,7 @@ Examples of `--set` and what becomes of them:
     publish_topic_exceptions=                   []
     eliding_delay_ms=70000                      refused: valid is 0..60000
     eliding_dely_ms=200                         refused: did you mean 'eliding_delay_ms'?
+    id=7                                        refused: the node sets it
 """
 
 from __future__ import annotations
@@ -21,162 +22,16 @@ from __future__ import annotations
 import difflib
 import ipaddress
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 
 import msgspec
-from msgspec import Meta
 
 from angarium import errors, topic
+from cluster.objects import access, endpoints
+from cluster.objects.attributes import DEFAULT_NAME, MAX_NAME_BYTES, MAX_TOPIC_BYTES, Attributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-#: The name of the Message VPN, username and profiles that exist from the first start.
-DEFAULT_NAME: Final = "default"
-#: Exceptions in one list; every subscription is judged against all of them.
-MAX_EXCEPTIONS: Final = 1_000
-#: Bytes of one topic, filter or share name.
-MAX_TOPIC_BYTES: Final = 250
-
-_TEXT_MAX: Final = 250
-_CONNECTIONS_MAX: Final = 200_000
-_SUBSCRIPTIONS_MAX: Final = 4_294_967_295
-_WORK_UNITS_MAX: Final = 262_144
-
-Attributes = dict[str, Any]
-Action = Literal["allow", "disallow"]
-_Text = Annotated[str, Meta(max_length=_TEXT_MAX)]
-_WorkUnits = Annotated[int, Meta(ge=2, le=_WORK_UNITS_MAX)]
-_Burst = Annotated[int, Meta(ge=0, le=_WORK_UNITS_MAX)]
-_Connections = Annotated[int, Meta(ge=0, le=_CONNECTIONS_MAX)]
-_Subscriptions = Annotated[int, Meta(ge=0, le=_SUBSCRIPTIONS_MAX)]
-_Exceptions = Annotated[list[_Text], Meta(max_length=MAX_EXCEPTIONS)]
-
-
-def _about(sentence: str, reference: str = "") -> Meta:
-    """Attach a sentence and the reference's name (MsgVpn..., without the object's prefix) to an attribute."""
-    return Meta(description=sentence, extra={"reference": reference})
-
-
-class Vpn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Message VPN: clients see messages and objects of their own one only."""
-
-    enabled: Annotated[bool, _about("Clients may connect.", "enabled")] = True
-    max_connection_count: Annotated[
-        _Connections, _about("Clients connected at the same time.", "maxConnectionCount")
-    ] = _CONNECTIONS_MAX
-    max_subscription_count: Annotated[
-        _Subscriptions,
-        _about("Subscriptions of all its connected clients together.", "maxSubscriptionCount"),
-    ] = 500_000
-
-
-class Username(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A client username: who may log in, and with which profiles."""
-
-    enabled: Annotated[bool, _about("Clients may log in under this name.", "enabled")] = True
-    password: Annotated[
-        _Text,
-        _about(
-            "Kept as a scrypt hash and never shown; empty is accepted on loopback and ipc only.", "password"
-        ),
-    ] = ""
-    acl_profile: Annotated[_Text, _about("The ACL profile of its clients.", "aclProfileName")] = DEFAULT_NAME
-    client_profile: Annotated[_Text, _about("The client profile of its clients.", "clientProfileName")] = (
-        DEFAULT_NAME
-    )
-    subscription_manager: Annotated[
-        bool, _about("Its clients may subscribe for other clients.", "subscriptionManagerEnabled")
-    ] = False
-    guaranteed_endpoint_permission_override: Annotated[
-        bool,
-        _about(
-            "Its clients have an owner's rights on every endpoint.",
-            "guaranteedEndpointPermissionOverrideEnabled",
-        ),
-    ] = False
-
-
-class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A client profile: what a client may do and how much of the node it may take."""
-
-    allow_shared_subscriptions: Annotated[
-        bool,
-        _about("May create and join shared subscriptions.", "allowSharedSubscriptionsEnabled"),
-    ] = True
-    eliding: Annotated[
-        bool,
-        _about("Newer messages may replace older ones of their topic while it is slow.", "elidingEnabled"),
-    ] = False
-    eliding_delay_ms: Annotated[
-        int,
-        Meta(ge=0, le=60_000),
-        _about("Between two deliveries of one topic; 0 replaces only while congested.", "elidingDelay"),
-    ] = 0
-    eliding_max_topics: Annotated[
-        int,
-        Meta(ge=1, le=32_000),
-        _about("Topics tracked for eliding per client.", "elidingMaxTopicCount"),
-    ] = 256
-    max_subscription_count: Annotated[
-        _Subscriptions, _about("Subscriptions of one client.", "maxSubscriptionCount")
-    ] = 500_000
-    max_connection_count_per_client_username: Annotated[
-        _Connections,
-        _about("Clients of one username at the same time.", "maxConnectionCountPerClientUsername"),
-    ] = _CONNECTIONS_MAX
-    queue_direct_1_max_depth: Annotated[
-        _WorkUnits,
-        _about("Egress queue of class of service 1, in units of 2048 bytes.", "queueDirect1MaxDepth"),
-    ] = 20_000
-    queue_direct_1_min_msg_burst: Annotated[
-        _Burst, _about("Messages it holds whatever their size.", "queueDirect1MinMsgBurst")
-    ] = 4
-    queue_direct_2_max_depth: Annotated[
-        _WorkUnits,
-        _about("Egress queue of class of service 2, in units of 2048 bytes.", "queueDirect2MaxDepth"),
-    ] = 20_000
-    queue_direct_2_min_msg_burst: Annotated[
-        _Burst, _about("Messages it holds whatever their size.", "queueDirect2MinMsgBurst")
-    ] = 4
-    queue_direct_3_max_depth: Annotated[
-        _WorkUnits,
-        _about("Egress queue of class of service 3, in units of 2048 bytes.", "queueDirect3MaxDepth"),
-    ] = 20_000
-    queue_direct_3_min_msg_burst: Annotated[
-        _Burst, _about("Messages it holds whatever their size.", "queueDirect3MinMsgBurst")
-    ] = 4
-
-
-class Acl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An ACL profile: four lists, each a default action and exceptions that invert it. A new one denies."""
-
-    client_connect_default: Annotated[
-        Action, _about("Whether clients may connect.", "clientConnectDefaultAction")
-    ] = "disallow"
-    client_connect_exceptions: Annotated[
-        _Exceptions, _about("Addresses in CIDR form, 10.0.0.0/8.", "clientConnectExceptions")
-    ] = msgspec.field(default_factory=list)
-    publish_topic_default: Annotated[
-        Action, _about("Whether clients may publish to a topic.", "publishTopicDefaultAction")
-    ] = "disallow"
-    publish_topic_exceptions: Annotated[
-        _Exceptions,
-        _about("Topics, with wildcards and $client-username if need be.", "publishTopicExceptions"),
-    ] = msgspec.field(default_factory=list)
-    subscribe_topic_default: Annotated[
-        Action, _about("Whether clients may subscribe to a filter.", "subscribeTopicDefaultAction")
-    ] = "disallow"
-    subscribe_topic_exceptions: Annotated[
-        _Exceptions,
-        _about("Topics, with wildcards and $client-username if need be.", "subscribeTopicExceptions"),
-    ] = msgspec.field(default_factory=list)
-    subscribe_share_name_default: Annotated[
-        Action, _about("Whether clients may use a share name.", "subscribeShareNameDefaultAction")
-    ] = "allow"
-    subscribe_share_name_exceptions: Annotated[
-        _Exceptions, _about("Share names, with wildcards.", "subscribeShareNameExceptions")
-    ] = msgspec.field(default_factory=list)
 
 
 class ObjectKind(NamedTuple):
@@ -188,6 +43,10 @@ class ObjectKind(NamedTuple):
     name_rule: str
     reference: str
     in_vpn: bool = True
+    #: What the node sets beside the attributes.
+    identity: type[msgspec.Struct] | None = None
+    name_bytes_max: int = MAX_NAME_BYTES
+    name_code: int = errors.INVALID_ARGUMENT
 
 
 class Attribute(NamedTuple):
@@ -210,26 +69,58 @@ KINDS: Final[dict[str, ObjectKind]] = {
     for kind in (
         ObjectKind(
             "vpn",
-            Vpn,
+            access.Vpn,
             re.compile(r"[^*?/\s\x00-\x1f\x7f\ud800-\udfff]{1,32}"),
             "1 to 32 characters without * ? / and blanks",
             "MsgVpn",
             in_vpn=False,
         ),
-        ObjectKind("profile", Profile, _PROFILE_NAME, _PROFILE_RULE, "MsgVpnClientProfile"),
-        ObjectKind("acl", Acl, _PROFILE_NAME, _PROFILE_RULE, "MsgVpnAclProfile"),
+        ObjectKind("profile", access.Profile, _PROFILE_NAME, _PROFILE_RULE, "MsgVpnClientProfile"),
+        ObjectKind("acl", access.Acl, _PROFILE_NAME, _PROFILE_RULE, "MsgVpnAclProfile"),
         ObjectKind(
             "username",
-            Username,
+            access.Username,
             re.compile(r"[^*?\s\x00-\x1f\x7f\ud800-\udfff]{1,189}"),
             "1 to 189 characters without * ? and blanks",
             "MsgVpnClientUsername",
         ),
+        ObjectKind(
+            "template",
+            endpoints.Template,
+            endpoints.TEMPLATE_NAME,
+            endpoints.TEMPLATE_RULE,
+            "MsgVpnQueueTemplate",
+            name_bytes_max=255,
+        ),
+        ObjectKind(
+            "queue",
+            endpoints.Queue,
+            endpoints.ENDPOINT_NAME,
+            endpoints.ENDPOINT_RULE,
+            "MsgVpnQueue",
+            identity=endpoints.QueueIdentity,
+            name_bytes_max=endpoints.MAX_ENDPOINT_NAME_BYTES,
+            name_code=errors.INVALID_ENDPOINT_NAME,
+        ),
+        ObjectKind(
+            "topic-endpoint",
+            endpoints.TopicEndpoint,
+            endpoints.ENDPOINT_NAME,
+            endpoints.ENDPOINT_RULE,
+            "MsgVpnTopicEndpoint",
+            identity=endpoints.TopicEndpointIdentity,
+            name_bytes_max=endpoints.MAX_ENDPOINT_NAME_BYTES,
+            name_code=errors.INVALID_ENDPOINT_NAME,
+        ),
     )
 }
 
-#: Bytes of any name, so that its key fits the store.
-MAX_NAME_BYTES: Final = 189
+#: The kinds that hold messages.
+ENDPOINT_KINDS: Final = ("queue", "topic-endpoint")
+#: Lists of filters of an endpoint; a filter is in one of them, once.
+_FILTER_LISTS: Final = ("subscriptions", "client_subscriptions")
+#: What of an identity a backup holds: ids and homes belong to the node that gave them.
+_RESTORED: Final = ("created_by", "client_subscriptions", "topic", "selector")
 
 
 def kind_of(name: str) -> ObjectKind:
@@ -249,12 +140,25 @@ def check_name(kind: ObjectKind, name: str) -> None:
     """Refuse a name that the kind does not allow.
 
     Raises:
-        InvalidRequestError: with the rule (40018).
+        InvalidRequestError: with the rule (40018; of endpoints 40022).
     """
+    _check_name(kind, name, kind.name_bytes_max)
+
+
+def check_temporary_name(kind: ObjectKind, name: str) -> None:
+    """Refuse a name that a temporary endpoint of the kind cannot have.
+
+    Raises:
+        InvalidRequestError: with the rule (40022).
+    """
+    _check_name(kind, name, endpoints.MAX_TEMPORARY_NAME_BYTES)
+
+
+def _check_name(kind: ObjectKind, name: str, bytes_max: int) -> None:
     fits = isinstance(name, str) and kind.name_pattern.fullmatch(name) is not None
-    if not fits or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
+    if not fits or len(name.encode(errors="replace")) > bytes_max:
         detail = f"{name!r} cannot name a {kind.name}: a name has {kind.name_rule}"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        raise errors.error_for(kind.name_code, detail)
 
 
 def convert(kind_name: str, values: Mapping[str, Any]) -> Attributes:
@@ -262,29 +166,75 @@ def convert(kind_name: str, values: Mapping[str, Any]) -> Attributes:
 
     Raises:
         InvalidRequestError: an attribute is unknown, or its value does not fit (40015).
+        ForbiddenError: a subscription is not for queues (40311, 40316).
     """
-    kind = kind_of(kind_name)
-    types = _TYPES[kind.name]
+    return _convert(kind_of(kind_name), values, ())
+
+
+def convert_declared(kind_name: str, values: Mapping[str, Any]) -> Attributes:
+    """Do the same for a backup, which also holds what of an identity can be restored.
+
+    Raises:
+        AngariumError: what `convert` raises.
+    """
+    return _convert(kind_of(kind_name), values, _RESTORED)
+
+
+def convert_stored(kind_name: str, values: Mapping[str, Any]) -> Attributes:
+    """Do the same for what the store holds: identities are complete there.
+
+    Raises:
+        AngariumError: what `convert` raises.
+    """
+    return _convert(kind_of(kind_name), values, tuple(_IDENTITIES[kind_name]))
+
+
+def _convert(kind: ObjectKind, values: Mapping[str, Any], identity: tuple[str, ...]) -> Attributes:
+    types, fixed = _TYPES[kind.name], _IDENTITIES[kind.name]
     converted: Attributes = {}
     for name, value in values.items():
-        if name not in types:
-            detail = f"{kind.name} objects have no attribute {name!r}{_did_you_mean(name, list(types))}"
+        expected = types.get(name) or (fixed.get(name) if name in identity else None)
+        if expected is None:
+            what = f"{kind.name} objects have no attribute {name!r}{_did_you_mean(name, list(types))}"
+            detail = f"{kind.name} attribute {name} is set by the node" if name in fixed else what
             raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
-        converted[name] = _convert_value(kind, name, types[name], value)
+        converted[name] = _convert_value(kind, name, expected, value)
     return converted
 
 
 def complete(kind_name: str, attributes: Attributes) -> Attributes:
-    """Give the attributes with the defaults of all that are not named."""
-    struct = KINDS[kind_name].struct
-    filled: Attributes = msgspec.to_builtins(msgspec.convert(attributes, struct))
-    return filled
+    """Give the attributes with the defaults of all that are not named, those of the identity last."""
+    kind = KINDS[kind_name]
+    if kind.identity is None:
+        return _filled(kind.struct, attributes)
+    fixed = _IDENTITIES[kind_name]
+    own = {name: value for name, value in attributes.items() if name not in fixed}
+    identity = {name: value for name, value in attributes.items() if name in fixed}
+    return {**_filled(kind.struct, own), **_filled(kind.identity, identity)}
+
+
+def check_together(kind_name: str, attributes: Attributes) -> None:
+    """Refuse complete attributes that do not go together.
+
+    Raises:
+        InvalidRequestError: with the two that do not (40015).
+    """
+    for name in attributes:
+        clear = f"{name.removesuffix('_set_percent')}_clear_percent"
+        if name.endswith("_set_percent") and attributes[name] < attributes[clear]:
+            detail = (
+                f"{kind_name}: {clear} = {attributes[clear]} is at most {name}, which is {attributes[name]}"
+            )
+            raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+    if kind_name in (*ENDPOINT_KINDS, "template"):
+        endpoints.check_endpoint(kind_name, attributes)
 
 
 def differing(kind_name: str, attributes: Attributes) -> Attributes:
     """Give the attributes that differ from the defaults: what a backup has to name."""
     defaults = complete(kind_name, {})
-    return {name: value for name, value in attributes.items() if value != defaults[name]}
+    kept = {name for name in defaults if name not in _IDENTITIES[kind_name] or name in _RESTORED}
+    return {name: value for name, value in attributes.items() if name in kept and value != defaults[name]}
 
 
 def shown(kind_name: str, vpn: str, name: str, attributes: Attributes) -> dict[str, Any]:
@@ -315,7 +265,16 @@ def built_in(vpn: str) -> list[tuple[str, str, Attributes]]:
 
 def attributes_of(kind_name: str) -> list[Attribute]:
     """Give every attribute of a kind, for help texts and documentation."""
-    struct = kind_of(kind_name).struct
+    return _described(kind_of(kind_name).struct)
+
+
+def identity_of(kind_name: str) -> list[Attribute]:
+    """Give what the node sets beside the attributes of a kind; nothing for most kinds."""
+    identity = kind_of(kind_name).identity
+    return [] if identity is None else _described(identity)
+
+
+def _described(struct: type[msgspec.Struct]) -> list[Attribute]:
     described = []
     for field in msgspec.inspect.type_info(struct).fields:  # type: ignore[attr-defined]
         metadata = field.type
@@ -334,6 +293,11 @@ def attributes_of(kind_name: str) -> list[Attribute]:
     return described
 
 
+def _filled(struct: type[msgspec.Struct], attributes: Attributes) -> Attributes:
+    filled: Attributes = msgspec.to_builtins(msgspec.convert(attributes, struct))
+    return filled
+
+
 def _types(struct: type[msgspec.Struct]) -> dict[str, Any]:
     hints = get_type_hints(struct, include_extras=True)
     return {name: hints[name] for name in struct.__struct_fields__}
@@ -345,31 +309,34 @@ def _type_texts(kind: Any) -> tuple[str, str]:
         case msgspec.inspect.BoolType():
             return "bool", "true or false"
         case msgspec.inspect.IntType():
-            return "int", f"{kind.ge}..{kind.le}"
+            return "int", "any" if kind.ge is None else f"{kind.ge}..{kind.le}"
         case msgspec.inspect.LiteralType():
             return "choice", " or ".join(str(value) for value in kind.values)
         case msgspec.inspect.ListType():
-            return "list", f"at most {kind.max_length} entries"
+            return "list", "any" if kind.max_length is None else f"at most {kind.max_length} entries"
         case msgspec.inspect.StrType():
-            return "string", f"at most {kind.max_length} characters"
+            return "string", "any" if kind.max_length is None else f"at most {kind.max_length} characters"
+        case msgspec.inspect.UnionType():
+            return "string", "any, or none"
     raise AssertionError(f"no text for {kind!r}")
 
 
 def _convert_value(kind: ObjectKind, name: str, expected: Any, value: Any) -> Any:
     try:
-        if isinstance(value, str) and name.endswith("_exceptions"):
+        if isinstance(value, str) and (name.endswith("_exceptions") or name in _FILTER_LISTS):
             value = _split_list(value)
         converted = msgspec.convert(value, expected, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
-        about = next(attribute for attribute in attributes_of(kind.name) if attribute.name == name)
+        known = [*attributes_of(kind.name), *identity_of(kind.name)]
+        about = next(attribute for attribute in known if attribute.name == name)
         shown_value = "" if name == "password" else f" = {value!r}"
         detail = f"{kind.name} attribute {name}{shown_value}: {error}; valid is {about.range_text}"
         raise errors.error_for(errors.INVALID_ATTRIBUTE, detail) from None
     check = _CHECKS.get(name)
-    if check is not None:
-        for entry in converted:
+    if check is not None and converted is not None:
+        for entry in converted if isinstance(converted, list) else (converted,):
             check(f"{kind.name} attribute {name}", entry)
-    return converted
+    return list(dict.fromkeys(converted)) if name in _FILTER_LISTS else converted
 
 
 def _split_list(text: str) -> Any:
@@ -399,6 +366,12 @@ def _check_share_name(where: str, text: str) -> None:
         raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
 
 
+def _check_queue_name(where: str, text: str) -> None:
+    if text and endpoints.ENDPOINT_NAME.fullmatch(text) is None:
+        detail = f"{where}: {text!r} names no queue: a name has {endpoints.ENDPOINT_RULE}"
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+
+
 def _did_you_mean(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(str(name), known, n=1)
     return f": did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
@@ -409,5 +382,13 @@ _CHECKS: Final[dict[str, Callable[[str, str], None]]] = {
     "publish_topic_exceptions": _check_topic_filter,
     "subscribe_topic_exceptions": _check_topic_filter,
     "subscribe_share_name_exceptions": _check_share_name,
+    "subscriptions": endpoints.check_queue_filter,
+    "client_subscriptions": endpoints.check_queue_filter,
+    "topic": endpoints.check_topic,
+    "dead_message_queue": _check_queue_name,
+    "name_filter": endpoints.check_name_filter,
 }
 _TYPES: Final[dict[str, dict[str, Any]]] = {kind.name: _types(kind.struct) for kind in KINDS.values()}
+_IDENTITIES: Final[dict[str, dict[str, Any]]] = {
+    kind.name: _types(kind.identity) if kind.identity is not None else {} for kind in KINDS.values()
+}

@@ -172,6 +172,86 @@ def test_a_process_without_a_handler_refuses_requests(world: World) -> None:
 
 
 @pytest.mark.slow
+def test_a_request_may_be_answered_later_and_in_another_order(world: World) -> None:
+    controller = world.controller()
+    made = world.process()
+    promised: list[process.Later] = []
+
+    def answer(operation: str, _arguments: Any) -> Any:
+        promised.append(process.Later())
+        if operation == "at once":
+            made.reply(promised[-1], True, "now")
+        return promised[-1]
+
+    made.on_request(answer)
+    run_for(made, 0.3)
+    controller.receive_kind("hello")
+    for number, operation in enumerate(("later", "later", "at once"), start=1):
+        controller.send(["request", number, operation, None])
+    run_for(made, 0.2)
+    assert controller.receive_kind("reply") == ["reply", 3, True, "now"]
+    made.reply(promised[1], False, [errors.HOME_NOT_READY, "w"])
+    made.reply(promised[0], True, None)
+    assert controller.receive_kind("reply") == ["reply", 2, False, [errors.HOME_NOT_READY, "w"]]
+    assert controller.receive_kind("reply") == ["reply", 1, True, None]
+
+
+@pytest.mark.slow
+def test_a_process_asks_the_controller_and_each_answer_finds_its_question(world: World) -> None:
+    made = world.process()
+    got: list[Any] = []
+    made.ask("early", 1, lambda ok, value: got.append(("early", ok, value)))
+    controller = world.controller()
+    run_for(made, 0.3)
+    made.ask("late", 2, lambda ok, value: got.append(("late", ok, value)))
+    assert controller.receive_kind("ask") == ["ask", 1, "early", 1]
+    assert controller.receive_kind("ask") == ["ask", 2, "late", 2]
+    controller.send(["answer", 2, False, [errors.OBJECT_EXISTS, "q"]])
+    controller.send(["answer", 1, True, {"id": 7}])
+    controller.send(["answer", 1, True, "twice"])
+    run_for(made, 0.2)
+    assert got == [("late", False, [errors.OBJECT_EXISTS, "q"]), ("early", True, {"id": 7})]
+
+
+@pytest.mark.slow
+def test_an_ask_without_an_answer_is_refused_after_a_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "ASK_TIMEOUT_S", 0.2)
+    made = world.process()
+    got: list[Any] = []
+    made.ask("nobody there", None, lambda ok, value: got.append((ok, value[0])))
+    run_for(made, 0.5)
+    assert got == [(False, errors.CONTROLLER_UNAVAILABLE)]
+
+
+@pytest.mark.slow
+def test_an_ask_that_died_with_the_controller_is_refused_when_its_successor_is_known(world: World) -> None:
+    controller = world.controller()
+    made = world.process()
+    run_for(made, 0.3)
+    world.supervisor.receive()
+    world.supervisor.send(["table", [["controller", 0, 8, "ready", 5]], {}])
+    got: list[Any] = []
+    made.ask("x", None, lambda ok, value: got.append((ok, value[0])))
+    run_for(made, 0.2)
+    controller.receive_kind("ask")
+    assert got == []
+    world.supervisor.send(["table", [["controller", 0, 9, "starting", 5]], {}])
+    run_for(made, 0.2)
+    assert got == [(False, errors.CONTROLLER_UNAVAILABLE)]
+
+
+def test_too_many_asks_are_refused_at_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "PENDING_ASKS_MAX", 1)
+    made = world.process()
+    got: list[Any] = []
+    made.ask("first", None, lambda ok, _: got.append(("first", ok)))
+    made.ask("second", None, lambda ok, value: got.append(("second", ok, value[0])))
+    assert got == [("second", False, errors.CONTROLLER_UNAVAILABLE)]
+
+
+@pytest.mark.slow
 def test_the_table_and_other_frames_reach_their_handlers(world: World) -> None:
     controller = world.controller()
     made = world.process()

@@ -8,8 +8,8 @@ import pytest
 
 from angarium import errors
 from cluster import objects, passwords
-from cluster.controller.catalog import Catalog
-from storage.config_store import Change
+from cluster.catalog.catalog import Catalog
+from storage.config_store import Change, Entry
 
 
 def pretended_hash(password: str) -> str:
@@ -25,10 +25,10 @@ def catalog() -> Catalog:
     return catalog
 
 
-def do(catalog: Catalog, changes: list[Change]) -> list[Change]:
+def do(catalog: Catalog, changes: list[Entry]) -> list[Change]:
     catalog.take(changes)
     catalog.validate()
-    return changes
+    return [change for change in changes if isinstance(change, Change)]
 
 
 def create(catalog: Catalog, kind: str, vpn: str, name: str, **values: Any) -> list[Change]:
@@ -42,6 +42,7 @@ def test_an_empty_node_gets_what_is_built_in(catalog: Catalog) -> None:
         ["profile", "default", "default"],
         ["acl", "default", "default"],
         ["username", "default", "default"],
+        ["queue", "default", "#DEAD_MSG_QUEUE"],
     ]
     username = catalog.show("username", "default", "default")
     assert username["password_set"] is False
@@ -55,12 +56,15 @@ def test_only_what_is_missing_is_made_again(catalog: Catalog) -> None:
     assert [change[:3] for change in Catalog(stored).missing_built_ins()] == [("acl", "default", "default")]
 
 
-def test_a_new_message_vpn_comes_with_its_profiles_and_without_usernames(catalog: Catalog) -> None:
+def test_a_new_message_vpn_comes_with_profiles_and_a_queue_for_the_dead_and_without_usernames(
+    catalog: Catalog,
+) -> None:
     changes = create(catalog, "vpn", "", "orders")
     assert [change[:3] for change in changes] == [
         ("vpn", "", "orders"),
         ("profile", "orders", "default"),
         ("acl", "orders", "default"),
+        ("queue", "orders", "#DEAD_MSG_QUEUE"),
     ]
     assert catalog.find("username", "orders", "*") == []
 
@@ -162,7 +166,7 @@ def test_a_message_vpn_takes_its_profiles_along_and_goes_last(catalog: Catalog) 
     create(catalog, "acl", "orders", "readers")
     changes = do(catalog, catalog.delete("vpn", "", "orders"))
     assert changes[-1] == Change("vpn", "", "orders", None)
-    assert len(changes) == 4
+    assert len(changes) == 5
     assert [entry for entry in catalog.snapshot() if "orders" in entry[:3]] == []
 
 

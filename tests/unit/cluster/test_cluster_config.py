@@ -243,3 +243,71 @@ def test_a_text_that_is_no_toml_is_refused() -> None:
 def test_the_configuration_survives_the_way_to_the_processes() -> None:
     original = config.NodeConfig()
     assert msgspec.json.decode(msgspec.json.encode(original), type=config.NodeConfig) == original
+
+
+# -- the spool -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R182", "R185", "R195", "R197")
+def test_the_limits_of_the_spool_have_defaults_and_are_keys_of_the_file(tmp_path: Path) -> None:
+    defaults = config.NodeConfig().spool
+    assert (defaults.max_files, defaults.max_delivered_unacked) == (50_000, 1_000_000)
+    for name in ("usage", "files", "delivered_unacked"):
+        raised, cleared = (getattr(defaults, f"event_{name}_{what}_percent") for what in ("set", "clear"))
+        assert (raised, cleared) == (80, 60)
+    path = tmp_path / "node.toml"
+    path.write_text(
+        "[spool]\nmax_files = 3\nmax_usage_mb = 7\nevent_files_set_percent = 90\n", encoding="utf-8"
+    )
+    spool = config.load_config(path).spool
+    assert (spool.max_files, spool.max_usage_mb, spool.event_files_set_percent) == (3, 7, 90)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("max_usage_mb = 100_000", "spool.map_gb = 64: max_usage_mb = 100000 needs 300 or more"),
+        ("event_usage_set_percent = 10", "spool.event_usage_clear_percent = 60: it is at most"),
+        ("max_files = 0", "spool.max_files = 0"),
+        ("map_bytes = 1", "did you mean"),
+    ],
+)
+def test_a_spool_that_cannot_be_is_named(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(f"[spool]\n{text}\n", encoding="utf-8")
+    faults = config.check_config(path)
+    assert len(faults) == 1
+    assert told in faults[0]
+
+
+def test_each_worker_gets_its_share_of_the_spool(tmp_path: Path) -> None:
+    path = tmp_path / "node.toml"
+    path.write_text(
+        "[worker]\nframes_per_wake = 9\n[router]\nmax_message_bytes = 5000\n"
+        "[spool]\nmax_delivered_unacked = 100\nmap_gb = 40\nack_delay_ms = 5\n",
+        encoding="utf-8",
+    )
+    runtime = config.worker_runtime(config.load_config(path), tmp_path / "spool", 3)
+    assert (runtime.frames_per_wake, runtime.max_message_bytes) == (9, 5000)
+    assert (runtime.spool_dir, runtime.spool_map_bytes) == (str(tmp_path / "spool"), 40_000_000_000)
+    assert (runtime.max_delivered_unacked, runtime.ack_delay_ms, runtime.write_delay_ms) == (33, 5, 50)
+
+
+@pytest.mark.requirement("R97")
+def test_endpoints_are_declared_and_exported_like_other_objects() -> None:
+    declared = [
+        ["vpn", "", "orders", {}],
+        ["queue", "orders", "in/eu", {"subscriptions": ["a/>", "!a/b"], "created_by": "client:alice"}],
+        ["topic-endpoint", "orders", "t.1", {"max_ttl_s": 5, "topic": "a/>"}],
+        ["template", "orders", "small", {"name_filter": "tmp/>"}],
+    ]
+    found = config.parse_objects(config.export_config(declared))
+    assert sorted(found, key=str) == sorted(declared, key=str)
+
+
+def test_a_declared_queue_with_a_shared_subscription_is_refused_with_the_reason() -> None:
+    text = '[vpn.orders.queue.q]\nsubscriptions = ["#share/g/a"]\n'
+    with pytest.raises(
+        errors.InvalidRequestError, match=r"vpn\.orders\.queue\.q: Shared Subscriptions Not Supported"
+    ):
+        config.parse_objects(text)

@@ -5,100 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from controller_world import ASKER, World, replies, requests
 
 from angarium import errors
-from cluster.controller import controller as c
-from cluster.controller.catalog import Catalog
-from cluster.controller.controller import ROUTER, Controller
-from cluster.controller.events import EventRing
+from cluster.controller import effects as c
+from cluster.controller.changes import CONFIRM_TIMEOUT_S, SINGLE_CHANGES_MAX
 from cluster.controller.report import Sampler
-
-ASKER = b"asker"
-
-
-class World:
-    """A controller with a store that is a list, and processes that answer when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.catalog = Catalog([], lambda password: f"scrypt$16384$8$1$00${password.encode().hex()}")
-        self.catalog.take(self.catalog.missing_built_ins())
-        self.ring = EventRing(100, [])
-        clock = lambda: "2031-05-04T10:00:00.000Z"  # noqa: E731 - a clock that stands still
-        self.controller = Controller(self.catalog, self.ring, {"node": {"name": "n"}}, clock)
-        self.effects: list[c.Effect] = []
-        self.store_refuses = False
-        self.number = 0
-
-    def do(self, effects: list[c.Effect]) -> list[c.Effect]:
-        seen = []
-        for effect in effects:
-            seen.append(effect)
-            if isinstance(effect, c.Commit):
-                seen += self.do(self._commit(effect))
-        self.controller.validate()
-        self.effects += seen
-        return seen
-
-    def _commit(self, effect: c.Commit) -> list[c.Effect]:
-        if self.store_refuses:
-            return self.controller.not_committed(effect.number, errors.INTERNAL, "full")
-        return self.controller.committed(effect.number, self.now)
-
-    def hello(self, role: str, index: int = 0, incarnation: int = 7) -> list[c.Effect]:
-        identity = f"{role}-{index}-{incarnation}".encode()
-        return self.do(self.controller.hello(identity, (role, index), incarnation, 1000 + index, self.now))
-
-    def call(self, operation: str, **arguments: Any) -> list[c.Effect]:
-        self.number += 1
-        return self.do(self.controller.admin(ASKER, self.number, operation, arguments, self.now))
-
-    def ask(self, operation: str, **arguments: Any) -> Any:
-        """Call an operation that is answered at once, and give its value."""
-        replies = [effect for effect in self.call(operation, **arguments) if isinstance(effect, c.Reply)]
-        assert len(replies) == 1, replies
-        assert replies[0].number == self.number
-        if not replies[0].ok:
-            raise errors.error_for(*replies[0].value)
-        return replies[0].value
-
-    def answer(self, seen: list[c.Effect], *values: Any) -> list[c.Effect]:
-        """Answer the requests among some effects, in order."""
-        requests = [effect for effect in seen if isinstance(effect, c.Request)]
-        assert len(requests) == len(values), requests
-        made: list[c.Effect] = []
-        for request, value in zip(requests, values, strict=True):
-            made += self.do(self.controller.answered(request.number, value))
-        return made
-
-    def wait(self, seconds: float) -> list[c.Effect]:
-        self.now += seconds
-        return self.do(self.controller.tick(self.now))
-
-    def news(self, **states: str) -> None:
-        rows = [
-            {
-                "role": role,
-                "index": 0,
-                "incarnation": 7,
-                "pid": 0 if state == "restarting" else 1,
-                "state": state,
-            }
-            for role, state in states.items()
-        ]
-        self.do(
-            self.controller.node_news(
-                {"node": "n", "url": "u", "uptime_s": 1.0, "processes": rows, "events": []}
-            )
-        )
-
-
-def requests(seen: list[c.Effect]) -> list[tuple[str, Any]]:
-    return [(effect.operation, effect.arguments) for effect in seen if isinstance(effect, c.Request)]
-
-
-def replies(seen: list[c.Effect]) -> list[Any]:
-    return [effect.value for effect in seen if isinstance(effect, c.Reply)]
+from cluster.controller.switchboard import GATHER_TIMEOUT_S, PENDING_MAX, ROUTER
 
 
 @pytest.fixture
@@ -130,7 +43,7 @@ def test_a_hello_of_an_earlier_router_is_dropped(served: World) -> None:
 
 def test_a_router_that_did_not_take_its_configuration_is_told_again(world: World) -> None:
     world.hello("router")
-    world.wait(c.CONFIRM_TIMEOUT_S)
+    world.wait(CONFIRM_TIMEOUT_S)
     assert requests(world.hello("router"))[0][0] == "config_snapshot"
 
 
@@ -174,7 +87,7 @@ def test_a_change_without_a_router_is_answered_at_once(world: World) -> None:
 
 def test_a_change_that_the_router_does_not_confirm_is_answered_after_a_bound(served: World) -> None:
     assert replies(served.call("objects.create", kind="acl", name="readers")) == []
-    assert replies(served.wait(c.CONFIRM_TIMEOUT_S))[0]["name"] == "readers"
+    assert replies(served.wait(CONFIRM_TIMEOUT_S))[0]["name"] == "readers"
 
 
 def test_a_change_that_the_store_refuses_changes_nothing(served: World) -> None:
@@ -189,10 +102,10 @@ def test_an_update_without_a_change_asks_nobody(served: World) -> None:
 
 
 def test_a_deletion_tells_the_router_who_is_gone(served: World) -> None:
-    served.answer(served.call("objects.create", kind="vpn", name="orders"), None, None, None)
+    served.answer(served.call("objects.create", kind="vpn", name="orders"), *[None] * 4)
     seen = served.call("objects.delete", kind="vpn", name="orders")
     assert requests(seen)[-1] == ("config_delete", ["vpn", "", "orders"])
-    assert replies(served.answer(seen, None, None, None)) == [None]
+    assert replies(served.answer(seen, *[None] * 4)) == [None]
 
 
 def test_every_change_is_an_event(served: World) -> None:
@@ -252,14 +165,17 @@ def test_applying_pushes_every_change(served: World) -> None:
         ["vpn", "", "orders"],
         ["profile", "orders", "default"],
         ["acl", "orders", "default"],
+        ["queue", "orders", "#DEAD_MSG_QUEUE"],
         ["acl", "orders", "readers"],
     ]
 
 
 def test_many_changes_are_pushed_as_a_whole(served: World) -> None:
-    many = [["acl", "default", f"a{number}", {}] for number in range(c.SINGLE_CHANGES_MAX + 1)]
+    many = [["acl", "default", f"a{number}", {}] for number in range(SINGLE_CHANGES_MAX + 1)]
     seen = served.call("config.apply", objects=many)
     assert [operation for operation, _ in requests(seen)] == ["config_snapshot"]
+    (event,) = [effect.event for effect in seen if isinstance(effect, c.Record)]
+    assert event["text"].startswith(f"{SINGLE_CHANGES_MAX + 1} objects, acl 'a0'")
     assert len(requests(seen)[0][1]) == len(served.catalog)
 
 
@@ -297,13 +213,13 @@ def test_a_refusal_of_the_router_keeps_its_code(served: World) -> None:
 
 def test_a_router_that_does_not_answer_in_time_is_told(served: World) -> None:
     served.call("clients.list")
-    ((code, _),) = replies(served.wait(c.GATHER_TIMEOUT_S))
+    ((code, _),) = replies(served.wait(GATHER_TIMEOUT_S))
     assert code == errors.TIMEOUT
 
 
 def test_a_late_answer_is_dropped(served: World) -> None:
     seen = served.call("clients.list")
-    served.wait(c.GATHER_TIMEOUT_S)
+    served.wait(GATHER_TIMEOUT_S)
     assert served.answer(seen, []) == []
 
 
@@ -315,7 +231,7 @@ def test_a_router_that_is_known_to_be_down_is_not_waited_for(served: World, stat
 
 
 def test_too_many_unanswered_requests_are_refused(served: World) -> None:
-    for _ in range(c.PENDING_MAX):
+    for _ in range(PENDING_MAX):
         served.controller.admin(ASKER, 1, "clients.list", {}, served.now)
     with pytest.raises(errors.RateLimitError):
         served.ask("clients.list")
@@ -355,7 +271,7 @@ def test_a_status_without_a_router_still_comes(world: World) -> None:
 
 def test_a_paused_router_makes_a_status_late_by_a_bound_only(served: World) -> None:
     assert replies(served.call("status")) == []
-    assert replies(served.wait(c.GATHER_TIMEOUT_S))[0]["sessions"] == 0
+    assert replies(served.wait(GATHER_TIMEOUT_S))[0]["sessions"] == 0
 
 
 def test_workers_are_listed_with_their_counters(served: World) -> None:

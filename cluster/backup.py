@@ -1,0 +1,155 @@
+"""A backup of a node in one file, and the way back: config store and spools.
+
+The processes of the node write their copies into a directory beside the file (`spool.backup` of the admin API), while
+they go on; here the copies become an archive (`storage/maintenance.py`), and an archive becomes a data directory again.
+What is restored is verified first, and what stood in its place is kept beside it, never deleted.
+
+A restored node gets another id: neighbours remember by the id what they have got from it, and positions that a backup
+holds were used again since (design section 9).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from angarium import errors
+from angarium.process import utc_now
+from cluster.admin import NODE_FILE
+from cluster.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, DataDirectory, sync_directory
+from storage import maintenance
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from cluster.admin import NodeFile
+
+#: Name in the archive of the spool of a worker; its number follows.
+_SPOOL_MEMBER: Final = "spool-"
+
+
+class Manifest(msgspec.Struct, kw_only=True):
+    """What has to be known of the node that a backup is of."""
+
+    node: str
+    node_id: str
+    workers: int
+    taken: str
+
+
+class Restored(NamedTuple):
+    """What was restored, and where that is which it replaced."""
+
+    manifest: Manifest
+    #: None if the data directory held nothing.
+    replaced: Path | None
+
+
+@contextlib.contextmanager
+def staging(file: Path) -> Iterator[Path]:
+    """Give the path of a directory beside the file for the copies; it is removed at the end.
+
+    Raises:
+        ConflictError: the file exists (40901).
+    """
+    if file.exists():
+        raise errors.error_for(errors.OBJECT_EXISTS, f"{file}; a backup is never written over")
+    stage = file.with_name(f".{file.name}.{os.getpid()}.parts").absolute()
+    try:
+        yield stage
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+
+
+def pack(stage: Path, file: Path, node: NodeFile, workers: int, tell: Callable[[int, int], None]) -> Manifest:
+    """Make the file of the copies in a directory, durably; gives what it says of the node."""
+    manifest = Manifest(node=node.node, node_id=node.node_id, workers=workers, taken=utc_now())
+    members = {CONFIG_FOLDER: stage / CONFIG_FOLDER}
+    members |= {f"{_SPOOL_MEMBER}{path.name}": path for path in spools_of(stage)}
+    maintenance.pack(members, file, msgspec.to_builtins(manifest), tell)
+    return manifest
+
+
+def read_manifest(file: Path) -> Manifest:
+    """Give what a backup says of its node.
+
+    Raises:
+        UnavailableError: it is no backup, or one of another version (50322).
+    """
+    found = maintenance.read_manifest(file)
+    try:
+        return msgspec.convert(found, Manifest)
+    except msgspec.ValidationError as error:
+        raise errors.error_for(errors.SPOOL_DAMAGED, f"backup {file}: {error}") from None
+
+
+def restore(file: Path, data_dir: Path, tell: Callable[[str, int, int], None]) -> Restored:
+    """Make the data directory hold what a backup holds; a node must not run on it.
+
+    Args:
+        file: made by `pack`.
+        data_dir: made if it is not there.
+        tell: called with (what is done, done, total).
+
+    Raises:
+        ConflictError: a node runs on the directory (40902).
+        UnavailableError: the file is no backup, or something in it is damaged; nothing was changed (50322).
+    """
+    manifest = read_manifest(file)
+    name = "" if (data_dir / NODE_FILE).exists() else manifest.node
+    with DataDirectory(data_dir, name) as data:
+        fresh = data.path / f".restore.{os.getpid()}"
+        try:
+            maintenance.unpack(file, fresh, lambda done, total: tell("reading the file", done, total))
+            _arrange(fresh)
+            _verify(fresh, lambda done, total: tell("verifying", done, total))
+            replaced = _put_aside(data.path)
+            for folder in (CONFIG_FOLDER, SPOOL_FOLDER):
+                (fresh / folder).rename(data.path / folder)
+            sync_directory(data.path)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        data.save(node_id=uuid.uuid4().hex, workers=manifest.workers)
+    return Restored(manifest, replaced)
+
+
+def spools_of(data_dir: Path) -> list[Path]:
+    """Give the directories of the spools in a data directory, by the number of their worker."""
+    place = data_dir / SPOOL_FOLDER
+    found = [path for path in place.iterdir() if path.name.isdecimal()] if place.is_dir() else []
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def _arrange(fresh: Path) -> None:
+    """Put what came out of an archive where a data directory has it."""
+    (fresh / SPOOL_FOLDER).mkdir(mode=0o700)
+    for path in sorted(fresh.glob(f"{_SPOOL_MEMBER}*")):
+        path.rename(fresh / SPOOL_FOLDER / path.name.removeprefix(_SPOOL_MEMBER))
+
+
+def _verify(fresh: Path, tell: Callable[[int, int], None]) -> None:
+    for directory in spools_of(fresh):
+        faults = maintenance.verify(directory, tell)
+        if faults:
+            detail = f"the spool of worker {directory.name} in the backup: {faults[0]}; {len(faults)} faults in all"
+            raise errors.error_for(errors.SPOOL_DAMAGED, detail)
+        maintenance.renew_environment(directory)
+
+
+def _put_aside(data_dir: Path) -> Path | None:
+    """Move what a backup will replace into a directory of its own, and give that; None if there is nothing."""
+    there = [data_dir / folder for folder in (CONFIG_FOLDER, SPOOL_FOLDER) if (data_dir / folder).exists()]
+    if not there:
+        return None
+    aside = data_dir / f"replaced-{utc_now().replace(':', '').replace('.', '')}"
+    aside.mkdir(mode=0o700)
+    for path in there:
+        path.rename(aside / path.name)
+    sync_directory(aside)
+    return aside

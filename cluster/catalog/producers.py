@@ -1,0 +1,143 @@
+"""The registry of producers: names under which clients publish guaranteed messages, and the id of each.
+
+A name is one of its (Message VPN, username). Its id is in the records that tell a resend from a new message (design
+7.5), so it is given once and never again; a name that was forgotten and is opened anew gets another id and starts from
+nothing. The registry is bounded: a name that nobody opened for `idle_days` goes, and at `limit` names no new one comes.
+
+Pure: methods give the entries to make durable, `take` takes them over. Days are ordinals.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium import errors
+from storage.config_store import Counter, Entry, Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+#: The counter of the ids in the config store.
+COUNTER: Final = "producer"
+#: Bytes of a producer's name: what a client name may have, which is what most names are made from.
+MAX_NAME_BYTES: Final = 160
+
+Key = tuple[str, str, str]
+
+
+class Known(NamedTuple):
+    """What is known of a producer."""
+
+    id: int
+    used_day: int
+
+
+class Producers:
+    """All names of the node."""
+
+    def __init__(self, stored: Sequence[Producer], next_id: int, limit: int, idle_days: int) -> None:
+        """Begin with what the store holds."""
+        self._limit = limit
+        self._idle_days = idle_days
+        #: Exactly the stored names; ids are distinct and below `_next_id`.
+        self._known: dict[Key, Known] = {}
+        #: Id -> its name: the other way round.
+        self._keys: dict[int, Key] = {}
+        self._next_id = max(next_id, 1)
+        self.take(stored)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def open(self, key: Key, *, resume: bool, today: int) -> tuple[int, list[Entry]]:
+        """Give the id of a name, and what has to be durable first.
+
+        Raises:
+            InvalidRequestError: the name does not fit (40018), or is not known and should be (40019).
+            UnavailableError: there is no room for a new name (50319).
+        """
+        _check_name(key[2])
+        known = self._known.get(key)
+        if known is not None:
+            used = [] if known.used_day >= today else [Producer(*key, known.id, today)]
+            return known.id, list(used)
+        if resume:
+            raise errors.error_for(errors.UNKNOWN_FLOW_NAME, f"producer {key[2]!r} of username {key[1]!r}")
+        if len(self._known) >= self._limit:
+            detail = (
+                f"the node knows {self._limit} producers; close some for good, or raise spool.producers_max"
+            )
+            raise errors.error_for(errors.TOO_MANY_FLOWS, detail)
+        return self._next_id, [Counter(COUNTER, self._next_id + 1), Producer(*key, self._next_id, today)]
+
+    def forget(self, producer: int) -> list[Entry]:
+        """Give what removes a producer by its id; nothing if it is not known."""
+        key = self._keys.get(producer)
+        return [] if key is None else [Producer(*key, None, 0)]
+
+    def forget_all(self, vpn: str, username: str | None = None) -> list[Entry]:
+        """Give what removes the producers of a Message VPN, or of one of its usernames."""
+        return [
+            Producer(*key, None, 0) for key in self._known if key[0] == vpn and username in (None, key[1])
+        ]
+
+    def age(self, today: int, in_use: Container[int]) -> list[Entry]:
+        """Give what notes the use of those that are in use, and removes those that were idle for too long."""
+        entries: list[Entry] = []
+        for key, known in self._known.items():
+            if known.id in in_use:
+                if known.used_day < today:
+                    entries.append(Producer(*key, known.id, today))
+            elif today - known.used_day > self._idle_days:
+                entries.append(Producer(*key, None, 0))
+        return entries
+
+    def ids_of(self, entries: Sequence[Entry]) -> list[int]:
+        """Give the ids of those that some entries, not taken over yet, remove."""
+        return [
+            self._known[entry[:3]].id
+            for entry in entries
+            if isinstance(entry, Producer) and entry.id is None and entry[:3] in self._known
+        ]
+
+    def find(self, vpn: str | None, pattern: str) -> list[dict[str, Any]]:
+        """Give a row for each producer whose name matches, ordered; vpn None means all Message VPNs."""
+        return [
+            {"vpn": key[0], "username": key[1], "name": key[2], "id": known.id, "used_day": known.used_day}
+            for key, known in sorted(self._known.items())
+            if vpn in (None, key[0]) and fnmatch.fnmatchcase(key[2], pattern)
+        ]
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        """Take over entries that are durable; those of others are passed over."""
+        for entry in entries:
+            if isinstance(entry, Counter) and entry.name == COUNTER:
+                self._next_id = max(self._next_id, entry.value)
+            elif isinstance(entry, Producer):
+                self._put(entry)
+
+    def _put(self, entry: Producer) -> None:
+        key = entry[:3]
+        if entry.id is None:
+            known = self._known.pop(key, None)
+            if known is not None:
+                del self._keys[known.id]
+            return
+        self._known[key] = Known(entry.id, entry.used_day)
+        self._keys[entry.id] = key
+        self._next_id = max(self._next_id, entry.id + 1)
+
+    def validate(self) -> None:
+        """Assert what the attribute comments say."""
+        assert {known.id: key for key, known in self._known.items()} == self._keys, "names and ids differ"
+        assert all(number < self._next_id for number in self._keys), "an id would be given twice"
+
+
+def _check_name(name: str) -> None:
+    fits = 1 <= len(name.encode(errors="replace")) <= MAX_NAME_BYTES and name.isprintable()
+    if not fits:
+        detail = (
+            f"{name!r} cannot name a producer: a name has 1 to {MAX_NAME_BYTES} bytes that can be printed"
+        )
+        raise errors.error_for(errors.INVALID_ARGUMENT, detail)

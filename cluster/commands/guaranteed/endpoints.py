@@ -1,0 +1,283 @@
+"""`angarium queue` and `topic-endpoint`: the five verbs of every object, and what endpoints have besides.
+
+Lists and views show what an endpoint holds beside its attributes. What moves or copies many messages is a job of the
+homes; these commands wait for it and show how far it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from angarium import errors
+from cluster.commands.connection import AdminOptions, admin_options, json_option
+from cluster.commands.group import SuggestingGroup
+from cluster.commands.guaranteed.jobs import wait_for
+from cluster.commands.guaranteed.messages import list_messages_command
+from cluster.commands.objects import (
+    any_vpn_option,
+    attributes_command,
+    delete_command,
+    print_object,
+    set_option,
+    vpn_option,
+)
+from cluster.commands.output import (
+    print_attributes,
+    print_json,
+    print_json_lines,
+    print_table,
+    wants_json,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUEUE: Final = "queue"
+TOPIC_ENDPOINT: Final = "topic-endpoint"
+#: What the table of a list shows; `--json` and `show` have everything.
+COLUMNS: Final = (
+    "vpn",
+    "name",
+    "messages_spooled",
+    "spool_usage_mb",
+    "delivered_unacked",
+    "bind_count",
+    "access_type",
+    "ingress_enabled",
+    "egress_enabled",
+    "durable",
+)
+#: What of a view has a table of its own.
+_TABLES: Final = ("flows", "lanes", "counters")
+
+_kind_choice = click.Choice((QUEUE, TOPIC_ENDPOINT))
+
+
+def _make_group(kind: str, sentence: str) -> click.Group:
+    group = SuggestingGroup(kind, help=sentence)
+    group.add_command(_list_command(kind))
+    group.add_command(_show_command(kind))
+    group.add_command(_create_command(kind))
+    group.add_command(_update_command(kind))
+    group.add_command(delete_command(kind))
+    group.add_command(attributes_command(kind))
+    group.add_command(list_messages_command(kind))
+    group.add_command(_purge_command(kind))
+    group.add_command(
+        _transfer_command(kind, "copy", "Copy messages of the {kind} NAME to another endpoint.")
+    )
+    group.add_command(
+        _transfer_command(kind, "move", "Move messages of the {kind} NAME to another endpoint.")
+    )
+    group.add_command(_redrive_command(kind))
+    return group
+
+
+def _subscription_option(sentence: str) -> Callable[..., Any]:
+    return click.option("--subscription", "added", metavar="FILTER", multiple=True, help=sentence)
+
+
+def _list_command(kind: str) -> click.Command:
+    @click.command(
+        "list", help=f"List each {kind} whose name matches PATTERN (* and ? stand for characters)."
+    )
+    @click.argument("pattern", default="*")
+    @any_vpn_option(kind)
+    @json_option
+    @admin_options
+    def list_endpoints(*, admin: AdminOptions, pattern: str, vpn: str | None, as_json: bool) -> None:
+        found = admin.call("endpoints.list", kind=kind, vpn=vpn, name=pattern)
+        if wants_json(as_json):
+            print_json_lines(found)
+        else:
+            print_table(found, COLUMNS, empty=f"no {kind} matches '{pattern}'")
+
+    return list_endpoints
+
+
+def _show_command(kind: str) -> click.Command:
+    @click.command(
+        "show", help=f"Show attributes, figures, flows and counters of refusals of the {kind} NAME."
+    )
+    @click.argument("name")
+    @vpn_option(kind)
+    @json_option
+    @admin_options
+    def show(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+        found = admin.call("endpoints.show", kind=kind, vpn=vpn, name=name)
+        if wants_json(as_json):
+            print_json(found)
+            return
+        print_attributes({name: value for name, value in found.items() if name not in _TABLES})
+        counters = [{"counter": name, "number": number} for name, number in found["counters"].items()]
+        print_table(counters, ("counter", "number"), empty="nothing was refused or discarded")
+        if len(found["lanes"]) > 1:
+            print_table(found["lanes"], tuple(found["lanes"][0]), empty="")
+        columns = tuple(found["flows"][0]) if found["flows"] else ()
+        print_table(found["flows"], columns, empty="no flow is bound")
+
+    return show
+
+
+def _create_command(kind: str) -> click.Command:
+    @click.command(
+        "create", help=f"Create the {kind} NAME. 'angarium {kind} attributes' lists the attributes."
+    )
+    @click.argument("name")
+    @set_option
+    @vpn_option(kind)
+    @json_option
+    @admin_options
+    def create(
+        *,
+        admin: AdminOptions,
+        name: str,
+        vpn: str,
+        attributes: dict[str, Any],
+        as_json: bool,
+        added: tuple[str, ...] = (),
+    ) -> None:
+        if added:
+            attributes["subscriptions"] = list(added)
+        made = admin.call("objects.create", kind=kind, vpn=vpn, name=name, attributes=attributes)
+        print_object(made, as_json=as_json)
+
+    if kind == QUEUE:
+        _subscription_option(
+            "Filter whose messages come in, with a leading ! those that stay out. Repeatable."
+        )(create)
+    return create
+
+
+def _update_command(kind: str) -> click.Command:
+    @click.command(
+        "update",
+        help=f"Change attributes of the {kind} NAME. 'angarium {kind} attributes' lists the attributes.",
+    )
+    @click.argument("name")
+    @set_option
+    @vpn_option(kind)
+    @json_option
+    @admin_options
+    def update(
+        *,
+        admin: AdminOptions,
+        name: str,
+        vpn: str,
+        attributes: dict[str, Any],
+        as_json: bool,
+        added: tuple[str, ...] = (),
+        removed: tuple[str, ...] = (),
+    ) -> None:
+        with admin.open() as connection:
+            changed = connection.call("objects.update", kind=kind, vpn=vpn, name=name, attributes=attributes)
+            if added or removed:
+                changed = connection.call(
+                    "objects.subscribe", vpn=vpn, name=name, add=list(added), remove=list(removed)
+                )
+        print_object(changed, as_json=as_json)
+
+    if kind == QUEUE:
+        click.option(
+            "--remove-subscription",
+            "removed",
+            metavar="FILTER",
+            multiple=True,
+            help="Filter to remove. Repeatable.",
+        )(update)
+        _subscription_option("Filter to add. Repeatable.")(update)
+    return update
+
+
+def _purge_command(kind: str) -> click.Command:
+    @click.command("purge", help=f"Delete all messages of the {kind} NAME.")
+    @click.argument("name")
+    @vpn_option(kind)
+    @json_option
+    @admin_options
+    def purge(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+        done = admin.call("endpoints.purge", kind=kind, vpn=vpn, name=name)
+        if wants_json(as_json):
+            print_json({"kind": kind, "name": name, **done})
+        else:
+            click.echo(f"{done['purged']} messages of {kind} {name} deleted")
+
+    return purge
+
+
+def _which_messages(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose among the messages of an endpoint."""
+    options = (
+        click.option(
+            "--selector", help="Only messages that it selects, SQL-92: \"price > 10 AND region = 'eu'\"."
+        ),
+        click.option("--limit", type=click.IntRange(min=1), help="At most so many, the oldest first."),
+        click.option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]"),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _transfer_command(kind: str, verb: str, sentence: str) -> click.Command:
+    @click.command(
+        verb,
+        help=sentence.format(kind=kind)
+        + " A message that the target cannot take stays where it is; each counts as published anew.",
+    )
+    @click.argument("name")
+    @click.option("--to", "target", required=True, metavar="NAME", help="The endpoint to take them.")
+    @click.option("--to-kind", type=_kind_choice, default=QUEUE, show_default=True, help="Its kind.")
+    @_which_messages
+    @vpn_option(kind)
+    @json_option
+    @admin_options
+    def transfer(
+        *, admin: AdminOptions, name: str, target: str, to_kind: str, vpn: str, as_json: bool, **which: Any
+    ) -> int:
+        where = {"kind": kind, "vpn": vpn, "name": name, "target": target, "target_kind": to_kind}
+        return _run_job(admin, f"endpoints.{verb}", {**where, **which}, f"{verb} {name}", as_json=as_json)
+
+    return transfer
+
+
+def _redrive_command(kind: str) -> click.Command:
+    @click.command(
+        "redrive", help=f"Send dead messages of the {kind} NAME back to the endpoints that they came from."
+    )
+    @click.argument("name")
+    @_which_messages
+    @vpn_option(kind)
+    @json_option
+    @admin_options
+    def redrive(*, admin: AdminOptions, name: str, vpn: str, as_json: bool, **which: Any) -> int:
+        where = {"kind": kind, "vpn": vpn, "name": name}
+        return _run_job(admin, "endpoints.redrive", {**where, **which}, f"redrive {name}", as_json=as_json)
+
+    return redrive
+
+
+def _run_job(
+    admin: AdminOptions, operation: str, arguments: dict[str, Any], description: str, *, as_json: bool
+) -> int:
+    """Do a job to its end; messages that a target refused make it a failure."""
+    with admin.open() as connection:
+        jobs = connection.call(operation, **arguments)["jobs"]
+        found = wait_for(connection, jobs, description)
+    result = {"done": found["done"], "refused": found["refused"]}
+    if wants_json(as_json):
+        print_json(result)
+    else:
+        print_attributes(result)
+    if found["error"] is not None:
+        code, detail = found["error"]
+        click.echo(str(errors.error_for(code, f"{detail}; {found['refused']} messages stay")), err=True)
+    return 1 if found["refused"] else 0
+
+
+queue = _make_group(QUEUE, "Queues: they keep messages for consumers, also while nobody consumes.")
+topic_endpoint = _make_group(
+    TOPIC_ENDPOINT, "Topic endpoints: they keep the messages of one topic for a consumer."
+)

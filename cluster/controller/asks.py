@@ -1,0 +1,160 @@
+"""What processes ask of the controller: producers and endpoints of clients.
+
+The router has judged by then what the client may. An answer means that the change is durable and in force: the router
+itself has confirmed the `config_set` that came before it.
+
+    operation            arguments                                                        answer
+    producer.open        vpn, username, name, resume                                      {"id", "name"}
+    producer.forget      id                                                               None
+    endpoint.create      vpn, kind, name, username, client, durable, attributes,          {"created", "id", "name",
+                         ignore_exists                                                     "durable"}
+    endpoint.delete      vpn, kind, name, id=None                                         None
+    endpoint.subscribe   vpn, name, add=[], remove=[]                                     {"added", "removed"}: verdicts
+    endpoint.set_topic   vpn, name, topic, selector                                       {"generation"}
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from angarium import errors
+from cluster.catalog.endpoints import ClientEndpoints, CreateWish
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.catalog.catalog import Catalog
+    from cluster.catalog.producers import Producers
+    from cluster.controller.changes import Changes
+    from cluster.controller.switchboard import ProcessAsker, Switchboard
+
+
+class OpenWish(msgspec.Struct):
+    """Of `producer.open`."""
+
+    vpn: str
+    username: str
+    name: str
+    resume: bool = False
+
+
+class ForgetWish(msgspec.Struct):
+    """Of `producer.forget`."""
+
+    id: int
+
+
+class DeleteWish(msgspec.Struct):
+    """Of `endpoint.delete`; with an id only the endpoint that has it is meant."""
+
+    vpn: str
+    kind: str
+    name: str
+    id: int | None = None
+
+
+class SubscribeWish(msgspec.Struct):
+    """Of `endpoint.subscribe`."""
+
+    vpn: str
+    name: str
+    add: list[str] = []
+    remove: list[str] = []
+
+
+class TopicWish(msgspec.Struct):
+    """Of `endpoint.set_topic`; None takes it away."""
+
+    vpn: str
+    name: str
+    topic: str | None
+    selector: str | None = None
+
+
+class Asks:
+    """Answers what processes ask."""
+
+    def __init__(
+        self,
+        board: Switchboard,
+        catalog: Catalog,
+        producers: Producers,
+        changes: Changes,
+        wall_time: Callable[[], str],
+    ) -> None:
+        """Answer from this catalog and these producers, and change them through `changes`."""
+        self._board = board
+        self._catalog = catalog
+        self._endpoints = ClientEndpoints(catalog)
+        self._producers = producers
+        self._changes = changes
+        self._wall_time = wall_time
+
+    def asked(self, operation: str, given: Any, asker: ProcessAsker) -> None:
+        """Take a question; its answer is emitted now or when the change is in force."""
+        known = _OPERATIONS.get(operation)
+        try:
+            if known is None:
+                detail = f"{operation!r}; there are {', '.join(_OPERATIONS)}"
+                raise errors.error_for(errors.UNKNOWN_OPERATION, detail)
+            kind, handler = known
+            handler(self, msgspec.convert(given, kind), asker)
+        except msgspec.ValidationError as error:
+            self._board.refuse(asker, errors.INVALID_ARGUMENT, f"{operation}: {error}")
+        except errors.AngariumError as error:
+            self._board.refuse(asker, error.code, error.detail)
+
+    def _open(self, wish: OpenWish, asker: ProcessAsker) -> None:
+        key = (wish.vpn, wish.username, wish.name)
+        number, entries = self._producers.open(key, resume=wish.resume, today=day_of(self._wall_time()))
+        self._changes.make(entries, asker, "opened", lambda: {"id": number, "name": wish.name})
+
+    def _forget(self, wish: ForgetWish, asker: ProcessAsker) -> None:
+        self._changes.make(self._producers.forget(wish.id), asker, "forgotten", lambda: None)
+
+    def _create(self, wish: CreateWish, asker: ProcessAsker) -> None:
+        changes, created = self._endpoints.create(wish)
+
+        def answer() -> dict[str, Any]:
+            made = self._catalog.get(wish.kind, wish.vpn, wish.name)
+            assert made is not None, "it was created"
+            return {"created": created, "id": made["id"], "name": wish.name, "durable": made["durable"]}
+
+        self._changes.make(changes, asker, f"created by client username {wish.username!r}", answer)
+
+    def _delete(self, wish: DeleteWish, asker: ProcessAsker) -> None:
+        changes = self._endpoints.delete(wish.vpn, wish.kind, wish.name, wish.id)
+        self._changes.make(changes, asker, "deleted by a client", lambda: None)
+
+    def _subscribe(self, wish: SubscribeWish, asker: ProcessAsker) -> None:
+        made = self._endpoints.subscribe(wish.vpn, wish.name, wish.add, wish.remove)
+        answer = {"added": made.added, "removed": made.removed}
+        self._changes.make(made.changes, asker, "subscribed by a client", lambda: answer)
+
+    def _set_topic(self, wish: TopicWish, asker: ProcessAsker) -> None:
+        changes = self._endpoints.set_topic(wish.vpn, wish.name, wish.topic, wish.selector)
+
+        def answer() -> dict[str, Any]:
+            endpoint = self._catalog.get("topic-endpoint", wish.vpn, wish.name)
+            assert endpoint is not None, "it was changed"
+            return {"generation": endpoint["generation"]}
+
+        self._changes.make(changes, asker, "given another topic by a client", answer)
+
+
+def day_of(time: str) -> int:
+    """Give the ordinal of the day of an ISO time."""
+    return date.fromisoformat(time[:10]).toordinal()
+
+
+_OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] = {
+    "producer.open": (OpenWish, Asks._open),
+    "producer.forget": (ForgetWish, Asks._forget),
+    "endpoint.create": (CreateWish, Asks._create),
+    "endpoint.delete": (DeleteWish, Asks._delete),
+    "endpoint.subscribe": (SubscribeWish, Asks._subscribe),
+    "endpoint.set_topic": (TopicWish, Asks._set_topic),
+}

@@ -1,0 +1,148 @@
+"""How a change comes into force: durable first, then with the router, then it is answered.
+
+The router is told everything when it says hello in a new incarnation, and each change afterwards. A change is answered
+when the router confirmed it, which of an endpoint means that its filters and lanes are installed; or when it is not
+there, since it will be told everything when it comes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cluster.controller.effects import Commit
+from cluster.controller.switchboard import ROUTER
+from storage.config_store import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cluster.catalog.catalog import Catalog
+    from cluster.catalog.producers import Producers
+    from cluster.controller.effects import Effect
+    from cluster.controller.switchboard import Asker, Gathering, Switchboard
+    from storage.config_store import Entry
+
+#: How long a change waits for the router's word; the change itself is durable by then.
+CONFIRM_TIMEOUT_S: Final = 3.0
+#: More changes at once are told the router as a whole configuration.
+SINGLE_CHANGES_MAX: Final = 100
+
+
+class _Uncommitted(NamedTuple):
+    """Changes that the store is making durable, and what follows."""
+
+    changes: list[Entry]
+    asker: Asker | None
+    #: What the events say was done to each object.
+    verb: str
+    #: Makes the answer, once the changes are taken over.
+    answer: Callable[[], Any]
+    #: Done when the router has been told.
+    after: Sequence[Effect]
+    #: Ids of producers whose records have to go from the homes.
+    forgotten: list[int]
+
+
+class Changes:
+    """Changes on their way to the store and to the router."""
+
+    def __init__(self, board: Switchboard, catalog: Catalog, producers: Producers) -> None:
+        """Change this catalog and these producers, and nothing else."""
+        self._board = board
+        self._catalog = catalog
+        self._producers = producers
+        #: Number -> changes that are with the store; empty between two events.
+        self._uncommitted: dict[int, _Uncommitted] = {}
+
+    def make(
+        self,
+        changes: list[Entry],
+        asker: Asker | None,
+        verb: str,
+        answer: Callable[[], Any],
+        *,
+        after: Sequence[Effect] = (),
+        forgotten: list[int] | None = None,
+    ) -> None:
+        """Bring changes into force and answer then; without any that is at once.
+
+        Args:
+            changes: what the catalog or the registry of producers gave.
+            asker: whom to answer.
+            verb: what the events say was done to each object: "created", "updated by client username 'a'".
+            answer: makes the answer when the changes are taken over.
+            after: effects behind those that tell the router.
+            forgotten: producers whose records the homes have to delete.
+        """
+        if not changes:
+            for effect in after:
+                self._board.emit(effect)
+            self._board.reply(asker, answer())
+            return
+        number = self._board.new_number()
+        self._uncommitted[number] = _Uncommitted(changes, asker, verb, answer, after, forgotten or [])
+        self._board.emit(Commit(number, changes))
+
+    def committed(self, number: int, now: float) -> None:
+        """The changes are durable: take them over, tell the router, and answer when it knows."""
+        change = self._uncommitted.pop(number)
+        told = [one for one in change.changes if isinstance(one, Change) and not self._is_temporary(one)]
+        self._catalog.take(change.changes)
+        self._producers.take(change.changes)
+        answer = change.answer()
+        gathering = self._board.gather(change.asker, now, CONFIRM_TIMEOUT_S)
+        gathering.finish = lambda _: answer
+        changed = [entry for entry in change.changes if isinstance(entry, Change)]
+        self._tell_router(changed, gathering)
+        if change.forgotten:
+            self._board.ask(ROUTER, "producer_forget", {"ids": change.forgotten}, gathering)
+        self._record(told, change.verb)
+        for effect in change.after:
+            self._board.emit(effect)
+        self._board.end_if_complete(gathering)
+
+    def not_committed(self, number: int, code: int, detail: str) -> None:
+        """The changes were refused by the store and nothing changed."""
+        self._board.refuse(self._uncommitted.pop(number).asker, code, detail)
+
+    def push_everything(self, now: float) -> None:
+        """Give the router all objects; if it does not take them, its next hello counts as its first."""
+        board = self._board
+        gathering = board.gather(None, now, CONFIRM_TIMEOUT_S)
+        number = board.ask(ROUTER, "config_snapshot", self._catalog.snapshot(), gathering)
+
+        def finish(answers: dict[int, Any]) -> None:
+            if number not in answers:
+                board.peers.pop(ROUTER, None)
+
+        gathering.finish = finish
+        board.end_if_complete(gathering)
+
+    def _tell_router(self, changed: list[Change], gathering: Gathering) -> None:
+        if len(changed) > SINGLE_CHANGES_MAX:
+            self._board.ask(ROUTER, "config_snapshot", self._catalog.snapshot(), gathering)
+            return
+        for kind, vpn, name, attributes in changed:
+            operation, content = "config_set", [kind, vpn, name, attributes]
+            if attributes is None:
+                operation, content = "config_delete", [kind, vpn, name]
+            self._board.ask(ROUTER, operation, content, gathering)
+
+    def _is_temporary(self, change: Change) -> bool:
+        """Tell whether a change is of something that comes and goes with a client."""
+        attributes = change.attributes or self._catalog.get(*change[:3]) or {}
+        return not attributes.get("durable", True)
+
+    def _record(self, changed: list[Change], verb: str) -> None:
+        """Keep an event for each change; very many are one event."""
+        titles = [
+            f"{kind} {name!r}" + (f" in Message VPN {vpn!r}" if vpn else "") for kind, vpn, name, _ in changed
+        ]
+        if len(titles) > SINGLE_CHANGES_MAX:
+            titles = [f"{len(titles)} objects, {titles[0]} first, each"]
+        for title in titles:
+            self._board.record_system("info", "SYSTEM_CONFIG_CHANGE", f"{title} was {verb}")
+
+    def validate(self) -> None:
+        """Assert what the attribute comments say."""
+        assert not self._uncommitted, "changes were not committed between two events"

@@ -1,0 +1,85 @@
+"""What the controller wants done: the effects that `cluster/controller/server.py` carries out, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cluster.controller.events import Event
+    from storage.config_store import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Make these changes durable; then say `committed` or `not_committed` before anything else."""
+
+    number: int
+    changes: list[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStore:
+    """Write a copy of the config store into a directory, made for it; then say `copied` or `not_copied`."""
+
+    number: int
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Ask a process; a failure to send is `unanswered`."""
+
+    identity: bytes
+    number: int
+    operation: str
+    arguments: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer an admin request."""
+
+    asker: bytes
+    number: int
+    ok: bool
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer what a process asked."""
+
+    identity: bytes
+    number: int
+    ok: bool
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Append an event to the file."""
+
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class SetLogLevel:
+    """Change what the controller itself logs."""
+
+    level: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopNode:
+    """Ask the supervisor to stop the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaleNode:
+    """Ask the supervisor for another number of workers."""
+
+    workers: int
+
+
+Effect = Commit | CopyStore | Request | Reply | Answer | Record | SetLogLevel | StopNode | ScaleNode

@@ -1,0 +1,100 @@
+"""What operators see of endpoints, producers and the spool, put together from what router and homes say.
+
+Pure functions over maps. The figures carry the names that operators of the reference broker know (facts section 14),
+in snake_case; what a home or the router tells beyond those is shown under its own name.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any, Final
+
+Row = dict[str, Any]
+
+#: One MB of a quota.
+BYTES_PER_MB: Final = 1_000_000
+#: Figures of the router by the name under which they are shown.
+_ROUTER_NAMES: Final = {
+    "messages": "messages_spooled",
+    "bytes": "spool_usage_bytes",
+    "unacked": "delivered_unacked",
+    "bind_count": "bind_count",
+    "oldest_stored_ms": "oldest_stored_ms",
+}
+#: Sizes of the spool that are shown in the unit of quotas too.
+_IN_MB: Final = {"usage_bytes": "usage_mb", "quota_bytes": "quota_mb", "disk_bytes": "disk_mb"}
+#: States of a job, the most urgent first.
+_JOB_STATES: Final = ("failed", "running", "done")
+
+
+def endpoints(objects: list[Row], told: list[Row]) -> list[Row]:
+    """Give objects with what the router tells of each; without its answer the figures are None."""
+    by_name = {(row["vpn"], row["name"]): row for row in told}
+    return [{**found, **_figures(by_name.get((found["vpn"], found["name"])))} for found in objects]
+
+
+def _figures(row: Row | None) -> Row:
+    if row is None:
+        return {**dict.fromkeys(_ROUTER_NAMES.values()), "spool_usage_mb": None, "counters": {}, "lanes": []}
+    shown = {new: row.get(name) for name, new in _ROUTER_NAMES.items()}
+    shown["spool_usage_mb"] = megabytes(row.get("bytes", 0))
+    return {**shown, "counters": row.get("counters", {}), "lanes": row.get("lanes", [])}
+
+
+def lanes(stats: list[Row]) -> Row:
+    """Give the figures of all lanes of an endpoint as one.
+
+    Numbers are added up, but the oldest is the smallest that is not 0 and the newest is the largest.
+    """
+    together: Row = {}
+    for name in dict.fromkeys(name for row in stats for name in row if name not in _ROUTER_NAMES):
+        values = [row[name] for row in stats if isinstance(row.get(name), int | float)]
+        if name.startswith("oldest"):
+            together[name] = min((value for value in values if value), default=0)
+        elif name.startswith("newest"):
+            together[name] = max(values, default=0)
+        elif values:
+            together[name] = sum(values)
+    for name in [name for name in together if name.endswith("_mark_bytes")]:
+        together[f"{name.removesuffix('_bytes')}_mb"] = megabytes(together[name])
+    return together
+
+
+def producers(known: list[Row], told: list[Row]) -> list[Row]:
+    """Give the producers of the registry with what the router tells of those that are open."""
+    opened = {row.get("id"): row for row in told}
+    rows = []
+    for row in known:
+        used = date.fromordinal(row["used_day"]).isoformat()
+        shown = {name: value for name, value in row.items() if name != "used_day"}
+        rows.append({**shown, "last_used": used, "open": row["id"] in opened, **opened.get(row["id"], {})})
+    return rows
+
+
+def jobs(rows: list[Row]) -> Row:
+    """Give how far some jobs are together: failed if one failed, done if all are; with the first error."""
+    states = [row["state"] for row in rows]
+    state = next((one for one in _JOB_STATES if one in states), "done")
+    ordered = sorted(rows, key=lambda row: _JOB_STATES.index(row["state"]))
+    error = next((row["error"] for row in ordered if row.get("error")), None)
+    totals = {name: sum(int(row.get(name) or 0) for row in rows) for name in ("done", "total", "refused")}
+    return {"state": state, **totals, "error": error}
+
+
+def count(answer: Any) -> int:
+    """Give the number of messages that a home tells, alone or as the only value of a map."""
+    if isinstance(answer, dict):
+        return sum(value for value in answer.values() if isinstance(value, int))
+    return int(answer or 0)
+
+
+def megabytes(size: float) -> float:
+    """Give bytes as the unit of quotas."""
+    return round(size / BYTES_PER_MB, 3)
+
+
+def spool(stats: Row | None) -> Row:
+    """Give the figures of the spool of the node out of the router's; without its answer there are none."""
+    told: Row = (stats or {}).get("spool", {})
+    in_mb = {new: megabytes(told[name]) for name, new in _IN_MB.items() if name in told}
+    return {**told, **in_mb}

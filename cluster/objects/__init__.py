@@ -1,0 +1,29 @@
+"""What objects look like: their kinds, attributes, names and defaults. Which objects exist is `cluster.catalog`'s."""
+
+from cluster.objects.attributes import DEFAULT_NAME as DEFAULT_NAME
+from cluster.objects.attributes import MAX_NAME_BYTES as MAX_NAME_BYTES
+from cluster.objects.attributes import Attributes as Attributes
+from cluster.objects.endpoints import DEAD_MESSAGE_QUEUE as DEAD_MESSAGE_QUEUE
+from cluster.objects.endpoints import MAX_QUEUE_SUBSCRIPTIONS as MAX_QUEUE_SUBSCRIPTIONS
+from cluster.objects.endpoints import MAX_SELECTOR_BYTES as MAX_SELECTOR_BYTES
+from cluster.objects.endpoints import OPERATOR as OPERATOR
+from cluster.objects.endpoints import check_queue_filter as check_queue_filter
+from cluster.objects.endpoints import check_topic as check_topic
+from cluster.objects.endpoints import creator as creator
+from cluster.objects.kinds import ENDPOINT_KINDS as ENDPOINT_KINDS
+from cluster.objects.kinds import KINDS as KINDS
+from cluster.objects.kinds import Attribute as Attribute
+from cluster.objects.kinds import ObjectKind as ObjectKind
+from cluster.objects.kinds import attributes_of as attributes_of
+from cluster.objects.kinds import built_in as built_in
+from cluster.objects.kinds import check_name as check_name
+from cluster.objects.kinds import check_temporary_name as check_temporary_name
+from cluster.objects.kinds import check_together as check_together
+from cluster.objects.kinds import complete as complete
+from cluster.objects.kinds import convert as convert
+from cluster.objects.kinds import convert_declared as convert_declared
+from cluster.objects.kinds import convert_stored as convert_stored
+from cluster.objects.kinds import differing as differing
+from cluster.objects.kinds import identity_of as identity_of
+from cluster.objects.kinds import kind_of as kind_of
+from cluster.objects.kinds import shown as shown

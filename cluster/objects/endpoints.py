@@ -1,0 +1,360 @@
+"""What endpoints look like: queues, topic endpoints, and the templates of those that clients create.
+
+Attributes, ranges and defaults are the reference broker's (facts section 5) but where we go further on purpose: a new
+endpoint is up in both directions, respects times to live, and tells publishers of every refusal (R114).
+
+Beside its attributes an endpoint has an identity that the node sets: operators see it and cannot change it. Its id and
+generation are in every spool key, so that nothing of a deleted endpoint ever shows up in its successor (design 7.9).
+
+    name                  fits
+    orders/in             a queue and a topic endpoint
+    /orders, a//b         neither: a level is empty
+    #DEAD_MSG_QUEUE       the queue that each Message VPN gets; other names that start with # are reserved
+
+    subscription          means
+    a/f*                  messages of these topics come in
+    !a/fox                these do not, whatever else matches (R122, R126)
+    #share/g/a            refused (R23): consumers share a queue by being bound to it
+    #P2P/QUE/other        refused: it would copy what is sent to another queue
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors, topic, wire
+from cluster.objects.attributes import (
+    MAX_TOPIC_BYTES,
+    Attributes,
+    Count,
+    Durability,
+    Percent,
+    SpoolMegabytes,
+    Text,
+    about,
+)
+
+#: The queue to which dead messages go unless an endpoint says otherwise (R202).
+DEAD_MESSAGE_QUEUE: Final = "#DEAD_MSG_QUEUE"
+#: Who created an endpoint that no client did (R132).
+OPERATOR: Final = "operator"
+#: Filters of one queue; each change of one sends all of them to the router.
+MAX_QUEUE_SUBSCRIPTIONS: Final = 5_000
+#: Bytes of the name of a durable endpoint.
+MAX_ENDPOINT_NAME_BYTES: Final = 200
+#: Bytes of the name of a temporary one: its address is a topic.
+MAX_TEMPORARY_NAME_BYTES: Final = MAX_TOPIC_BYTES - len(wire.QUEUE_TOPIC_PREFIX)
+#: Bytes of a selector (R141).
+MAX_SELECTOR_BYTES: Final = 2_000
+#: Begins a filter that keeps messages out.
+EXCEPTION_MARK: Final = "!"
+_CLIENT_CREATOR: Final = "client:"
+
+_LEVEL: Final = r"[^*?'<>&;/\x00-\x1f\x7f\ud800-\udfff]+"
+ENDPOINT_NAME: Final = re.compile(rf"{DEAD_MESSAGE_QUEUE}|(?!#){_LEVEL}(?:/{_LEVEL})*")
+ENDPOINT_RULE: Final = "1 to 200 bytes without * ? ' < > & ; and empty levels, and does not start with #"
+TEMPLATE_NAME: Final = re.compile(r"[^#?*\x00-\x1f\x7f\ud800-\udfff][^?*\x00-\x1f\x7f\ud800-\udfff]*")
+TEMPLATE_RULE: Final = "1 to 255 bytes without ? and *, and does not start with #"
+
+Permission = Literal["no-access", "read-only", "consume", "modify-topic", "delete"]
+_DeadMessageQueue = Annotated[str, Meta(max_length=MAX_ENDPOINT_NAME_BYTES)]
+_Subscriptions = Annotated[list[str], Meta(max_length=MAX_QUEUE_SUBSCRIPTIONS)]
+
+
+class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What endpoints and templates have in common."""
+
+    access_type: Annotated[
+        Literal["exclusive", "non-exclusive"],
+        about(
+            "exclusive: the flow bound first gets everything; non-exclusive: flows take turns.", "accessType"
+        ),
+    ] = "exclusive"
+    permission: Annotated[
+        Permission,
+        about(
+            "What other clients may: no-access, read-only, consume, modify-topic, delete; each includes the last.",
+            "permission",
+        ),
+    ] = "no-access"
+    max_bind_count: Annotated[
+        int, Meta(ge=0, le=10_000), about("Flows bound at the same time.", "maxBindCount")
+    ] = 1_000
+    max_delivered_unacked_per_flow: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000),
+        about(
+            "Delivery to a flow stops at so many messages that it did not settle.",
+            "maxDeliveredUnackedMsgsPerFlow",
+        ),
+    ] = 10_000
+    max_message_bytes: Annotated[
+        int, Meta(ge=0, le=30_000_000), about("Largest message: payload and properties.", "maxMsgSize")
+    ] = 10_000_000
+    max_spool_usage_mb: Annotated[
+        SpoolMegabytes,
+        about("Quota; 0 keeps the newest message only (last-value queue).", "maxMsgSpoolUsage"),
+    ] = 5_000
+    max_redelivery_count: Annotated[
+        int,
+        Meta(ge=0, le=255),
+        about(
+            "Further deliveries after the first one, then the message is dead; 0: for ever.",
+            "maxRedeliveryCount",
+        ),
+    ] = 0
+    redelivery_enabled: Annotated[
+        bool, about("Whether a message may be delivered more than once.", "redeliveryEnabled")
+    ] = True
+    redelivery_delay_enabled: Annotated[
+        bool, about("Whether a message that failed waits before its next delivery.", "redeliveryDelayEnabled")
+    ] = False
+    redelivery_delay_initial_ms: Annotated[
+        int, Meta(ge=1, le=3_600_000), about("The first such wait.", "redeliveryDelayInitialInterval")
+    ] = 1_000
+    redelivery_delay_max_ms: Annotated[
+        int, Meta(ge=1, le=10_800_000), about("The longest one.", "redeliveryDelayMaxInterval")
+    ] = 64_000
+    redelivery_delay_multiplier_percent: Annotated[
+        int,
+        Meta(ge=100, le=500),
+        about("The next wait in percent of the one before; 200 doubles it.", "redeliveryDelayMultiplier"),
+    ] = 200
+    max_ttl_s: Annotated[
+        Count,
+        about("Longest time that a message stays; 0: no limit. Needs respect_ttl.", "maxTtl"),
+    ] = 0
+    respect_ttl: Annotated[
+        bool, about("Whether messages expire: by their own time to live and max_ttl_s.", "respectTtlEnabled")
+    ] = True
+    respect_priority: Annotated[
+        bool, about("Whether messages with a higher priority come first.", "respectMsgPriorityEnabled")
+    ] = False
+    respect_dmq_eligible: Annotated[
+        bool,
+        about(
+            "Whether only dead messages whose publisher marked them are kept; else all are.",
+            "respectDmqEligibleEnabled",
+        ),
+    ] = False
+    dead_message_queue: Annotated[
+        _DeadMessageQueue,
+        about("Queue for dead messages; where there is none of this name they are deleted.", "deadMsgQueue"),
+    ] = DEAD_MESSAGE_QUEUE
+    delivery_delay_s: Annotated[
+        Count, about("How long a message waits before its first delivery.", "deliveryDelay")
+    ] = 0
+    reject_low_priority: Annotated[
+        bool,
+        about("Whether messages of low priority are refused above a limit.", "rejectLowPriorityMsgEnabled"),
+    ] = False
+    reject_low_priority_limit: Annotated[
+        Count, about("Messages of any priority that are that limit.", "rejectLowPriorityMsgLimit")
+    ] = 0
+    reject_to_sender: Annotated[
+        Literal["never", "when-enabled", "always"],
+        about(
+            "When the publisher is told that a message was refused; when-enabled: unless ingress is shut down.",
+            "rejectMsgToSenderOnDiscardBehavior",
+        ),
+    ] = "always"
+    durability: Annotated[
+        Durability,
+        about("relaxed: acknowledged before it is on disk; so it is too if the Message VPN is relaxed."),
+    ] = "synced"
+    event_spool_usage_set_percent: Annotated[
+        Percent,
+        about("Share of max_spool_usage_mb that raises an event.", "eventMsgSpoolUsageThreshold.setPercent"),
+    ] = 25
+    event_spool_usage_clear_percent: Annotated[
+        Percent,
+        about("Share of max_spool_usage_mb that ends it.", "eventMsgSpoolUsageThreshold.clearPercent"),
+    ] = 18
+    event_bind_count_set_percent: Annotated[
+        Percent,
+        about("Share of max_bind_count that raises an event.", "eventBindCountThreshold.setPercent"),
+    ] = 80
+    event_bind_count_clear_percent: Annotated[
+        Percent, about("Share of max_bind_count that ends it.", "eventBindCountThreshold.clearPercent")
+    ] = 60
+    event_reject_low_priority_set_percent: Annotated[
+        Percent,
+        about(
+            "Share of reject_low_priority_limit that raises an event.",
+            "eventRejectLowPriorityMsgLimitThreshold.setPercent",
+        ),
+    ] = 80
+    event_reject_low_priority_clear_percent: Annotated[
+        Percent,
+        about(
+            "Share of reject_low_priority_limit that ends it.",
+            "eventRejectLowPriorityMsgLimitThreshold.clearPercent",
+        ),
+    ] = 60
+
+
+class _Endpoint(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What queues and topic endpoints have in common."""
+
+    ingress_enabled: Annotated[bool, about("Whether it takes messages.", "ingressEnabled")] = True
+    egress_enabled: Annotated[bool, about("Whether it delivers messages.", "egressEnabled")] = True
+    owner: Annotated[Text, about("Client username with all rights on it.", "owner")] = ""
+
+
+class Queue(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A queue: it keeps messages that were sent to it, or to topics of its subscriptions, for its consumers."""
+
+    subscriptions: Annotated[
+        _Subscriptions,
+        about("Filters whose messages come in; with a leading ! those that stay out.", "subscriptions"),
+    ] = msgspec.field(default_factory=list)
+    partition_count: Annotated[
+        int,
+        Meta(ge=0, le=wire.MAX_PARTITIONS),
+        about("Partitions by partition key, of a non-exclusive queue; 0: none.", "partitionCount"),
+    ] = 0
+    partition_rebalance_delay_s: Annotated[
+        Count,
+        about("How long flows may come and go before partitions move.", "partitionRebalanceDelay"),
+    ] = 5
+    partition_rebalance_max_handoff_s: Annotated[
+        Count,
+        about(
+            "How long a partition that moves waits for what is not settled.",
+            "partitionRebalanceMaxHandoffTime",
+        ),
+    ] = 3
+
+
+class TopicEndpoint(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic endpoint: it keeps messages of the one topic that its consumer named at bind."""
+
+    max_bind_count: Annotated[
+        int, Meta(ge=0, le=10_000), about("Flows bound at the same time.", "maxBindCount")
+    ] = 1
+    max_spool_usage_mb: Annotated[
+        SpoolMegabytes,
+        about("Quota; 0 keeps the newest message only (last-value).", "maxSpoolUsage"),
+    ] = 5_000
+
+
+class Template(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Attributes for endpoints that clients create.
+
+    A client profile may name one; else the one with the longest `name_filter` that fits counts.
+    """
+
+    kind_of_endpoint: Annotated[Literal["queue", "topic-endpoint"], about("What it is for.")] = "queue"
+    name_filter: Annotated[
+        Text,
+        about(
+            "Endpoints it is for: a name, a/* for one level more, a/> for any; empty: only those of profiles.",
+            "queueNameFilter",
+        ),
+    ] = ""
+    durability_override: Annotated[
+        Literal["none", "non-durable"],
+        about("non-durable: what is created with it is temporary, whatever was asked.", "durabilityOverride"),
+    ] = "none"
+
+
+class QueueIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the node sets and operators see."""
+
+    id: Annotated[int, about("Number that no other endpoint of the node ever had.")] = 0
+    generation: Annotated[int, about("Rises when its content has to go: topic or selector changed.")] = 1
+    created_by: Annotated[str, about("operator, or client:USERNAME.")] = OPERATOR
+    durable: Annotated[bool, about("False for one that ends with its client.")] = True
+    client: Annotated[str, about("Client name that a temporary one belongs to.")] = ""
+    homes: Annotated[list[int], about("Worker of each partition; the first one without partitions.")] = (
+        msgspec.field(default_factory=list)
+    )
+    client_subscriptions: Annotated[
+        list[str], about("Filters that clients added; they can remove these only.")
+    ] = msgspec.field(default_factory=list)
+
+
+class TopicEndpointIdentity(QueueIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The same of a topic endpoint."""
+
+    topic: Annotated[str | None, about("What its consumer named at bind.")] = None
+    selector: Annotated[str | None, about("The same.")] = None
+
+
+def creator(username: str) -> str:
+    """Give `created_by` of what clients of a username create."""
+    return f"{_CLIENT_CREATOR}{username}"
+
+
+def check_queue_filter(where: str, text: str) -> None:
+    """Refuse what is no subscription of a queue.
+
+    Raises:
+        InvalidRequestError: it is no filter (40005, 40006).
+        ForbiddenError: it is a shared one (40316, R23), or it names a queue (40311).
+    """
+    pattern = _parsed(where, text.removeprefix(EXCEPTION_MARK))
+    if pattern.startswith(wire.QUEUE_TOPIC_PREFIX):
+        detail = f"{where}: {text!r} is the address of a queue; copy its messages instead"
+        raise errors.error_for(errors.RESERVED_TOPIC, detail)
+
+
+def check_topic(where: str, text: str) -> None:
+    """Refuse what a topic endpoint cannot have for a topic; wildcards are fine.
+
+    Raises:
+        InvalidRequestError: it is no filter (40005), or an exception (40028, R123).
+        ForbiddenError: it is a shared one (40316), or it names a queue (40311).
+    """
+    if text.startswith(EXCEPTION_MARK):
+        raise errors.error_for(errors.EXCEPTIONS_NOT_SUPPORTED, f"{where}: {text!r}")
+    check_queue_filter(where, text)
+
+
+def check_endpoint(kind: str, attributes: Attributes) -> None:
+    """Refuse attributes that do not go together.
+
+    Raises:
+        InvalidRequestError: with the two (40015).
+    """
+    if attributes.get("partition_count") and attributes["access_type"] == "exclusive":
+        _refuse(kind, "partition_count needs access_type=non-exclusive: partitions are spread over flows")
+    if attributes["reject_low_priority"] and attributes["reject_to_sender"] == "never":
+        _refuse(
+            kind,
+            "reject_low_priority needs reject_to_sender=always or when-enabled: publishers must hear of it",
+        )
+    if attributes["redelivery_delay_initial_ms"] > attributes["redelivery_delay_max_ms"]:
+        _refuse(kind, "redelivery_delay_initial_ms is at most redelivery_delay_max_ms")
+
+
+def check_name_filter(where: str, text: str) -> None:
+    """Refuse what is no name filter of a template: a wildcard is a whole last level, `*` behind a slash.
+
+    Raises:
+        InvalidRequestError: it is none (40015).
+    """
+    head, slash, last = text.rpartition("/")
+    name = head if last in ("*", ">") else text
+    fits = ENDPOINT_NAME.fullmatch(name) is not None or (not slash and text in ("", ">"))
+    if not fits or (last == "*" and not slash):
+        detail = f"{where}: {text!r} is no name filter: write a name, NAME/*, NAME/> or >"
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+
+
+def _parsed(where: str, text: str) -> str:
+    try:
+        parsed = topic.parse_filter(text)
+    except errors.AngariumError as error:
+        raise errors.error_for(error.code, f"{where}: {error.detail}") from None
+    if parsed.share is not None:
+        raise errors.error_for(errors.SHARED_ON_ENDPOINT, f"{where}: {text!r}")
+    return parsed.pattern
+
+
+def _refuse(kind: str, why: str) -> None:
+    raise errors.error_for(errors.INVALID_ATTRIBUTE, f"{kind}: {why}")

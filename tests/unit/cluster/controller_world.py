@@ -1,0 +1,123 @@
+"""A controller with a store that is a list, and processes that answer when a test says so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from angarium import errors
+from cluster.catalog.catalog import Catalog
+from cluster.catalog.producers import Producers
+from cluster.controller import effects as c
+from cluster.controller.controller import Controller
+from cluster.controller.events import EventRing
+
+ASKER = b"asker"
+
+
+class World:
+    """The controller, and what became of its effects."""
+
+    def __init__(self, workers: int = 1) -> None:
+        self.now = 100.0
+        #: What the clock of the wall shows.
+        self.time = "2031-05-04T10:00:00.000Z"
+        self.catalog = Catalog(
+            [], lambda password: f"scrypt$16384$8$1$00${password.encode().hex()}", workers=workers
+        )
+        self.catalog.take(self.catalog.missing_built_ins())
+        self.ring = EventRing(100, [])
+        self.producers = Producers([], 1, 100, 7)
+        self.controller = Controller(
+            self.catalog, self.producers, self.ring, {"node": {"name": "n"}}, lambda: self.time
+        )
+        self.effects: list[c.Effect] = []
+        self.store_refuses = False
+        #: Why the store cannot be copied; empty: it can.
+        self.copy_fails = ""
+        self.number = 0
+
+    def do(self, effects: list[c.Effect]) -> list[c.Effect]:
+        seen = []
+        for effect in effects:
+            seen.append(effect)
+            if isinstance(effect, c.Commit):
+                seen += self.do(self._commit(effect))
+            elif isinstance(effect, c.CopyStore) and self.copy_fails:
+                seen += self.do(self.controller.not_copied(effect.number, self.copy_fails))
+            elif isinstance(effect, c.CopyStore):
+                seen += self.do(self.controller.copied(effect.number, self.now))
+        self.controller.validate()
+        self.effects += seen
+        return seen
+
+    def _commit(self, effect: c.Commit) -> list[c.Effect]:
+        if self.store_refuses:
+            return self.controller.not_committed(effect.number, errors.INTERNAL, "full")
+        return self.controller.committed(effect.number, self.now)
+
+    def hello(self, role: str, index: int = 0, incarnation: int = 7) -> list[c.Effect]:
+        identity = f"{role}-{index}-{incarnation}".encode()
+        return self.do(self.controller.hello(identity, (role, index), incarnation, 1000 + index, self.now))
+
+    def call(self, operation: str, **arguments: Any) -> list[c.Effect]:
+        self.number += 1
+        return self.do(self.controller.admin(ASKER, self.number, operation, arguments, self.now))
+
+    def question(self, operation: str, **arguments: Any) -> list[c.Effect]:
+        """Have the router ask something."""
+        self.number += 1
+        asked = self.controller.asked(b"router-0-7", self.number, operation, arguments)
+        return self.do(asked)
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Call an operation that is answered at once, and give its value."""
+        replies = [effect for effect in self.call(operation, **arguments) if isinstance(effect, c.Reply)]
+        assert len(replies) == 1, replies
+        assert replies[0].number == self.number
+        if not replies[0].ok:
+            raise errors.error_for(*replies[0].value)
+        return replies[0].value
+
+    def answer(self, seen: list[c.Effect], *values: Any) -> list[c.Effect]:
+        """Answer the requests among some effects, in order."""
+        requests = [effect for effect in seen if isinstance(effect, c.Request)]
+        assert len(requests) == len(values), requests
+        made: list[c.Effect] = []
+        for request, value in zip(requests, values, strict=True):
+            made += self.do(self.controller.answered(request.number, value))
+        return made
+
+    def wait(self, seconds: float) -> list[c.Effect]:
+        self.now += seconds
+        return self.do(self.controller.tick(self.now))
+
+    def news(self, **states: str) -> None:
+        """Have the supervisor describe the node; `worker_2="ready"` is the worker of that index."""
+        rows = [
+            {
+                "role": role.partition("_")[0],
+                "index": int(role.partition("_")[2] or 0),
+                "incarnation": 7,
+                "pid": 0 if state == "restarting" else 1,
+                "state": state,
+            }
+            for role, state in states.items()
+        ]
+        self.do(
+            self.controller.node_news(
+                {"node": "n", "url": "u", "uptime_s": 1.0, "processes": rows, "events": []}
+            )
+        )
+
+
+def requests(seen: list[c.Effect]) -> list[tuple[str, Any]]:
+    return [(effect.operation, effect.arguments) for effect in seen if isinstance(effect, c.Request)]
+
+
+def replies(seen: list[c.Effect]) -> list[Any]:
+    return [effect.value for effect in seen if isinstance(effect, c.Reply)]
+
+
+def answers(seen: list[c.Effect]) -> list[tuple[bool, Any]]:
+    """Give what processes were answered."""
+    return [(effect.ok, effect.value) for effect in seen if isinstance(effect, c.Answer)]

@@ -1,0 +1,122 @@
+"""A backup of a node in one file, and what a data directory holds after it was restored."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import pytest
+
+from angarium import errors
+from cluster import backup
+from cluster.admin import NodeFile, read_node_file
+from cluster.data_dir import DataDirectory
+from storage.config_store import Change, ConfigStore
+from storage.spool import Table, open_readonly, open_spool
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NODE = NodeFile(node="berlin", node_id="1" * 32, workers=2)
+BLOCK = b"rows of a block"
+
+
+def make_copies(stage: Path, value: bytes = BLOCK) -> None:
+    """Do what controller and workers do for a backup."""
+    (stage / "config").mkdir(parents=True)
+    store = ConfigStore(stage / "config")
+    store.commit([Change("vpn", "", "default", {})])
+    store.close()
+    for index in range(2):
+        spool = open_spool(stage / "spool" / str(index), 1 << 20)
+        block = zlib.crc32(BLOCK).to_bytes(4, "big") + value
+        spool.commit([(Table.BLOCKS, (index + 1).to_bytes(8, "big"), block)])
+        spool.close()
+
+
+def make_backup(tmp_path: Path, value: bytes = BLOCK) -> Path:
+    file = tmp_path / "node.backup"
+    with backup.staging(file) as stage:
+        make_copies(stage, value)
+        backup.pack(stage, file, NODE, 2, lambda _done, _total: None)
+    return file
+
+
+def restore(file: Path, data_dir: Path) -> backup.Restored:
+    return backup.restore(file, data_dir, lambda _what, _done, _total: None)
+
+
+def test_the_copies_go_when_the_file_is_made(tmp_path: Path) -> None:
+    file = make_backup(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [file.name]
+    manifest = backup.read_manifest(file)
+    assert (manifest.node, manifest.workers) == ("berlin", 2)
+
+
+def test_a_backup_is_never_written_over(tmp_path: Path) -> None:
+    file = make_backup(tmp_path)
+    with pytest.raises(errors.ConflictError, match="never written over"), backup.staging(file):
+        pass
+
+
+@pytest.mark.requirement("R96", "R97")
+def test_a_fresh_data_directory_gets_everything_and_an_id_of_its_own(tmp_path: Path) -> None:
+    done = restore(make_backup(tmp_path), tmp_path / "data")
+    assert done.replaced is None
+    node = read_node_file(tmp_path / "data")
+    assert (node.node, node.workers) == ("berlin", 2)
+    assert node.node_id != NODE.node_id
+    store = ConfigStore(tmp_path / "data" / "config")
+    assert [change.name for change in store.load()] == ["default"]
+    store.close()
+    for directory in backup.spools_of(tmp_path / "data"):
+        spool = open_readonly(directory)
+        assert spool.count(Table.BLOCKS) == 1
+        spool.close()
+
+
+def test_what_was_there_is_put_aside_and_kept(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "spool" / "7").mkdir(parents=True)
+    (data / "spool" / "7" / "data.mdb").write_bytes(b"precious")
+    done = restore(make_backup(tmp_path), data)
+    assert done.replaced is not None
+    assert (done.replaced / "spool" / "7" / "data.mdb").read_bytes() == b"precious"
+    assert [path.name for path in backup.spools_of(data)] == ["0", "1"]
+
+
+def test_a_node_that_has_a_name_keeps_it(tmp_path: Path) -> None:
+    with DataDirectory(tmp_path / "data", "paris"):
+        pass
+    restore(make_backup(tmp_path), tmp_path / "data")
+    assert read_node_file(tmp_path / "data").node == "paris"
+
+
+def test_a_running_node_is_not_restored_over(tmp_path: Path) -> None:
+    file = make_backup(tmp_path)
+    with DataDirectory(tmp_path / "data", "n"), pytest.raises(errors.ConflictError, match="angarium down"):
+        restore(file, tmp_path / "data")
+
+
+def test_a_backup_with_a_damaged_block_changes_nothing(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    (data / "spool" / "0").mkdir(parents=True)
+    with pytest.raises(errors.UnavailableError, match="spool of worker 0") as caught:
+        restore(make_backup(tmp_path, b"other bytes"), data)
+    assert caught.value.code == errors.SPOOL_DAMAGED
+    assert [path.name for path in backup.spools_of(data)] == ["0"]
+    assert not list(data.glob(".restore*"))
+    assert not list(data.glob("replaced*"))
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    file = make_backup(tmp_path)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    file.write_bytes(content)
+    with pytest.raises(errors.AngariumError) as caught:
+        restore(file, tmp_path / "data")
+    assert caught.value.code == errors.SPOOL_DAMAGED
+    file.write_bytes(b"no archive")
+    with pytest.raises(errors.AngariumError, match="no backup"):
+        backup.read_manifest(file)

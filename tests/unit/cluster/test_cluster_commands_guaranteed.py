@@ -1,0 +1,241 @@
+"""The commands for endpoints, messages and the spool: what they ask, and how they say what came of it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import errors
+from angarium.message import Message
+from cluster import cli
+from cluster.commands.connection import AdminOptions
+from cluster.commands.guaranteed import jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+
+class FakeAdmin:
+    """A controller that notes what it is asked and answers from a table."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        #: Operation -> the answer, or a function of the arguments that gives it.
+        self.answers: dict[str, Any] = {}
+
+    def call(self, operation: str, **arguments: Any) -> Any:
+        self.calls.append((operation, arguments))
+        answer = self.answers.get(operation, {})
+        return answer(**arguments) if callable(answer) else answer
+
+    def __enter__(self) -> FakeAdmin:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is open."""
+
+
+@pytest.fixture
+def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
+    fake = FakeAdmin()
+    monkeypatch.setattr(AdminOptions, "open", lambda _self: fake)
+    monkeypatch.setattr(jobs, "POLL_S", 0.0)
+    return fake
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[], list[Any]]:
+    """Give what was printed as JSON, line by line."""
+    return lambda: [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.requirement("R98", "R119", "R122")
+def test_a_queue_is_created_with_its_subscriptions(admin: FakeAdmin) -> None:
+    arguments = ["--subscription", "a/f*", "--subscription", "!a/fox", "--set", "access_type=exclusive"]
+    assert cli.run(["queue", "create", "Q", *arguments, "--set", "max_spool_usage_mb=10"]) == 0
+    attributes = {"access_type": "exclusive", "max_spool_usage_mb": "10", "subscriptions": ["a/f*", "!a/fox"]}
+    assert admin.calls == [
+        ("objects.create", {"kind": "queue", "vpn": "default", "name": "Q", "attributes": attributes})
+    ]
+
+
+@pytest.mark.requirement("R134")
+def test_a_permission_is_given_at_creation_and_changed_later(admin: FakeAdmin) -> None:
+    assert cli.run(["topic-endpoint", "create", "T", "--set", "permission=consume"]) == 0
+    assert cli.run(["topic-endpoint", "update", "T", "--set", "permission=delete", "--vpn", "v"]) == 0
+    assert [(operation, given["vpn"], given["attributes"]) for operation, given in admin.calls] == [
+        ("objects.create", "default", {"permission": "consume"}),
+        ("objects.update", "v", {"permission": "delete"}),
+    ]
+
+
+def test_subscriptions_are_added_and_removed_one_by_one(admin: FakeAdmin) -> None:
+    assert cli.run(["queue", "update", "Q", "--subscription", "a", "--remove-subscription", "b"]) == 0
+    assert admin.calls[1] == (
+        "objects.subscribe",
+        {"vpn": "default", "name": "Q", "add": ["a"], "remove": ["b"]},
+    )
+
+
+def test_a_topic_endpoint_takes_no_subscriptions(admin: FakeAdmin) -> None:
+    assert cli.run(["topic-endpoint", "create", "T", "--subscription", "a"]) == cli.EXIT_MISUSED
+    assert admin.calls == []
+
+
+def test_lists_and_views_have_the_figures(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
+    admin.answers["endpoints.list"] = [{"name": "Q", "messages_spooled": 3}]
+    admin.answers["endpoints.show"] = {"name": "Q", "flows": [], "counters": {}}
+    assert cli.run(["queue", "list", "Q*"]) == 0
+    assert cli.run(["queue", "show", "Q"]) == 0
+    assert printed() == [{"name": "Q", "messages_spooled": 3}, {"name": "Q", "flows": [], "counters": {}}]
+    assert admin.calls[0] == ("endpoints.list", {"kind": "queue", "vpn": None, "name": "Q*"})
+
+
+def test_a_purge_says_how_many(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
+    admin.answers["endpoints.purge"] = {"purged": 4}
+    assert cli.run(["queue", "purge", "Q"]) == 0
+    assert printed() == [{"kind": "queue", "name": "Q", "purged": 4}]
+
+
+def job_of(*states: dict[str, Any]) -> Callable[..., dict[str, Any]]:
+    """Give a job that tells these, one after the other."""
+    left = [
+        {"state": "running", "done": 0, "total": 9, "refused": 0, "error": None, **state} for state in states
+    ]
+    return lambda **_: left.pop(0) if len(left) > 1 else left[0]
+
+
+@pytest.mark.parametrize("verb", ["copy", "move"])
+def test_a_job_is_waited_for(admin: FakeAdmin, printed: Callable[[], list[Any]], verb: str) -> None:
+    admin.answers[f"endpoints.{verb}"] = {"jobs": [[0, 7]]}
+    admin.answers["jobs.show"] = job_of({}, {"done": 5}, {"state": "done", "done": 9})
+    arguments = ["--to", "R", "--selector", "x = 1", "--limit", "9", "--partition", "2"]
+    assert cli.run(["queue", verb, "Q", *arguments]) == 0
+    assert printed() == [{"done": 9, "refused": 0}]
+    asked = {"target": "R", "target_kind": "queue", "selector": "x = 1", "limit": 9, "partition": 2}
+    assert admin.calls[0] == (f"endpoints.{verb}", {"kind": "queue", "vpn": "default", "name": "Q", **asked})
+    assert admin.calls[1:] == [("jobs.show", {"jobs": [[0, 7]]})] * 3
+
+
+def test_messages_that_were_refused_are_a_failure_with_its_reason(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.answers["endpoints.redrive"] = {"jobs": [[0, 7]]}
+    refused = {"state": "done", "done": 3, "refused": 2, "error": [errors.SPOOL_OVER_QUOTA, "queue 'R'"]}
+    admin.answers["jobs.show"] = job_of(refused)
+    assert cli.run(["queue", "redrive", "#DEAD_MSG_QUEUE"]) == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out) == {"done": 3, "refused": 2}
+    assert told.err.startswith(f"error {errors.SPOOL_OVER_QUOTA}:")
+    assert "2 messages stay" in told.err
+
+
+def test_a_failed_job_is_told_with_its_code(admin: FakeAdmin, capsys: pytest.CaptureFixture[str]) -> None:
+    admin.answers["endpoints.move"] = {"jobs": [[0, 7]]}
+    admin.answers["jobs.show"] = job_of(
+        {}, {"state": "failed", "error": [errors.UNKNOWN_ENDPOINT, "queue 'R'"]}
+    )
+    assert cli.run(["queue", "move", "Q", "--to", "R"]) == 1
+    assert capsys.readouterr().err.startswith(f"error {errors.UNKNOWN_ENDPOINT}:")
+
+
+# -- messages ------------------------------------------------------------------------------------------------
+
+
+def lanes_of(*counts: int) -> Callable[..., dict[str, Any]]:
+    """Give an endpoint with so many messages in each partition."""
+
+    def answer(partition: int, after: int, limit: int, **_: Any) -> dict[str, Any]:
+        rows = [{"position": position} for position in range(after + 1, counts[partition] + 1)]
+        return {"messages": rows[:limit], "partitions": len(counts) if len(counts) > 1 else 0}
+
+    return answer
+
+
+def test_messages_of_all_partitions_are_listed_page_by_page(
+    admin: FakeAdmin, printed: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cluster.commands.guaranteed.messages._PAGE", 2)
+    admin.answers["messages.list"] = lanes_of(5, 0, 2)
+    assert cli.run(["queue", "messages", "Q", "--limit", "0"]) == 0
+    rows = [(row["partition"], row["position"]) for row in printed()]
+    assert rows == [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (2, 1), (2, 2)]
+
+
+def test_so_many_messages_are_listed_and_no_more(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
+    admin.answers["messages.list"] = lanes_of(2, 2)
+    assert cli.run(["queue", "messages", "Q", "--limit", "3"]) == 0
+    assert len(printed()) == 3
+    assert cli.run(["queue", "messages", "Q", "--partition", "1", "--after", "1", "--selector", "x = 1"]) == 0
+    assert printed() == [{"partition": 1, "position": 2}]
+    assert admin.calls[-1][1]["selector"] == "x = 1"
+
+
+def test_a_message_is_shown_with_its_payload(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
+    row = Message("a/b", b"h\xc3\xa4", mode="persistent", correlation_id="c", properties={"price": 7}).row
+    admin.answers["messages.show"] = {
+        "position": 4,
+        "topic": row[1],
+        "size_bytes": 70,
+        "flags": row[2],
+        "properties": row[4],
+        "payload": row[5],
+    }
+    assert cli.run(["message", "show", "Q", "4", "--partition", "1"]) == 0
+    (shown,) = printed()
+    assert (shown["position"], shown["topic"], shown["payload"]) == (4, "a/b", "hä")
+    assert (shown["mode"], shown["correlation_id"], shown["properties"]) == ("persistent", "c", {"price": 7})
+    asked = {"kind": "queue", "vpn": "default", "name": "Q", "partition": 1, "position": 4}
+    assert admin.calls == [("messages.show", asked)]
+
+
+def test_messages_are_deleted_by_their_positions(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
+    admin.answers["messages.delete"] = {"deleted": 1}
+    assert cli.run(["message", "delete", "T", "4", "5", "--kind", "topic-endpoint"]) == 0
+    assert printed() == [{"kind": "topic-endpoint", "name": "T", "deleted": 1}]
+    assert admin.calls[0][1]["positions"] == [4, 5]
+    assert cli.run(["message", "delete", "T"]) == cli.EXIT_MISUSED
+
+
+# -- the spool -----------------------------------------------------------------------------------------------
+
+
+def test_the_spool_is_shown(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
+    admin.answers["spool.show"] = {"messages": 4, "workers": []}
+    assert cli.run(["spool", "show"]) == 0
+    assert printed() == [{"messages": 4, "workers": []}]
+
+
+def test_a_damaged_spool_is_a_failure_that_says_what_to_do(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.answers["spool.verify"] = {"jobs": [[0, 1]]}
+    admin.answers["jobs.show"] = job_of({}, {"state": "failed", "error": [errors.SPOOL_DAMAGED, "block 7"]})
+    assert cli.run(["spool", "verify", "--admin-url", "tcp://far:1"]) == 1
+    told = capsys.readouterr()
+    assert json.loads(told.out) == {"good": False, "faults": ["block 7"]}
+    assert told.err.startswith(f"error {errors.SPOOL_DAMAGED}:")
+    assert "backup" in told.err
+
+
+def test_a_sound_spool_is_good(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
+    admin.answers["spool.verify"] = {"jobs": [[0, 1]]}
+    admin.answers["jobs.show"] = job_of({"state": "done"})
+    assert cli.run(["spool", "verify", "--admin-url", "tcp://far:1"]) == 0
+    assert printed() == [{"good": True, "faults": []}]
+
+
+@pytest.mark.parametrize("verb", ["backup", "restore"])
+def test_backups_are_made_and_restored_on_the_host_of_the_node(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str], verb: str, tmp_path: Any
+) -> None:
+    file = tmp_path / "b"
+    file.write_bytes(b"x")
+    assert cli.run(["spool", verb, str(file), "--admin-url", "tcp://far:1"]) == 1
+    assert "on the host of the node" in capsys.readouterr().err
+    assert admin.calls == []

@@ -1,0 +1,331 @@
+"""What operators do with endpoints, messages and the spool, and what becomes of homes when workers leave."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from controller_world import World, replies, requests
+
+from angarium import errors
+from cluster.controller import effects as c
+from cluster.controller.endpoints import HOME_TIMEOUT_S
+
+LANE = 2 << 10
+
+
+@pytest.fixture
+def served() -> World:
+    """A node with a router, two workers, the queue q at worker 1 and the partitioned queue p."""
+    world = World(workers=2)
+    world.answer(world.hello("router"), None)
+    for index in range(2):
+        world.hello("worker", index)
+    world.news(router="ready", worker_0="ready", worker_1="ready")
+    world.answer(world.call("objects.create", kind="queue", name="q"), None)
+    partitioned = {"access_type": "non-exclusive", "partition_count": "3"}
+    world.answer(world.call("objects.create", kind="queue", name="p", attributes=partitioned), None)
+    assert world.catalog.show("queue", "default", "q")["homes"] == [1]
+    assert world.catalog.show("queue", "default", "p")["homes"] == [0, 1, 0]
+    return world
+
+
+def asked_of(seen: list[c.Effect]) -> list[tuple[str, str, Any]]:
+    """Give whom each request among some effects is for."""
+    return [
+        (effect.identity.decode(), effect.operation, effect.arguments)
+        for effect in seen
+        if isinstance(effect, c.Request)
+    ]
+
+
+def code_of(seen: list[c.Effect]) -> int:
+    (reply,) = [effect for effect in seen if isinstance(effect, c.Reply)]
+    assert not reply.ok
+    code: int = reply.value[0]
+    return code
+
+
+# -- figures -------------------------------------------------------------------------------------------------
+
+
+def test_a_list_has_the_figures_of_the_router(served: World) -> None:
+    seen = served.call("endpoints.list", name="?")
+    assert requests(seen) == [("endpoints", {"vpn": "default", "kind": "queue", "name": "?"})]
+    told = [{"vpn": "default", "name": "q", "messages": 3, "bytes": 2_500_000, "unacked": 1, "bind_count": 2}]
+    (rows,) = replies(served.answer(seen, told))
+    by_name = {row["name"]: row for row in rows}
+    assert by_name["q"]["messages_spooled"] == 3
+    assert (by_name["q"]["spool_usage_bytes"], by_name["q"]["spool_usage_mb"]) == (2_500_000, 2.5)
+    assert by_name["p"]["messages_spooled"] is None
+
+
+def test_a_list_without_the_router_still_comes(served: World) -> None:
+    served.news(router="hung")
+    (rows,) = replies(served.call("endpoints.list"))
+    assert len(rows) == 3
+
+
+def test_a_view_puts_router_and_homes_together(served: World) -> None:
+    seen = served.call("endpoints.show", name="p")
+    lane = 3 << 10
+    assert asked_of(seen) == [
+        ("router-0-7", "endpoints", {"vpn": "default", "kind": "queue", "name": "p"}),
+        ("router-0-7", "flows", {"vpn": "default", "kind": "queue", "name": "p"}),
+        ("worker-0-7", "endpoint.stats", {"lane_id": lane}),
+        ("worker-1-7", "endpoint.stats", {"lane_id": lane + 1}),
+        ("worker-0-7", "endpoint.stats", {"lane_id": lane + 2}),
+    ]
+    row = {"vpn": "default", "name": "p", "messages": 5, "bytes": 10, "counters": {"too_large": 1}}
+    stats = [
+        {
+            "messages": 2,
+            "redelivered": 1,
+            "oldest_position": 7,
+            "newest_position": 9,
+            "high_water_mark_bytes": 500_000,
+        },
+        {
+            "messages": 0,
+            "redelivered": 0,
+            "oldest_position": 0,
+            "newest_position": 0,
+            "high_water_mark_bytes": 0,
+        },
+        {
+            "messages": 3,
+            "redelivered": 4,
+            "oldest_position": 3,
+            "newest_position": 5,
+            "high_water_mark_bytes": 1,
+        },
+    ]
+    (view,) = replies(served.answer(seen, [row], [{"flow": 1}], *stats))
+    assert (view["messages_spooled"], view["redelivered"], view["partition_count"]) == (5, 5, 3)
+    assert (view["oldest_position"], view["newest_position"]) == (3, 9)
+    assert (view["high_water_mark_bytes"], view["high_water_mark_mb"]) == (500_001, 0.5)
+    assert (view["flows"], view["counters"]) == ([{"flow": 1}], {"too_large": 1})
+
+
+def test_a_home_that_refuses_makes_a_view_poorer_and_no_failure(served: World) -> None:
+    seen = served.call("endpoints.show", name="q")
+    router, flows, home = (effect for effect in seen if isinstance(effect, c.Request))
+    served.do(served.controller.answered(router.number, []))
+    served.do(served.controller.refused(home.number, errors.UNKNOWN_ENDPOINT, "lane 2048"))
+    (view,) = replies(served.do(served.controller.answered(flows.number, [])))
+    assert (view["name"], view["flows"]) == ("q", [])
+
+
+def test_brackets_in_a_name_are_no_pattern(served: World) -> None:
+    served.answer(served.call("objects.create", kind="queue", name="a[1]"), None)
+    seen = served.call("endpoints.list", name="a[1*")
+    assert requests(seen)[0][1]["name"] == "a[1*"
+    (rows,) = replies(served.answer(seen, []))
+    assert [row["name"] for row in rows] == ["a[1]"]
+
+
+# -- messages ------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_asked_of_their_home(served: World) -> None:
+    seen = served.call("messages.list", name="q", after=5, limit=10, selector="x = 1")
+    asked = {"lane_id": LANE, "after": 5, "limit": 10, "selector": "x = 1"}
+    assert asked_of(seen) == [("worker-1-7", "endpoint.messages", asked)]
+    assert replies(served.answer(seen, [{"position": 6}])) == [
+        {"messages": [{"position": 6}], "partitions": 0}
+    ]
+
+
+def test_a_message_is_shown_and_deleted_in_its_partition(served: World) -> None:
+    seen = served.call("messages.show", name="p", position=4, partition=1)
+    lane = (3 << 10) + 1
+    assert asked_of(seen) == [("worker-1-7", "endpoint.message", {"lane_id": lane, "position": 4})]
+    assert replies(served.answer(seen, {"payload": b"x"})) == [{"payload": b"x"}]
+    seen = served.call("messages.delete", name="p", positions=[4, 5], partition=1)
+    assert asked_of(seen) == [
+        ("worker-1-7", "endpoint.delete_messages", {"lane_id": lane, "positions": [4, 5]})
+    ]
+    assert replies(served.answer(seen, {"deleted": 2})) == [{"deleted": 2}]
+
+
+def test_a_purge_is_of_every_partition(served: World) -> None:
+    seen = served.call("endpoints.purge", name="p")
+    assert [request[:2] for request in asked_of(seen)] == [
+        ("worker-0-7", "endpoint.purge"),
+        ("worker-1-7", "endpoint.purge"),
+        ("worker-0-7", "endpoint.purge"),
+    ]
+    assert replies(served.answer(seen, 3, 0, 4)) == [{"purged": 7}]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_a_move_is_a_job_of_each_home(served: World, copy: bool) -> None:
+    seen = served.call("endpoints.copy" if copy else "endpoints.move", name="p", target="q", selector="x = 1")
+    asked = [arguments for _, _, arguments in asked_of(seen)]
+    wanted = {"target": ["queue", "default", "q"], "copy": copy, "selector": "x = 1", "limit": None}
+    assert asked == [{"lane_id": (3 << 10) + partition, **wanted} for partition in range(3)]
+    assert replies(served.answer(seen, {"job": 8}, {"job": 9}, {"job": 7})) == [
+        {"jobs": [[0, 8], [1, 9], [0, 7]]}
+    ]
+
+
+def test_a_redrive_is_a_job_without_a_target(served: World) -> None:
+    seen = served.call("endpoints.redrive", name="q", limit=5)
+    assert asked_of(seen) == [
+        ("worker-1-7", "endpoint.redrive", {"lane_id": LANE, "selector": None, "limit": 5})
+    ]
+
+
+def test_jobs_are_told_together(served: World) -> None:
+    seen = served.call("jobs.show", jobs=[[0, 8], [1, 9]])
+    assert asked_of(seen) == [("worker-0-7", "job", {"job": 8}), ("worker-1-7", "job", {"job": 9})]
+    running = {"state": "running", "done": 2, "total": 5, "refused": 0, "error": None}
+    done = {"state": "done", "done": 4, "total": 4, "refused": 1, "error": [50310, "full"]}
+    (told,) = replies(served.answer(seen, running, done))
+    assert told == {"state": "running", "done": 6, "total": 9, "refused": 1, "error": [50310, "full"]}
+
+
+def test_a_failed_job_fails_all_and_its_error_comes_first(served: World) -> None:
+    seen = served.call("jobs.show", jobs=[[0, 8], [1, 9]])
+    done = {"state": "done", "error": [50310, "full"]}
+    failed = {"state": "failed", "error": [50314, "gone"]}
+    (told,) = replies(served.answer(seen, done, failed))
+    assert (told["state"], told["error"]) == ("failed", [50314, "gone"])
+
+
+@pytest.mark.parametrize(
+    ("operation", "given", "code"),
+    [
+        ("endpoints.show", {"name": "none"}, errors.OBJECT_NOT_FOUND),
+        ("endpoints.show", {"name": "q", "kind": "vpn"}, errors.INVALID_ARGUMENT),
+        ("endpoints.purge", {"name": "q", "kind": "topic-endpoint"}, errors.OBJECT_NOT_FOUND),
+        ("endpoints.move", {"name": "q", "target": "q"}, errors.INVALID_ARGUMENT),
+        ("endpoints.move", {"name": "q", "target": "none"}, errors.OBJECT_NOT_FOUND),
+        ("endpoints.move", {"name": "p", "target": "q", "limit": 5}, errors.INVALID_ARGUMENT),
+        ("endpoints.move", {"name": "p", "target": "q", "partition": 3}, errors.INVALID_ARGUMENT),
+        ("messages.list", {"name": "q", "partition": 1}, errors.INVALID_ARGUMENT),
+        ("messages.list", {"name": "q", "limit": 1001}, errors.INVALID_ARGUMENT),
+        ("messages.delete", {"name": "q", "positions": []}, errors.INVALID_ARGUMENT),
+        ("spool.backup", {"directory": "relative"}, errors.INVALID_ARGUMENT),
+    ],
+)
+def test_a_wrong_request_asks_nobody(served: World, operation: str, given: dict[str, Any], code: int) -> None:
+    seen = served.call(operation, **given)
+    assert requests(seen) == []
+    assert code_of(seen) == code
+
+
+def test_a_home_that_is_down_is_named(served: World) -> None:
+    served.news(router="ready", worker_0="ready", worker_1="restarting")
+    seen = served.call("messages.list", name="q")
+    assert code_of(seen) == errors.HOME_NOT_READY
+
+
+def test_a_home_that_does_not_answer_is_waited_for_with_a_bound(served: World) -> None:
+    assert replies(served.call("endpoints.purge", name="q")) == []
+    assert code_of(served.wait(HOME_TIMEOUT_S)) == errors.HOME_NOT_READY
+
+
+def test_a_refusal_of_a_home_keeps_its_code(served: World) -> None:
+    seen = served.call("messages.list", name="q", selector="x =")
+    (request,) = [effect for effect in seen if isinstance(effect, c.Request)]
+    refused = served.controller.refused(request.number, errors.INVALID_SELECTOR, "at its end")
+    assert code_of(served.do(refused)) == errors.INVALID_SELECTOR
+
+
+# -- subscriptions of operators ------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R119")
+def test_an_operator_adds_and_removes_subscriptions_of_clients_too(served: World) -> None:
+    served.answer(
+        served.question("endpoint.subscribe", vpn="default", name="q", add=["theirs", "both"]), None
+    )
+    seen = served.call("objects.subscribe", name="q", add=["ours", "both"], remove=["theirs"])
+    ((_, content),) = requests(seen)
+    assert content[3]["subscriptions"] == ["ours", "both"]
+    assert content[3]["client_subscriptions"] == []
+    (queue,) = replies(served.answer(seen, None))
+    assert queue["subscriptions"] == ["ours", "both"]
+
+
+def test_a_subscription_that_is_not_there_is_not_removed(served: World) -> None:
+    assert code_of(served.call("objects.subscribe", name="q", remove=["a"])) == errors.SUBSCRIPTION_NOT_FOUND
+    assert code_of(served.call("objects.subscribe", name="none", add=["a"])) == errors.OBJECT_NOT_FOUND
+
+
+# -- the spool -----------------------------------------------------------------------------------------------
+
+
+def test_the_spool_is_shown_with_that_of_each_worker(served: World) -> None:
+    seen = served.call("spool.show")
+    assert [request[:2] for request in asked_of(seen)] == [
+        ("router-0-7", "stats"),
+        ("worker-0-7", "spool.show"),
+        ("worker-1-7", "spool.show"),
+    ]
+    told = {"spool": {"usage_bytes": 3_000_000, "quota_bytes": 10_000_000, "files": 2}}
+    (view,) = replies(served.answer(seen, told, {"files": 1}, {"files": 1}))
+    assert (view["usage_mb"], view["quota_mb"], view["files"]) == (3.0, 10.0, 2)
+    assert view["workers"] == [{"worker": 0, "files": 1}, {"worker": 1, "files": 1}]
+
+
+def test_a_check_is_a_job_of_each_worker(served: World) -> None:
+    seen = served.call("spool.verify")
+    assert [request[:2] for request in asked_of(seen)] == [
+        ("worker-0-7", "spool.verify"),
+        ("worker-1-7", "spool.verify"),
+    ]
+    (made,) = replies(served.answer(seen, {"job": 1}, {"job": 2}))
+    assert made["jobs"] == [[0, 1], [1, 2]]
+
+
+@pytest.mark.requirement("R97")
+def test_a_backup_is_of_the_objects_first_and_then_of_the_messages(served: World) -> None:
+    seen = served.call("spool.backup", directory="/b")
+    (copy,) = [effect for effect in seen if isinstance(effect, c.CopyStore)]
+    assert copy.directory == "/b/config"
+    assert asked_of(seen) == [
+        ("worker-0-7", "spool.backup", {"directory": "/b/spool/0"}),
+        ("worker-1-7", "spool.backup", {"directory": "/b/spool/1"}),
+    ]
+    (made,) = replies(served.answer(seen, {"job": 1}, {"job": 2}))
+    assert made == {"jobs": [[0, 1], [1, 2]], "node": "n", "workers": 2}
+
+
+def test_a_backup_whose_objects_cannot_be_copied_copies_nothing(served: World) -> None:
+    served.copy_fails = "/b/config: no space left"
+    seen = served.call("spool.backup", directory="/b")
+    assert requests(seen) == []
+    assert code_of(seen) == errors.INVALID_ARGUMENT
+
+
+def test_a_status_shows_the_figures_of_the_spool(served: World) -> None:
+    (status,) = replies(served.answer(served.call("status"), {"spool": {"messages": 4}}))
+    assert status["spool"] == {"messages": 4}
+
+
+# -- workers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("R96")
+def test_lanes_of_workers_that_leave_have_new_homes_before_the_supervisor_is_asked(served: World) -> None:
+    seen = served.call("workers.scale", workers=1)
+    order = [type(effect) for effect in seen if not isinstance(effect, c.Record)]
+    assert order == [c.Commit, c.Request, c.Request, c.ScaleNode]
+    assert {content[2]: content[3]["homes"] for _, content in requests(seen)} == {"q": [0], "p": [0, 0, 0]}
+    assert replies(served.answer(seen, None, None)) == [{"workers": 1}]
+
+
+def test_more_workers_change_no_home(served: World) -> None:
+    seen = served.call("workers.scale", workers=4)
+    assert [type(effect) for effect in seen] == [c.ScaleNode, c.Reply]
+    served.answer(served.call("objects.create", kind="queue", name="new"), None)
+    assert served.catalog.show("queue", "default", "new")["homes"] == [2]
+
+
+def test_homes_that_cannot_be_kept_keep_the_workers(served: World) -> None:
+    served.store_refuses = True
+    seen = served.call("workers.scale", workers=1)
+    assert [effect for effect in seen if isinstance(effect, c.ScaleNode)] == []
+    assert code_of(seen) == errors.INTERNAL
