@@ -8,6 +8,13 @@
         async for message in subscription:
             print(message.topic, message.payload)
 
+Guaranteed messages are stored until a consumer has accepted them:
+
+    await client.create_queue("billing", subscriptions=["orders/>"], ignore_exists=True)
+    await client.publish("orders/17", b"paid", mode="persistent")
+    async for message in await client.consume("billing"):
+        print(message.topic, message.payload)
+
 `angarium.blocking` has the same names for programs without asyncio.
 """
 
@@ -16,6 +23,10 @@ from __future__ import annotations
 from angarium.client.client import Client
 from angarium.client.connecting import Connecting, connect
 from angarium.client.connection import ClientEvent
+from angarium.client.consuming.flow import Flow
+from angarium.client.consuming.messages import GuaranteedBatch, GuaranteedMessage, Origin
+from angarium.client.sending.producer import Producer
+from angarium.client.sending.receipts import Acknowledgement, PublishReport, Receipt
 from angarium.client.subscription import Subscription
 from angarium.errors import (
     AngariumError,
@@ -32,6 +43,7 @@ from angarium.errors import (
 from angarium.message import DeliveryMode, Message, MessageBatch
 
 __all__ = [
+    "Acknowledgement",
     "AngariumError",
     "Client",
     "ClientEvent",
@@ -39,12 +51,19 @@ __all__ = [
     "Connecting",
     "ConnectionLostError",
     "DeliveryMode",
+    "Flow",
     "ForbiddenError",
+    "GuaranteedBatch",
+    "GuaranteedMessage",
     "InvalidRequestError",
     "Message",
     "MessageBatch",
     "NotFoundError",
+    "Origin",
+    "Producer",
+    "PublishReport",
     "RateLimitError",
+    "Receipt",
     "Subscription",
     "TimeoutExpiredError",
     "UnauthorizedError",

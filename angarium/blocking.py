@@ -9,10 +9,10 @@
             print(message.topic, message.payload)
 
 Each client has one background thread, in which an `angarium.client.Client` runs. Calls that wait for the
-router run there and are waited for. `publish` does not wait: it queues for the thread, which takes many at a
-time. Subscriptions are read where the application reads them: chunks of messages cross the threads, never
-single ones. Every method may be called from any thread but the client's own, in which only `on_event` is
-called.
+router run there and are waited for. `publish` does not wait for a direct message: it queues for the thread, which
+takes many at a time. Subscriptions and flows are read where the application reads them: chunks of messages
+cross the threads, never single ones. Every method may be called from any thread but the client's own, in which
+only `on_event`, `on_ack` and `on_active` are called.
 """
 
 from __future__ import annotations
@@ -30,16 +30,18 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
 from angarium import errors
 from angarium.client import client as asynchronous
 from angarium.client import connecting
+from angarium.client.guaranteed.threads import GuaranteedCalls
 from angarium.client.reading import MessageCallback, Subscription
 from angarium.client.requests import answer
-from angarium.message import Message, MessageOptions
-from angarium.slots import Publishable, TopicOwners, direct_size
+from angarium.message import DeliveryMode, Message, MessageOptions
+from angarium.slots import Publishable, TopicOwners, row_size
 from angarium.topic import SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from types import TracebackType
 
+    from angarium.client.consuming.threads import Flow
     from angarium.client.subscription import Chunk
 
 _T = TypeVar("_T")
@@ -66,7 +68,7 @@ class _Portion:
         self.done: Future[None] = Future()
 
 
-class Client:
+class Client(GuaranteedCalls):
     """A connected client; made by `connect`, closed by `close` or as a context manager."""
 
     def __init__(self, options: connecting.Connecting) -> None:
@@ -87,6 +89,7 @@ class Client:
         #: Knows which topics are legal; whom they belong to is the thread's business.
         self._topics = TopicOwners(bytes(SLOTS))
         self._subscriptions: dict[Subscription, None] = {}
+        self._flows: dict[Flow, None] = {}
         self._is_closing = False
         #: Nothing that waits for the thread will be answered any more.
         self._is_stopped = False
@@ -134,25 +137,35 @@ class Client:
         """Counters since the start; what is buffered, gathered or subscribed to is of this moment."""
         stats = self._inner.stats
         stats["callback_errors"] += sum(one.callback_errors for one in list(self._subscriptions))
+        stats["flow_callback_errors"] += sum(one.callback_errors for one in list(self._flows))
         return stats
 
     # Publishing.
 
     def publish(
-        self, topic: str, payload: bytes | bytearray | memoryview = b"", **options: Unpack[MessageOptions]
+        self,
+        topic: str = "",
+        payload: bytes | bytearray | memoryview = b"",
+        *,
+        queue: str | None = None,
+        **options: Unpack[MessageOptions],
     ) -> None:
-        """Publish a message: it is queued for the client's thread, which sends it at once.
+        """Publish a message: a direct one is queued for the client's thread, which sends it at once.
 
-        Waits only while much is queued, which happens when there is no ingress credit or no connection.
+        That waits only while much is queued, which happens when there is no ingress credit or no connection. With
+        the mode persistent or non-persistent, or to a queue, this waits until the message is stored.
 
         Raises:
-            InvalidRequestError: the topic, the payload or an option is illegal.
-            ConnectionLostError: the client is closed, or the connection is lost for good.
+            AngariumError: as for `angarium.client.Client.publish`.
         """
+        if queue is not None or options.get("mode", DeliveryMode.DIRECT) != DeliveryMode.DIRECT:
+            self._cross([])
+            self.call(_publish(self._inner, topic, payload, queue, options))
+            return
         if options or type(payload) is not bytes:
             whole = Message(topic, payload, **options)
             message: Publishable = whole
-            size = direct_size(whole.row)
+            size = row_size(whole.row)
         else:
             self._topics[topic]  # Raises if it is no topic.
             message = (topic, payload)
@@ -344,6 +357,8 @@ class Client:
         finally:
             for subscription in list(self._subscriptions):
                 subscription.join(timeout_s)
+            for flow in list(self._flows):
+                flow.join(timeout_s)
             self._stop()
 
     def __enter__(self) -> Self:
@@ -385,6 +400,11 @@ class Client:
         """Take note that a subscription has ended."""
         self._subscriptions.pop(subscription, None)
 
+    def post(self, work: Callable[[], None]) -> None:
+        """Run something in the client's thread soon; nothing happens if it has ended."""
+        with contextlib.suppress(RuntimeError):  # The loop is closed, and nobody can be told any more.
+            self._loop.call_soon_threadsafe(work)
+
     def _wait(self, future: Future[_T], timeout_s: float | None = None) -> _T:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         try:
@@ -424,6 +444,12 @@ class Client:
 def _release(chunks: list[Chunk]) -> None:
     for chunk in chunks:
         chunk.release()
+
+
+async def _publish(
+    client: asynchronous.Client, topic: str, payload: Any, queue: str | None, options: MessageOptions
+) -> None:
+    await client.publish(topic, payload, queue=queue, **options)
 
 
 async def _open(options: connecting.Connecting) -> asynchronous.Client:

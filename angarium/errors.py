@@ -38,7 +38,20 @@ INVALID_ATTRIBUTE: Final = 40015
 ALREADY_LOGGED_IN: Final = 40016
 INVALID_CONFIGURATION: Final = 40017
 INVALID_ARGUMENT: Final = 40018
+UNKNOWN_FLOW_NAME: Final = 40019
+ALREADY_BOUND: Final = 40020
+INVALID_DURABILITY: Final = 40021
+INVALID_ENDPOINT_NAME: Final = 40022
+UNKNOWN_FLOW: Final = 40023
+NOT_DELIVERED: Final = 40024
+PARTITION_LOST: Final = 40025
+PRODUCER_WINDOW_EXCEEDED: Final = 40026
+INVALID_SEQUENCE: Final = 40027
+EXCEPTIONS_NOT_SUPPORTED: Final = 40028
+QUEUE_NOT_FOUND: Final = 40029
+UNKNOWN_PRODUCER: Final = 40030
 UNAUTHORIZED: Final = 40101
+ENDPOINT_PROPERTY_MISMATCH: Final = 40102
 CLIENT_CONNECT_DENIED: Final = 40301
 PUBLISH_DENIED: Final = 40302
 SUBSCRIBE_DENIED: Final = 40303
@@ -50,12 +63,20 @@ CLIENT_NAME_IN_USE: Final = 40308
 VPN_NOT_ALLOWED: Final = 40309
 USERNAME_SHUTDOWN: Final = 40310
 RESERVED_TOPIC: Final = 40311
+GUARANTEED_SEND_DENIED: Final = 40312
+GUARANTEED_RECEIVE_DENIED: Final = 40313
+ENDPOINT_CREATE_DENIED: Final = 40314
+PERMISSION_DENIED: Final = 40315
+SHARED_ON_ENDPOINT: Final = 40316
+OPERATOR_ENDPOINT: Final = 40317
 OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
+INVALID_SELECTOR: Final = 40601
 TIMEOUT: Final = 40801
 KEEPALIVE_TIMEOUT: Final = 40802
 OBJECT_EXISTS: Final = 40901
 OBJECT_IN_USE: Final = 40902
+PRODUCER_FENCED: Final = 40903
 SESSION_UNKNOWN: Final = 41001
 CONNECT_RATE_EXCEEDED: Final = 42901
 CONTROL_RATE_EXCEEDED: Final = 42902
@@ -68,6 +89,20 @@ SHARD_UNAVAILABLE: Final = 50305
 DISCONNECTED_BY_OPERATOR: Final = 50306
 EGRESS_BLOCKED: Final = 50307
 NODE_UNREACHABLE: Final = 50308
+NO_SUBSCRIPTION_MATCH: Final = 50309
+SPOOL_OVER_QUOTA: Final = 50310
+ENDPOINT_SHUTDOWN: Final = 50311
+MAX_BIND_COUNT_EXCEEDED: Final = 50312
+LOW_PRIORITY_CONGESTION: Final = 50313
+UNKNOWN_ENDPOINT: Final = 50314
+SPOOL_FILES_EXCEEDED: Final = 50315
+SUBSCRIPTION_DOES_NOT_MATCH: Final = 50316
+SELECTOR_DOES_NOT_MATCH: Final = 50317
+TOO_MANY_ENDPOINTS: Final = 50318
+TOO_MANY_FLOWS: Final = 50319
+HOME_NOT_READY: Final = 50320
+CONTROLLER_UNAVAILABLE: Final = 50321
+SPOOL_DAMAGED: Final = 50322
 NOT_CONNECTED: Final = 60001
 CLIENT_CLOSED: Final = 60002
 CONNECT_FAILED: Final = 60003
@@ -196,6 +231,123 @@ ERRORS: Final[dict[int, Reason]] = {
     NODE_UNREACHABLE: Reason(
         "node_unreachable", "Node Unreachable", "'angarium up' starts a node; 'angarium status' shows it"
     ),
+    UNKNOWN_FLOW_NAME: Reason(
+        "unknown_flow_name",
+        "Unknown Flow Name",
+        "the node forgot this producer; open it anew, and look what arrived before sending again",
+    ),
+    ALREADY_BOUND: Reason("already_bound", "Already Bound", "one client binds a temporary endpoint once"),
+    INVALID_DURABILITY: Reason(
+        "invalid_durability",
+        "Invalid Queue or Topic Endpoint Durability",
+        "ask for the durability that the endpoint has",
+    ),
+    INVALID_ENDPOINT_NAME: Reason(
+        "invalid_endpoint_name",
+        "Invalid Queue or Topic Endpoint Name",
+        "a name has 1 to 200 bytes, no * ? ' < > & ; and no empty level",
+    ),
+    UNKNOWN_FLOW: Reason("unknown_flow", "Unknown Flow", "bind first"),
+    NOT_DELIVERED: Reason(
+        "not_delivered", "Message Not Delivered On This Flow", "settle each message once, on its own flow"
+    ),
+    PARTITION_LOST: Reason(
+        "partition_lost",
+        "Partition Moved To Another Flow",
+        "the message is delivered again to the flow that has the partition",
+    ),
+    PRODUCER_WINDOW_EXCEEDED: Reason(
+        "producer_window_exceeded", "Publish Window Exceeded", "wait for ACKED before publishing more"
+    ),
+    INVALID_SEQUENCE: Reason(
+        "invalid_sequence", "Invalid Sequence", "the sequence of a producer rises with each message"
+    ),
+    EXCEPTIONS_NOT_SUPPORTED: Reason(
+        "exceptions_not_supported",
+        "Subscription Exceptions Not Supported",
+        "use a queue, or switch subscription_exceptions on",
+    ),
+    QUEUE_NOT_FOUND: Reason("queue_not_found", "Queue Not Found", "create the queue, or check its name"),
+    UNKNOWN_PRODUCER: Reason("unknown_producer", "Unknown Producer", "open the producer first"),
+    ENDPOINT_PROPERTY_MISMATCH: Reason(
+        "endpoint_property_mismatch",
+        "Endpoint Property Mismatch",
+        "it exists with other properties; 'angarium queue show' tells them",
+    ),
+    GUARANTEED_SEND_DENIED: Reason(
+        "guaranteed_send_denied", "Guaranteed Send Denied", "set allow_guaranteed_send in the client profile"
+    ),
+    GUARANTEED_RECEIVE_DENIED: Reason(
+        "guaranteed_receive_denied",
+        "Guaranteed Receive Denied",
+        "set allow_guaranteed_receive in the client profile",
+    ),
+    ENDPOINT_CREATE_DENIED: Reason(
+        "endpoint_create_denied",
+        "Endpoint Create Denied",
+        "set allow_endpoint_create in the client profile, or ask an operator to create it",
+    ),
+    PERMISSION_DENIED: Reason(
+        "permission_denied", "Permission Denied", "raise the permission of the endpoint, or change its owner"
+    ),
+    SHARED_ON_ENDPOINT: Reason(
+        "shared_on_endpoint",
+        "Shared Subscriptions Not Supported On Queues / Topic Endpoints",
+        "bind several consumers to a non-exclusive queue instead",
+    ),
+    OPERATOR_ENDPOINT: Reason(
+        "operator_endpoint", "Created By An Operator", "operators delete and change what operators created"
+    ),
+    INVALID_SELECTOR: Reason(
+        "invalid_selector", "Invalid Selector", "docs/selectors.md has the grammar; at most 2,000 bytes"
+    ),
+    PRODUCER_FENCED: Reason(
+        "producer_fenced", "Producer Opened Elsewhere", "one session at a time has a producer"
+    ),
+    NO_SUBSCRIPTION_MATCH: Reason(
+        "no_subscription_match", "No Subscription Match", "nobody subscribed to the topic"
+    ),
+    SPOOL_OVER_QUOTA: Reason(
+        "spool_over_quota", "Spool Over Quota", "consume, purge, or raise max_spool_usage_mb"
+    ),
+    ENDPOINT_SHUTDOWN: Reason(
+        "endpoint_shutdown", "Endpoint Shutdown", "set ingress_enabled or egress_enabled of the endpoint"
+    ),
+    MAX_BIND_COUNT_EXCEEDED: Reason(
+        "max_bind_count_exceeded", "Max Clients Exceeded For Endpoint", "raise max_bind_count"
+    ),
+    LOW_PRIORITY_CONGESTION: Reason(
+        "low_priority_congestion",
+        "Low Priority Msg Congestion",
+        "send with class of service 3, or try again when consumers have caught up",
+    ),
+    UNKNOWN_ENDPOINT: Reason(
+        "unknown_endpoint", "Unknown Queue or Topic Endpoint", "create it, or check its name"
+    ),
+    SPOOL_FILES_EXCEEDED: Reason(
+        "spool_files_exceeded", "Spool File Limit Exceeded", "consume or purge, or raise spool.max_files"
+    ),
+    SUBSCRIPTION_DOES_NOT_MATCH: Reason(
+        "subscription_does_not_match",
+        "Subscription Does Not Match",
+        "bind with the topic that the others use, or alone",
+    ),
+    SELECTOR_DOES_NOT_MATCH: Reason(
+        "selector_does_not_match",
+        "Selector Does Not Match",
+        "bind with the selector that the others use, or alone",
+    ),
+    TOO_MANY_ENDPOINTS: Reason(
+        "too_many_endpoints", "No More Queues or Topic Endpoints", "delete some, or raise the limit"
+    ),
+    TOO_MANY_FLOWS: Reason("too_many_flows", "Too Many Flows", "close some, or raise the limit"),
+    HOME_NOT_READY: Reason("home_not_ready", "Home Not Ready", "try again when its worker is back"),
+    CONTROLLER_UNAVAILABLE: Reason(
+        "controller_unavailable", "Controller Unavailable", "try again when it is back"
+    ),
+    SPOOL_DAMAGED: Reason(
+        "spool_damaged", "Spool Damaged", "restore a backup, or move the damaged directory away"
+    ),
     NOT_CONNECTED: Reason("not_connected", "Not Connected", "connect first, or wait for the reconnect"),
     CLIENT_CLOSED: Reason("client_closed", "Client Closed", "connect again"),
     CONNECT_FAILED: Reason("connect_failed", "Connect Failed", "check the address, and that the node is up"),
@@ -227,7 +379,7 @@ class AngariumError(Exception):
 
 
 class InvalidRequestError(AngariumError):
-    """The caller's fault (family 400): the same request fails again."""
+    """The caller's fault (families 400 and 406): the same request fails again."""
 
 
 class UnauthorizedError(AngariumError):
@@ -267,6 +419,7 @@ _FAMILIES: Final[dict[int, type[AngariumError]]] = {
     401: UnauthorizedError,
     403: ForbiddenError,
     404: NotFoundError,
+    406: InvalidRequestError,
     408: TimeoutExpiredError,
     409: ConflictError,
     410: UnavailableError,

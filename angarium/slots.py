@@ -247,7 +247,9 @@ class RowGatherer:
         self.size_bytes += size + ROW_OVERHEAD_BYTES
 
     def fill(self, messages: Iterator[Publishable]) -> Publishable | None:
-        """Add messages until there is no room; give the one that did not fit, or None if they ran out.
+        """Add direct messages until there is no room; give the one that did not fit, or None if they ran out.
+
+        A guaranteed message never fits: it goes through a producer.
 
         Raises:
             InvalidRequestError: a message is illegal; those before it are gathered.
@@ -265,7 +267,9 @@ class RowGatherer:
                 elif isinstance(message, Message):
                     row = (rows, *message.row[1:])
                     topic = row[1]
-                    more = direct_size(row) + ROW_OVERHEAD_BYTES
+                    if row[2] & wire.FLAG_MODE:
+                        return message
+                    more = row_size(row) + ROW_OVERHEAD_BYTES
                 else:
                     detail = f"neither a message nor a pair of topic and payload: {message!r:.80}"
                     raise errors.error_for(errors.INVALID_ARGUMENT, detail)

@@ -27,6 +27,9 @@ PUBLISH: Final = b"P"
 SUBSCRIBE: Final = b"S"
 UNSUBSCRIBE: Final = b"U"
 CREDIT: Final = b"C"
+REQUEST: Final = b"Q"
+FLOW_CREDIT: Final = b"F"
+SETTLE: Final = b"E"
 BYE: Final = b"B"
 # Both ways.
 PING: Final = b"K"
@@ -38,17 +41,33 @@ DELIVER: Final = b"D"
 RETIRED: Final = b"R"
 NOTICE: Final = b"N"
 TABLE: Final = b"T"
+ANSWER: Final = b"q"
+ACKED: Final = b"J"
+MESSAGES: Final = b"M"
+INDICATION: Final = b"I"
 CLOSED: Final = b"X"
 
 # Operations between router and workers: worker to router.
 READY: Final = b"y"
 CONFIRM: Final = b"c"
 RESULT: Final = b"r"
+HOME: Final = b"h"
+LANES_CONFIRM: Final = b"u"
+COMMITTED: Final = b"d"
+FLOW_MESSAGES: Final = b"M"
+FLOW_EVENT: Final = b"I"
+RECORDS: Final = b"G"
+MOVE: Final = b"v"
 # Router to worker.
 START: Final = b"s"
 FILTERS: Final = b"f"
 RULES: Final = b"a"
 MATCH: Final = b"m"
+LANES: Final = b"e"
+STORE: Final = b"t"
+FLOW: Final = b"l"
+GATHER: Final = b"g"
+MOVED: Final = b"j"
 
 # Row: [index, topic, flags, meta, properties, payload].
 ROW_INDEX: Final = 0
@@ -88,6 +107,33 @@ CLASS_ELIDING: Final = 8
 KIND_PLAIN: Final = 0
 KIND_DELIVER_ALWAYS: Final = 1
 KIND_SHARED: Final = 2
+KIND_ENDPOINT: Final = 3
+KIND_EXCEPTION: Final = 4
+
+# What a consumer says of a message (SETTLE).
+OUTCOME_ACCEPTED: Final = 0
+OUTCOME_FAILED: Final = 2
+OUTCOME_REJECTED: Final = 3
+
+# What happened to a flow (INDICATION).
+FLOW_CLOSED: Final = 0
+FLOW_ACTIVE: Final = 1
+FLOW_INACTIVE: Final = 2
+FLOW_PARTITIONS: Final = 3
+FLOW_SETTLE_REFUSED: Final = 4
+
+#: A lane is one partition of an endpoint at its home; an endpoint without partitions has one, number 0.
+LANE_BITS: Final = 10
+#: Partitions of one queue.
+MAX_PARTITIONS: Final = 1_000
+#: Producers of the node itself: they carry moved messages, one per lane.
+INTERNAL_PRODUCER: Final = 1 << 62
+#: What a spooled message costs besides payload and properties, in the account of the quotas.
+SPOOL_OVERHEAD_BYTES: Final = 64
+#: A spool file takes messages until it holds so many bytes (R181); an accounting number, not a file on disk.
+SPOOL_FILE_BYTES: Final = 8_000_000
+#: Topic to which a message for one queue is published.
+QUEUE_TOPIC_PREFIX: Final = "#P2P/QUE/"
 
 #: A header is small by construction; what is larger is an attack or a fault. SUBSCRIBE may carry many
 #: filters.

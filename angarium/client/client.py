@@ -1,9 +1,10 @@
-"""The client of an application: connect, publish, subscribe, request, reply.
+"""The client of an application: connect, publish, subscribe, consume, request, reply.
 
 `Client` joins the parts and carries out what follows from the events of a connection. How it stays connected
 is in `angarium.client.connection`, publishing in `angarium.client.publisher`, what it wants to receive in
 `angarium.client.interest`, how messages find subscriptions in `angarium.client.subscription`, replies in
-`angarium.client.requests`. It belongs to one asyncio loop; `angarium.blocking` has the same client for threads.
+`angarium.client.requests`, producers and flows in `angarium.client.guaranteed.parties`, and the calls about them in
+`angarium.client.guaranteed.calls`. It belongs to one asyncio loop; `angarium.blocking` has the same client for threads.
 """
 
 from __future__ import annotations
@@ -14,22 +15,30 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from angarium import errors, wire
 from angarium.client.connection import ClientEvent, Connection
-from angarium.client.interest import Answer, Interest, Wish
-from angarium.client.publisher import Publisher
-from angarium.client.requests import Requests, answer
-from angarium.client.session import (
+from angarium.client.events import (
+    Acknowledged,
     Answered,
+    Arrived,
     Closed,
     Delivered,
-    EgressWindow,
     Event,
+    Indicated,
     Noticed,
     Opened,
+    Replied,
     Retired,
     TableChanged,
     Welcome,
 )
+from angarium.client.guaranteed.calls import GuaranteedCalls
+from angarium.client.guaranteed.parties import Parties
+from angarium.client.interest import Answer, Interest, Wish
+from angarium.client.publisher import Publisher
+from angarium.client.requests import Requests, answer
+from angarium.client.sending.producer import make_row, queue_topic
+from angarium.client.session import EgressWindow
 from angarium.client.subscription import Dispatcher, MessageCallback, Subscription
+from angarium.message import DeliveryMode
 from angarium.topic import parse_filter
 
 if TYPE_CHECKING:
@@ -37,6 +46,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from angarium.client.connection import ClientOptions
+    from angarium.client.sending.receipts import Receipt
     from angarium.message import Message, MessageOptions
     from angarium.slots import Publishable
 
@@ -46,7 +56,7 @@ REQUEST_TIMEOUT_S: Final = 5.0
 _logger = logging.getLogger(__name__)
 
 
-class Client:
+class Client(GuaranteedCalls):
     """A connected client; made by `connect`, closed by `close` or as an async context manager."""
 
     def __init__(self, options: ClientOptions) -> None:
@@ -56,10 +66,12 @@ class Client:
         self._window = EgressWindow(options.window_messages, options.window_bytes)
         self._dispatcher = Dispatcher(self._release)
         self._connection = Connection(options, self._window, self._take, self._drained, self._fail)
-        self._publisher = Publisher(self._connection)
+        self._publisher = Publisher(self._connection, self._publish_later)
+        self._parties = Parties(self._connection, self._emit, self.check_open)
+        self._timeout_s = options.timeout_s
         self._interest = Interest(self._refused, self._restored)
         self._requests = Requests(
-            lambda topic, payload, options: self._publisher.publish(topic, payload, **options),
+            lambda topic, payload, options: self.publish(topic, payload, **options),
             lambda text, callback: self.subscribe(text, callback=callback),
         )
         #: What the router said last when it opened a session; None before the first.
@@ -133,36 +145,61 @@ class Client:
             "callback_errors": self._ended_callback_errors + errors_now,
             "late_replies": self._requests.late_replies,
             "reconnects": self._reconnects,
+            **self._parties.stats,
         }
 
     # Publishing.
 
     def publish(
-        self, topic: str, payload: bytes | bytearray | memoryview = b"", **options: Unpack[MessageOptions]
+        self,
+        topic: str = "",
+        payload: bytes | bytearray | memoryview = b"",
+        *,
+        queue: str | None = None,
+        **options: Unpack[MessageOptions],
     ) -> Coroutine[Any, Any, None]:
         """Publish a message: it has left, or leaves with others in the next step of the loop.
 
-        Waits only while there is no ingress credit or no connection. What the router refuses comes as a
-        `notice` to `on_event`.
+        A direct message waits only while there is no ingress credit or no connection; what the router refuses
+        comes as a `notice` to `on_event`. With the mode persistent or non-persistent this waits until the message
+        is stored; who publishes many opens a `producer`, which does not wait for each.
 
         Args:
-            topic: 1 to 250 bytes of UTF-8, at most 128 levels.
+            topic: 1 to 250 bytes of UTF-8, at most 128 levels; none if `queue` is given.
             payload: up to the router's limit.
+            queue: the name of a queue to publish to, instead of a topic; the mode is persistent by default then.
             **options: see `Message`.
 
         Raises:
             InvalidRequestError: the topic, the payload or an option is illegal.
+            AngariumError: why a guaranteed message was refused.
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
-        return self._publisher.publish(topic, payload, **options)
+        if queue is not None:
+            topic = queue_topic(topic, queue)
+            options.setdefault("mode", DeliveryMode.PERSISTENT)
+        if options.get("mode", DeliveryMode.DIRECT) == DeliveryMode.DIRECT:
+            return self._publisher.publish(topic, payload, **options)
+        return self._publish_guaranteed(topic, payload, options)
+
+    async def _publish_guaranteed(self, topic: str, payload: Any, options: MessageOptions) -> None:
+        self.check_open()
+        row = make_row(topic, payload, None, options)
+        await (await (await self._parties.default_producer(self._timeout_s)).send_row(row))
+
+    async def _publish_later(self, message: Message) -> Receipt:
+        """Hand a guaranteed message of `publish_many` to the default producer."""
+        return await (await self._parties.default_producer(self._timeout_s)).send_row(message.row)
 
     async def publish_many(self, messages: Iterable[Publishable]) -> None:
-        """Publish messages, or pairs of topic and payload, as fast as the router takes them.
+        """Publish messages, or pairs of topic and payload (direct), as fast as the router takes them.
 
-        They keep their order, also with what this client publishes before and after.
+        Direct messages keep their order, also with those that this client publishes before and after.
+        Guaranteed ones keep theirs, and this waits until they are stored.
 
         Raises:
             InvalidRequestError: a message is illegal; those before it are published, the others are not.
+            AngariumError: why a guaranteed message was refused, the first one.
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
         await self._publisher.publish_many(messages)
@@ -326,9 +363,10 @@ class Client:
     # The end.
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Send what is gathered, say BYE, take what comes before the end, and let go of everything.
+        """Send what is gathered, wait for acknowledgements, say BYE, take what comes before the end, let go.
 
-        Subscriptions end; what they have buffered can still be read, and callbacks are called for it.
+        Producers and flows end; what a flow had not settled is delivered again. Subscriptions end; what they
+        have buffered can still be read, and callbacks are called for it.
         """
         if self._is_closing:
             return
@@ -337,6 +375,7 @@ class Client:
         try:
             async with asyncio.timeout_at(deadline):
                 await self._publisher.drain()
+                await self._parties.drain()
                 if self._connection.leave():
                     await self._left
         except (TimeoutError, errors.AngariumError):
@@ -345,6 +384,7 @@ class Client:
             self._publisher.refuse(errors.error_for(errors.CLIENT_CLOSED))
             self._end(errors.error_for(errors.CLIENT_CLOSED), None)
         tasks = [one.task for one in self._dispatcher.subscriptions if one.task is not None]
+        tasks += self._parties.tasks()
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=max(deadline - self._loop.time(), 0))
             for task in late:
@@ -380,6 +420,7 @@ class Client:
         self._connection.close()
         self._interest.close(error)
         self._requests.fail(error)
+        self._parties.close(error, reason)
         for subscription in self._dispatcher.subscriptions:
             subscription.end(reason)
 
@@ -396,6 +437,9 @@ class Client:
             self._deliver(event)
         elif type(event) is Retired:
             self._publisher.go_on()
+            self._parties.go_on()
+        elif type(event) in (Acknowledged, Arrived, Indicated, Replied):
+            self._parties.take(event)
         elif type(event) is Answered:
             self._interest.answered(event.request, event.results)
             self._schedule_requests()
@@ -404,6 +448,7 @@ class Client:
             self._emit("notice", event.code, event.detail, event.messages)
         elif type(event) is TableChanged:
             self._publisher.set_table(event.epoch, event.slots)
+            self._parties.set_table(event.epoch, event.slots)
         elif type(event) is Opened:
             self._open(event.welcome)
         else:
@@ -421,6 +466,7 @@ class Client:
     def _drained(self) -> None:
         for subscription in self._dispatcher.take_ready():
             subscription.wake()
+        self._parties.wake()
 
     def _release(self, messages: int, size_bytes: int) -> None:
         """Let the router send again what the application has made room for."""
@@ -441,6 +487,7 @@ class Client:
         self._interest.go_online()
         self._schedule_requests()
         self._publisher.go_on()
+        self._parties.connected(welcome)
 
     def _restored(self) -> None:
         if self._is_reconnected:
@@ -461,6 +508,7 @@ class Client:
 
     def _lose(self, event: Closed) -> None:
         self._interest.go_offline()
+        self._parties.lost()
         if self._is_closing:
             if not self._left.done():
                 self._left.set_result(None)
@@ -484,6 +532,7 @@ class Client:
         self._interest.validate()
         self._dispatcher.validate()
         self._requests.validate()
+        self._parties.validate()
 
 
 def _wish(text: str, *, deliver_always: bool) -> Wish:

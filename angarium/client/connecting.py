@@ -36,6 +36,7 @@ class ConnectArguments(TypedDict, total=False):
     network_priority: int
     no_local: bool
     timeout_s: float
+    retry_for_s: float | None
     reconnect: bool
     window_messages: int
     window_bytes: int
@@ -82,6 +83,7 @@ def connect(
     network_priority: int = 1,
     no_local: bool = False,
     timeout_s: float = CONNECT_TIMEOUT_S,
+    retry_for_s: float | None = None,
     reconnect: bool = True,
     window_messages: int = WINDOW_MESSAGES,
     window_bytes: int = WINDOW_BYTES,
@@ -101,7 +103,9 @@ def connect(
         network_priority: for those published at other nodes.
         no_local: do not get what this client itself publishes.
         timeout_s: for connecting, and the default for all calls that wait for the router.
-        reconnect: whether a lost connection is made again; subscriptions come back with it.
+        retry_for_s: how long to go on trying while nobody answers or the node is starting, at first (instead of
+            `timeout_s`) and whenever the connection is lost; by default a lost connection is tried for ever.
+        reconnect: whether a lost connection is made again; subscriptions, producers and flows come back with it.
         window_messages: messages that the router may send ahead of the application.
         window_bytes: bytes that it may send ahead.
         keepalive_ms: how often each side is heard; three silences are the end of the connection.
@@ -123,5 +127,15 @@ def connect(
         keepalive_ms=keepalive_ms,
     )
     return Connecting(
-        ClientOptions(urls, hello, server_key, timeout_s, reconnect, window_messages, window_bytes, on_event)
+        ClientOptions(
+            urls=urls,
+            hello=hello,
+            server_key=server_key,
+            timeout_s=timeout_s,
+            retry_for_s=retry_for_s,
+            reconnect=reconnect,
+            window_messages=window_messages,
+            window_bytes=window_bytes,
+            on_event=on_event,
+        )
     )

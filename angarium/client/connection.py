@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium import errors
-from angarium.client.session import ClientSession, Closed, EgressWindow, Event, Hello, Opened, State
+from angarium.client.events import Closed, Event, Opened
+from angarium.client.session import ClientSession, EgressWindow, Hello, State
 from angarium.client.transport import Transport
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ class ClientEvent:
         kind: `connected`, `disconnected` (code and detail say why), `reconnected` (all subscriptions are
             back), `notice` (the router refused `messages` published ones, code and detail say why), `discard`
             (`messages` for this client were discarded, because it is slow), `failed` (no reconnect follows;
-            code and detail).
+            code and detail). About guaranteed messages, with code and detail: `producer_failed` and
+            `flow_failed` (one is over), `flow_lost` (one will be bound again), `settle_refused` (the node does
+            not take what was said of messages; they come again).
         code: one of `angarium.errors`, or 0.
         detail: what happened, or empty.
         messages: how many are concerned, or 0.
@@ -88,6 +91,7 @@ class ClientOptions:
     hello: Hello
     server_key: str | None
     timeout_s: float
+    retry_for_s: float | None
     reconnect: bool
     window_messages: int
     window_bytes: int
@@ -105,6 +109,7 @@ class ClientOptions:
             "local_priority": self.hello.local_priority not in PRIORITIES,
             "network_priority": self.hello.network_priority not in PRIORITIES,
             "timeout_s": not self.timeout_s > 0,
+            "retry_for_s": self.retry_for_s is not None and not self.retry_for_s > 0,
             "window_messages": not self.window_messages > 0,
             "window_bytes": not self.window_bytes > 0,
             "server_key": key is not None and len(key) != SERVER_KEY_CHARACTERS,
@@ -166,9 +171,9 @@ class Connection:
         Raises:
             AngariumError: the router refuses, or no address answers within the time (CONNECT_FAILED).
         """
-        deadline = self._loop.time() + self._options.timeout_s
+        deadline = self._loop.time() + (self._options.retry_for_s or self._options.timeout_s)
         try:
-            error = await self._connect(deadline)
+            error = await self._connect(deadline, _is_lasting_at_first)
             if error is not None:
                 raise error
         except BaseException:
@@ -202,7 +207,9 @@ class Connection:
         """Whether a reconnect is under way."""
         return self._task is not None and not self._task.done()
 
-    async def _connect(self, deadline: float | None) -> AngariumError | None:
+    async def _connect(
+        self, deadline: float | None, is_lasting: Callable[[AngariumError], bool]
+    ) -> AngariumError | None:
         """Try all addresses until one works; give the error that ends it."""
         delay = BACKOFF_FIRST_S
         urls = self._options.urls
@@ -216,7 +223,7 @@ class Connection:
                 error = await self._attempt(url, min(timeout_s, ATTEMPT_TIMEOUT_S))
                 if error is None:
                     return None
-                lasting += _is_lasting(error, is_first=deadline is not None)
+                lasting += is_lasting(error)
             if lasting == len(urls):
                 return error
             wait_s = _random.uniform(delay / 2, delay)
@@ -305,7 +312,9 @@ class Connection:
             self._task = self._loop.create_task(self._reconnect())
 
     async def _reconnect(self) -> None:
-        error = await self._connect(None)
+        retry_for_s = self._options.retry_for_s
+        deadline = None if retry_for_s is None else self._loop.time() + retry_for_s
+        error = await self._connect(deadline, _is_lasting_again)
         if error is not None and not self._is_closed:
             self._on_failed(error)
 
@@ -329,8 +338,11 @@ class Connection:
                 session.validate()
 
 
-def _is_lasting(error: AngariumError, *, is_first: bool) -> bool:
-    """Tell whether another attempt would be refused too."""
-    if is_first:
-        return error.code not in _TRANSIENT
+def _is_lasting_at_first(error: AngariumError) -> bool:
+    """Tell whether another attempt of a first connect would be refused too."""
+    return error.code not in _TRANSIENT
+
+
+def _is_lasting_again(error: AngariumError) -> bool:
+    """Tell whether another attempt of a client that was connected would be refused too."""
     return error.code // 100 in _LASTING_FAMILIES and error.code not in _PASSING

@@ -11,24 +11,29 @@ credit or there is no connection, and what is gathered meanwhile is at most one 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from typing import TYPE_CHECKING, Unpack
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.message import Message, MessageOptions
 from angarium.slots import Publishable, RowGatherer, row_size
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from angarium.client.connection import Connection
-    from angarium.client.session import Welcome
+    from angarium.client.events import Welcome
+    from angarium.client.sending.receipts import Receipt
 
 
 class Publisher:
     """The publishing half of a client."""
 
-    def __init__(self, connection: Connection) -> None:
-        """Publish over a connection that may come and go."""
+    def __init__(
+        self, connection: Connection, send_guaranteed: Callable[[Message], Awaitable[Receipt]]
+    ) -> None:
+        """Publish over a connection that may come and go; guaranteed messages go another way."""
+        self._send_guaranteed = send_guaranteed
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._gatherer = RowGatherer()
@@ -73,6 +78,8 @@ class Publisher:
         """See `Client.publish_many`."""
         gatherer = self._gatherer
         iterator = iter(messages)
+        receipts: deque[Receipt] = deque()
+        refused: errors.AngariumError | None = None
         try:
             while True:
                 if self.refusal is not None:
@@ -80,11 +87,24 @@ class Publisher:
                 left = gatherer.fill(iterator)
                 if left is None:
                     break
+                if isinstance(left, Message) and left.row[2] & wire.FLAG_MODE:
+                    receipts.append(await self._send_guaranteed(left))
+                    while receipts and receipts[0].done:
+                        refused = refused or receipts[0].error
+                        receipts.popleft()
+                    continue
                 await self._make_room(_size_of(left))
                 gatherer.fill(iter((left,)))
         finally:
             if gatherer.rows and not self._is_step_scheduled:
                 self._begin_step()
+        for receipt in receipts:
+            try:
+                await receipt
+            except errors.AngariumError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
 
     async def flush(self, timeout_s: float) -> None:
         """See `Client.flush`."""

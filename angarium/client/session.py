@@ -7,16 +7,17 @@ describes the frames. Whatever bytes come, `receive` gives events; a router that
 (https://h11.readthedocs.io, `_connection.py`).
 
 What outlives a connection is elsewhere: gathered rows in `angarium.slots.RowGatherer`, what the application
-has not consumed in `EgressWindow`, the wish for subscriptions in `angarium.client.client`.
+has not consumed in `EgressWindow`, the wish for subscriptions in `angarium.client.client`. Operations, producers
+and flows are the business of `ClientSession.guaranteed` (`angarium.client.guaranteed.exchange`).
 
 Ingress credit: at most `rounds` rounds are unretired, and a new one may leave while the unretired ones hold
 less than `bytes`. The router tells of retirement when nothing is left to retire, and when a round asks
 (`flush`); a round asks whenever half of the window is out since the last one that did, so a publisher at full
 speed is answered twice per window.
 
-Egress credit: what the router may send, in cumulative totals of messages and bytes of batches. The window
-covers all that the application has not consumed, including what came over earlier connections; it is renewed
-when half of it can be.
+Egress credit: what the router may deliver of direct messages, in cumulative totals of messages and bytes of
+batches. The window covers all that the application has not consumed, including what came over earlier
+connections; it is renewed when half of it can be.
 """
 
 from __future__ import annotations
@@ -29,6 +30,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
 import msgspec
 
 from angarium import errors, wire
+from angarium.client.events import (
+    Answered,
+    Closed,
+    Delivered,
+    Event,
+    Noticed,
+    Opened,
+    Retired,
+    TableChanged,
+    Welcome,
+)
+from angarium.client.frames import header, malformed
+from angarium.client.guaranteed.exchange import Exchange
 from angarium.message import Delivery, Row, unpack_rows
 from angarium.slots import EMPTY_ROUND
 from angarium.topic import SLOTS
@@ -36,6 +50,7 @@ from angarium.topic import SLOTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from angarium.client.sending.send_window import Departure
     from angarium.slots import Round
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
@@ -55,77 +70,6 @@ REQUESTS_PENDING_MAX: Final = 16
 OUTGOING_MAX: Final = 10_000
 #: The router may overdraw egress credit by a frame. Beyond a large frame and another window it is a fault.
 OVERDRAFT_BYTES_MAX: Final = 64 * 1024 * 1024
-
-
-class Welcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the router says when it opens a session."""
-
-    session: str
-    client_name: str
-    vpn: str
-    node: str
-    token: bytes
-    resumed: bool
-    epoch: _Positive
-    slots: _Table
-    workers: _Positive
-    rounds: _Positive
-    round_bytes: _Positive = msgspec.field(name="bytes")
-    keepalive_ms: Annotated[int, msgspec.Meta(ge=100, le=3_600_000)]
-    max_message_bytes: _Positive
-    max_batch_rows: _Positive
-    max_batch_bytes: Annotated[int, msgspec.Meta(ge=1024)]
-    inbox: str
-
-
-class Opened(NamedTuple):
-    """The session is open."""
-
-    welcome: Welcome
-
-
-class Answered(NamedTuple):
-    """A SUBSCRIBE or UNSUBSCRIBE took effect; None or the error for each filter, in the order asked."""
-
-    request: int
-    results: list[errors.AngariumError | None]
-
-
-class Delivered(NamedTuple):
-    """Messages came, all of one round of one publisher; before them `dropped` were discarded."""
-
-    deliveries: list[Delivery]
-    dropped: int
-
-
-class Retired(NamedTuple):
-    """All rounds up to this one were matched and handed on; there may be room for more."""
-
-    round: int
-
-
-class Noticed(NamedTuple):
-    """The router refused `messages` rows that this client published."""
-
-    code: int
-    detail: str
-    messages: int
-
-
-class TableChanged(NamedTuple):
-    """Rows are to be cut by a new table."""
-
-    epoch: int
-    slots: bytes
-
-
-class Closed(NamedTuple):
-    """The session is over: None after BYE, else why. No event follows."""
-
-    error: errors.AngariumError | None
-
-
-Event: TypeAlias = Opened | Answered | Delivered | Retired | Noticed | TableChanged | Closed
 
 
 class State(enum.Enum):
@@ -209,7 +153,9 @@ class ClientSession:
         self._granted = window.free()
         #: Messages and bytes delivered since HELLO.
         self._received = [0, 0]
-        #: Rounds sent and not retired, with their bytes and rows; numbers are consecutive and end at
+        #: Operations, producers and flows.
+        self.guaranteed: Final = Exchange(self._send)
+        #: Rounds sent and not retired, with their bytes and direct rows; numbers are consecutive and end at
         #: `last_round`.
         self._unretired: deque[tuple[int, int, int]] = deque()
         #: The sum of their bytes.
@@ -245,14 +191,24 @@ class ClientSession:
         )
 
     def publish(self, batch: Round, *, flush: bool) -> int:
-        """Send a round, give its number; `flush` asks for RETIRED as soon as it retires.
+        """Send a round of direct messages, give its number; `flush` asks for RETIRED as soon as it retires.
 
         The caller has asked `can_publish`.
         """
+        return self._publish(batch, batch.rows, flush=flush, tail=())
+
+    def publish_guaranteed(self, departure: Departure, handle: int) -> int:
+        """Send a round of a producer that is open, give its number.
+
+        The caller has asked `can_publish`. Its messages are acknowledged apart from its retirement.
+        """
+        return self._publish(departure.round, 0, flush=False, tail=(handle, departure.first))
+
+    def _publish(self, batch: Round, direct_rows: int, *, flush: bool, tail: tuple[int, ...]) -> int:
         assert self.can_publish(), "publish without credit"
         assert self.welcome is not None
         self.last_round += 1
-        self._unretired.append((self.last_round, batch.size_bytes, batch.rows))
+        self._unretired.append((self.last_round, batch.size_bytes, direct_rows))
         self._unretired_bytes += batch.size_bytes
         self._unflushed_bytes += batch.size_bytes
         flush = (
@@ -263,8 +219,8 @@ class ClientSession:
         if flush:
             self._flushed_round = self.last_round
             self._unflushed_bytes = 0
-        header = wire.pack((self.last_round, batch.epoch, flush, batch.parts))
-        self._outgoing.append([wire.PUBLISH, header, *batch.batches])
+        head = wire.pack((self.last_round, batch.epoch, flush, batch.parts, *tail))
+        self._outgoing.append([wire.PUBLISH, head, *batch.batches])
         return self.last_round
 
     def ask_retired(self) -> None:
@@ -277,8 +233,17 @@ class ClientSession:
         return not self._unretired or self._unretired[0][0] > number
 
     def unretired_rows(self) -> int:
-        """Count the messages of rounds that are not retired."""
+        """Count the direct messages of rounds that are not retired; guaranteed ones are sent again."""
         return sum(rows for _, _, rows in self._unretired)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it greeted and did not say BYE."""
+        return self.state is State.OPEN
+
+    def can_ask(self) -> bool:
+        """Tell whether an operation may be asked for."""
+        return self.state is State.OPEN and self.guaranteed.can_ask()
 
     def can_request(self) -> bool:
         """Tell whether another SUBSCRIBE or UNSUBSCRIBE may be sent."""
@@ -364,7 +329,7 @@ class ClientSession:
         self._received_at = now
         try:
             if len(frames) < 2:
-                raise _malformed("a message of less than two frames")
+                raise malformed("a message of less than two frames")
             handler = _HANDLERS[self.state].get(frames[0])
             if handler is None:
                 detail = f"{frames[0][:8]!r} while {self.state.value}"
@@ -381,10 +346,11 @@ class ClientSession:
         self.state = State.CLOSED
         self._outgoing.clear()
         self._requests.clear()
+        self.guaranteed.clear()
         return [Closed(errors.error_for(code, detail) if code else None)]
 
     def _on_welcome(self, frames: list[bytes]) -> list[Event]:
-        welcome: Welcome = _header(_decode_welcome, frames, parts=0)
+        welcome: Welcome = header(_decode_welcome, frames, parts=0)
         self.welcome = welcome
         self._keepalive_s = welcome.keepalive_ms / 1000
         self.state = State.OPEN
@@ -393,15 +359,15 @@ class ClientSession:
         return [Opened(welcome)]
 
     def _on_deliver(self, frames: list[bytes]) -> list[Event]:
-        flags, parts, dropped = _header(_decode_deliver, frames, parts=None)
+        flags, parts, dropped = header(_decode_deliver, frames, parts=None)
         if len(parts) != len(frames) - 2:
-            raise _malformed(f"{len(frames) - 2} batches for {len(parts)} parts")
+            raise malformed(f"{len(frames) - 2} batches for {len(parts)} parts")
         deliveries: list[Delivery] = []
         messages = size_bytes = 0
         for (count, share), batch in zip(parts, frames[2:], strict=True):
             rows = unpack_rows(batch)
             if len(rows) != count:
-                raise _malformed(f"a batch of {len(rows)} rows, announced were {count}")
+                raise malformed(f"a batch of {len(rows)} rows, announced were {count}")
             if rows:
                 deliveries.append(Delivery(rows, share, len(batch)))
             messages += count
@@ -419,46 +385,58 @@ class ClientSession:
         over_messages = self._received[0] - self._granted[0] - wire.MAX_BATCH_ROWS
         over_bytes = self._received[1] - self._granted[1] - OVERDRAFT_BYTES_MAX
         if over_messages > window.messages_max or over_bytes > window.bytes_max:
-            raise _malformed("more messages than there is credit for")
+            raise malformed("more messages than there is credit for")
         self._received[0] += messages
         self._received[1] += size_bytes
         window.hold(messages, size_bytes)
 
     def _on_retired(self, frames: list[bytes]) -> list[Event]:
-        (number,) = _header(_decode_number, frames, parts=0)
+        (number,) = header(_decode_number, frames, parts=0)
         if number > self.last_round:
-            raise _malformed(f"round {number} retired, the last one sent is {self.last_round}")
+            raise malformed(f"round {number} retired, the last one sent is {self.last_round}")
         unretired = self._unretired
         while unretired and unretired[0][0] <= number:
             self._unretired_bytes -= unretired.popleft()[1]
         return [Retired(number)]
 
     def _on_suback(self, frames: list[bytes]) -> list[Event]:
-        request, results = _header(_decode_suback, frames, parts=0)
+        request, results = header(_decode_suback, frames, parts=0)
         count = self._requests.pop(request, None)
         if count != len(results):
-            raise _malformed(f"{len(results)} answers to request {request}, which has {count} filters")
+            raise malformed(f"{len(results)} answers to request {request}, which has {count} filters")
         return [Answered(request, [None if one is None else errors.error_for(*one) for one in results])]
 
     def _on_notice(self, frames: list[bytes]) -> list[Event]:
-        code, detail, count, _ = _header(_decode_notice, frames, parts=0)
+        code, detail, count, _ = header(_decode_notice, frames, parts=0)
         return [Noticed(code, detail, count)]
 
     def _on_table(self, frames: list[bytes]) -> list[Event]:
-        epoch, slots = _header(_decode_table, frames, parts=0)
+        epoch, slots = header(_decode_table, frames, parts=0)
         return [TableChanged(epoch, slots)]
 
+    def _on_answer(self, frames: list[bytes]) -> list[Event]:
+        return self.guaranteed.on_answer(frames)
+
+    def _on_acked(self, frames: list[bytes]) -> list[Event]:
+        return self.guaranteed.on_acked(frames)
+
+    def _on_messages(self, frames: list[bytes]) -> list[Event]:
+        return self.guaranteed.on_messages(frames)
+
+    def _on_indication(self, frames: list[bytes]) -> list[Event]:
+        return self.guaranteed.on_indication(frames)
+
     def _on_ping(self, frames: list[bytes]) -> list[Event]:
-        (number,) = _header(_decode_number, frames, parts=0)
+        (number,) = header(_decode_number, frames, parts=0)
         self._send(wire.PONG, wire.pack((number,)))
         return self._check_outgoing()
 
     def _on_pong(self, frames: list[bytes]) -> list[Event]:
-        _header(_decode_number, frames, parts=0)
+        header(_decode_number, frames, parts=0)
         return []
 
     def _on_closed(self, frames: list[bytes]) -> list[Event]:
-        code, detail = _header(_decode_closed, frames, parts=0)
+        code, detail = header(_decode_closed, frames, parts=0)
         return self._close(code, detail)
 
     def validate(self) -> None:
@@ -471,6 +449,7 @@ class ClientSession:
         assert len(self._requests) <= REQUESTS_PENDING_MAX
         assert self.welcome is None or len(self._unretired) <= self.welcome.rounds
         self._window.validate()
+        self.guaranteed.validate()
 
 
 def merge(deliveries: list[Delivery]) -> list[Delivery]:
@@ -502,17 +481,6 @@ def _indicate_discard(deliveries: list[Delivery]) -> None:
 _index_of: Final[Callable[[Row], int]] = itemgetter(0)
 
 
-def _malformed(detail: str) -> errors.AngariumError:
-    return errors.error_for(errors.MALFORMED_FRAME, detail)
-
-
-def _header(decode: Callable[[bytes], Any], frames: list[bytes], *, parts: int | None) -> Any:
-    """Decode the header of a peer, with its types and its size checked."""
-    if parts is not None and len(frames) - 2 != parts:
-        raise _malformed(f"{len(frames)} frames behind {frames[0]!r}")
-    return wire.decode_header(decode, frames[1])
-
-
 _decode_welcome: Final = msgspec.msgpack.Decoder(Welcome).decode
 _decode_deliver: Final = msgspec.msgpack.Decoder(
     tuple[_Natural, list[tuple[_Natural, str | None]], _Natural]
@@ -536,6 +504,10 @@ _WHILE_OPEN: Final[dict[bytes, _Handler]] = {
     wire.SUBACK: ClientSession._on_suback,
     wire.NOTICE: ClientSession._on_notice,
     wire.TABLE: ClientSession._on_table,
+    wire.ANSWER: ClientSession._on_answer,
+    wire.ACKED: ClientSession._on_acked,
+    wire.MESSAGES: ClientSession._on_messages,
+    wire.INDICATION: ClientSession._on_indication,
 }
 #: What is understood in each state; anything else ends the session.
 _HANDLERS: Final[dict[State, dict[bytes, _Handler]]] = {

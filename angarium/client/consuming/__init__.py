@@ -1,0 +1,1 @@
+"""Consuming guaranteed messages: flows, their credit, and messages that are settled."""

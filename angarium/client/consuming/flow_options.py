@@ -1,0 +1,110 @@
+"""What an application asks of a flow, checked, and what of it the node is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from angarium.client.consuming.flow_buffer import MessageCallback
+
+QUEUE: Final = "queue"
+TOPIC_ENDPOINT: Final = "topic-endpoint"
+
+#: Messages that the node may send ahead of the application (facts section 10).
+FLOW_WINDOW: Final = 255
+FLOW_WINDOW_MAX: Final = 1_000_000
+#: Bytes that it may send ahead.
+FLOW_WINDOW_BYTES: Final = 4 << 20
+#: Accepted messages are told when so much of a window is together (facts section 10).
+ACK_THRESHOLD_PERCENT: Final = 60
+#: ... or when the first of them has waited for so long. The node deletes what it is told within 20 ms; this is
+#: short beside it, and 100 frames per second are nothing to it.
+ACK_DELAY_MS: Final = 10
+ACK_DELAY_MS_MAX: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowOptions:
+    """The arguments of `Client.consume`, which explains each."""
+
+    name: str
+    kind: str = QUEUE
+    browse: bool = False
+    window: int = FLOW_WINDOW
+    window_bytes: int = FLOW_WINDOW_BYTES
+    ack: str = "auto"
+    ack_threshold_percent: int = ACK_THRESHOLD_PERCENT
+    ack_delay_ms: int = ACK_DELAY_MS
+    selector: str | None = None
+    no_local: bool = False
+    topic: str | None = None
+    temporary: bool = False
+    max_unacked: int | None = None
+    subscriptions: tuple[str, ...] = ()
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+    callback: MessageCallback | None = None
+    on_active: Callable[[bool], None] | None = None
+    timeout_s: float
+
+    def __post_init__(self) -> None:
+        """Check the arguments.
+
+        Raises:
+            InvalidRequestError: one is out of range, or does not go with another (INVALID_ARGUMENT).
+        """
+        faults = {
+            "queue": not isinstance(self.name, str) or not (self.name or self.temporary),
+            "kind": self.kind not in (QUEUE, TOPIC_ENDPOINT),
+            "window": not _is_between(self.window, 1, FLOW_WINDOW_MAX),
+            "window_bytes": not _is_between(self.window_bytes, 1, 1 << 40),
+            "ack": self.ack not in ("auto", "manual"),
+            "ack_threshold_percent": not _is_between(self.ack_threshold_percent, 1, 100),
+            "ack_delay_ms": not _is_between(self.ack_delay_ms, 0, ACK_DELAY_MS_MAX),
+            "max_unacked": self.max_unacked is not None and not _is_between(self.max_unacked, 1, 1 << 31),
+            "topic (of a topic endpoint)": self.topic is not None and self.kind != TOPIC_ENDPOINT,
+            "subscriptions (of a temporary queue)": bool(self.subscriptions)
+            and (self.kind != QUEUE or not self.temporary),
+            "attributes (of a temporary endpoint)": bool(self.attributes) and not self.temporary,
+        }
+        for name, is_wrong in faults.items():
+            if is_wrong:
+                raise errors.error_for(errors.INVALID_ARGUMENT, f"consume: {name} is out of range")
+
+    @property
+    def is_auto(self) -> bool:
+        """Whether the flow accepts messages by itself."""
+        return self.ack == "auto" and not self.browse
+
+    @property
+    def ack_delay_s(self) -> float:
+        """How long an accepted message may wait until the node is told."""
+        return self.ack_delay_ms / 1000
+
+    def threshold(self, max_unacked: int | None) -> int:
+        """Give how many accepted messages are told at once, with the limit of the node if it is known."""
+        limits = [limit for limit in (self.window, self.max_unacked, max_unacked) if limit is not None]
+        return max(min(limits) * self.ack_threshold_percent // 100, 1)
+
+    def arguments(self, name: str) -> dict[str, Any]:
+        """Give the arguments of `flow.bind` but for the credit."""
+        return {
+            "kind": self.kind,
+            "name": name,
+            "browse": self.browse,
+            "selector": self.selector,
+            "topic": self.topic,
+            "temporary": self.temporary,
+            "attributes": dict(self.attributes),
+            "active_indication": True,
+            "no_local": self.no_local,
+            "max_unacked": self.max_unacked,
+        }
+
+
+def _is_between(value: object, least: int, most: int) -> bool:
+    return type(value) is int and least <= value <= most

@@ -1,0 +1,66 @@
+"""What a node answers to operations: the types that an ANSWER is checked by.
+
+A node of a later version may say more; what is not listed here is ignored.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from angarium import wire
+
+#: Messages of one producer that may be unacknowledged (facts section 10).
+PRODUCER_WINDOW_MAX: Final = 255
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Number = Annotated[int, msgspec.Meta(ge=1)]
+_Partition = Annotated[int, msgspec.Meta(ge=0, lt=wire.MAX_PARTITIONS)]
+
+
+class ProducerOpened(msgspec.Struct, frozen=True):
+    """A producer is open."""
+
+    #: Its number in this session.
+    producer: _Number
+    #: The name that was asked for, or the one that the node made up.
+    name: str
+    #: The newest sequence that the node knows of it, 0 for none.
+    last_sequence: _Natural
+    #: Messages that may be unacknowledged; at most what was asked for.
+    window: Annotated[int, msgspec.Meta(ge=1, le=PRODUCER_WINDOW_MAX)]
+
+
+class FlowBound(msgspec.Struct, frozen=True):
+    """A flow is bound."""
+
+    #: Its number in this session.
+    flow: _Number
+    #: Of the endpoint.
+    name: str
+    endpoint_id: _Natural
+    #: Whether messages come now; others of an exclusive endpoint stand by.
+    active: bool
+    #: What it has of a partitioned queue.
+    partitions: list[_Partition]
+    access_type: str
+    #: Messages that may be unsettled, if the node says.
+    max_unacked: _Number | None = None
+
+
+class EndpointCreated(msgspec.Struct, frozen=True):
+    """An endpoint is there."""
+
+    name: str
+    #: False if it was there before.
+    created: bool
+
+
+decode_producer: Final = msgspec.msgpack.Decoder(ProducerOpened).decode
+decode_flow: Final = msgspec.msgpack.Decoder(FlowBound).decode
+decode_created: Final = msgspec.msgpack.Decoder(EndpointCreated).decode
+decode_results: Final = msgspec.msgpack.Decoder(list[tuple[int, str] | None]).decode
+decode_shown: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
+#: Of operations whose answer says nothing but that they are done.
+decode_done: Final = msgspec.msgpack.Decoder(Any).decode

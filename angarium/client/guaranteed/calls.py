@@ -1,0 +1,305 @@
+"""The calls of a client that are about guaranteed messages and endpoints.
+
+`GuaranteedCalls` is the half of `angarium.Client` that has them; they do their work with `Parties`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from angarium.client.consuming.flow_options import (
+    ACK_DELAY_MS,
+    ACK_THRESHOLD_PERCENT,
+    FLOW_WINDOW,
+    FLOW_WINDOW_BYTES,
+    QUEUE,
+    TOPIC_ENDPOINT,
+    FlowOptions,
+)
+from angarium.client.guaranteed import provisioning
+from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from angarium.client.consuming.flow import Flow
+    from angarium.client.consuming.flow_buffer import MessageCallback
+    from angarium.client.guaranteed.parties import Parties
+    from angarium.client.guaranteed.provisioning import Send
+    from angarium.client.sending.producer import AckCallback, Producer
+
+
+class ConsumeArguments(TypedDict, total=False):
+    """The arguments of `Client.consume` besides the queue and the callback."""
+
+    kind: str
+    window: int
+    window_bytes: int
+    ack: str
+    ack_threshold_percent: int
+    ack_delay_ms: int
+    selector: str | None
+    no_local: bool
+    topic: str | None
+    temporary: bool
+    subscriptions: Sequence[str]
+    attributes: Mapping[str, Any] | None
+    max_unacked: int | None
+    on_active: Callable[[bool], None] | None
+    timeout_s: float | None
+
+
+class GuaranteedCalls:
+    """What a client does with guaranteed messages and endpoints."""
+
+    _parties: Parties
+    _timeout_s: float
+
+    async def producer(
+        self,
+        name: str = "",
+        window: int = PRODUCER_WINDOW_MAX,
+        on_ack: AckCallback | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Producer:
+        """Open a producer of guaranteed messages.
+
+        Opening a name that is open elsewhere ends the producer there. It stays open over reconnects, and what
+        is not acknowledged is sent again with the same sequences: each message is stored once.
+
+        Args:
+            name: of the producer, per username; the node remembers its sequences. Empty for one that the node
+                makes up, which nobody opens again.
+            window: messages that may be unacknowledged, 1 to 255.
+            on_ack: called with each `Acknowledgement`; refusals are then told there, and not by `flush`.
+            timeout_s: how long to wait for the node, by default the `timeout_s` of `connect`.
+
+        Raises:
+            InvalidRequestError: an argument is illegal.
+            ForbiddenError: the client profile does not allow it (GUARANTEED_SEND_DENIED).
+            TimeoutExpiredError: the node did not answer in time (TIMEOUT).
+            AngariumError: the node refuses, or is not there.
+        """
+        return await self._parties.producer(name, window, on_ack, self._within(timeout_s))
+
+    async def consume(
+        self,
+        queue: str,
+        *,
+        kind: str = QUEUE,
+        window: int = FLOW_WINDOW,
+        window_bytes: int = FLOW_WINDOW_BYTES,
+        ack: str = "auto",
+        ack_threshold_percent: int = ACK_THRESHOLD_PERCENT,
+        ack_delay_ms: int = ACK_DELAY_MS,
+        selector: str | None = None,
+        no_local: bool = False,
+        topic: str | None = None,
+        temporary: bool = False,
+        subscriptions: Sequence[str] = (),
+        attributes: Mapping[str, Any] | None = None,
+        max_unacked: int | None = None,
+        callback: MessageCallback | None = None,
+        on_active: Callable[[bool], None] | None = None,
+        timeout_s: float | None = None,
+    ) -> Flow:
+        """Bind to a queue or topic endpoint; give the flow that its messages come through.
+
+        Args:
+            queue: the name of the endpoint.
+            kind: `queue` or `topic-endpoint`.
+            window: messages that the node may send ahead of the application.
+            window_bytes: bytes that it may send ahead.
+            ack: `auto`: a message is accepted when the next one is asked for, or its callback returned.
+                `manual`: the application settles every message.
+            ack_threshold_percent: the node is told of accepted messages when so much of a window is together,
+            ack_delay_ms: ... or when the first of them has waited for so long.
+            selector: get only messages that this condition holds for.
+            no_local: do not get what this client itself publishes.
+            topic: the topic that a topic endpoint attracts.
+            temporary: make the endpoint if it is not there; it goes with this client.
+            subscriptions: of a temporary queue: the filters whose messages it attracts.
+            attributes: of a temporary endpoint that is made.
+            max_unacked: messages that may be unsettled, to go below the endpoint's own limit.
+            callback: called with each message instead of reading the flow; awaited if it is `async def`. With
+                `ack="auto"` a message whose callback raised is failed.
+            on_active: called when the flow becomes active, or stands by.
+            timeout_s: how long to wait for the node, by default the `timeout_s` of `connect`.
+
+        Raises:
+            InvalidRequestError: an argument is illegal, or the selector is (INVALID_SELECTOR).
+            ForbiddenError: the client profile or the endpoint's permission denies it.
+            UnavailableError: there is no such endpoint (UNKNOWN_ENDPOINT), it is switched off, or it has too
+                many consumers.
+            TimeoutExpiredError: the node did not answer in time (TIMEOUT).
+            AngariumError: the node refuses, or is not there.
+        """
+        options = FlowOptions(
+            name=queue,
+            kind=kind,
+            window=window,
+            window_bytes=window_bytes,
+            ack=ack,
+            ack_threshold_percent=ack_threshold_percent,
+            ack_delay_ms=ack_delay_ms,
+            selector=selector,
+            no_local=no_local,
+            topic=topic,
+            temporary=temporary,
+            subscriptions=tuple(subscriptions),
+            attributes=attributes or {},
+            max_unacked=max_unacked,
+            callback=callback,
+            on_active=on_active,
+            timeout_s=self._within(timeout_s),
+        )
+        return await self._parties.flow(options)
+
+    async def browse(
+        self,
+        queue: str,
+        selector: str | None = None,
+        *,
+        kind: str = QUEUE,
+        window: int = FLOW_WINDOW,
+        window_bytes: int = FLOW_WINDOW_BYTES,
+        timeout_s: float | None = None,
+    ) -> Flow:
+        """Look at the messages of a queue or topic endpoint, the oldest first; they stay where they are.
+
+        A browser never ends by itself: after the newest message it waits for the next one.
+
+        Raises:
+            AngariumError: as for `consume`.
+        """
+        options = FlowOptions(
+            name=queue,
+            kind=kind,
+            browse=True,
+            selector=selector,
+            window=window,
+            window_bytes=window_bytes,
+            timeout_s=self._within(timeout_s),
+        )
+        return await self._parties.flow(options)
+
+    # Endpoints.
+
+    async def create_queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        ignore_exists: bool = False,
+        subscriptions: Sequence[str] = (),
+        **attributes: Any,
+    ) -> bool:
+        """Create a queue, and let it attract what matches the subscriptions; tell whether it is new.
+
+        Args:
+            name: 1 to 200 bytes.
+            durable: always true: temporary queues are made by `consume`.
+            ignore_exists: it is no error if there is one of that name with these attributes.
+            subscriptions: filters; `!a/b` keeps out what it matches.
+            **attributes: those of queues, as `permission="consume"`; the operators' defaults for the others.
+
+        Raises:
+            ForbiddenError: the client profile does not allow it (ENDPOINT_CREATE_DENIED).
+            ConflictError: there is one of that name (OBJECT_EXISTS).
+            UnauthorizedError: there is one with other attributes (ENDPOINT_PROPERTY_MISMATCH).
+            InvalidRequestError: name, attribute or filter are illegal.
+            AngariumError: the node refuses, or is not there.
+        """
+        send = provisioning.create(
+            QUEUE, name, durable=durable, ignore_exists=ignore_exists, attributes=attributes
+        )
+        created = await self._ask(send)
+        if subscriptions:
+            await self.add_queue_subscription(name, *subscriptions)
+        return bool(created.created)
+
+    async def create_topic_endpoint(
+        self, name: str, *, durable: bool = True, ignore_exists: bool = False, **attributes: Any
+    ) -> bool:
+        """Create a topic endpoint; tell whether it is new. It gets its topic when a consumer binds.
+
+        Raises:
+            AngariumError: as for `create_queue`.
+        """
+        send = provisioning.create(
+            TOPIC_ENDPOINT, name, durable=durable, ignore_exists=ignore_exists, attributes=attributes
+        )
+        return bool((await self._ask(send)).created)
+
+    async def delete_queue(self, name: str) -> None:
+        """Delete a queue with all its messages.
+
+        Raises:
+            UnavailableError: there is none (UNKNOWN_ENDPOINT).
+            ForbiddenError: the permission denies it, or an operator created it (OPERATOR_ENDPOINT).
+            AngariumError: the node refuses, or is not there.
+        """
+        await self._ask(provisioning.delete(QUEUE, name))
+
+    async def delete_topic_endpoint(self, name: str) -> None:
+        """Delete a topic endpoint with all its messages.
+
+        Raises:
+            AngariumError: as for `delete_queue`.
+        """
+        await self._ask(provisioning.delete(TOPIC_ENDPOINT, name))
+
+    async def add_queue_subscription(self, queue: str, *filters: str) -> None:
+        """Let a queue attract what matches filters; `!a/b` keeps out what it matches.
+
+        It is in force when this returns. A filter that is there already is no error.
+
+        Raises:
+            ForbiddenError: the permission of the queue or an ACL denies it, or a filter is shared
+                (SHARED_ON_ENDPOINT).
+            AngariumError: a filter is refused, the first one is told; those before and after it may be in force.
+        """
+        await self._change_subscriptions("subscribe", queue, filters)
+
+    async def remove_queue_subscription(self, queue: str, *filters: str) -> None:
+        """Take subscriptions from a queue that clients gave it; what it holds stays.
+
+        Raises:
+            NotFoundError: the queue does not have one (SUBSCRIPTION_NOT_FOUND).
+            ForbiddenError: the permission denies it, or an operator gave it (OPERATOR_ENDPOINT).
+            AngariumError: as for `add_queue_subscription`.
+        """
+        await self._change_subscriptions("unsubscribe", queue, filters)
+
+    async def show_queue(self, name: str) -> dict[str, Any]:
+        """Give attributes and figures of a queue, as far as this client may see them.
+
+        Raises:
+            UnavailableError: there is none (UNKNOWN_ENDPOINT).
+            ForbiddenError: the permission denies it.
+            AngariumError: the node refuses, or is not there.
+        """
+        shown: dict[str, Any] = await self._ask(provisioning.show(QUEUE, name))
+        return shown
+
+    async def show_topic_endpoint(self, name: str) -> dict[str, Any]:
+        """Give attributes and figures of a topic endpoint, as far as this client may see them.
+
+        Raises:
+            AngariumError: as for `show_queue`.
+        """
+        shown: dict[str, Any] = await self._ask(provisioning.show(TOPIC_ENDPOINT, name))
+        return shown
+
+    async def _change_subscriptions(self, verb: str, queue: str, filters: Sequence[str]) -> None:
+        for some in provisioning.portions(filters):
+            results = await self._ask(provisioning.change_subscriptions(verb, queue, some))
+            provisioning.check_results(results)
+
+    async def _ask(self, send: Send) -> Any:
+        self._parties.check_open()
+        return await self._parties.operations.call(send, self._timeout_s)
+
+    def _within(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s

@@ -1,0 +1,71 @@
+"""Requests about endpoints: create, delete, subscriptions, show. What they say, and what their answers mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from angarium import errors, wire
+from angarium.client.frames import malformed
+from angarium.client.guaranteed import answers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from angarium.client.session import ClientSession
+
+    Send = Callable[[ClientSession], int]
+
+
+def create(
+    kind: str, name: str, *, durable: bool, ignore_exists: bool, attributes: Mapping[str, Any]
+) -> Send:
+    """Ask for an endpoint; the answer is an `answers.EndpointCreated`."""
+    arguments = {
+        "kind": kind,
+        "name": name,
+        "durable": durable,
+        "attributes": dict(attributes),
+        "ignore_exists": ignore_exists,
+    }
+    return lambda session: session.guaranteed.ask("endpoint.create", arguments, answers.decode_created)
+
+
+def delete(kind: str, name: str) -> Send:
+    """Ask for the end of an endpoint and of all that it holds."""
+    return lambda session: session.guaranteed.ask("endpoint.delete", {"kind": kind, "name": name})
+
+
+def show(kind: str, name: str) -> Send:
+    """Ask for attributes and figures of an endpoint; the answer is a map."""
+    arguments = {"kind": kind, "name": name}
+    return lambda session: session.guaranteed.ask("endpoint.show", arguments, answers.decode_shown)
+
+
+def change_subscriptions(verb: str, name: str, filters: Sequence[str]) -> Send:
+    """Ask to `subscribe` or `unsubscribe` a queue; the answer is for `check_results`."""
+
+    def decode(value: bytes) -> list[tuple[int, str] | None]:
+        results = answers.decode_results(value)
+        if len(results) != len(filters):
+            raise malformed(f"{len(results)} answers for {len(filters)} filters")
+        return results
+
+    arguments = {"name": name, "filters": list(filters)}
+    return lambda session: session.guaranteed.ask(f"endpoint.{verb}", arguments, decode)
+
+
+def check_results(results: list[tuple[int, str] | None]) -> None:
+    """Return if every filter was taken.
+
+    Raises:
+        AngariumError: of the first one that was not; those around it may have been.
+    """
+    for result in results:
+        if result is not None:
+            raise errors.error_for(*result)
+
+
+def portions(filters: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Cut filters into what one request holds."""
+    for start in range(0, len(filters), wire.MAX_FILTERS_PER_REQUEST):
+        yield filters[start : start + wire.MAX_FILTERS_PER_REQUEST]

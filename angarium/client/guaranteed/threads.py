@@ -1,0 +1,173 @@
+"""The calls of the blocking client that are about guaranteed messages and endpoints.
+
+They have the names of `angarium.client.guaranteed.calls` and run in the client's thread, which they wait for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+
+from angarium.client.consuming.flow_options import QUEUE
+from angarium.client.consuming.threads import Flow
+from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
+from angarium.client.sending.threads import Producer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from angarium.client.client import Client
+    from angarium.client.consuming import flow as asynchronous
+    from angarium.client.consuming.threads import MessageCallback
+    from angarium.client.guaranteed.calls import ConsumeArguments
+    from angarium.client.sending.producer import AckCallback
+
+_T = TypeVar("_T")
+
+
+class GuaranteedCalls(ABC):
+    """What a blocking client does with guaranteed messages and endpoints."""
+
+    #: The client that lives in the thread.
+    _inner: Client
+    #: The flows that are in use.
+    _flows: dict[Flow, None]
+
+    @abstractmethod
+    def call(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run a coroutine in the client's thread and wait for it."""
+
+    @abstractmethod
+    def post(self, work: Callable[[], None]) -> None:
+        """Run something in the client's thread soon."""
+
+    def forget_flow(self, flow: Flow) -> None:
+        """Take note that a flow has ended."""
+        self._flows.pop(flow, None)
+
+    def producer(
+        self, name: str = "", window: int = PRODUCER_WINDOW_MAX, on_ack: AckCallback | None = None
+    ) -> Producer:
+        """Open a producer of guaranteed messages; `on_ack` is called in the client's thread.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.producer`.
+        """
+        return Producer(self, self.call(self._inner.producer(name, window, on_ack)))
+
+    def consume(
+        self,
+        queue: str,
+        *,
+        callback: MessageCallback | None = None,
+        **options: Unpack[ConsumeArguments],
+    ) -> Flow:
+        """Bind to a queue or topic endpoint; give the flow that its messages come through.
+
+        A callback is called in a thread of the flow's own, one message after the other.
+
+        Args:
+            queue: the name of the endpoint.
+            callback: called with each message instead of reading the flow.
+            **options: those of `angarium.client.Client.consume`.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.consume`.
+        """
+        inner = self.call(self._inner.consume(queue, **options))
+        return self._add_flow(inner, callback)
+
+    def browse(self, queue: str, selector: str | None = None, *, kind: str = QUEUE) -> Flow:
+        """Look at the messages of a queue or topic endpoint, the oldest first; they stay where they are.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.browse`.
+        """
+        return self._add_flow(self.call(self._inner.browse(queue, selector, kind=kind)), None)
+
+    def _add_flow(self, inner: asynchronous.Flow, callback: MessageCallback | None) -> Flow:
+        flow = Flow(self, inner, callback, is_auto=inner.options.is_auto)
+        self._flows[flow] = None
+        return flow
+
+    def create_queue(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        ignore_exists: bool = False,
+        subscriptions: Sequence[str] = (),
+        **attributes: Any,
+    ) -> bool:
+        """Create a queue, and let it attract what matches the subscriptions; tell whether it is new.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.create_queue`.
+        """
+        return self.call(
+            self._inner.create_queue(
+                name, durable=durable, ignore_exists=ignore_exists, subscriptions=subscriptions, **attributes
+            )
+        )
+
+    def create_topic_endpoint(
+        self, name: str, *, durable: bool = True, ignore_exists: bool = False, **attributes: Any
+    ) -> bool:
+        """Create a topic endpoint; tell whether it is new. It gets its topic when a consumer binds.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.create_topic_endpoint`.
+        """
+        return self.call(
+            self._inner.create_topic_endpoint(
+                name, durable=durable, ignore_exists=ignore_exists, **attributes
+            )
+        )
+
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue with all its messages.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.delete_queue`.
+        """
+        self.call(self._inner.delete_queue(name))
+
+    def delete_topic_endpoint(self, name: str) -> None:
+        """Delete a topic endpoint with all its messages.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.delete_topic_endpoint`.
+        """
+        self.call(self._inner.delete_topic_endpoint(name))
+
+    def add_queue_subscription(self, queue: str, *filters: str) -> None:
+        """Let a queue attract what matches filters; `!a/b` keeps out what it matches.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.add_queue_subscription`.
+        """
+        self.call(self._inner.add_queue_subscription(queue, *filters))
+
+    def remove_queue_subscription(self, queue: str, *filters: str) -> None:
+        """Take subscriptions from a queue that clients gave it; what it holds stays.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.remove_queue_subscription`.
+        """
+        self.call(self._inner.remove_queue_subscription(queue, *filters))
+
+    def show_queue(self, name: str) -> dict[str, Any]:
+        """Give attributes and figures of a queue, as far as this client may see them.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.show_queue`.
+        """
+        return self.call(self._inner.show_queue(name))
+
+    def show_topic_endpoint(self, name: str) -> dict[str, Any]:
+        """Give attributes and figures of a topic endpoint, as far as this client may see them.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.show_topic_endpoint`.
+        """
+        return self.call(self._inner.show_topic_endpoint(name))
