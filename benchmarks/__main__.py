@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import direct, frames, harness, plan, report, subscriptions
+from benchmarks import backlog, direct, frames, guaranteed, harness, plan, report, subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.figures import Row
 
 #: What can be chosen with --only.
-SUBJECTS: Final = ("direct",)
+SUBJECTS: Final = ("direct", "guaranteed")
 #: How little is measured with --quick.
 QUICK_SECONDS: Final = 0.2
 QUICK_LATENCY_S: Final = 1.0
@@ -94,9 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="angarium-bench-") as name:
         warn_if_busy()
         started = time.monotonic()
-        rows, comparing = measure(Path(name), settings)
+        rows, versions, conditions = measure(Path(name), settings, options.only)
     harness.say(f"all of it took {time.monotonic() - started:.0f} s")
-    context = report.Context(report.command_line(given), comparing.versions(), comparing.conditions())
+    context = report.Context(report.command_line(given), versions, conditions)
     (report.print_json if options.json else report.print_table)(rows, context)
     failed = any(row.error for row in rows)
     missed = any(row.met is False for row in rows) and not options.quick
@@ -119,15 +119,27 @@ def settings_of(options: argparse.Namespace, peers: tuple[str, ...]) -> direct.S
     )
 
 
-def measure(directory: Path, settings: direct.Settings) -> tuple[list[Row], direct.Comparing]:
-    """Run every suite that has a chosen row; give the rows, and what knows the circumstances."""
-    comparing = direct.Comparing(directory, settings)
-    found = comparing.run()
-    if settings.rows in subscriptions.TITLE:
-        found += subscriptions.rows(directory, settings)
-    if settings.rows in frames.TITLE:
-        found += frames.rows(settings)
-    return found, comparing
+def measure(
+    directory: Path, settings: direct.Settings, only: str | None
+) -> tuple[list[Row], dict[str, str], str]:
+    """Run every suite that is chosen; give the rows, who took part, and how steady the machine was."""
+    found: list[Row] = []
+    versions: dict[str, str] = {}
+    conditions = "see the lines on standard error"
+    if only in (None, "direct"):
+        comparing = direct.Comparing(directory, settings)
+        found += comparing.run()
+        versions, conditions = comparing.versions(), comparing.conditions()
+        if settings.rows in subscriptions.TITLE:
+            found += subscriptions.rows(directory, settings)
+        if settings.rows in frames.TITLE:
+            found += frames.rows(settings)
+    if only in (None, "guaranteed"):
+        queues = guaranteed.Queues(directory, settings)
+        versions |= queues.versions()
+        found += queues.run()
+        found += backlog.rows(directory, settings)
+    return found, versions, conditions
 
 
 def warn_if_busy() -> None:

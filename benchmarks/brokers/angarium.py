@@ -63,3 +63,10 @@ class Angarium(Broker):
     def roles(self) -> dict[str, list[psutil.Process]]:
         """Give its processes by role, as they were when it started."""
         return {role: [one for pid in pids for one in tree_of(pid)[:1]] for role, pids in self._pids.items()}
+
+
+class AngariumQueues(Angarium):
+    """A node whose queues are measured."""
+
+    client_module = "benchmarks.clients.angarium_queue"
+    durability = "synced commit"

@@ -1,4 +1,4 @@
-"""NATS: nats-server on loopback, without JetStream, with room for slow subscribers."""
+"""NATS: nats-server on loopback; without JetStream with room for slow subscribers, or with it and synced."""
 
 from __future__ import annotations
 
@@ -22,8 +22,17 @@ write_deadline: "120s"
 """
 
 
+#: Without `sync_interval: always` a stream is synced every two minutes, and a confirmation says little.
+QUEUE_CONFIGURATION = """
+listen: 127.0.0.1:{port}
+jetstream {{ store_dir: "{directory}", sync_interval: always, max_file_store: 20GB }}
+"""
+
+
 class Nats(Broker):
     """A nats-server."""
+
+    configuration = CONFIGURATION
 
     name = "nats"
     client_module = "benchmarks.clients.nats"
@@ -46,10 +55,19 @@ class Nats(Broker):
         self.url = f"nats://127.0.0.1:{port}"
         self.directory.mkdir(parents=True, exist_ok=True)
         configuration = self.directory / "nats.conf"
-        configuration.write_text(CONFIGURATION.format(port=port))
+        configuration.write_text(self.configuration.format(port=port, directory=self.directory / "store"))
         self.launch([self._binary(), "-c", str(configuration)])
         self.wait_until("starting", lambda: listens(port))
 
     def _binary(self) -> str:
         own = peer_directory() / "bin" / "nats-server"
         return str(own) if own.exists() else shutil.which("nats-server") or ""
+
+
+class JetStream(Nats):
+    """A nats-server with streams on disk that are synced before each confirmation."""
+
+    name = "nats-jetstream"
+    configuration = QUEUE_CONFIGURATION
+    client_module = "benchmarks.clients.nats_queue"
+    durability = "sync_interval: always"

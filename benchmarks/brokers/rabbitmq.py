@@ -69,3 +69,11 @@ class RabbitMq(Broker):
         }
         self.launch([str(SERVER)], environment)
         self.wait_until("starting", lambda: listens(port))
+
+
+class RabbitMqQuorum(RabbitMq):
+    """A RabbitMQ node of which quorum queues are used: a confirmation comes after the log was synced."""
+
+    name = "rabbitmq-quorum"
+    client_module = "benchmarks.clients.rabbitmq_queue"
+    durability = "quorum queue, fdatasync of the log"

@@ -1,4 +1,4 @@
-"""Redis: redis-server on loopback, nothing on disk, unlimited output buffers for subscribers."""
+"""Redis: redis-server on loopback; for pub/sub with nothing on disk, for streams with a synced log."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ class Redis(Broker):
 
     name = "redis"
     client_module = "benchmarks.clients.redis"
+    #: Unlimited output buffers, so that a slow subscriber shows as time and not as loss.
+    options = ("--client-output-buffer-limit", "pubsub", "0", "0", "0")
 
     def missing(self) -> str:
         """Give what is not installed, or nothing."""
@@ -45,6 +47,15 @@ class Redis(Broker):
         port = free_port()
         self.url = f"redis://127.0.0.1:{port}/0"
         command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-        command += ["--client-output-buffer-limit", "pubsub", "0", "0", "0"]
-        self.launch(command)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.launch([*command, *self.options])
         self.wait_until("starting", lambda: listens(port))
+
+
+class RedisStreams(Redis):
+    """A redis-server whose log is synced before each reply, once for all commands of a turn of its loop."""
+
+    name = "redis-streams"
+    client_module = "benchmarks.clients.redis_queue"
+    durability = "appendfsync always"
+    options = ("--appendonly", "yes", "--appendfsync", "always")

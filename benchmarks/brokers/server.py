@@ -47,6 +47,8 @@ class Broker:
     client_module = ""
     #: What installs it.
     install = ""
+    #: What a confirmed message has behind it; empty for a broker that is used for direct messages.
+    durability = ""
 
     def __init__(self, directory: Path) -> None:
         """Describe a broker that keeps everything in a directory."""

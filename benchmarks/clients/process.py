@@ -20,10 +20,11 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from itertools import cycle, islice
+from selectors import SelectSelector
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Coroutine, Iterator
 
 #: The send time in nanoseconds, at the start of each payload of a latency run.
 STAMP_BYTES: Final = 8
@@ -42,6 +43,9 @@ TOPICS: Final = 16
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
 CHURN: Final = "churn"
+#: Publish messages to a queue with confirmation, and take and acknowledge them.
+STORE: Final = "store"
+DRAIN: Final = "drain"
 #: One call per message on both sides, which every client library has.
 SINGLY: Final = "singly"
 #: One call per batch on both sides, where the library has it.
@@ -52,7 +56,7 @@ BATCHED: Final = "batched"
 class Task:
     """What one client does."""
 
-    #: PUBLISH, SUBSCRIBE or CHURN.
+    #: PUBLISH, SUBSCRIBE, CHURN, STORE or DRAIN.
     role: str
     #: Where the broker listens.
     url: str
@@ -79,6 +83,14 @@ class Task:
     burst: int = 0
     #: Whether this subscriber also gets the burst, and is not to be missed for a minute.
     frozen: bool = False
+    #: Messages that a storing or draining client handles; the prefix names the queue.
+    count: int = 0
+    #: Messages that a storing client may have unconfirmed.
+    window: int = 255
+    #: Queues that get each message.
+    queues: int = 1
+    #: How long a queue holds each message back.
+    delay_ms: int = 0
 
     def pack(self) -> bytes:
         """Give the line for standard input."""
@@ -134,6 +146,21 @@ def wait_for_go() -> None:
     line = sys.stdin.readline()
     if line != "GO\n":
         sys.exit(f"instead of GO came {line!r}")
+
+
+def run_loop(main: Coroutine[Any, Any, None], task: Task) -> None:
+    """Run a client in a loop of asyncio; one that publishes at a rate sleeps exactly in it.
+
+    epoll, which asyncio takes by default, sleeps in whole milliseconds, so messages would leave in pairs; select
+    sleeps as exactly as `time.sleep`, which paces the clients without a loop.
+    """
+    is_paced = task.role == PUBLISH and task.rate
+    with asyncio.Runner(loop_factory=_exact_loop if is_paced else None) as runner:
+        runner.run(main)
+
+
+def _exact_loop() -> asyncio.AbstractEventLoop:
+    return asyncio.SelectorEventLoop(SelectSelector())
 
 
 def report(figures: dict[str, Any]) -> None:
@@ -273,7 +300,7 @@ class Source:
             self.published += 1
 
     async def publish_in_time_async(self, publish: Callable[[str, bytes], Awaitable[object]]) -> None:
-        """Do the same in a loop of asyncio."""
+        """Do the same in a loop of asyncio, which `run_loop` made."""
         self._first_ns = time.monotonic_ns()
         interval_ns = 1e9 / self._task.rate
         for number in range(self._task.messages):
