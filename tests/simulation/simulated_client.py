@@ -293,6 +293,11 @@ class SimulatedClient:
                 self._opened(record, event)
             elif isinstance(event, Closed):
                 self._closed(record, event)
+            else:
+                self.take_more(event)
+
+    def take_more(self, event: Event) -> None:
+        """Act on what concerns guaranteed messages."""
 
     def _opened(self, record: ConnectionRecord, event: Opened) -> None:
         welcome = event.welcome
@@ -325,9 +330,14 @@ class SimulatedClient:
                 number = payload.partition(b".")[0]
                 if number.isdigit():
                     record.deliveries.append(Delivery(messages[int(number)], delivery.share, now))
+                elif number[:1] == b"g":
+                    self.demoted(record, int(number[1:]))
             self._unconsumed.append((len(delivery.rows), delivery.size_bytes))
         if self.is_consuming:
             self.consume(len(self._unconsumed))
+
+    def demoted(self, record: ConnectionRecord, number: int) -> None:
+        """A direct copy of a guaranteed message came."""
 
     def consume(self, deliveries: int) -> None:
         """Let the application take so many deliveries."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from event_history import History
+    from simulated_worker import SimulatedWorker
 
     from node.config import WorkerConfig
     from router.config import RouterConfig
@@ -113,7 +114,7 @@ class SimulatedNode:
 
         def put(router: Router) -> None:
             router.operators.put_object(kind, vpn, name, complete, self.loop.now)
-            self._note_rights(vpn)
+            self.note_rights(vpn)
 
         self.act(put)
 
@@ -124,7 +125,7 @@ class SimulatedNode:
             del self.objects[key]
             self.act(lambda router, key=key: router.operators.drop_object(*key, self.loop.now))  # type: ignore[misc]
 
-    def _note_rights(self, vpn: str) -> None:
+    def note_rights(self, vpn: str) -> None:
         for (kind, owner, name), attributes in list(self.objects.items()):
             if (
                 kind == "username"
@@ -141,7 +142,20 @@ class SimulatedNode:
 
     def start_router(self) -> None:
         """Start a router process; its configuration comes a little later."""
-        router = self.router = self.settings.router_class(
+        router = self.router = self.make_router()
+        self._epoch = 0
+        self._are_doors_open = False
+        self._started_at = self.loop.now
+        self.supervisor.router_started(router)
+        for kind, _, name in self.objects:
+            if kind == "vpn":
+                self.note_rights(name)
+        self.configure_router(router)
+        self.act(lambda same: None)
+
+    def make_router(self, **more: Any) -> Router:
+        """Make the state machine of a new router process."""
+        return self.settings.router_class(
             self.settings.router,
             node="n1",
             workers=self.supervisor.target,
@@ -149,14 +163,11 @@ class SimulatedNode:
             token_key=b"k" * 32,
             rng=random.Random(self._rng.getrandbits(64)),
             now=self.loop.now,
+            **more,
         )
-        self._epoch = 0
-        self._are_doors_open = False
-        self._started_at = self.loop.now
-        self.supervisor.router_started(router)
-        for kind, _, name in self.objects:
-            if kind == "vpn":
-                self._note_rights(name)
+
+    def configure_router(self, router: Router) -> None:
+        """Let a new router have its configuration soon, as the controller does it."""
 
         def deliver() -> None:
             rows = [[*key, attributes] for key, attributes in self.objects.items()]
@@ -164,7 +175,9 @@ class SimulatedNode:
                 self.act(lambda same: same.operators.configure(rows, self.loop.now))
 
         self.loop.after(self._rng.random() * 0.05, deliver)
-        self.act(lambda same: None)
+
+    def furnish_worker(self, worker: SimulatedWorker) -> None:
+        """Give a new worker process what else lives in it."""
 
     def kill_router(self) -> None:
         """The router process dies: all connections end."""
@@ -239,14 +252,15 @@ class SimulatedNode:
             return
         try:
             event(router)
-            self._after_event(router)
+            self.after_event(router)
         except Exception:  # noqa: BLE001 - whatever it is, it would have ended the process
             self.history.break_rule(f"the router process ends with {traceback.format_exc(limit=-4)}")
             if self.router is router:
                 self.history.fault(self.loop.now, "router", "ends by itself")
                 self.kill_router()
 
-    def _after_event(self, router: Router) -> None:
+    def after_event(self, router: Router) -> None:
+        """Do what the router's loop does after each event."""
         wake = router.tick(self.loop.now)
         if self._rng.random() < self.settings.laziness:
             if not self._is_carry_scheduled:
@@ -300,6 +314,11 @@ class SimulatedNode:
             self.history.events.append((self.loop.now, event))
             if event["event"] == "CLIENT_CLIENT_DISCONNECT":
                 self.history.end_session(event["client"], event["vpn"], self.loop.now)
+        else:
+            self.carry_more(router, effect)
+
+    def carry_more(self, router: Router, effect: Effect) -> None:
+        """Carry out what concerns guaranteed messages; here nobody answers."""
 
     def _send_client(self, router: Router, effect: SendClient) -> None:
         link = self.links.get(effect.routing_id)

@@ -76,6 +76,7 @@ class SimulatedSupervisor:
             settings.worker,
             settings.worker_delay_max_s,
         )
+        self._node.furnish_worker(worker)
         self.workers[index] = worker
         self.all_workers.append(worker)
         if self._node.router is not None:

@@ -1,16 +1,19 @@
 """A worker process of the simulation: the real state machine, and what `node.server` does around it.
 
 It announces itself until the router starts it, answers frames, and may be paused or killed. Who restarts it
-and who tells the router of its death is in `simulated_node`.
+and who tells the router of its death is in `simulated_node`. With a `Side` it is a home too: that takes the
+frames that concern lanes.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from simulated_network import Connection, Endpoint, Frames, Loop
 
+from angarium import wire
+from node.home.home import OPERATIONS
 from node.worker import Worker
 
 if TYPE_CHECKING:
@@ -23,6 +26,23 @@ if TYPE_CHECKING:
 READY_INTERVAL_S = 0.2
 #: Between the end of one router and the connection to the next.
 RECONNECT_S = 0.05
+
+
+class Side(Protocol):
+    """What else lives in a worker process."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Tell whether the worker may announce itself."""
+
+    def handle(self, frames: Frames) -> None:
+        """Take a frame of the router that concerns it."""
+
+    def resumed(self) -> None:
+        """The process runs again."""
+
+    def killed(self) -> None:
+        """The process died."""
 
 
 class SimulatedWorker:
@@ -43,6 +63,8 @@ class SimulatedWorker:
         self.index = index
         self.incarnation = incarnation
         self.worker = Worker(index, incarnation, config)
+        #: The home in the same process, or None.
+        self.side: Side | None = None
         self.identity = b"w%d.%d" % (index, incarnation)
         #: The connection to the router, or None.
         self.connection: Connection | None = None
@@ -72,7 +94,7 @@ class SimulatedWorker:
     def _announce(self, connection: Connection) -> None:
         if self.is_dead or connection is not self.connection or self.worker.started:
             return
-        if not self.is_paused:
+        if not self.is_paused and (self.side is None or self.side.is_ready):
             connection.up.send(self.worker.ready_frames())
         self.loop.after(READY_INTERVAL_S, lambda: self._announce(connection))
 
@@ -84,9 +106,15 @@ class SimulatedWorker:
 
     def _handle(self, frames: Frames) -> None:
         connection = self.connection
+        if frames[0] in OPERATIONS:
+            if self.side is not None:
+                self.side.handle(frames)
+            return
         for answer in self.worker.handle(frames, self.loop.now):
             if connection is not None:
                 connection.up.send(answer)
+        if self.side is not None and frames[0] == wire.START:
+            self.side.handle(frames)
 
     @property
     def is_paused(self) -> bool:
@@ -110,11 +138,15 @@ class SimulatedWorker:
         self._paused_at = None
         while self._inbox:
             self._handle(self._inbox.popleft())
+        if self.side is not None:
+            self.side.resumed()
 
     def kill(self) -> None:
         """Die."""
         self.is_dead = True
         self._inbox.clear()
+        if self.side is not None:
+            self.side.killed()
         if self.connection is not None:
             self.connection.close_near(is_noticed=True)
             self.connection = None

@@ -229,7 +229,6 @@ def test_messages_and_pairs_mix(gatherer: RowGatherer) -> None:
         (["a", b""], errors.INVALID_ARGUMENT),
         ("a", errors.INVALID_ARGUMENT),
         (None, errors.INVALID_ARGUMENT),
-        (Message("a", mode="persistent"), errors.INVALID_ARGUMENT),
     ],
 )
 def test_what_is_before_a_wrong_message_stays_gathered(
@@ -240,6 +239,14 @@ def test_what_is_before_a_wrong_message_stays_gathered(
     assert caught.value.code == code
     gatherer.validate()
     assert [row[5] for row in rows_of(gatherer.take())] == [b"1"]
+
+
+def test_a_guaranteed_message_is_given_back_because_it_goes_through_a_producer(gatherer: RowGatherer) -> None:
+    message = Message("a", mode="persistent")
+    messages = iter([("a", b"1"), message, ("c", b"3")])
+    assert gatherer.fill(messages) is message
+    assert gatherer.fill(messages) is None
+    assert [row[5] for row in rows_of(gatherer.take())] == [b"1", b"3"]
 
 
 def test_an_error_of_the_iterable_itself_passes_through(gatherer: RowGatherer) -> None:

@@ -1,0 +1,25 @@
+"""Judges the guaranteed half of a history by every rule there is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from guaranteed import flow_rules, lane_replay, removal_rules, storage_rules
+from guaranteed.index import GuaranteedIndex
+
+if TYPE_CHECKING:
+    from event_history import History
+    from history_index import Violation
+
+    from guaranteed.records import GuaranteedHistory
+
+RULES = (*storage_rules.RULES, *flow_rules.RULES, lane_replay.owners, *removal_rules.RULES)
+
+
+def check(history: History, guaranteed: GuaranteedHistory) -> list[Violation]:
+    """Give everything that is wrong with the guaranteed half of a history."""
+    index = GuaranteedIndex(history, guaranteed)
+    found: list[Violation] = []
+    for rule in RULES:
+        found += rule(index)
+    return found

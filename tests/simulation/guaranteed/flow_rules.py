@@ -1,0 +1,220 @@
+"""What consumers may rely on: what they get, when, how often, marked how, and in which order.
+
+Most of it is judged where a home sends, because there nothing is under way; what a client got counts for marks,
+selectors and limits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from event_history import FOREVER
+from history_index import Violation
+
+from angarium import wire
+from angarium.topic import matches
+from guaranteed.index import is_moved
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from guaranteed.index import GuaranteedIndex
+    from guaranteed.records import EndpointRecord, FlowDelivery, FlowRecord, Place
+
+#: A home looks at its clock at least so often while it sends.
+CLOCK_S = 0.3
+
+
+def unsynced(index: GuaranteedIndex) -> Iterator[Violation]:
+    """Nothing is sent to a consumer before it is on disk, but for relaxed endpoints (R164)."""
+    for place, sent in index.emitted.items():
+        endpoint = index.endpoint(place)
+        if endpoint is None or index.history.is_relaxed(endpoint):
+            continue
+        stored = index.stored.get(place)
+        if stored is not None and stored.at <= sent[0].at:
+            continue
+        if stored is None and _may_be_promoted(index, place):
+            continue  # direct messages are never synced before they are sent
+        if stored is not None and stored.what.isdigit():
+            continue
+        text = f"{endpoint} sent {place} at {sent[0].at:.4f}, it was on disk at {stored and stored.at}"
+        yield Violation("unsynced", text)
+
+
+def _may_be_promoted(index: GuaranteedIndex, place: Place) -> bool:
+    """Tell whether what was sent from a place that never was on disk may have been a direct message."""
+    got = index.got.get(place)
+    if got is not None:
+        return got[0].delivery.what.isdigit()
+    return any(message.retired_at < FOREVER for message in index.direct.messages)
+
+
+def resurrections(index: GuaranteedIndex) -> Iterator[Violation]:
+    """What is gone from the disk is never sent again: acknowledged, purged, expired or deleted (R165)."""
+    for place, gone in index.gone.items():
+        for sent in index.emitted.get(place, ()):
+            if sent.at > gone.at:
+                text = f"{index.endpoint(place)} sent {place} at {sent.at:.4f}, it was gone at {gone.at:.4f}"
+                yield Violation("resurrected", text)
+                break
+
+
+def purges(index: GuaranteedIndex) -> Iterator[Violation]:
+    """What an operator was told to be purged or deleted never comes again."""
+    for endpoint in index.history.endpoints.values():
+        for operation in endpoint.operations:
+            if not operation.is_done or operation.kind not in ("purge", "delete"):
+                continue
+            lane = endpoint.id << wire.LANE_BITS | operation.partition
+            for place, sent in index.emitted.items():
+                if place[0] != lane or sent[-1].at <= operation.answered_at:
+                    continue
+                stored = index.stored.get(place)
+                named = operation.positions is None or place[1] in operation.positions
+                if stored is not None and stored.at <= operation.asked_at and named:
+                    text = (
+                        f"{endpoint} sent {place} at {sent[-1].at:.4f}, {operation.kind} was answered before"
+                    )
+                    yield Violation("resurrected", text)
+
+
+def contents(index: GuaranteedIndex) -> Iterator[Violation]:
+    """A consumer gets what is stored at a position, from an endpoint of its own Message VPN, and nothing else."""
+    for flow in index.history.flows:
+        for delivery in flow.deliveries:
+            fault = _wrong(index, flow, delivery)
+            if fault:
+                yield Violation("leak", f"{flow} got {delivery.what!r} from {delivery.place}: {fault}")
+
+
+def _wrong(index: GuaranteedIndex, flow: FlowRecord, delivery: FlowDelivery) -> str:
+    endpoint = index.endpoint(delivery.place)
+    if endpoint is None or endpoint.id != flow.endpoint_id:
+        return f"it is bound to endpoint {flow.endpoint_id}"
+    if endpoint.vpn != flow.connection.vpn:
+        return f"the endpoint is in {endpoint.vpn}"
+    stored = index.stored.get(delivery.place)
+    if stored is not None and stored.what != delivery.what:
+        return f"{stored.what!r} is stored there"
+    if flow.selector is not None and not selects(flow.selector, delivery.what):
+        return f"the selector {flow.selector!r} does not select it"
+    origin = index.origin_of(delivery.what)
+    if origin is None or delivery.origin is not None or (stored is not None and is_moved(stored, endpoint)):
+        return ""
+    vpn, topic, sent_at, _ = origin
+    if vpn != endpoint.vpn:
+        return f"it was published in {vpn}"
+    if sent_at > delivery.at or not index.may_take(endpoint, topic, sent_at, delivery.at):
+        return f"no subscription took {topic!r}"
+    return ""
+
+
+#: Messages have one of these as their property "color", by their number.
+COLORS = ("red", "green", "blue")
+
+
+def color_of(what: str) -> str:
+    """Give the property of a message that selectors ask for."""
+    return COLORS[int(what.lstrip("g")) % len(COLORS)]
+
+
+def selects(selector: str, what: str) -> bool:
+    """Tell whether a selector of the simulation (`color = 'red'`) selects a message."""
+    return f"'{color_of(what)}'" in selector
+
+
+def marks(index: GuaranteedIndex) -> Iterator[Violation]:
+    """What may have been delivered before is marked as redelivered: unmarked it comes once at most (R190)."""
+    for place, got in index.got.items():
+        endpoint = index.endpoint(place)
+        unmarked = [one for one in got if one.delivery.count == 0]
+        if len(unmarked) < 2 or endpoint is None or index.history.is_relaxed(endpoint):
+            continue
+        shown = [f"{one.flow} at {one.delivery.at:.4f}" for one in unmarked]
+        yield Violation("unmarked", f"{unmarked[0].delivery.what!r} came from {place} unmarked to {shown}")
+
+
+def first_order(index: GuaranteedIndex) -> Iterator[Violation]:
+    """A flow gets the messages of a lane in the order of their positions, the first time (R101, facts section 11)."""
+    for flow in index.history.flows:
+        endpoint = index.history.endpoints.get(flow.endpoint_id)
+        if endpoint is None or not keeps_order(endpoint, index):
+            continue
+        last: dict[int, FlowDelivery] = {}
+        for delivery in flow.deliveries:
+            lane, position = delivery.place
+            before = last.get(lane)
+            if delivery.count == 0:
+                if before is not None and before.place[1] >= position:
+                    text = f"{flow} got {delivery.what!r} from {delivery.place} behind {before.place}"
+                    yield Violation("order", text)
+                last[lane] = delivery
+
+
+def keeps_order(endpoint: EndpointRecord, index: GuaranteedIndex) -> bool:
+    """Tell whether nothing that the documentation names may change the order of an endpoint."""
+    return not any(
+        change.attributes.get("respect_priority")
+        or change.attributes.get("delivery_delay_s")
+        or change.attributes.get("redelivery_delay_enabled")
+        for change in endpoint.changes
+    ) and not any(one.delay_ms for one in index.history.publications)
+
+
+def times(index: GuaranteedIndex) -> Iterator[Violation]:
+    """Nothing is sent after its time to live, and nothing before its delay is over (R198, R200)."""
+    for place, sent in index.emitted.items():
+        stored, endpoint = index.stored.get(place), index.endpoint(place)
+        if stored is None or endpoint is None:
+            continue
+        latest = index.expiry_ms(place, earliest=False)
+        last = sent[-1]
+        if index.history.wall_ms(last.at - CLOCK_S) > latest:
+            text = f"{endpoint} sent {place} at {last.at:.4f}, it had expired at wall {latest}"
+            yield Violation("expired", text)
+        publication = index.history.publication(stored.what)
+        if publication is None or stored.origin is not None or not publication.delay_ms:
+            continue
+        due = stored.stored_ms + publication.delay_ms
+        if index.history.wall_ms(sent[0].at) + 1 < due:
+            text = f"{endpoint} sent {publication} at {sent[0].at:.4f}, its delay ends at wall {due}"
+            yield Violation("delay", text)
+
+
+def limits(index: GuaranteedIndex) -> Iterator[Violation]:
+    """A flow never has more messages unsettled than it may, and never gets more than it granted (R192)."""
+    for flow in index.history.flows:
+        if flow.max_unacked and flow.unsettled_max > flow.max_unacked:
+            text = f"{flow} had {flow.unsettled_max} messages unsettled, {flow.max_unacked} are allowed"
+            yield Violation("limit", text)
+        for fault in flow.faults:
+            yield Violation("limit", f"{flow}: {fault}")
+
+
+def copies_of_demoted(index: GuaranteedIndex) -> Iterator[Violation]:
+    """Copies for direct subscribers stay in their Message VPN, and go to whom a subscription let them (R156)."""
+    for connection, number, at in index.history.demoted:
+        publication = index.history.publications[number]
+        if publication.vpn != connection.vpn:
+            yield Violation("leak", f"{connection} got a copy of {publication} of another Message VPN")
+        elif index.publish_verdict(publication) is False:
+            yield Violation("leak", f"{connection} got a copy of {publication} against the ACL")
+        elif not any(
+            one.may_hold(publication.sent_at, at) and matches(one.parsed.pattern, publication.topic)
+            for one in connection.subscriptions
+        ):
+            yield Violation("leak", f"{connection} got a copy of {publication}, no subscription held")
+
+
+RULES = (
+    unsynced,
+    resurrections,
+    purges,
+    contents,
+    marks,
+    first_order,
+    times,
+    limits,
+    copies_of_demoted,
+)

@@ -1,0 +1,186 @@
+"""Watches a home from outside: what its disk holds after each commit, and which frames go in and out.
+
+It knows the layout of the disk and the frames, and nothing of the home's own memory; so what it writes into the
+history is what a restart would find, and what the router was told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from angarium import wire
+from guaranteed.records import Bound, Died, Emitted, Gone, HomeSettled, Stored, Unbound
+from node.endpoints.segment import GONE, Segment
+from node.home import layout
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from simulated_disk import SimulatedDisk
+    from simulated_network import Frames
+
+    from guaranteed.records import GuaranteedHistory, Place
+    from storage.spool import Change
+
+
+def what_of(payload: bytes) -> str:
+    """Give what a message of the simulation carries: its mark and number."""
+    return payload.partition(b".")[0].decode(errors="replace")
+
+
+class DiskObserver:
+    """What is on the disk of one worker, by its commits."""
+
+    def __init__(self, history: GuaranteedHistory, worker: int) -> None:
+        self._history = history
+        self._worker = worker
+        #: Block -> what its rows are.
+        self._blocks: dict[int, list[str]] = {}
+        #: Key of a segment -> its live places.
+        self._places: dict[bytes, list[Place]] = {}
+        self._lanes: dict[int, dict[bytes, None]] = {}
+        #: Every place that was ever live here.
+        self._known: dict[Place, str] = {}
+        self._floors: dict[int, int] = {}
+
+    def committed(self, disk: SimulatedDisk, changes: Sequence[Change], now: float) -> None:
+        """Take note that these changes are durable; `disk` has them."""
+        touched: dict[bytes, None] = {}
+        purged: dict[int, None] = {}
+        for table, key, value in changes:
+            if table is Table.BLOCKS:
+                self._note_block(key, value)
+            elif table in (Table.SEGMENTS, Table.STATES):
+                touched[key] = None
+            elif table is Table.LANES and len(key) == 8:
+                self._note_lane(key, value, touched, purged)
+        before = {place: None for key in touched for place in self._places.get(key, ())}
+        for key in touched:
+            self._read(disk, key, now)
+        after = {place: None for key in touched for place in self._places.get(key, ())}
+        for place in before:
+            if place not in after:
+                self._history.home_events.append(Gone(now, place, place[0] in purged))
+
+    def _note_block(self, key: bytes, value: bytes | None) -> None:
+        number = int.from_bytes(key, "big")
+        if value is None:
+            self._blocks.pop(number, None)
+        else:
+            rows = msgpack.unpackb(value[layout.BLOCK_HEAD_BYTES :], strict_map_key=False)
+            self._blocks[number] = [what_of(row[wire.ROW_PAYLOAD]) for row in rows]
+
+    def _note_lane(
+        self, key: bytes, value: bytes | None, touched: dict[bytes, None], purged: dict[int, None]
+    ) -> None:
+        """A lane was made, purged or deleted: segments below its floor count as gone, wherever they are."""
+        lane = int.from_bytes(key, "big")
+        floor = 1 << 62 if value is None else layout.unpack_lane(value).floor
+        if floor != self._floors.get(lane, 1):
+            purged[lane] = None
+            touched.update(self._lanes.get(lane, {}))
+        self._floors[lane] = floor
+
+    def _read(self, disk: SimulatedDisk, key: bytes, now: float) -> None:
+        """Read a segment that changed."""
+        lane = int.from_bytes(key[:8], "big")
+        value = disk.get(Table.SEGMENTS, key)
+        if value is None or int.from_bytes(key[8:], "big") < self._floors.get(lane, 1):
+            self._places.pop(key, None)
+            self._lanes.get(lane, {}).pop(key, None)
+            return
+        segment = Segment.unpack(key, value, disk.get(Table.STATES, key))
+        places = []
+        for i in range(segment.count):
+            if segment.state[i] != GONE:
+                place = (lane, segment.first + i)
+                places.append(place)
+                self._see(segment, i, place, now)
+        self._places[key] = places
+        self._lanes.setdefault(lane, {})[key] = None
+
+    def _see(self, segment: Segment, i: int, place: Place, now: float) -> None:
+        what = self._blocks[segment.block][segment.row_in_block(i)]
+        if self._known.get(place) != what:
+            self._known[place] = what
+            origin = segment.origins[i] if segment.origins is not None else None
+            stored_ms = segment.stored_at_ms(i)
+            found = None if origin is None else (str(origin[0]), str(origin[1]), str(origin[2]))
+            self._history.home_events.append(Stored(now, place, what, self._worker, stored_ms, found))
+
+    def live(self) -> dict[int, dict[int, str]]:
+        """Give what is on the disk: lane -> position -> what."""
+        found: dict[int, dict[int, str]] = {}
+        for places in self._places.values():
+            for place in places:
+                found.setdefault(place[0], {})[place[1]] = self._known[place]
+        return found
+
+
+class FrameObserver:
+    """The frames of one home process."""
+
+    def __init__(self, history: GuaranteedHistory, worker: int) -> None:
+        self._history = history
+        self._worker = worker
+        self._router = 0
+        #: Flow -> its lane.
+        self._flows: dict[int, int] = {}
+        #: Flows that are to end when what they have is settled.
+        self._ending: dict[int, None] = {}
+
+    def died(self, now: float) -> None:
+        """The process died."""
+        self._history.home_events.append(Died(now, self._worker))
+
+    def incoming(self, frames: Frames, now: float) -> None:
+        """A frame of the router is about to be taken."""
+        if frames[0] == wire.START:
+            router = wire.unpack(frames[1])[0]
+            if router != self._router:
+                self._router = router
+                for flow in list(self._flows):
+                    self._end(flow, now)
+        elif frames[0] == wire.FLOW:
+            router, verb, flow, arguments = wire.unpack(frames[1])
+            if router == self._router:
+                self._verb(verb, flow, arguments, now)
+
+    def _verb(self, verb: str, flow: int, arguments: list[Any], now: float) -> None:
+        events = self._history.home_events
+        if verb == "bind":
+            lane, browse, selector, *_ = arguments
+            self._flows[flow] = lane
+            events.append(Bound(now, self._worker, flow, lane, browse, selector is not None))
+        elif flow not in self._flows:
+            return
+        elif verb == "settle":
+            outcome, ranges = arguments
+            positions = [at for first, last in ranges for at in range(first, last + 1)]
+            events.append(HomeSettled(now, self._worker, flow, self._flows[flow], outcome, positions))
+        elif verb == "unbind" and arguments[0] is None:
+            self._end(flow, now)
+
+    def outgoing(self, frames: Frames, now: float) -> None:
+        """A frame leaves for the router."""
+        if frames[0] == wire.FLOW_EVENT:
+            _, flow, event, _, _ = wire.unpack(frames[1])
+            if event == wire.FLOW_CLOSED:
+                self._end(flow, now)
+        elif frames[0] == wire.FLOW_MESSAGES:
+            _, flow, parts, *_ = wire.unpack(frames[1])
+            lane = self._flows.get(flow)
+            if lane is None:
+                return
+            for _, rows, runs, counts, _, _ in parts:
+                positions = [at for first, count in runs for at in range(first, first + count)]
+                counts = counts or [0] * rows
+                self._history.home_events.append(Emitted(now, self._worker, flow, lane, positions, counts))
+
+    def _end(self, flow: int, now: float) -> None:
+        lane = self._flows.pop(flow, None)
+        if lane is not None:
+            self._history.home_events.append(Unbound(now, self._worker, flow, lane))

@@ -1,0 +1,206 @@
+"""A history of guaranteed messages as the rules ask for it: what had to be where, and where everything was."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from event_history import FOREVER
+
+from guaranteed.records import Bound, Emitted, Gone, HomeSettled, Stored, Unbound, endpoint_of, takes
+
+if TYPE_CHECKING:
+    from event_history import ConnectionRecord, History, Message
+
+    from angarium.access import TopicRules
+    from guaranteed.records import (
+        Attributes,
+        EndpointRecord,
+        FlowDelivery,
+        FlowRecord,
+        GuaranteedHistory,
+        HomeEvent,
+        Place,
+        Publication,
+    )
+
+
+class Got(NamedTuple):
+    """One message at one flow."""
+
+    flow: FlowRecord
+    delivery: FlowDelivery
+
+
+class Said(NamedTuple):
+    """What a client said of one message."""
+
+    flow: FlowRecord
+    outcome: int
+    at: float
+
+
+class GuaranteedIndex:
+    """The history as the rules ask for it."""
+
+    def __init__(self, history: History, guaranteed: GuaranteedHistory) -> None:
+        self.direct = history
+        self.history = guaranteed
+        #: What -> where it was stored, in order.
+        self.copies: dict[str, list[Stored]] = {}
+        #: Place -> the first time something was stored there.
+        self.stored: dict[Place, Stored] = {}
+        self.gone: dict[Place, Gone] = {}
+        #: Place -> what homes sent of it, in order.
+        self.emitted: dict[Place, list[Emitted]] = {}
+        #: Lane -> everything that concerns it, in order. Deaths are in `deaths`.
+        self.lanes: dict[int, list[HomeEvent]] = {}
+        #: (time, worker).
+        self.deaths: list[tuple[float, int]] = []
+        for event in guaranteed.home_events:
+            self._sort_in(event)
+        #: Place -> flows that got it, in the order of binds; browsers are left out.
+        self.got: dict[Place, list[Got]] = {}
+        self.said: dict[Place, list[Said]] = {}
+        for flow in guaranteed.flows:
+            self._sort_flow_in(flow)
+        self._by_vpn: dict[str, list[EndpointRecord]] = {}
+        for endpoint in guaranteed.endpoints.values():
+            self._by_vpn.setdefault(endpoint.vpn, []).append(endpoint)
+        self._takes: dict[tuple[int, int, str], bool] = {}
+        self.ambiguous = self._shared_sequences()
+
+    def _sort_in(self, event: HomeEvent) -> None:
+        if isinstance(event, Stored):
+            self.copies.setdefault(event.what, []).append(event)
+            self.stored.setdefault(event.place, event)
+            self.lanes.setdefault(event.place[0], []).append(event)
+        elif isinstance(event, Gone):
+            self.gone.setdefault(event.place, event)
+            self.lanes.setdefault(event.place[0], []).append(event)
+        elif isinstance(event, Emitted):
+            for position in event.positions:
+                self.emitted.setdefault((event.lane, position), []).append(event)
+            self.lanes.setdefault(event.lane, []).append(event)
+        elif isinstance(event, (Bound, HomeSettled, Unbound)):
+            self.lanes.setdefault(event.lane, []).append(event)
+        else:
+            self.deaths.append((event.at, event.worker))
+
+    def _sort_flow_in(self, flow: FlowRecord) -> None:
+        if flow.is_browser:
+            return
+        for delivery in flow.deliveries:
+            self.got.setdefault(delivery.place, []).append(Got(flow, delivery))
+        for settle in flow.settles:
+            for place in settle.places:
+                self.said.setdefault(place, []).append(Said(flow, settle.outcome, settle.at))
+
+    def _shared_sequences(self) -> set[int]:
+        """Give the publications whose producer's name somebody else used with the same sequence.
+
+        Then nobody can tell them apart, by the rules of the protocol: the name and the sequence are the identity.
+        """
+        users: dict[tuple[int, int], list[int]] = {}
+        for one in self.history.publications:
+            if one.sends:
+                users.setdefault((id(one.producer), one.sequence), []).append(one.number)
+        return {number for numbers in users.values() if len(numbers) > 1 for number in numbers}
+
+    # Matching.
+
+    def takes(self, endpoint: EndpointRecord, attributes: Attributes, topic: str) -> bool:
+        """Tell whether an endpoint with these attributes takes a topic; asked once each."""
+        key = (endpoint.id, id(attributes), topic)
+        verdict = self._takes.get(key)
+        if verdict is None:
+            verdict = self._takes[key] = takes(endpoint, attributes, topic)
+        return verdict
+
+    def certain(self, vpn: str, topic: str, start: float, end: float) -> list[EndpointRecord]:
+        """Give the endpoints that certainly took a topic all the time between."""
+        return [
+            endpoint
+            for endpoint in self._by_vpn.get(vpn, ())
+            if endpoint.existed(start, end)
+            and all(self.takes(endpoint, one, topic) for one in endpoint.possible(start, end))
+        ]
+
+    def may_take(self, endpoint: EndpointRecord, topic: str, start: float, end: float) -> bool:
+        """Tell whether an endpoint may have taken a topic at some time between."""
+        return any(self.takes(endpoint, one, topic) for one in endpoint.possible(start, end))
+
+    def possible(self, vpn: str, topic: str, start: float, end: float) -> list[EndpointRecord]:
+        """Give the endpoints that may have taken a topic at some time between."""
+        return [one for one in self._by_vpn.get(vpn, ()) if self.may_take(one, topic, start, end)]
+
+    def find(self, vpn: str, kind: str, name: str, at: float) -> EndpointRecord | None:
+        """Give the endpoint of a name that certainly was there at a time."""
+        for endpoint in self._by_vpn.get(vpn, ()):
+            if (endpoint.kind, endpoint.name) == (kind, name) and endpoint.existed(at, at):
+                return endpoint
+        return None
+
+    # Messages.
+
+    def origin_of(self, what: str) -> tuple[str, str, float, float] | None:
+        """Give VPN, topic, first sending and settlement of what is in a payload; None if nobody of ours sent it."""
+        publication = self.history.publication(what)
+        if publication is not None:
+            return publication.vpn, publication.topic, publication.sent_at, publication.settled_at
+        if not what.isdigit():
+            return None
+        message: Message = self.direct.messages[int(what)]
+        return message.publisher.vpn, message.topic, message.sent_at, message.retired_at
+
+    def copies_in(self, endpoint: EndpointRecord, what: str) -> list[Stored]:
+        """Give where an endpoint stored something, but for what was moved there from another one."""
+        return [
+            one
+            for one in self.copies.get(what, ())
+            if endpoint_of(one.place[0]) == endpoint.id and not is_moved(one, endpoint)
+        ]
+
+    def endpoint(self, place: Place) -> EndpointRecord | None:
+        """Give the endpoint of a place; None if nobody ever made it."""
+        return self.history.endpoints.get(endpoint_of(place[0]))
+
+    def publish_verdict(self, publication: Publication) -> bool | None:
+        """Tell whether the publisher was allowed to, all the time that counts; None if that changed."""
+        if publication.topic.startswith("#P2P/"):
+            return True
+        timeline = self.direct.rights[publication.vpn, publication.producer.username]
+        start, end = publication.sent_at, publication.settled_at
+        current = max((one.since for one in timeline if one.since <= start), default=0.0)
+        rules: list[TopicRules] = [one.publish for one in timeline if current <= one.since <= end]
+        verdicts = {one.allows_publish(publication.topic) for one in rules}
+        return verdicts.pop() if len(verdicts) == 1 else None
+
+    def flows_on(self, connection: ConnectionRecord) -> list[FlowRecord]:
+        """Give the flows of a connection."""
+        return [flow for flow in self.history.flows if flow.connection is connection]
+
+    def expiry_ms(self, place: Place, *, earliest: bool) -> float:
+        """Give the wall ms at which a stored message expires: at the earliest, or at the latest."""
+        stored, endpoint = self.stored.get(place), self.endpoint(place)
+        if stored is None or endpoint is None:
+            return FOREVER
+        publication = self.history.publication(stored.what)
+        own = 0 if publication is None or stored.origin is not None else publication.ttl_ms
+        moments = []
+        for attributes in endpoint.possible(stored.at, FOREVER):
+            lives = [one for one in (own, attributes.get("max_ttl_s", 0) * 1000) if one]
+            respected = attributes.get("respect_ttl", True) and lives
+            moments.append(stored.stored_ms + min(lives) if respected else FOREVER)
+        choose = min if earliest else max
+        return choose(moments, default=FOREVER)
+
+
+def is_moved(stored: Stored, endpoint: EndpointRecord) -> bool:
+    """Tell whether a copy came from another endpoint, not from its publisher."""
+    return stored.origin is not None and tuple(stored.origin[:2]) != (endpoint.kind, endpoint.name)
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Give the partition of a key."""
+    return zlib.crc32(key.encode()) % partitions

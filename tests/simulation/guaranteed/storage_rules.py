@@ -1,0 +1,384 @@
+"""What acknowledgements promise of disks: what is there, when, how often, where, and in which order.
+
+A home is judged by its disk alone. A relaxed endpoint may acknowledge what is not written yet, and may never
+write what was consumed by then; so there a delivery counts like a copy, and a death of a home excuses a loss.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from event_history import FOREVER
+from history_index import Violation
+
+from angarium import errors
+from guaranteed.index import is_moved, partition_of
+from guaranteed.records import endpoint_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from guaranteed.index import GuaranteedIndex
+    from guaranteed.records import Attributes, EndpointRecord, Publication, Stored
+
+
+def completeness(index: GuaranteedIndex) -> Iterator[Violation]:
+    """An acknowledged message is on the disk of every endpoint that took it, before it is acknowledged."""
+    for publication in index.history.publications:
+        if not publication.is_acked or publication.number in index.ambiguous:
+            continue
+        start, end = publication.sent_at, publication.acked_at
+        for endpoint in index.certain(publication.vpn, publication.topic, start, end):
+            if not _must_store(endpoint, start, end):
+                continue
+            if index.history.is_relaxed(endpoint, start, end):
+                fault = _missing_relaxed(index, endpoint, publication)
+            else:
+                fault = _missing(index, endpoint, publication)
+            if fault:
+                yield Violation(
+                    "lost", f"{publication} was acknowledged at {end:.4f}, but {endpoint} {fault}"
+                )
+
+
+def _must_store(endpoint: EndpointRecord, start: float, end: float) -> bool:
+    """Tell whether the endpoint has no right to leave out what is acknowledged: it has it refused instead."""
+    for attributes in endpoint.possible(start, end):
+        behaviour = attributes.get("reject_to_sender", "always")
+        if behaviour == "never":
+            return False
+        if behaviour == "when-enabled" and not attributes.get("ingress_enabled", True):
+            return False
+    return True
+
+
+def _missing(index: GuaranteedIndex, endpoint: EndpointRecord, publication: Publication) -> str:
+    copies = index.copies_in(endpoint, _name(publication))
+    if not copies:
+        return "never stored it"
+    if copies[0].at > publication.acked_at:
+        return f"had it on disk at {copies[0].at:.4f} only"
+    return ""
+
+
+def _missing_relaxed(index: GuaranteedIndex, endpoint: EndpointRecord, publication: Publication) -> str:
+    what = _name(publication)
+    if index.copies_in(endpoint, what) or any(at >= publication.sent_at for at, _ in index.deaths):
+        return ""
+    delivered = any(
+        delivery.what == what for flow in _flows_of(index, endpoint) for delivery in flow.deliveries
+    )
+    return "" if delivered or may_vanish_unwritten(endpoint) else "neither stored nor delivered it"
+
+
+def may_vanish_unwritten(endpoint: EndpointRecord) -> bool:
+    """Tell whether messages may go by themselves before they are written."""
+    return (
+        endpoint.deleted_at < FOREVER
+        or bool(endpoint.operations)
+        or len({change.attributes.get("generation") for change in endpoint.changes}) > 1
+        or any(
+            change.attributes.get("max_ttl_s")
+            or change.attributes.get("selector")
+            or change.attributes.get("respect_ttl", True)
+            or change.attributes.get("max_spool_usage_mb") == 0
+            for change in endpoint.changes
+        )
+    )
+
+
+def _flows_of(index: GuaranteedIndex, endpoint: EndpointRecord) -> Iterator:
+    return (flow for flow in index.history.flows if flow.endpoint_id == endpoint.id)
+
+
+def duplicates(index: GuaranteedIndex) -> Iterator[Violation]:
+    """A publication is stored once in each endpoint, however often it was sent (design section 7.5)."""
+    for what, copies in index.copies.items():
+        publication = index.history.publication(what)
+        if publication is not None and publication.number in index.ambiguous:
+            continue
+        places: dict[int, list[Stored]] = {}
+        for one in copies:
+            endpoint = index.endpoint(one.place)
+            if endpoint is not None and not is_moved(one, endpoint):
+                places.setdefault(endpoint.id, []).append(one)
+        for endpoint_id, stored in places.items():
+            if len(stored) > 1 and not _was_moved_along(index, stored):
+                shown = [f"{one.place} at {one.at:.4f}" for one in stored]
+                text = f"{index.history.endpoints[endpoint_id]} stored {publication or what} at {shown}"
+                yield Violation("duplicate", text)
+
+
+def _was_moved_along(index: GuaranteedIndex, stored: list[Stored]) -> bool:
+    """Tell whether copies follow each other: a lane got another home, or a partition was given up."""
+    for before, after in pairwise(stored):
+        if before.place[0] == after.place[0] and before.worker == after.worker:
+            return False
+        # The new home deletes at the old one after it has the messages.
+        if before.place not in index.gone and before.worker == after.worker:
+            return False
+    return True
+
+
+def refusals(index: GuaranteedIndex) -> Iterator[Violation]:
+    """A refused message went to no endpoint at all, and to no subscriber (facts section 10)."""
+    for publication in index.history.publications:
+        if publication.refused_at == FOREVER or publication.number in index.ambiguous:
+            continue
+        copies = index.copies.get(_name(publication), ())
+        if copies:
+            text = f"{publication} was refused with {publication.code} and is stored at {copies[0].place}"
+            yield Violation("refused", text)
+        if publication.is_acked:
+            yield Violation("refused", f"{publication} was refused with {publication.code}, and acknowledged")
+    for flow in index.history.flows:
+        for delivery in flow.deliveries:
+            publication = index.history.publication(delivery.what)
+            if (
+                publication is not None
+                and publication.refused_at < FOREVER
+                and publication.number not in index.ambiguous
+            ):
+                yield Violation("refused", f"{publication} was refused, and {flow} got it")
+
+
+def reasons(index: GuaranteedIndex) -> Iterator[Violation]:
+    """Messages are refused for what is the case, and nobody who may not publish is acknowledged (R57)."""
+    for publication in index.history.publications:
+        if publication.settled_at == FOREVER:
+            continue
+        verdict = index.publish_verdict(publication)
+        if publication.is_acked and verdict is False:
+            yield Violation("leak", f"{publication} was acknowledged against the ACL")
+        if publication.refused_at < FOREVER and not _is_reason(index, publication, verdict):
+            yield Violation("refused", f"{publication} was refused with {publication.code} without a cause")
+
+
+def _is_reason(index: GuaranteedIndex, publication: Publication, verdict: bool | None) -> bool:
+    code = publication.code
+    if code == errors.PUBLISH_DENIED:
+        return verdict is not True
+    start, end = publication.sent_at, publication.refused_at
+    vpn, topic = publication.vpn, publication.topic
+    if code == errors.QUEUE_NOT_FOUND:
+        return topic.startswith("#P2P/QUE/") and not index.certain(vpn, topic, start, end)
+    if code == errors.NO_SUBSCRIPTION_MATCH:
+        return not index.certain(vpn, topic, start, end)
+    possible = index.possible(vpn, topic, start, end)
+    ask = _CAUSES.get(code)
+    return ask is not None and any(
+        ask(publication, attributes) for endpoint in possible for attributes in endpoint.possible(start, end)
+    )
+
+
+def _may_be_full(_publication: Publication, _attributes: Attributes) -> bool:
+    # Whether a quota was full is judged while the run goes on, by `quota`.
+    return True
+
+
+#: Code -> whether these attributes of an endpoint are a reason for it.
+_CAUSES = {
+    errors.SPOOL_OVER_QUOTA: _may_be_full,
+    errors.SPOOL_FILES_EXCEEDED: _may_be_full,
+    errors.ENDPOINT_SHUTDOWN: lambda _, attributes: not attributes.get("ingress_enabled", True),
+    errors.LOW_PRIORITY_CONGESTION: lambda _, attributes: bool(attributes.get("reject_low_priority")),
+    errors.MESSAGE_TOO_LARGE: lambda publication, attributes: (
+        publication.size - 64 > attributes.get("max_message_bytes", 10_000_000)
+    ),
+}
+
+
+def positions(index: GuaranteedIndex) -> Iterator[Violation]:
+    """A position names one message for ever, and new messages get higher ones (contract: never reused)."""
+    names: dict[tuple[int, int], str] = {}
+    newest: dict[int, int] = {}
+    for what, place, is_new in _uses(index):
+        known = names.setdefault(place, what)
+        if known != what:
+            yield Violation("position", f"position {place} was {known!r}, and later {what!r}")
+        if is_new:
+            lane, position = place
+            if position <= newest.get(lane, 0):
+                text = f"{what!r} was stored at {place}, when {newest[lane]} had been given already"
+                yield Violation("position", text)
+            newest[lane] = max(newest.get(lane, 0), position)
+
+
+def _uses(index: GuaranteedIndex) -> Iterator[tuple[str, tuple[int, int], bool]]:
+    """Give every (what, place), and whether it was stored newly."""
+    for event in index.stored.values():
+        yield event.what, event.place, True
+    for copies in index.copies.values():
+        for one in copies:
+            yield one.what, one.place, False
+    for flow in index.history.flows:
+        for delivery in flow.deliveries:
+            yield delivery.what, delivery.place, False
+
+
+def order(index: GuaranteedIndex) -> Iterator[Violation]:
+    """Each lane stores the messages of one producer in the order of their sequences (R163)."""
+    last: dict[tuple[int, int], Publication] = {}
+    for stored in index.stored.values():
+        endpoint = index.endpoint(stored.place)
+        publication = index.history.publication(stored.what)
+        if publication is None or stored.origin is not None or endpoint is None:
+            continue
+        if len(index.copies_in(endpoint, stored.what)) > 1:
+            continue  # it was moved along
+        key = (stored.place[0], id(publication.producer))
+        before = last.get(key)
+        if before is not None and before.sequence > publication.sequence:
+            text = f"{endpoint} stored {publication} at {stored.place}, behind {before}"
+            yield Violation("order", text)
+        last[key] = publication
+
+
+def partitions(index: GuaranteedIndex) -> Iterator[Violation]:
+    """Messages with one partition key go to one partition, that of the key (facts section 11)."""
+    for stored in index.stored.values():
+        endpoint = index.endpoint(stored.place)
+        publication = index.history.publication(stored.what)
+        if publication is None or endpoint is None or publication.key is None or stored.origin is not None:
+            continue
+        counts = {
+            attributes.get("partition_count", 0)
+            for attributes in endpoint.possible(publication.sent_at, FOREVER)
+        }
+        right = [partition_of(publication.key, count) if count else 0 for count in sorted(counts)]
+        if stored.place[0] & 1023 not in right:
+            text = f"{publication} with the key {publication.key!r} is at {stored.place}, right are {right}"
+            yield Violation("partition", text)
+
+
+def strangers(index: GuaranteedIndex) -> Iterator[Violation]:
+    """An endpoint stores only what its subscriptions let it, of its own Message VPN (R53)."""
+    for copies in index.copies.values():
+        for stored in copies:
+            endpoint = index.endpoint(stored.place)
+            if endpoint is None:
+                yield Violation("leak", f"{stored.what!r} is stored at {stored.place}, which was never made")
+            elif not is_moved(stored, endpoint):
+                fault = _stranger(index, endpoint, stored)
+                if fault:
+                    yield Violation("leak", f"{endpoint} stored {stored.what!r} at {stored.at:.4f}: {fault}")
+            elif not _came_from(index, endpoint, stored):
+                text = f"{endpoint} stored {stored.what!r} from {stored.origin}, which never had it"
+                yield Violation("leak", text)
+
+
+def _stranger(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored) -> str:
+    origin = index.origin_of(stored.what)
+    if origin is None:
+        return ""
+    vpn, topic, sent_at, _ = origin
+    if vpn != endpoint.vpn:
+        return f"it is of another Message VPN, {vpn}"
+    if sent_at > stored.at:
+        return f"it was sent at {sent_at:.4f}"
+    if not index.may_take(endpoint, topic, sent_at, stored.at):
+        return f"no subscription took {topic!r}"
+    return ""
+
+
+def _came_from(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored) -> bool:
+    assert stored.origin is not None
+    kind, name, _ = stored.origin
+    for one in index.history.endpoints.values():
+        if (one.vpn, one.kind, one.name) != (endpoint.vpn, kind, name):
+            continue
+        if index.history.is_relaxed(one) or stored.what.isdigit():
+            return True
+        if any(
+            endpoint_of(copy.place[0]) == one.id and copy.at <= stored.at
+            for copy in index.copies[stored.what]
+        ):
+            return True
+    return False
+
+
+def moves(index: GuaranteedIndex) -> Iterator[Violation]:
+    """Every move is a publish, once: of each message that dies one copy comes out (design section 7.8)."""
+    for what, copies in index.copies.items():
+        counts: dict[tuple[str, str, str, int], int] = {}
+        for one in copies:
+            endpoint = index.endpoint(one.place)
+            if endpoint is not None and is_moved(one, endpoint) and one.origin[2] != "copied":  # type: ignore[index]
+                key = (endpoint.vpn, *one.origin[:2], endpoint.id)  # type: ignore[index]
+                counts[key] = counts.get(key, 0) + 1  # type: ignore[index]
+        for (vpn, kind, name, target), count in counts.items():
+            sources = [
+                one
+                for one in copies
+                if (source := index.endpoint(one.place)) is not None
+                and (source.vpn, source.kind, source.name) == (vpn, kind, name)
+            ]
+            relaxed = any(
+                index.history.is_relaxed(one)
+                for one in index.history.endpoints.values()
+                if (one.vpn, one.kind, one.name) == (vpn, kind, name)
+            )
+            if count > len(sources) and not relaxed and not what.isdigit():
+                text = f"{what!r} came {count} times from {name!r} to {index.history.endpoints[target]}"
+                yield Violation("duplicate", f"{text}, which had it {len(sources)} times")
+
+
+def last_sequences(index: GuaranteedIndex) -> Iterator[Violation]:
+    """Whoever opens a producer is told at least the newest sequence that some endpoint holds of it."""
+    for producer in (*index.history.producers.values(), *index.history.forgotten):
+        for opening in producer.opens:
+            if opening.code != 0:
+                continue
+            newest = _newest_known(index, producer, opening.asked_at, opening.answered_at)
+            if newest is not None and newest.sequence > opening.last_sequence:
+                text = f"{producer} was opened at {opening.answered_at:.4f} with {opening.last_sequence}"
+                yield Violation("sequence", f"{text}, but {newest} is stored")
+
+
+def _newest_known(
+    index: GuaranteedIndex, producer: object, before: float, until: float
+) -> Publication | None:
+    newest = None
+    for one in index.history.publications:
+        if one.producer is not producer or one.acked_at > before or one.number in index.ambiguous:
+            continue
+        held = any(
+            (endpoint := index.endpoint(copy.place)) is not None
+            and not is_moved(copy, endpoint)
+            and endpoint.deleted_at > until
+            and len({change.attributes.get("generation") for change in endpoint.changes}) == 1
+            and not index.history.is_relaxed(endpoint)
+            for copy in index.copies.get(_name(one), ())
+        )
+        if held and (newest is None or newest.sequence < one.sequence):
+            newest = one
+    return newest
+
+
+def settlement(index: GuaranteedIndex) -> Iterator[Violation]:
+    """In the end every publisher that stays knows what became of each message."""
+    if index.history.drained_at == FOREVER:
+        return
+    for one in index.history.publications:
+        if one.sends and one.settled_at == FOREVER and one.abandoned_at == FOREVER:
+            yield Violation("unsettled", f"{one} was sent at {one.sent_at:.4f}, and never settled")
+
+
+def _name(publication: Publication) -> str:
+    return f"g{publication.number}"
+
+
+RULES = (
+    completeness,
+    duplicates,
+    refusals,
+    reasons,
+    positions,
+    order,
+    partitions,
+    strangers,
+    moves,
+    last_sequences,
+    settlement,
+)

@@ -1,0 +1,545 @@
+"""Flows: credit, outcomes, reading, and what the application sees of a message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spoken_node import SpokenNode, bound, open_flow, rows, run
+
+from angarium import errors, wire
+from angarium.client.consuming.messages import Settlement
+from angarium.message import DeliveryMode, pack_rows
+
+if TYPE_CHECKING:
+    from angarium.client.consuming.messages import GuaranteedMessage
+
+
+def settles(node: SpokenNode) -> list[Any]:
+    """Give the headers of what was settled since the last call."""
+    return [frame.header for frame in node.sent(wire.SETTLE)]
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+# Binding.
+
+
+def test_a_flow_says_what_it_wants_and_grants_a_window() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, "orders", window=10, window_bytes=5_000, selector="a = 1", max_unacked=7)
+        ((operation, arguments),) = node.asked
+        assert operation == "flow.bind"
+        assert arguments == {
+            "kind": "queue", "name": "orders", "browse": False, "selector": "a = 1", "topic": None,
+            "temporary": False, "attributes": {}, "active_indication": True, "no_local": False,
+            "max_unacked": 7, "messages": 10, "bytes": 5_000,
+        }  # fmt: skip
+        assert (flow.name, flow.active, flow.access_type) == ("orders", True, "exclusive")
+        assert flow.topic == "#P2P/QUE/orders"
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"window": 0}, {"window": True}, {"window": 1_000_001}, {"window_bytes": 0}, {"ack": "never"},
+        {"ack_threshold_percent": 0}, {"ack_threshold_percent": 101}, {"ack_delay_ms": -1}, {"max_unacked": 0},
+        {"kind": "stack"}, {"topic": "a"}, {"subscriptions": ("a",)}, {"attributes": {"a": 1}}, {"name": ""},
+        {"name": None},
+    ],
+)  # fmt: skip
+def test_an_argument_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
+    async def test() -> None:
+        with pytest.raises(errors.InvalidRequestError, match="40018"):
+            await open_flow(SpokenNode(), **{"name": "q", **wrong})
+
+    run(test())
+
+
+def test_a_refused_bind_raises_and_leaves_nothing_behind() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers["flow.bind"] = errors.error_for(errors.MAX_BIND_COUNT_EXCEEDED)
+        with pytest.raises(errors.UnavailableError, match="50312"):
+            await open_flow(node)
+        assert node.parties.stats["flows"] == 0
+
+    run(test())
+
+
+@pytest.mark.requirement("R102", "R106", "R107", "R108")
+def test_a_temporary_queue_is_made_by_the_bind_and_gets_its_subscriptions() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers["endpoint.subscribe"] = [None, None]
+        flow = await open_flow(
+            node,
+            "",
+            bound(1, "made-up"),
+            temporary=True,
+            subscriptions=("a/>", "b"),
+            attributes={"max_ttl_s": 5},
+        )
+        assert flow.name == "made-up"
+        assert node.asked[0][1].items() >= {"temporary": True, "attributes": {"max_ttl_s": 5}}.items()
+        assert node.asked[1] == ("endpoint.subscribe", {"name": "made-up", "filters": ["a/>", "b"]})
+
+    run(test())
+
+
+def test_a_filter_that_is_refused_refuses_the_flow() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers["endpoint.subscribe"] = [None, [errors.SUBSCRIBE_DENIED, "b"]]
+        node.answers["flow.unbind"] = None
+        with pytest.raises(errors.ForbiddenError, match="40303"):
+            await open_flow(node, "x", temporary=True, subscriptions=("a", "b"))
+        assert node.asked[-1] == ("flow.unbind", {"flow": 1})
+
+    run(test())
+
+
+# What a message says.
+
+
+@pytest.mark.requirement("R151", "R159", "R160", "R161")
+def test_a_message_knows_where_it_stands_and_where_it_was() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual")
+        some = rows([b"a", b"b", b"c"])
+        some[1] = (1, "t", wire.MODE_NON_PERSISTENT, None, None, b"b")
+        some[2] = (5, "t", wire.MODE_DIRECT, None, None, b"c")
+        part = [3, 3, [[7, 1], [20, 2]], [0, 0, 2], [10, 20, 30], [None, None, ["queue", "x", "expired"]]]
+        node.hear(wire.MESSAGES, [1, [part]], pack_rows(some))
+        first, second, third = [await flow.receive() for _ in range(3)]
+        assert [one.position for one in (first, second, third)] == [7, 20, 21]
+        assert [one.mode for one in (first, second, third)] == [
+            DeliveryMode.PERSISTENT, DeliveryMode.NON_PERSISTENT, DeliveryMode.NON_PERSISTENT,
+        ]  # fmt: skip
+        assert [one.stored_ms for one in (first, second, third)] == [10, 20, 30]
+        assert (first.redelivered, first.delivery_count, first.origin) == (False, 1, None)
+        assert (third.redelivered, third.delivery_count, third.partition) == (True, 3, 3)
+        assert third.origin == ("queue", "x", "expired")
+        assert flow.stats["redelivered_messages"] == 1
+
+    run(test())
+
+
+def test_a_batch_gives_columns_slices_and_messages() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual")
+        node.messages(1, 5, numbered(0, 9))
+        batches = flow.batches()
+        batch = await anext(batches)
+        assert (batch.payloads, list(batch.positions)) == (numbered(0, 9), list(range(5, 15)))
+        assert batch.topics == ["t"] * 10
+        assert [one.position for one in batch] == list(range(5, 15))
+        assert (batch[2].position, batch[-1].position) == (7, 14)
+        some = batch[3:6]
+        assert not isinstance(some, list)
+        assert some.payloads == [b"3", b"4", b"5"]
+        assert some[1:].payloads == [b"4", b"5"]  # type: ignore[union-attr]
+        assert [one.payload for one in batch[::4]] == [b"0", b"4", b"8"]
+        with pytest.raises(IndexError):
+            batch[10]
+
+    run(test())
+
+
+def test_a_batch_has_the_size_that_was_asked_for_at_most() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual")
+        node.messages(1, 1, numbered(1, 5))
+        sizes = []
+        async for batch in flow.batches(2):
+            sizes.append(len(batch))
+            if sum(sizes) == 5:
+                break
+        assert sizes == [2, 2, 1]
+        with pytest.raises(errors.InvalidRequestError):
+            await anext(flow.batches(0))
+
+    run(test())
+
+
+# Outcomes.
+
+
+@pytest.mark.requirement("R188", "R189", "R191")
+def test_accepted_messages_are_told_in_one_range_at_the_threshold() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=10, ack="manual", ack_delay_ms=60_000)
+        node.messages(1, 1, numbered(1, 10))
+        messages = [await flow.receive() for _ in range(10)]
+        for message in messages[:5]:
+            message.accept()
+        await node.steps()
+        assert settles(node) == []
+        messages[5].accept()
+        assert settles(node) == [[1, wire.OUTCOME_ACCEPTED, [[0, 1, 6]]]]
+        assert flow.stats["accepted_messages"] == 6
+
+    run(test())
+
+
+@pytest.mark.requirement("R189")
+def test_the_threshold_can_be_chosen_and_heeds_the_limit_of_the_endpoint() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(
+            node, answer=bound(1, max_unacked=4), window=100, ack="manual", ack_threshold_percent=50
+        )
+        node.messages(1, 1, numbered(1, 10))
+        (await flow.receive()).accept()
+        assert settles(node) == []
+        (await flow.receive()).accept()
+        assert settles(node) == [[1, wire.OUTCOME_ACCEPTED, [[0, 1, 2]]]]
+
+    run(test())
+
+
+@pytest.mark.requirement("R188")
+def test_accepted_messages_wait_for_a_short_time_only() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", ack_delay_ms=5)
+        node.messages(1, 1, numbered(1, 3))
+        (await flow.receive()).accept()
+        frames: list[Any] = []
+        await node.until(lambda: frames.extend(settles(node)) or frames)
+        assert frames == [[1, wire.OUTCOME_ACCEPTED, [[0, 1, 1]]]]
+
+    run(test())
+
+
+def test_failed_and_rejected_messages_are_told_at_the_end_of_the_step() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", ack_delay_ms=60_000)
+        node.messages(1, 1, numbered(1, 6))
+        messages = [await flow.receive() for _ in range(6)]
+        messages[0].accept()
+        for message in messages[1:3]:
+            message.fail()
+        flow.reject(messages[4:])
+        assert settles(node) == []
+        await node.steps(1)
+        assert settles(node) == [[1, 0, [[0, 1, 1]]], [1, 2, [[0, 2, 3]]], [1, 3, [[0, 5, 6]]]]
+
+    run(test())
+
+
+def test_positions_in_any_order_become_the_fewest_ranges() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", ack_delay_ms=60_000, window=20)
+        node.messages(1, 1, numbered(1, 8), partition=0)
+        node.messages(1, 1, numbered(1, 4), partition=1)
+        messages = [await flow.receive() for _ in range(12)]
+        for number in (7, 2, 8, 0, 1, 9, 11, 5, 4, 3):
+            messages[number].accept()
+        flow.tell()
+        assert settles(node) == [[1, 0, [[0, 1, 6], [0, 8, 8], [1, 1, 2], [1, 4, 4]]]]
+        assert flow.stats["untold_messages"] == 0
+
+    run(test())
+
+
+def test_a_settlement_joins_neighbours_of_one_partition() -> None:
+    settlement = Settlement()
+    for position in (7, 2, 8, 1, 4, 5, 3):
+        settlement.add(0, position, position)
+    settlement.add(1, 9, 12)
+    settlement.add(1, 13, 13)
+    settlement.validate()
+    assert settlement.messages == 12
+    assert settlement.take() == [(0, 1, 5), (0, 7, 8), (1, 9, 13)]
+    assert settlement.take() == []
+    assert settlement.messages == 0
+
+
+def test_a_message_is_settled_once_and_what_is_said_first_counts() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", ack_delay_ms=60_000)
+        node.messages(1, 1, numbered(1, 4))
+        batch = await anext(flow.batches())
+        assert not batch[1].settled
+        batch[1].reject()
+        assert batch[1].settled
+        batch[1].accept()
+        flow.accept(batch)
+        batch.fail()
+        await node.steps()
+        assert settles(node) == [[1, 0, [[0, 1, 1], [0, 3, 4]]], [1, 3, [[0, 2, 2]]]]
+
+    run(test())
+
+
+def test_many_ranges_go_in_several_frames() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", window=10_000, ack_delay_ms=60_000)
+        node.messages(1, 1, numbered(1, 5_000))
+        batch = await anext(flow.batches())
+        flow.reject(batch[number] for number in range(0, 5_000, 2))
+        await node.steps(1)
+        frames = settles(node)
+        assert [len(header[2]) for header in frames] == [1_000, 1_000, 500]
+        assert sum(last - first + 1 for header in frames for _, first, last in header[2]) == 2_500
+
+    run(test())
+
+
+def test_a_loop_accepts_a_message_when_it_asks_for_the_next() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=1)
+        node.messages(1, 1, [b"1"])
+        loop = flow.__aiter__()
+        message = await anext(loop)
+        await node.steps()
+        assert not message.settled
+        following = asyncio.ensure_future(anext(loop))
+        await node.steps()
+        assert settles(node) == [[1, 0, [[0, 1, 1]]]]
+        following.cancel()
+
+    run(test())
+
+
+def test_a_loop_does_not_accept_what_was_settled_or_what_it_was_left_with() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack_delay_ms=60_000)
+        node.messages(1, 1, numbered(1, 4))
+        async for message in flow:
+            if message.position == 2:
+                message.fail()
+            if message.position == 3:
+                break
+        flow.tell()
+        assert settles(node) == [[1, 0, [[0, 1, 1]]], [1, 2, [[0, 2, 2]]]]
+        assert (await flow.receive()).position == 4, "another reader goes on behind it"
+
+    run(test())
+
+
+def test_receive_accepts_the_message_before_it() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack_delay_ms=60_000)
+        node.messages(1, 1, numbered(1, 2))
+        first = await flow.receive()
+        assert not first.settled
+        second = await flow.receive()
+        assert first.settled
+        with pytest.raises(errors.TimeoutExpiredError):
+            await flow.receive(timeout_s=0.01)
+        assert second.settled
+
+    run(test())
+
+
+def test_batches_are_accepted_when_the_next_one_is_asked_for() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack_delay_ms=60_000)
+        node.messages(1, 1, numbered(1, 4))
+        node.messages(1, 9, numbered(1, 4))
+        batches = flow.batches()
+        await anext(batches)
+        assert flow.stats["accepted_messages"] == 0
+        await anext(batches)
+        assert flow.stats["accepted_messages"] == 4
+
+    run(test())
+
+
+# Callbacks.
+
+
+def test_a_callback_that_returns_accepts_and_one_that_raises_fails() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+
+        def callback(message: GuaranteedMessage) -> None:
+            if message.payload == b"2":
+                raise ValueError
+
+        flow = await open_flow(node, callback=callback, ack_delay_ms=60_000)
+        node.messages(1, 1, numbered(1, 3))
+        await node.steps()
+        assert settles(node) == [[1, 0, [[0, 1, 1], [0, 3, 3]]], [1, 2, [[0, 2, 2]]]]
+        assert flow.stats["callback_errors"] == 1
+
+    run(test())
+
+
+def test_an_async_callback_is_awaited_before_the_next_message() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        seen: list[int] = []
+        gate = asyncio.Event()
+
+        async def callback(message: GuaranteedMessage) -> None:
+            seen.append(message.position)
+            await gate.wait()
+
+        flow = await open_flow(node, callback=callback)
+        node.messages(1, 1, numbered(1, 3))
+        await node.steps()
+        assert seen == [1]
+        gate.set()
+        await node.until(lambda: seen == [1, 2, 3])
+        await flow.close(timeout_s=0)
+        assert flow.task is not None
+        await flow.task
+
+    run(test())
+
+
+def test_a_callback_leaves_the_loop_its_turn() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        seen: list[int] = []
+        await open_flow(node, window=5_000, callback=lambda message: seen.append(message.position))
+        node.messages(1, 1, numbered(1, 2_500))
+        assert len(seen) == 1_000
+        await node.steps(3)
+        assert len(seen) == 2_500
+
+    run(test())
+
+
+# Credit.
+
+
+@pytest.mark.requirement("R186", "R187")
+def test_credit_is_renewed_as_the_application_takes_messages() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=8, window_bytes=1 << 20, ack="manual")
+        node.messages(1, 1, numbered(1, 8))
+        granted = []
+        for _ in range(8):
+            await flow.receive()
+            granted += [frame.header for frame in node.sent(wire.FLOW_CREDIT)]
+        assert granted == [[1, 12, (1 << 20) + 4 * 65], [1, 16, (1 << 20) + 8 * 65]]
+
+    run(test())
+
+
+def test_credit_in_bytes_is_renewed_too() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=100, window_bytes=1_000, ack="manual")
+        node.messages(1, 1, [b"x" * 436, b"y"])
+        await anext(flow.batches(1))
+        assert [frame.header for frame in node.sent(wire.FLOW_CREDIT)] == [[1, 101, 1_500]]
+
+    run(test())
+
+
+def test_who_reads_nothing_gets_no_more_credit() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=8)
+        node.messages(1, 1, numbered(1, 8))
+        await node.steps()
+        assert node.sent(wire.FLOW_CREDIT) == []
+        assert flow.buffered == 8
+
+    run(test())
+
+
+def test_a_window_of_one_is_renewed_with_every_message() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=1, ack="manual")
+        for position in (1, 2, 3):
+            node.messages(1, position, [b"x"])
+            await flow.receive()
+            (frame,) = node.sent(wire.FLOW_CREDIT)
+            assert frame.header[:2] == [1, position + 1]
+
+    run(test())
+
+
+# Browsers.
+
+
+@pytest.mark.requirement("R150")
+def test_a_browser_looks_and_settles_nothing() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, browse=True, selector="a = 1")
+        assert node.asked[0][1].items() >= {"browse": True, "selector": "a = 1"}.items()
+        node.messages(1, 1, numbered(1, 3))
+        seen = []
+        async for message in flow:
+            seen.append(message.position)
+            if len(seen) == 3:
+                break
+        with pytest.raises(errors.InvalidRequestError, match="browser"):
+            message.accept()
+        flow.tell()
+        assert seen == [1, 2, 3]
+        assert settles(node) == []
+
+    run(test())
+
+
+# The end.
+
+
+def test_close_tells_what_is_known_and_unbinds() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", ack_delay_ms=60_000)
+        node.messages(1, 1, numbered(1, 3))
+        (await flow.receive()).accept()
+        reader = asyncio.ensure_future(_rest(flow))
+        close = asyncio.ensure_future(flow.close())
+        await node.steps(1)
+        node.messages(1, 4, numbered(4, 5))
+        assert [frame.operation for frame in node.sent()] == [wire.SETTLE, wire.REQUEST]
+        node.session.guaranteed.validate()
+        await node.steps()
+        assert not close.done()
+        node.answer(2, None)
+        await node.steps()
+        assert close.done()
+        assert await reader == []
+        assert flow.closed
+        with pytest.raises(errors.ConnectionLostError, match="60002"):
+            await flow.receive()
+        await flow.close()
+        node.messages(1, 6, [b"late"])
+        assert node.closed == [errors.MALFORMED_FRAME], "nothing may come after the answer"
+
+    run(test())
+
+
+async def _rest(flow: Any) -> list[bytes]:
+    return [message.payload async for message in flow]
+
+
+def test_close_without_an_answer_ends_all_the_same() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        async with await open_flow(node) as flow:
+            await flow.close(timeout_s=0.01)
+        assert flow.closed
+
+    run(test())
