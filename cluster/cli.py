@@ -60,6 +60,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Messages": {
         "pub": Entry(_MESSAGES, "pub", "Publish messages."),
         "sub": Entry(_MESSAGES, "sub", "Subscribe, and print what arrives."),
+        "consume": Entry(
+            "cluster.commands.guaranteed.consume", "consume", "Take messages from a queue, and print them."
+        ),
         "request": Entry(_REQUESTS, "request", "Send a request and print the reply."),
         "reply": Entry(_REQUESTS, "reply", "Answer requests with the output of a command."),
         "bench": Entry(

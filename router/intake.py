@@ -97,7 +97,9 @@ class Intake:
         self.streams = Streams(shards, self.usage, self._settled)
         self.gathering = Gathering(shards, self.streams)
         self.acks = Acks(egress, counters, self._idle)
-        self.producers = Producers(node, asks, self.gathering, self.acks, rng, self._forget_rounds)
+        self.producers = Producers(
+            node, asks, self.gathering, self.acks, self.thresholds, rng, self._forget_rounds
+        )
         self.spooling = Spooling(
             self.usage, endpoints, self.streams, self.acks, counters, promoted_bytes_max=config.promoted_bytes_max,
             deliver=deliver, break_off=self.producers.break_off, close=close, wall_ms=wall_ms,

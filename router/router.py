@@ -379,7 +379,8 @@ class Router:
             shard.sets[number] = (tuple(filter_ids), self.interest.use_set(filter_ids))
         entry = shard.outstanding.get(header[1])
         if entry is not None:
-            self.accounting.answered(entry[0], header[6], header[7], now)
+            if header[6] or header[7]:
+                self.accounting.answered(entry[0], header[6], header[7], now)
             if header[8]:
                 self.short_way.learn(entry[0], shard, header[8])
         self.rounds.answer(shard, header, body, now)

@@ -82,6 +82,9 @@ class Session:
         "counters",
         "egress",
         "eliding",
+        "flow_out_bytes",
+        "flow_probe_bytes",
+        "flow_read_bytes",
         "flows",
         "granted_bytes",
         "granted_messages",
@@ -178,6 +181,8 @@ class Session:
         #: alone could be a lie.
         self.out_bytes = 0
         self.read_bytes = 0
+        #: The part of these three that went out on flows.
+        self.flow_out_bytes = self.flow_probe_bytes = self.flow_read_bytes = 0
         self.egress: EgressQueue | None = None
         self.eliding: ElidingTable | None = None
 

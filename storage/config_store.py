@@ -5,8 +5,8 @@ is its only writer. An object is stored as MessagePack under its kind, Message V
 one synced transaction: when it returns, all its changes are on disk, and after a crash all or none of them
 are there.
 
-Beside the objects it keeps the names of producers, and counters: numbers that only rise, so that an id of an endpoint
-or a producer is never given twice, whatever was deleted meanwhile.
+Beside the objects it keeps the names of producers, and counters: single numbers, such as the next id of an endpoint,
+which is never given twice, whatever was deleted meanwhile.
 
 It knows nothing about what attributes mean; `cluster/controller/controller.py` does.
 """
@@ -48,7 +48,7 @@ class Change(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """The next value of a number that only rises."""
+    """A number that is kept under a name."""
 
     name: str
     value: int

@@ -1,11 +1,14 @@
 """Checks, copies and restores of spools, with or without the process that owns them.
 
-    verify     reads every block of one environment and compares checksums, and looks whether keys fit together
+    verify     walks the pages of one environment, reads every value and compares checksums, and looks whether
+               keys fit together
     pack       makes one file of directories: copies of environments, and a manifest with checksums
     unpack     puts them into an empty place after everything was checked
 
-What a segment or a block means is the home's business; here a block is a value whose first four bytes are
-the CRC-32 of the rest, and the keys of segments, states and records begin with the eight bytes of a lane.
+What a segment or a block means is the home's business (`node/home/layout.py`). Known here are a block, whose
+first four bytes are the CRC-32 of the rest, the lengths of keys, and that a segment is a MessagePack array
+whose second field is its block. What belongs to a lane that does not exist is no fault: a purge that was
+interrupted leaves it over, and the home deletes it at its next start.
 """
 
 from __future__ import annotations
@@ -14,87 +17,178 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 import zlib
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from array import array
+from bisect import bisect_left
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
-import lmdb
+import msgpack
 
 from angarium import errors
-from storage.spool import KEY_ENVIRONMENT, Table, open_readonly, open_spool
+from storage import pages
+from storage.spool import DATA_FILE, KEY_ENVIRONMENT, Table, damaged, open_readonly, open_spool, try_lock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from storage.spool import Spool
 
-#: Blocks read in one go.
-_BATCH: Final = 256
+#: Values read in one go: blocks are large, the others small.
+_BLOCKS_BATCH: Final = 64
+_BATCH: Final = 5_000
 #: Faults that are listed; of a destroyed file the first ones say enough.
 FAULTS_MAX: Final = 100
 _CRC_BYTES: Final = 4
-_LANE_BYTES: Final = 8
-_KEY_BYTES: Final = {Table.SEGMENTS: 16, Table.STATES: 16, Table.BLOCKS: 8, Table.RECORDS: 16}
+#: A lane has a row and, with one byte more, a second one.
+_KEY_BYTES: Final = {
+    Table.LANES: (8, 9),
+    Table.SEGMENTS: (16,),
+    Table.STATES: (16,),
+    Table.BLOCKS: (8,),
+    Table.RECORDS: (16,),
+    Table.MOVES: (8,),
+}
+#: Where a segment names its block.
+_BLOCK_FIELD: Final = 1
 MANIFEST: Final = "manifest.json"
 ARCHIVE_FORMAT: Final = 1
 _COPY_BYTES: Final = 1 << 20
+_RESTORING: Final = ".restoring"
 
 #: Called with (done, total) now and then.
 Tell: TypeAlias = "Callable[[int, int], None]"
 
 
 def verify(directory: Path, tell: Tell) -> list[str]:
-    """Check the spool in a directory, which another process may have open; gives each fault as a sentence.
+    """Check the spool in a directory; gives each fault as a sentence.
+
+    Another process may have it open and go on: then its pages are not walked (that process did it when it
+    opened them), and what changes under the check is no fault.
+
+    Args:
+        directory: of one environment.
+        tell: called with blocks.
 
     Raises:
-        UnavailableError: it cannot be opened at all (50322).
+        UnavailableError: it cannot be opened at all (50320, 50322).
     """
+    _check_pages(directory)
     spool = open_readonly(directory)
     try:
-        return [*_check_keys(spool), *_check_blocks(spool, tell)][:FAULTS_MAX]
-    except lmdb.Error as error:
-        return [f"the tables cannot be read: LMDB says {error}"]
+        check = _Check(spool, tell)
+        check.run()
+        return check.faults[:FAULTS_MAX]
     finally:
         spool.close()
 
 
-def _check_keys(spool: Spool) -> list[str]:
-    """Look whether keys have their length, states their segments, and segments and records their lanes."""
-    faults = []
-    lanes = {key[:_LANE_BYTES] for key, _ in spool.scan(Table.LANES)}
-    segments = {key for key, _ in spool.scan(Table.SEGMENTS)}
-    for table, size in _KEY_BYTES.items():
-        if table is Table.BLOCKS:
-            continue
-        for key, _ in spool.scan(table):
-            if len(key) != size:
-                faults.append(f"{table.name.lower()}: the key {key.hex()} has {len(key)} bytes, not {size}")
-            elif key[:_LANE_BYTES] not in lanes:
-                faults.append(f"{table.name.lower()}: the key {key.hex()} is of a lane that is not there")
-            elif table is Table.STATES and key not in segments:
-                faults.append(f"states: the key {key.hex()} is of a segment that is not there")
-            if len(faults) >= FAULTS_MAX:
-                return faults
-    return faults
+def _check_pages(directory: Path) -> None:
+    """Walk all pages, if nobody writes them."""
+    if not (directory / DATA_FILE).exists():
+        return
+    lock = try_lock(directory)
+    if lock is None:
+        return
+    try:
+        pages.check_file(directory / DATA_FILE)
+    except (pages.PageFaultError, OSError) as error:
+        raise damaged(directory, str(error)) from None
+    finally:
+        os.close(lock)
 
 
-def _check_blocks(spool: Spool, tell: Tell) -> list[str]:
-    faults: list[str] = []
-    total = spool.count(Table.BLOCKS)
-    done, start = 0, b""
-    while len(faults) < FAULTS_MAX:
-        tell(done, total)
-        entries = spool.scan(Table.BLOCKS, start, limit=_BATCH)
-        if not entries:
-            break
-        for key, value in entries:
-            if len(key) != _KEY_BYTES[Table.BLOCKS] or not is_intact(value):
-                faults.append(f"block {int.from_bytes(key, 'big')} does not have its checksum")
-        done += len(entries)
-        start = entries[-1][0] + b"\0"
-    tell(total, total)
-    return faults
+class _Check:
+    """One check of a spool that may change meanwhile.
+
+    A key is never made again once it was deleted: blocks and positions are numbered without end. So a row
+    that lacks another one is at fault only if it is still there after the other one was missed.
+    """
+
+    def __init__(self, spool: Spool, tell: Tell) -> None:
+        self._spool = spool
+        self._tell = tell
+        self.faults: list[str] = []
+        #: Blocks that are there, by rising number.
+        self._blocks: array[int] = array("Q")
+
+    def run(self) -> None:
+        for check in (self._check_blocks, self._check_segments, self._check_states, self._check_others):
+            try:
+                check()
+            except errors.UnavailableError as error:
+                # Reading found a value without its checksum, or LMDB could not go on; the next table may be sound.
+                self.faults.append(error.detail)
+
+    def _rows(self, table: Table, batch: int = _BATCH) -> Iterator[tuple[bytes, bytes]]:
+        """Give the rows of a table whose keys are sound, up to the limit of faults."""
+        sizes, start = _KEY_BYTES.get(table), b""
+        while found := self._spool.scan(table, start, limit=batch):
+            for key, value in found:
+                if len(self.faults) >= FAULTS_MAX:
+                    return
+                if key < start:
+                    self.faults.append(f"{_name(table)}: the key {key.hex()} is behind a greater one")
+                elif sizes is not None and len(key) not in sizes:
+                    self.faults.append(f"{_name(table)}: the key {key.hex()} has {len(key)} bytes")
+                else:
+                    yield key, value
+                start = key + b"\0"
+
+    def _check_blocks(self) -> None:
+        total = self._spool.count(Table.BLOCKS)
+        self._tell(0, total)
+        for key, value in self._rows(Table.BLOCKS, _BLOCKS_BATCH):
+            block = int.from_bytes(key, "big")
+            self._blocks.append(block)
+            if not is_intact(value):
+                self.faults.append(f"block {block} does not have its checksum")
+            if len(self._blocks) % _BLOCKS_BATCH == 0:
+                self._tell(min(len(self._blocks), total), total)
+        self._tell(total, total)
+
+    def _check_segments(self) -> None:
+        for key, value in self._rows(Table.SEGMENTS):
+            block = _block_of(value)
+            if block is None:
+                self.faults.append(f"segments: the key {key.hex()} has no segment")
+            elif not self._has_block(block) and self._spool.get(Table.SEGMENTS, key) == value:
+                self.faults.append(f"segments: the block {block} of the key {key.hex()} is not there")
+
+    def _has_block(self, block: int) -> bool:
+        at = bisect_left(self._blocks, block)
+        if at < len(self._blocks) and self._blocks[at] == block:
+            return True
+        # It may have come since.
+        return self._spool.get(Table.BLOCKS, block.to_bytes(8, "big")) is not None
+
+    def _check_states(self) -> None:
+        for key, _ in self._rows(Table.STATES):
+            if (
+                self._spool.get(Table.SEGMENTS, key) is None
+                and self._spool.get(Table.STATES, key) is not None
+            ):
+                self.faults.append(f"states: the key {key.hex()} is of a segment that is not there")
+
+    def _check_others(self) -> None:
+        for table in (Table.META, Table.LANES, Table.RECORDS, Table.MOVES):
+            for _ in self._rows(table):
+                pass
+
+
+def _name(table: Table) -> str:
+    return table.name.lower()
+
+
+def _block_of(value: bytes) -> int | None:
+    """Give the block that a segment names, or None if it is none."""
+    try:
+        block = msgpack.unpackb(value, strict_map_key=False)[_BLOCK_FIELD]
+    except (ValueError, TypeError, LookupError, msgpack.exceptions.UnpackException):
+        return None
+    return block if isinstance(block, int) and 0 <= block < 1 << 64 else None
 
 
 def is_intact(value: bytes) -> bool:
@@ -124,20 +218,24 @@ def pack(members: Mapping[str, Path], archive: Path, about: Mapping[str, Any], t
     }
     total = sum(path.stat().st_size for path in files.values())
     sums = {name: _sum_of(path) for name, path in files.items()}
-    manifest = {"format": ARCHIVE_FORMAT, "files": sums, **about}
+    manifest = {**about, "format": ARCHIVE_FORMAT, "files": sums}
+    manifest["checksum"] = _manifest_sum(manifest)
     partial = archive.with_name(f"{archive.name}.partial")
     done = 0
-    with partial.open("wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        with tarfile.open(fileobj=file, mode="w") as tar:
-            _add(tar, MANIFEST, json.dumps(manifest, indent=1).encode())
-            for name, path in files.items():
-                tar.add(path, name, recursive=False)
-                done += path.stat().st_size
-                tell(done, total)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(archive)
+    try:
+        with partial.open("wb") as file:
+            os.fchmod(file.fileno(), 0o600)
+            with tarfile.open(fileobj=file, mode="w") as tar:
+                _add(tar, MANIFEST, json.dumps(manifest, indent=1).encode())
+                for name, path in files.items():
+                    tar.add(path, name, recursive=False)
+                    done += path.stat().st_size
+                    tell(done, total)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(archive)
+    finally:
+        partial.unlink(missing_ok=True)
     _sync_directory(archive.parent)
 
 
@@ -155,6 +253,8 @@ def read_manifest(archive: Path) -> dict[str, Any]:
         raise _unusable(archive, f"it is no backup: {error}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != ARCHIVE_FORMAT:
         raise _unusable(archive, f"its manifest is not of format {ARCHIVE_FORMAT}")
+    if manifest.get("checksum") != _manifest_sum(manifest) or not isinstance(manifest.get("files"), dict):
+        raise _unusable(archive, "the checksum of its manifest does not fit")
     return manifest
 
 
@@ -174,50 +274,68 @@ def unpack(archive: Path, directory: Path, tell: Tell) -> dict[str, Any]:
         if (directory / name).exists():
             detail = f"{directory / name} is there: restore into an empty data directory"
             raise errors.error_for(errors.OBJECT_EXISTS, detail)
-    place = directory / ".restoring"
+    place = directory / _RESTORING
+    # One that was killed left its files.
+    shutil.rmtree(place, ignore_errors=True)
     place.mkdir(mode=0o700, parents=True)
     try:
         _extract(archive, place, sums, tell)
         for name in names:
+            _sync_directory(place / name)
             (place / name).rename(directory / name)
     finally:
-        _remove(place)
+        shutil.rmtree(place)
     _sync_directory(directory)
     return manifest
 
 
 def renew_environment(directory: Path) -> None:
-    """Give the environment of a restored spool an id of its own: it is another one than the one backed up."""
+    """Give the environment of a restored spool an id of its own: it is another one than the one backed up.
+
+    Raises:
+        UnavailableError: it is damaged, or a process has it open (50320, 50322).
+    """
     spool = open_spool(directory)
-    spool.commit([(Table.META, KEY_ENVIRONMENT, os.urandom(8).hex().encode())])
-    spool.close()
+    try:
+        spool.commit([(Table.META, KEY_ENVIRONMENT, os.urandom(8).hex().encode())])
+    finally:
+        spool.close()
 
 
 def _extract(archive: Path, place: Path, sums: dict[str, str], tell: Tell) -> None:
     done, total = 0, archive.stat().st_size
-    with tarfile.open(archive) as tar:
-        for name, expected in sums.items():
-            folder, _, file_name = name.partition("/")
-            if not file_name or {folder, file_name} & {"..", ".", ""} or "/" in file_name:
-                raise _unusable(archive, f"it names the file {name!r}")
-            try:
+    try:
+        with tarfile.open(archive) as tar:
+            for name, expected in sums.items():
+                folder, _, file_name = name.partition("/")
+                if not file_name or {folder, file_name} & {"..", ".", ""} or "/" in file_name:
+                    raise _unusable(archive, f"it names the file {name!r}")
                 source = tar.extractfile(name)
-            except KeyError:
-                source = None
-            if source is None:
-                raise _unusable(archive, f"{name} is missing")
-            (place / folder).mkdir(mode=0o700, exist_ok=True)
-            digest = hashlib.sha256()
-            with (place / folder / file_name).open("wb") as target:
-                while chunk := source.read(_COPY_BYTES):
-                    target.write(chunk)
-                    digest.update(chunk)
-                    done += len(chunk)
-                    tell(min(done, total), total)
-                target.flush()
-                os.fsync(target.fileno())
-            if digest.hexdigest() != expected:
-                raise _unusable(archive, f"the checksum of {name} does not fit")
+                if source is None:
+                    raise _unusable(archive, f"{name} is no file")
+                (place / folder).mkdir(mode=0o700, exist_ok=True)
+                found = _write(place / folder / file_name, source)
+                if found != expected:
+                    raise _unusable(archive, f"the checksum of {name} does not fit")
+                done += tar.getmember(name).size
+                tell(min(done, total), total)
+    except KeyError as error:
+        raise _unusable(archive, f"a file is missing: {error}") from None
+    except (tarfile.TarError, EOFError) as error:
+        raise _unusable(archive, f"it cannot be read: {error}") from None
+
+
+def _write(path: Path, source: IO[bytes]) -> str:
+    """Write a file durably; gives its checksum."""
+    digest = hashlib.sha256()
+    with path.open("xb") as target:
+        os.fchmod(target.fileno(), 0o600)
+        while chunk := source.read(_COPY_BYTES):
+            target.write(chunk)
+            digest.update(chunk)
+        target.flush()
+        os.fsync(target.fileno())
+    return digest.hexdigest()
 
 
 def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
@@ -239,10 +357,10 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _remove(place: Path) -> None:
-    for path in sorted(place.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    place.rmdir()
+def _manifest_sum(manifest: Mapping[str, Any]) -> str:
+    """Give the checksum of what a manifest says besides it."""
+    content = {name: value for name, value in manifest.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _unusable(archive: Path, what: str) -> errors.AngariumError:

@@ -8,12 +8,15 @@ How LMDB is used (design section 8):
 
 - Never WRITEMAP, NOSYNC or MAPASYNC. A reader lives for one call, so that no page is kept from being used
   again.
-- The map is sized once, sparse, above the quota. Before each commit the free space of the file system is
-  looked at, because a full disk must never be found out by a sync: after a failed sync nobody knows what is
-  on disk, and trying again would "succeed". Such a failure ends the process (`SpoolFailedError`).
-- One process at a time has an environment for writing: a lock on a file beside it.
-- A file that is shorter than LMDB's own count of its pages would end the process at the first look behind
-  its end, so its length is checked before anything is read.
+- The map is sized once, sparse, above the quota. Before each commit there is room for it on the disk
+  (`storage.room`), because a full disk must never be found out by a sync: after a failed sync nobody knows
+  what is on disk, and trying again would "succeed". Such a failure ends the process (`SpoolFailedError`).
+- One process at a time has an environment for writing: a lock on a file beside it. LMDB breaks when two
+  processes size one map, or when a child of fork goes on using it.
+- LMDB ends the process at a page that was lost, and at one behind the end of the file. So the index is walked
+  before LMDB reads it (`storage.pages`).
+- A block is a value with a checksum of its own (`storage.maintenance`). All other values are sealed here: four
+  bytes in front of them are the CRC-32 of table, key and value, checked whenever they are read.
 """
 
 from __future__ import annotations
@@ -22,11 +25,14 @@ import enum
 import fcntl
 import os
 import secrets
+import zlib
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import lmdb
 
 from angarium import errors
+from storage import pages
+from storage.room import NoRoomError, Room, Usage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,17 +40,28 @@ if TYPE_CHECKING:
 
 #: What is stored says this; another one is refused, never misread.
 FORMAT_VERSION: Final = b"1"
-#: Sparse: a new spool takes a few pages of it.
+#: Sparse: a new spool takes some megabytes of it.
 MAP_BYTES: Final = 64 << 30
-#: Free space that a commit leaves besides twice its own bytes: pages that LMDB copies, and its tables.
-RESERVE_BYTES: Final = 4 << 20
-#: Threads of one process, and a backup.
+#: Threads of one process, and tools that look. A spool has few readers, and those that died are cleared.
 MAX_READERS: Final = 64
 #: The data file, as LMDB names it, and the lock of ours.
 DATA_FILE: Final = "data.mdb"
 LOCK_FILE: Final = "owner.lock"
-KEY_FORMAT: Final = b"format"
+#: The format is a key of LMDB's own table of tables, the id a row of META.
+KEY_FORMAT: Final = b"#format"
 KEY_ENVIRONMENT: Final = b"environment"
+_SEAL_BYTES: Final = 4
+#: What LMDB raises when the file is not as it wrote it; anything else is a fault of the system around it.
+_DAMAGE: Final = (
+    lmdb.CorruptedError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+    lmdb.NotFoundError,
+    lmdb.IncompatibleError,
+    lmdb.BadTxnError,
+)
 
 
 class Table(enum.IntEnum):
@@ -101,16 +118,24 @@ class Spool(Protocol):
 
 
 class LmdbSpool:
-    """A spool in an LMDB environment; `open_spool` makes one."""
+    """A spool in an LMDB environment; `open_spool` and `open_readonly` make one."""
 
-    def __init__(self, directory: Path, environment: Any, lock: int | None) -> None:
-        """Take over an environment that was checked."""
+    def __init__(self, directory: Path, environment: Any, lock: int | None, map_bytes: int) -> None:
+        """Take over an environment that was checked, and the lock that says that it is ours; None: to read."""
         self.directory = directory
         self._environment = environment
         self._lock = lock
-        self._tables = {table: environment.open_db(table.name.lower().encode()) for table in Table}
-        #: Table -> the greatest key that was appended; what is greater is appended, which is faster.
-        self._tails: dict[Table, bytes] = {Table.BLOCKS: self._tail(Table.BLOCKS)}
+        self._owner = os.getpid()
+        self._page_bytes = int(environment.stat()["psize"])
+        self._tables = {table: environment.open_db(_name(table), create=False) for table in Table}
+        #: Table -> a key that none in it exceeds. What is greater is appended, which fills pages better;
+        #: blocks and the segments of the newest lane come by rising keys.
+        self._tails: dict[Table, bytes] = {}
+        self._descriptor: int | None = None
+        if lock is not None:
+            self._find_tails()
+            self._descriptor = os.open(directory / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
+            self._room = Room(self._descriptor, map_bytes, self._usage)
 
     @property
     def environment_id(self) -> str:
@@ -119,41 +144,69 @@ class LmdbSpool:
 
     def commit(self, changes: Sequence[Change]) -> None:
         """See `Spool.commit`."""
-        self._check_room(changes)
-        tables, tails = self._tables, self._tails
+        assert self._owner == os.getpid(), "the spool is used across a fork"
+        assert self._lock is not None, "the spool is open for reading only, or closed"
         try:
-            with self._environment.begin(write=True) as transaction:
-                for table, key, value in changes:
-                    if value is None:
-                        transaction.delete(key, db=tables[table])
-                    elif key > tails.get(table, key):
-                        transaction.put(key, value, db=tables[table], append=True)
-                        tails[table] = key
-                    else:
-                        transaction.put(key, value, db=tables[table])
+            self._room.take(changes, Table.BLOCKS)
+        except NoRoomError as error:
+            raise SpoolFullError(f"{self.directory}: {error}") from None
+        try:
+            self._write(changes)
         except lmdb.MapFullError as error:
-            self._tails = {Table.BLOCKS: self._tail(Table.BLOCKS)}
+            self._find_tails()
             raise SpoolFullError(f"the map of {self.directory} is full: {error}") from None
         except lmdb.Error as error:
             raise SpoolFailedError(f"a commit to {self.directory / DATA_FILE} failed: {error}") from error
 
-    def _check_room(self, changes: Sequence[Change]) -> None:
-        needed = RESERVE_BYTES + 2 * sum(len(value) for _, _, value in changes if value is not None)
-        disk = os.statvfs(self.directory)
-        free = disk.f_bavail * disk.f_frsize
-        if free < needed:
-            raise SpoolFullError(f"{self.directory} has {free:,} bytes left, a commit wants {needed:,}")
+    def _write(self, changes: Sequence[Change]) -> None:
+        """Write changes in one transaction; each call to LMDB gives the interpreter's lock away, so few are made."""
+        tables, tails, blocks = self._tables, self._tails, Table.BLOCKS
+        with self._environment.begin(write=True) as transaction:
+            for table, key, value in changes:
+                if value is None:
+                    transaction.delete(key, db=tables[table])
+                    continue
+                stored = value if table is blocks else _seal(table, key, value)
+                if key > tails.get(table, key):
+                    transaction.put(key, stored, db=tables[table], append=True)
+                    tails[table] = key
+                else:
+                    transaction.put(key, stored, db=tables[table])
 
     def get(self, table: Table, key: bytes) -> bytes | None:
-        """See `Spool.get`."""
-        with self._environment.begin(db=self._tables[table]) as transaction:
-            value: bytes | None = transaction.get(key)
+        """See `Spool.get`.
+
+        Raises:
+            UnavailableError: it is damaged (50322).
+        """
+        try:
+            with self._environment.begin(db=self._tables[table]) as transaction:
+                value: bytes | None = transaction.get(key)
+        except lmdb.Error as error:
+            raise self._unreadable(table, error) from error
+        if value is None or table is Table.BLOCKS:
             return value
+        return self._unsealed(table, key, value)
 
     def scan(
         self, table: Table, start: bytes = b"", end: bytes | None = None, limit: int | None = None
     ) -> list[tuple[bytes, bytes]]:
-        """See `Spool.scan`."""
+        """See `Spool.scan`.
+
+        Raises:
+            UnavailableError: something in it is damaged (50322).
+        """
+        try:
+            found = self._scan(table, start, end, limit)
+        except lmdb.Error as error:
+            raise self._unreadable(table, error) from error
+        if table is Table.BLOCKS:
+            return found
+        return [(key, self._unsealed(table, key, value)) for key, value in found]
+
+    def _scan(
+        self, table: Table, start: bytes, end: bytes | None, limit: int | None
+    ) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []
         with (
             self._environment.begin(db=self._tables[table]) as transaction,
@@ -167,6 +220,13 @@ class LmdbSpool:
                 found.append(entry)
         return found
 
+    def _unsealed(self, table: Table, key: bytes, value: bytes) -> bytes:
+        content = value[_SEAL_BYTES:]
+        if _seal(table, key, content) != value:
+            what = f"the checksum of the key {key.hex()} in {table.name.lower()} does not fit"
+            raise damaged(self.directory, what)
+        return content
+
     def count(self, table: Table) -> int:
         """See `Spool.count`."""
         with self._environment.begin() as transaction:
@@ -174,134 +234,217 @@ class LmdbSpool:
 
     def size_bytes(self) -> int:
         """See `Spool.size_bytes`."""
-        pages = 0
+        return self._usage().used_bytes
+
+    def _usage(self) -> Usage:
+        index, values = 0, 0
         with self._environment.begin() as transaction:
             for table in self._tables.values():
                 stat = transaction.stat(table)
-                pages += stat["branch_pages"] + stat["leaf_pages"] + stat["overflow_pages"]
-        return int(pages * self._environment.stat()["psize"])
+                index += stat["branch_pages"] + stat["leaf_pages"]
+                values += stat["overflow_pages"]
+        end = self._environment.info()["last_pgno"] + 1
+        page_bytes = self._page_bytes
+        return Usage(end * page_bytes, (index + values) * page_bytes, index * page_bytes)
 
     def copy_to(self, directory: Path) -> None:
-        """Write a compact copy of the newest commit into an empty directory, while commits go on."""
-        self._environment.copy(str(directory), compact=True)
+        """Write a compact copy of the newest commit into an empty directory, durably, while commits go on.
+
+        Any thread may call it. Pages that commits free meanwhile are not used again before it is done, so the
+        spool grows by as much as is written in that time.
+
+        Raises:
+            OSError: the copy cannot be written; nothing of it is left.
+        """
+        copy = directory / DATA_FILE
+        try:
+            try:
+                self._environment.copy(str(directory), compact=True)
+            except lmdb.IncompatibleError:
+                # Pages that nobody uses and nobody may use again keep LMDB from making it compact.
+                copy.unlink(missing_ok=True)
+                self._environment.copy(str(directory), compact=False)
+            for path in (copy, directory):
+                _sync(path)
+        except (lmdb.Error, OSError) as error:
+            copy.unlink(missing_ok=True)
+            raise OSError(f"the spool cannot be copied to {directory}: {error}") from error
 
     def close(self) -> None:
-        """See `Spool.close`."""
+        """See `Spool.close`; no call may be under way."""
         self._environment.close()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        for descriptor in (self._descriptor, self._lock):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._descriptor = self._lock = None
 
-    def _tail(self, table: Table) -> bytes:
-        with (
-            self._environment.begin(db=self._tables[table]) as transaction,
-            transaction.cursor() as cursor,
-        ):
-            return bytes(cursor.key()) if cursor.last() else b""
+    def _find_tails(self) -> None:
+        for table in (Table.BLOCKS, Table.SEGMENTS):
+            with (
+                self._environment.begin(db=self._tables[table]) as transaction,
+                transaction.cursor() as cursor,
+            ):
+                self._tails[table] = bytes(cursor.key()) if cursor.last() else b""
+
+    def _unreadable(self, table: Table, error: Exception) -> errors.AngariumError:
+        return damaged(self.directory, f"reading {table.name.lower()} failed: LMDB says {error}")
 
 
 def open_spool(directory: Path, map_bytes: int = MAP_BYTES) -> LmdbSpool:
     """Open the spool in a directory, or make it.
 
     Raises:
-        UnavailableError: another process has it (50320), or it is damaged or of another format; the text names
-            the file, the check that failed and what to do (50322).
+        UnavailableError: another process has it, or the system does not let it be opened (50320); or it is
+            damaged or of another format, and the text names the file, the check that failed and what to do
+            (50322).
     """
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = _lock(directory)
+    lock = try_lock(directory)
+    if lock is None:
+        detail = f"another process has the spool {directory} open"
+        raise errors.error_for(errors.HOME_NOT_READY, detail)
     try:
-        environment = _open_environment(directory, map_bytes=map_bytes)
-        _check_format(directory, environment, make=True)
-        environment.reader_check()
-        return LmdbSpool(directory, environment, lock)
+        _check_pages(directory)
+        spool = _open(directory, lock, map_bytes)
+        # What is committed must not hang on names that are not on disk.
+        for path in (directory, *(path.parent for path in missing)):
+            _sync(path)
+        return spool
     except BaseException:
         os.close(lock)
         raise
 
 
 def open_readonly(directory: Path) -> LmdbSpool:
-    """Open the spool of a process that does not run, or that may go on writing, to read it.
+    """Open the spool of another process, which may go on writing or not run, to read it.
 
     Raises:
-        UnavailableError: it is not there, damaged, or of another format (50322).
+        UnavailableError: the system does not let it be opened (50320); or it is not there, damaged, or of
+            another format (50322).
     """
     if not (directory / DATA_FILE).exists():
-        raise _damaged(directory, "there is no such file")
-    environment = _open_environment(directory, readonly=True)
-    _check_format(directory, environment, make=False)
-    return LmdbSpool(directory, environment, None)
+        raise damaged(directory, "there is no such file")
+    try:
+        lock = try_lock(directory)
+    except OSError as error:
+        raise _refused(directory, error) from error
+    if lock is not None:
+        # Nobody writes it: its pages stand still.
+        try:
+            _check_pages(directory)
+        finally:
+            os.close(lock)
+    return _open(directory, None, 0)
 
 
 def is_owned(directory: Path) -> bool:
     """Tell whether some process has the spool of a directory open for writing."""
-    try:
-        os.close(_lock(directory))
-    except errors.AngariumError:
-        return True
-    except FileNotFoundError:
+    if not (directory / LOCK_FILE).exists():
         return False
+    lock = try_lock(directory)
+    if lock is None:
+        return True
+    os.close(lock)
     return False
 
 
-def _lock(directory: Path) -> int:
+def try_lock(directory: Path) -> int | None:
+    """Take the lock of a spool; gives a descriptor to close, or None if another process has it."""
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         os.close(descriptor)
-        detail = f"another process has the spool {directory} open"
-        raise errors.error_for(errors.HOME_NOT_READY, detail) from None
+        return None
     return descriptor
 
 
-def _open_environment(directory: Path, map_bytes: int = MAP_BYTES, *, readonly: bool = False) -> Any:
-    try:
-        environment = lmdb.open(
-            str(directory),
-            map_size=map_bytes,
-            max_dbs=len(Table) + 1,
-            max_readers=MAX_READERS,
-            mode=0o600,
-            readonly=readonly,
-            readahead=False,
-            meminit=False,
-        )
-    except lmdb.Error as error:
-        raise _damaged(directory, f"LMDB says {error}") from error
-    try:
-        pages, page_bytes = environment.info()["last_pgno"] + 1, environment.stat()["psize"]
-        size = (directory / DATA_FILE).stat().st_size
-        if size < pages * page_bytes:
-            what = f"the length check found {size:,} bytes, its {pages:,} pages have {pages * page_bytes:,}"
-            raise _damaged(directory, what)
-    except BaseException:
-        environment.close()
-        raise
-    return environment
-
-
-def _check_format(directory: Path, environment: Any, *, make: bool) -> None:
-    """Find the format version, or note it in a new environment."""
-    try:
-        meta = environment.open_db(Table.META.name.lower().encode())
-        with environment.begin(db=meta, write=make) as transaction:
-            stored = transaction.get(KEY_FORMAT)
-            if stored is None and make:
-                transaction.put(KEY_FORMAT, FORMAT_VERSION)
-                transaction.put(KEY_ENVIRONMENT, secrets.token_hex(8).encode())
-                stored = FORMAT_VERSION
-    except lmdb.Error as error:
-        environment.close()
-        raise _damaged(directory, f"the table check failed: LMDB says {error}") from error
-    if stored != FORMAT_VERSION:
-        environment.close()
-        known = FORMAT_VERSION.decode()
-        raise _damaged(directory, f"the format check found {stored!r}, this program knows {known}")
-
-
-def _damaged(directory: Path, what: str) -> errors.AngariumError:
+def damaged(directory: Path, what: str) -> errors.AngariumError:
+    """Give the error of a spool that is not as it was written (50322)."""
     advice = (
         "restore it with 'angarium spool restore', or start the program that wrote it, "
         "or move the directory away: its messages are then lost"
     )
     return errors.error_for(errors.SPOOL_DAMAGED, f"spool {directory / DATA_FILE}: {what}; {advice}")
+
+
+def _name(table: Table) -> bytes:
+    return table.name.lower().encode()
+
+
+def _seal(table: Table, key: bytes, value: bytes) -> bytes:
+    """Give a value with its checksum in front, as it is stored."""
+    return zlib.crc32(value, zlib.crc32(key, table)).to_bytes(_SEAL_BYTES, "big") + value
+
+
+def _check_pages(directory: Path) -> None:
+    file = directory / DATA_FILE
+    try:
+        if file.exists():
+            pages.check_index(file)
+    except pages.PageFaultError as error:
+        raise damaged(directory, str(error)) from None
+    except OSError as error:
+        raise damaged(directory, f"the page check failed: {error}") from error
+
+
+def _open(directory: Path, lock: int | None, map_bytes: int) -> LmdbSpool:
+    """Open a spool for writing, or for reading if there is no lock."""
+    try:
+        environment = lmdb.open(
+            str(directory),
+            # To read, the size that the writer noted.
+            map_size=map_bytes if lock is not None else 0,
+            max_dbs=len(Table),
+            max_readers=MAX_READERS,
+            mode=0o600,
+            readonly=lock is None,
+            create=lock is not None,
+            readahead=False,
+            meminit=False,
+        )
+    except lmdb.Error as error:
+        raise _refused(directory, error) from error
+    try:
+        environment.reader_check()
+        _check_format(directory, environment, is_ours=lock is not None)
+        return LmdbSpool(directory, environment, lock, map_bytes)
+    except (lmdb.Error, OSError) as error:
+        environment.close()
+        raise _refused(directory, error) from error
+    except BaseException:
+        environment.close()
+        raise
+
+
+def _refused(directory: Path, error: Exception) -> errors.AngariumError:
+    if isinstance(error, _DAMAGE):
+        return damaged(directory, f"the table check failed: LMDB says {error}")
+    detail = f"the spool {directory / DATA_FILE} cannot be opened: {error}"
+    return errors.error_for(errors.HOME_NOT_READY, detail)
+
+
+def _check_format(directory: Path, environment: Any, *, is_ours: bool) -> None:
+    """Find the format version; a new environment gets one, its id and its tables, in one transaction."""
+    with environment.begin() as transaction:
+        stored = transaction.get(KEY_FORMAT)
+        is_empty = stored is None and not transaction.stat()["entries"]
+    if is_empty and is_ours:
+        with environment.begin(write=True) as transaction:
+            transaction.put(KEY_FORMAT, FORMAT_VERSION)
+            tables = {table: environment.open_db(_name(table), txn=transaction) for table in Table}
+            environment_id = _seal(Table.META, KEY_ENVIRONMENT, secrets.token_hex(8).encode())
+            transaction.put(KEY_ENVIRONMENT, environment_id, db=tables[Table.META])
+        stored = FORMAT_VERSION
+    if stored != FORMAT_VERSION:
+        known = FORMAT_VERSION.decode()
+        raise damaged(directory, f"the format check found {stored!r}, this program knows {known}")
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

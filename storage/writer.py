@@ -1,7 +1,9 @@
 """The thread that writes a spool: one group of changes at a time, so that the loop beside it goes on.
 
 LMDB demands that the thread which begins a write transaction also ends it; here one thread does all of it.
-The caller hands over a ready list and is woken when the group is on disk.
+The caller hands over a ready list and is woken when the group is on disk. A thread that waits for the
+interpreter's lock beside a busy loop waits for a whole switch interval, so the process has set a short one
+(`sys.setswitchinterval`, design section 8), and everything here is done in few steps.
 """
 
 from __future__ import annotations
@@ -9,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from storage.spool import SpoolFailedError, SpoolFullError
 
@@ -17,6 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from storage.spool import Change, Spool
+
+#: A disk that takes longer for what was submitted will not be waited for when the process ends.
+CLOSE_TIMEOUT_S: Final = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -30,24 +36,29 @@ class Written(NamedTuple):
 
 
 class Writer:
-    """Writes groups in the order in which they were submitted."""
+    """Writes groups in the order in which they were submitted, until one fails."""
 
     def __init__(self, spool: Spool, wake: Callable[[], None]) -> None:
-        """Start the thread; `wake` is called in it after each group."""
+        """Start the thread.
+
+        Args:
+            spool: nobody else commits to it before `close`.
+            wake: called in the thread after each group; it must not raise.
+        """
         self._spool = spool
         self._wake = wake
-        self._submitted: deque[tuple[int, Sequence[Change]] | None] = deque()
-        self._signal = threading.Semaphore(0)
+        #: The caller has one group out at a time, so it needs no limit.
+        self._submitted: SimpleQueue[tuple[int, Sequence[Change]] | None] = SimpleQueue()
         #: A deque is safe between two threads.
         self._written: deque[Written] = deque()
+        #: After it nothing is written any more.
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="spool-writer", daemon=True)
         self._thread.start()
 
     def submit(self, number: int, changes: Sequence[Change]) -> None:
-        """Have a group written."""
-        self._submitted.append((number, changes))
-        self._signal.release()
+        """Have a group written; the caller leaves the list alone from here on."""
+        self._submitted.put((number, changes))
 
     def take_written(self) -> list[Written]:
         """Give what was written since the last call.
@@ -63,25 +74,27 @@ class Writer:
         return written
 
     def close(self) -> None:
-        """Write what was submitted, and end the thread."""
-        self._submitted.append(None)
-        self._signal.release()
-        self._thread.join()
+        """Write what was submitted, and end the thread; it must not be called twice.
+
+        Raises:
+            SpoolFailedError: the disk takes too long; the spool must not be closed then, but the process end.
+        """
+        self._submitted.put(None)
+        self._thread.join(CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            raise SpoolFailedError(f"a write was not done after {CLOSE_TIMEOUT_S:.0f} s")
 
     def _run(self) -> None:
-        while True:
-            self._signal.acquire()
-            group = self._submitted.popleft()
-            if group is None:
-                return
+        get, wake, written = self._submitted.get, self._wake, self._written
+        while (group := get()) is not None:
             try:
-                self._written.append(self._write(*group))
+                written.append(self._write(*group))
             except BaseException as error:  # noqa: BLE001 - whatever it is, the loop has to learn it and end
                 _log.critical("the spool cannot be written: %s", error)
                 self._failure = error
-                self._wake()
+                wake()
                 return
-            self._wake()
+            wake()
 
     def _write(self, number: int, changes: Sequence[Change]) -> Written:
         try:

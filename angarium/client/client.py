@@ -352,13 +352,13 @@ class Client(GuaranteedCalls):
         return await self._requests.request(topic, payload, timeout_s, options)
 
     async def reply(self, message: Message, payload: bytes = b"", **options: Unpack[MessageOptions]) -> None:
-        """Publish the reply to a request, with its correlation id.
+        """Publish the reply to a request, with its correlation id; as `publish` otherwise.
 
         Raises:
             InvalidRequestError: the message is no request: it has no `reply_to` (INVALID_ARGUMENT).
             ConnectionLostError: the client is closed, or the connection is lost for good.
         """
-        await self._publisher.publish(answer(message, options), payload, **options)
+        await self.publish(answer(message, options), payload, **options)
 
     # The end.
 

@@ -67,13 +67,17 @@ class Catalog:
         self._subscription_exceptions = subscription_exceptions
         #: Attributes are complete and checked. Who an object refers to exists; who it belongs to exists.
         self._objects: dict[Key, objects.Attributes] = {}
+        #: The same by kind, so that a few templates are found among very many endpoints.
+        self._of_kind: dict[str, dict[tuple[str, str], objects.Attributes]] = {
+            kind: {} for kind in objects.KINDS
+        }
         #: In step with the endpoints among the objects.
         self.placement = Placement(workers)
         #: Above the id of every endpoint that ever was.
         self._next_endpoint_id = next_endpoint_id
         for kind, vpn, name, attributes in stored:
             assert attributes is not None, "the store gives objects, no removals"
-            self._put((kind, vpn, name), objects.complete(kind, objects.convert_stored(kind, attributes)))
+            self._put((kind, vpn, name), objects.load(kind, attributes))
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -109,13 +113,11 @@ class Catalog:
         In the pattern * and ? stand for characters, and nothing else does.
         """
         pattern = pattern.replace("[", "[[]")
-        in_vpn = objects.kind_of(kind).in_vpn
+        found = self.of_kind(kind, vpn if objects.kind_of(kind).in_vpn else None)
         return [
-            objects.shown(*key, self._objects[key])
-            for key in sorted(self._objects)
-            if key[0] == kind
-            and (vpn is None or not in_vpn or key[1] == vpn)
-            and fnmatch.fnmatchcase(key[2], pattern)
+            objects.shown(kind, *key, attributes)
+            for key, attributes in sorted(found.items(), key=lambda item: item[0])
+            if fnmatch.fnmatchcase(key[1], pattern)
         ]
 
     def get(self, kind: str, vpn: str, name: str) -> objects.Attributes | None:
@@ -124,11 +126,8 @@ class Catalog:
 
     def of_kind(self, kind: str, vpn: str | None = None) -> dict[tuple[str, str], objects.Attributes]:
         """Give the objects of a kind by (Message VPN, name), those of one Message VPN or of all."""
-        return {
-            key[1:]: attributes
-            for key, attributes in self._objects.items()
-            if key[0] == kind and vpn in (None, key[1])
-        }
+        found = self._of_kind[kind]
+        return {key: attributes for key, attributes in found.items() if vpn in (None, key[0])}
 
     # -- wishes ----------------------------------------------------------------------------------------------
 
@@ -305,6 +304,7 @@ class Catalog:
         trial = Catalog([], self._hash_password, next_endpoint_id=self._next_endpoint_id)
         trial._subscription_exceptions = self._subscription_exceptions
         trial._objects = dict(self._objects)
+        trial._of_kind = {kind: dict(found) for kind, found in self._of_kind.items()}
         trial.placement = self.placement.copy()
         return trial
 
@@ -321,8 +321,9 @@ class Catalog:
         if before is not None and "homes" in before:
             self.placement.remove(key[1], before)
         if attributes is None:
+            self._of_kind[key[0]].pop(key[1:], None)
             return
-        self._objects[key] = attributes
+        self._objects[key] = self._of_kind[key[0]][key[1:]] = attributes
         if "homes" in attributes:
             self.placement.add(key[1], attributes)
             self._next_endpoint_id = max(self._next_endpoint_id, attributes["id"] + 1)
@@ -332,6 +333,8 @@ class Catalog:
         for key, attributes in self._objects.items():
             assert attributes == objects.complete(key[0], attributes), f"{_title(key)} is incomplete"
             self._check_references(key, attributes)
+        by_kind = {(kind, *key): one for kind, found in self._of_kind.items() for key, one in found.items()}
+        assert by_kind == self._objects, "the objects by kind are others"
         assert not self.missing_built_ins(), "something built in is missing"
         endpoints = [one for one in self._objects.values() if "homes" in one]
         ids = {one["id"] for one in endpoints}

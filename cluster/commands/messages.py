@@ -1,8 +1,8 @@
 """`angarium pub` and `angarium sub`: messages in from a shell, messages out to a shell.
 
 Both are clients of the SDK like any other and work in batches, so that a pipe through them is limited by the
-node and not by them. Where messages come from is in `source`, how they are printed in `sink`. Guaranteed
-messages are not handled here.
+node and not by them. Where messages come from is in `source`, how they are printed in `sink`, how guaranteed
+ones are published in `guaranteed.producing`.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from angarium import errors
-from angarium.message import Message
+from angarium import errors, wire
+from angarium.message import DeliveryMode, Message
 from cluster.commands import sink, source
 from cluster.commands.connection import ConnectOptions, client_options, json_option
+from cluster.commands.guaranteed.producing import Produced, Production, produce
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
 from cluster.commands.output import print_json, progress, wants_json
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from angarium.client.client import Client
     from angarium.client.subscription import Subscription
+    from angarium.slots import Publishable
 from cluster.commands.output import Progress
 
 #: Messages handed to the SDK in one step: enough that the step costs nothing per message.
@@ -37,7 +39,8 @@ BATCH_MESSAGES: Final = 1_000
 
 _PUB_EXAMPLES: Final = """\b
 angarium pub news/today 'good morning'
-angarium pub 'rows/{line%8}' --lines rows.csv --rate 5000"""
+angarium pub 'rows/{line%8}' --lines rows.csv --rate 5000
+angarium pub orders --queue --lines orders.jsonl --producer import --retry-for 600 --acked-file done"""
 _SUB_EXAMPLES: Final = """\b
 angarium sub 'orders/>' --count 10
 angarium sub '#share/workers/jobs/*' --json"""
@@ -64,15 +67,25 @@ def _parse_properties(
         raise click.BadParameter(str(error)) from None
 
 
-def _parse_topic(_ctx: click.Context, _argument: click.Parameter, value: str) -> Callable[[range], Any]:
+def _check_topic(_ctx: click.Context, _argument: click.Parameter, value: str) -> str:
     try:
-        return source.topic_maker(value)
+        source.topic_maker(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return value
+
+
+def _parse_template(
+    _ctx: click.Context, _option: click.Parameter, value: str | None
+) -> Callable[[range], Any] | None:
+    try:
+        return None if value is None else source.topic_maker(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
 
 @click.command(epilog=_PUB_EXAMPLES)
-@click.argument("topic", callback=_parse_topic)
+@click.argument("topic", callback=_check_topic)
 @click.argument("payload", required=False)
 @click.option(
     "--lines",
@@ -87,13 +100,33 @@ def _parse_topic(_ctx: click.Context, _argument: click.Parameter, value: str) ->
     "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.  [default: all speed]"
 )
 @click.option(
-    "--mode", type=click.Choice(["direct"]), default="direct", show_default=True, help="Delivery mode."
+    "--mode",
+    type=click.Choice(["direct", "persistent", "non-persistent"]),
+    help="Delivery mode.  [default: direct; persistent with --queue, --producer or --acked-file]",
 )
+@click.option("--queue", is_flag=True, help="TOPIC is the name of a queue.")
 @click.option("--dto", is_flag=True, help="Deliver to one: of all matching clients one gets the message.")
 @click.option("--eliding", is_flag=True, help="A slow client may get only the newest message of the topic.")
 @click.option("--cos", type=click.IntRange(1, 3), default=1, show_default=True, help="Class of service.")
 @click.option("--priority", type=click.IntRange(0, 255), help="Message priority.")
 @click.option("--ttl-ms", type=click.IntRange(min=0), default=0, help="Time to live.  [default: for ever]")
+@click.option(
+    "--delay-ms",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Time before a queue delivers it.  [default: none]",
+)
+@click.option(
+    "--dmq-eligible/--no-dmq-eligible",
+    default=False,
+    help="It may move to the dead message queue where that is asked for.",
+)
+@click.option(
+    "--partition-key",
+    metavar="K",
+    callback=_parse_template,
+    help="Key that chooses the partition of a queue; it may hold {line} and {line%N}.",
+)
 @click.option(
     "--property",
     "properties",
@@ -104,16 +137,38 @@ def _parse_topic(_ctx: click.Context, _argument: click.Parameter, value: str) ->
 )
 @click.option("--reply-to", metavar="TOPIC", help="Where a reply should go.")
 @click.option("--correlation-id", metavar="ID", help="What a reply will repeat.")
+@click.option(
+    "--producer",
+    metavar="NAME",
+    help="Name of the producer: line K has the sequence that the node knows of it, plus K + 1.",
+)
+@click.option(
+    "--retry-for",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="S",
+    help="Go on, with the same sequences, until nothing was acknowledged for S seconds.  [default: --timeout]",
+)
+@click.option(
+    "--acked-file",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="File that gets the number of each acknowledged line.",
+)
 @json_option
 @client_options
 def pub(
     *,
     connect: ConnectOptions,
-    topic: Callable[[range], Any],
+    topic: str,
     payload: str | None,
     lines: str | None,
     count: int | None,
     rate: float | None,
+    mode: str | None,
+    queue: bool,
+    producer: str | None,
+    retry_for: float | None,
+    acked_file: str | None,
     as_json: bool,
     **message: Any,
 ) -> int:
@@ -121,21 +176,44 @@ def pub(
 
     TOPIC may hold {line} and {line%N}: the number of the message, counted from 0, and that number modulo N.
     What the node refuses (nacked) makes the command fail; direct messages that a failure of the node or of
-    the connection cost (lost) are told and counted, as direct messages are delivered at most once.
+    the connection cost (lost) are told and counted, as direct messages are delivered at most once. Persistent
+    and non-persistent messages are acknowledged when they are stored, and sent again until they are.
     """
-    del message["mode"]
     if lines is not None and payload is not None:
         text = "a PAYLOAD and --lines exclude each other."
         raise click.UsageError(text)
+    is_guaranteed = _is_guaranteed(mode, wants=queue or producer is not None or acked_file is not None)
+    if not is_guaranteed and (producer is not None or acked_file is not None):
+        text = "--producer and --acked-file need --mode persistent or non-persistent."
+        raise click.UsageError(text)
     descriptor = _open_lines(lines)
     origin = _make_source(descriptor, payload, count)
+    keys = message.pop("partition_key")
     options = {name: value for name, value in message.items() if value != _DEFAULTS[name]}
-    result, failure = asyncio.run(_publish(connect, _Publication(origin, topic, options, rate, count)))
+    topics = source.topic_maker(wire.QUEUE_TOPIC_PREFIX + topic if queue else topic)
+    publication = _Publication(origin, topics, options, rate, count, keys)
+    if is_guaranteed:
+        if mode == DeliveryMode.NON_PERSISTENT or options or keys:
+            options["mode"] = mode or DeliveryMode.PERSISTENT
+        production = Production(producer or "", retry_for, acked_file)
+        return _report(as_json, *asyncio.run(_produce(connect, publication, production)))
+    return _report(as_json, *asyncio.run(_publish(connect, publication, retry_for)))
+
+
+def _is_guaranteed(mode: str | None, *, wants: bool) -> bool:
+    return wants if mode is None else mode != DeliveryMode.DIRECT
+
+
+def _report(as_json: bool, result: Published | Produced, failure: Exception | None) -> int:  # noqa: FBT001 - the value of --json
+    """Print the figures, and raise what went wrong."""
     if wants_json(as_json):
         print_json(dataclasses.asdict(result))
-    else:
+    elif isinstance(result, Published):
         click.echo(f"published {result.published:,} messages in {result.seconds:.3f} s")
-    if result.lost:
+    else:
+        known = f"{result.acknowledged:,} acknowledged, {result.nacked:,} refused"
+        click.echo(f"published {result.published:,} messages in {result.seconds:.3f} s: {known}")
+    if isinstance(result, Published) and result.lost:
         click.echo(f"{result.lost:,} messages were lost in a failure of the node or the connection", err=True)
     if failure is not None:
         raise failure
@@ -164,11 +242,16 @@ class _Publication:
     options: dict[str, Any]
     rate: float | None
     total: int | None
+    #: Gives the partition keys; None for none.
+    keys: Callable[[range], Any] | None = None
 
     def messages(self, first: int, payloads: list[bytes]) -> Any:
         """Give the messages of some payloads, the first of which has the number `first`."""
-        topics = self.topics(range(first, first + len(payloads)))
-        rows = zip(topics, payloads, strict=True)
+        numbers = range(first, first + len(payloads))
+        rows = zip(self.topics(numbers), payloads, strict=True)
+        if self.keys is not None:
+            keyed = zip(rows, self.keys(numbers), strict=True)
+            return [Message(*row, partition_key=key, **self.options) for row, key in keyed]
         if not self.options:
             return rows
         return [Message(topic, payload, **self.options) for topic, payload in rows]
@@ -180,18 +263,36 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "cos": 1,
     "priority": None,
     "ttl_ms": 0,
+    "delay_ms": 0,
+    "dmq_eligible": False,
     "properties": {},
     "reply_to": None,
     "correlation_id": None,
 }
 
 
-async def _publish(connect: ConnectOptions, publication: _Publication) -> tuple[Published, Exception | None]:
+async def _produce(
+    connect: ConnectOptions, publication: _Publication, production: Production
+) -> tuple[Produced, Exception | None]:
+    """Publish everything as guaranteed messages; give the figures, and what went wrong if something did."""
+    pace = source.Pace(publication.rate, time.monotonic()) if publication.rate else None
+
+    async def next_batch(published: int) -> list[Publishable]:
+        wanted = BATCH_MESSAGES if pace is None else await _due(pace, published)
+        payloads = await publication.origin.take(wanted)
+        return list(publication.messages(published, payloads)) if payloads else []
+
+    return await produce(connect, production, next_batch, publication.total)
+
+
+async def _publish(
+    connect: ConnectOptions, publication: _Publication, retry_for_s: float | None
+) -> tuple[Published, Exception | None]:
     """Publish everything; give the figures, and what went wrong if something did."""
     result = Published()
     notices = Notices()
     failure: Exception | None = None
-    async with await connect.connect(on_event=notices) as client:
+    async with await connect.connect(on_event=notices, retry_for_s=retry_for_s) as client:
         started = time.monotonic()
         try:
             with progress("publishing", publication.total) as show:

@@ -1,6 +1,7 @@
 """The loop of every command that receives: up to a number of messages, or until none come.
 
-It owns no connection and prints nothing; `angarium sub` and `angarium reply` give it a subscription.
+It owns no connection and prints nothing; `angarium sub` and `angarium reply` give it a subscription, `angarium
+consume` a flow.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cluster.commands.output import write_ready_file
 
@@ -16,16 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from angarium.client.client import Client
-    from angarium.message import MessageBatch
+
+#: A batch of a subscription or of a flow; both can be cut.
+_Batch = TypeVar("_Batch", bound="Sequence[Any]")
 
 
 async def receive(
-    batches: AsyncIterator[MessageBatch],
+    batches: AsyncIterator[_Batch],
     *,
     count: int | None,
     idle_timeout_s: float | None,
     on_idle: Callable[[], Awaitable[None]],
-) -> AsyncIterator[MessageBatch]:
+) -> AsyncIterator[_Batch]:
     """Give batches, together at most `count` messages, until none comes for `idle_timeout_s`.
 
     The time without messages counts from now and from each message. `on_idle` is awaited whenever nothing is
@@ -49,7 +52,7 @@ async def receive(
                 coming.cancel()
                 await asyncio.wait((coming,))
         if left is not None:
-            batch = batch[:left]
+            batch = batch[:left]  # type: ignore[assignment] # a batch that is cut is a batch
             left -= len(batch)
         yield batch
 

@@ -1,4 +1,4 @@
-"""How `angarium sub` writes messages: as text, as JSON lines or as raw payloads, in large writes.
+"""How `angarium sub` and `angarium consume` write messages: as text, as JSON lines or as raw payloads, in large writes.
 
 A sink turns a batch of messages into bytes. `Output` gathers them and writes in another thread, so that a
 slow reader of our output costs this client messages (which the node counts) and never its connection.
@@ -9,16 +9,33 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
+from angarium.client.consuming.messages import GuaranteedMessage
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from angarium.message import Message, MessageBatch
+    from angarium.message import Message
 
-    Format = Callable[[MessageBatch], bytes]
+    Format = Callable[["Batch"], bytes]
+
+
+class Batch(Protocol):
+    """Messages that came together, of a subscription or a flow."""
+
+    @property
+    def payloads(self) -> list[bytes]:
+        """The payload of each message."""
+
+    @property
+    def topics(self) -> list[str]:
+        """The topic of each message."""
+
+    def __iter__(self) -> Iterator[Message]: ...
+
 
 #: A write of this size costs little per message; more would only keep the reader waiting.
 WRITE_BYTES: Final = 1 << 18
@@ -26,20 +43,20 @@ WRITE_BYTES: Final = 1 << 18
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
-def format_raw(messages: MessageBatch) -> bytes:
+def format_raw(messages: Batch) -> bytes:
     """Give each payload and a line feed."""
     lines = messages.payloads
     lines.append(b"")
     return b"\n".join(lines)
 
 
-def format_text(messages: MessageBatch) -> bytes:
+def format_text(messages: Batch) -> bytes:
     """Give each topic, a blank, the payload and a line feed."""
     rows = zip(messages.topics, messages.payloads, strict=True)
     return b"".join(b"%s %s\n" % (topic.encode(), payload) for topic, payload in rows)
 
 
-def format_json(messages: MessageBatch) -> bytes:
+def format_json(messages: Batch) -> bytes:
     """Give each message as one JSON object on a line of its own."""
     out = bytearray()
     for message in messages:
@@ -67,6 +84,10 @@ def as_dict(message: Message) -> dict[str, Any]:
     }
     for name in _PROPERTIES:
         shown[name] = getattr(message, name)
+    if isinstance(message, GuaranteedMessage):
+        for name in _GUARANTEED_PROPERTIES:
+            shown[name] = getattr(message, name)
+        shown["origin"] = None if message.origin is None else message.origin._asdict()
     return shown
 
 
@@ -94,6 +115,8 @@ _PROPERTIES: Final = (
     "discard_indication",
     "share",
 )
+#: What messages of a flow have besides, and `origin`.
+_GUARANTEED_PROPERTIES: Final = ("position", "partition", "redelivered", "delivery_count", "stored_ms")
 
 
 def payload_fields(payload: bytes) -> dict[str, str]:
@@ -114,7 +137,7 @@ class Output:
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
 
-    async def add(self, messages: MessageBatch) -> None:
+    async def add(self, messages: Batch) -> None:
         """Take messages; they are written when enough are gathered."""
         data = self._form(messages)
         self._waiting.append(data)

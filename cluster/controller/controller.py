@@ -48,6 +48,7 @@ from cluster.controller.switchboard import (
     ProcessAsker,
     Switchboard,
 )
+from storage.config_store import Counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from cluster.catalog.producers import Producers
     from cluster.controller.events import Event, EventRing
 
+#: The counter of the config store that says how many workers are wanted; none before the first change.
+WORKERS: Final = "workers"
 #: Rates are differences of totals over this time.
 SAMPLE_INTERVAL_S: Final = 1.0
 #: Producers age by days, so an hour is often enough to look at them.
@@ -312,9 +315,10 @@ class Controller:
     def _scale(self, request: arguments.ScaleArguments, asker: Asker, _now: float) -> None:
         """Give the lanes of workers that will leave new homes, and only then ask for another number.
 
-        The new homes take over what the leaving ones hold when those have ended; until then it stays where it is.
+        The new homes take over what the leaving ones hold when those have ended; until then it stays where it is. The
+        number is durable with the homes: a controller that dies here has a successor that asks the supervisor.
         """
-        changes = self._catalog.leave_homes(request.workers)
+        changes = [*self._catalog.leave_homes(request.workers), Counter(WORKERS, request.workers)]
         scale = ScaleNode(request.workers)
         verb = f"given homes among {request.workers} workers"
         self._changes.make(changes, asker, verb, lambda: {"workers": request.workers}, after=[scale])

@@ -26,7 +26,7 @@ from cluster import keys
 from cluster.catalog import catalog as catalogs
 from cluster.catalog import producers as registries
 from cluster.config import AdminSection, NodeConfig, read_passwords
-from cluster.controller.controller import Controller
+from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.effects import (
     Answer,
     Commit,
@@ -85,7 +85,10 @@ class ControllerServer:
         data_dir = Path(runtime.data_dir)
         process.progress("opening the config store")
         self._store = ConfigStore(data_dir / CONFIG_FOLDER)
-        catalog = prepare_catalog(self._store, runtime.config, runtime.workers)
+        #: What was wished last; the supervisor may not have heard of it.
+        self._wanted_workers = self._store.load_counters().get(WORKERS, runtime.workers)
+        self._scale_needed = self._wanted_workers != runtime.workers
+        catalog = prepare_catalog(self._store, runtime.config, self._wanted_workers)
         producers = prepare_producers(self._store, runtime.config)
         settings = runtime.config.events
         self._event_file = EventFile(data_dir, settings.file_bytes_max, settings.files_max)
@@ -109,6 +112,9 @@ class ControllerServer:
     def run(self) -> None:
         """Work until the process is asked to stop; every change is durable by then."""
         self._process.ready({"supervisor_events": 0})
+        if self._scale_needed:
+            _log.warning("the change to %d workers was not done yet", self._wanted_workers)
+            self._process.request_scale(self._wanted_workers)
         self._process.run(self._tick, lambda: True)
 
     def close(self) -> None:
@@ -352,7 +358,7 @@ def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int) -> cat
         subscription_exceptions=config.spool.subscription_exceptions,
     )
     _keep(store, catalog, catalog.missing_built_ins())
-    # A node may have stopped between the wish for fewer workers and the change of the homes.
+    # A backup may be of a node with more workers.
     _keep(store, catalog, catalog.leave_homes(workers))
     declared = catalog.apply(read_passwords(config.objects)).changes
     if declared:

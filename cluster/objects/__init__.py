@@ -5,7 +5,6 @@ from cluster.objects.attributes import MAX_NAME_BYTES as MAX_NAME_BYTES
 from cluster.objects.attributes import Attributes as Attributes
 from cluster.objects.endpoints import DEAD_MESSAGE_QUEUE as DEAD_MESSAGE_QUEUE
 from cluster.objects.endpoints import MAX_QUEUE_SUBSCRIPTIONS as MAX_QUEUE_SUBSCRIPTIONS
-from cluster.objects.endpoints import MAX_SELECTOR_BYTES as MAX_SELECTOR_BYTES
 from cluster.objects.endpoints import OPERATOR as OPERATOR
 from cluster.objects.endpoints import check_queue_filter as check_queue_filter
 from cluster.objects.endpoints import check_topic as check_topic
@@ -26,4 +25,5 @@ from cluster.objects.kinds import convert_stored as convert_stored
 from cluster.objects.kinds import differing as differing
 from cluster.objects.kinds import identity_of as identity_of
 from cluster.objects.kinds import kind_of as kind_of
+from cluster.objects.kinds import load as load
 from cluster.objects.kinds import shown as shown

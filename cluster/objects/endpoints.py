@@ -48,8 +48,6 @@ MAX_QUEUE_SUBSCRIPTIONS: Final = 5_000
 MAX_ENDPOINT_NAME_BYTES: Final = 200
 #: Bytes of the name of a temporary one: its address is a topic.
 MAX_TEMPORARY_NAME_BYTES: Final = MAX_TOPIC_BYTES - len(wire.QUEUE_TOPIC_PREFIX)
-#: Bytes of a selector (R141).
-MAX_SELECTOR_BYTES: Final = 2_000
 #: Begins a filter that keeps messages out.
 EXCEPTION_MARK: Final = "!"
 _CLIENT_CREATOR: Final = "client:"

@@ -213,6 +213,18 @@ def complete(kind_name: str, attributes: Attributes) -> Attributes:
     return {**_filled(kind.struct, own), **_filled(kind.identity, identity)}
 
 
+def load(kind_name: str, stored: Attributes) -> Attributes:
+    """Give what the store holds of an object with the defaults of attributes that are new since.
+
+    Raises:
+        AngariumError: what `convert_stored` raises.
+    """
+    try:
+        return complete(kind_name, stored)
+    except msgspec.ValidationError:
+        return complete(kind_name, convert_stored(kind_name, stored))
+
+
 def check_together(kind_name: str, attributes: Attributes) -> None:
     """Refuse complete attributes that do not go together.
 

@@ -303,11 +303,11 @@ class Backlog:
         self.changed[segment] = None
 
     def revive(self, segment: Segment, i: int) -> None:
-        """Make a MOVING row ready again."""
+        """Make a MOVING row HELD, and not dead."""
         if segment.dead is not None and segment.dead[i]:
             self._forget_dead(segment, i, i + 1)
             self.changed[segment] = None
-        self.change(segment, i, i + 1, MOVING, READY)
+        self.change(segment, i, i + 1, MOVING, HELD)
 
     def take_dead(self, limit: int) -> list[tuple[Segment, int, str]]:
         """Give dead rows and why they are dead, each once, at most `limit`, in position order per reason."""
@@ -326,6 +326,8 @@ class Backlog:
 
     def replace_older(self, newest: int) -> None:
         """Of a last-value lane: remove what is older than a message that came; what is out waits (facts 5)."""
+        if newest <= self.newest:
+            return
         first, self.newest = self.newest, newest
         # What is older than the one before is out, or was removed when that one came.
         for segment, start, stop in self.segments.slices(first, newest - 1):

@@ -152,6 +152,14 @@ class Lane:
         """The segments with messages in them, by position."""
         return iter(self._backlog.segments)
 
+    def segments_from(self, position: int) -> Iterator[Segment]:
+        """Give the segments with messages at or above a position, in order; what changes meanwhile is no harm."""
+        segments = self._backlog.segments
+        at = segments.next_from(segments.index(position))
+        while at is not None:
+            yield at[1]
+            at = segments.next_from(segments.index(at[1].first + at[1].count))
+
     def find(self, position: int) -> tuple[Segment, int] | None:
         """Give the segment and row of a message, None if it is gone or never was."""
         segment = self._backlog.segments.find(position)
@@ -492,22 +500,40 @@ class Lane:
         self._backlog.change(segment, i, i + 1, segment.state[i], MOVING)
         return True
 
+    def withdraw(self, segment: Segment, i: int) -> None:
+        """Take a message that cannot be read, wherever it is, out of everybody's way (MOVING).
+
+        Nothing durable changes: it stays until `gone` or `kept`, and is there again after a restart.
+        """
+        found = self.find(segment.first + i)
+        if found is None or found[0].state[found[1]] == MOVING:
+            return
+        segment, i = found
+        self._free(segment, i)
+        self._backlog.change(segment, i, i + 1, segment.state[i], MOVING)
+
+    def _free(self, segment: Segment, i: int) -> None:
+        """Take a message from its flow and from the delays."""
+        if segment.state[i] == OUT:
+            self._consumers.forget(segment.first + i)
+        self._lifetimes.forget_delay(segment, i, i + 1)
+
     def kept(self, segment: Segment, i: int, now: float, wall_ms: int) -> None:
-        """Give a message back that was MOVING and that could not be moved."""
+        """Give a message back that was MOVING and that stays after all."""
         self._now, self._wall_ms = now, wall_ms
         found = self.find(segment.first + i)
         if found is None or found[0].state[found[1]] != MOVING:
             return
         segment, i = found
-        self._backlog.revive(segment, i)
-        self._consumers.readied(segment, i, i + 1)
-        # Its times may have passed while nobody looked at it.
-        if self._lifetimes.has_expiry(segment) or self._lifetimes.has_delay(segment):
-            self._lifetimes.hold_undue(segment, i, i + 1, wall_ms)
-            self._lifetimes.watch(segment)
         if self.settings.last_value and segment.first + i < self._backlog.newest:
             self._backlog.statistics["replaced"] += 1
-            self._backlog.remove(segment, i, i + 1, segment.state[i])
+            self._backlog.remove(segment, i, i + 1, MOVING)
+            return
+        self._backlog.revive(segment, i)
+        # Its times may have passed while nobody looked at it.
+        if self._lifetimes.has_expiry(segment) or self._lifetimes.has_delay(segment):
+            self._lifetimes.watch(segment)
+        self._topic_selector.readmit(segment, i, wall_ms)
 
     def gone(self, segment: Segment, i: int) -> None:
         """Remove a message for good, wherever it is: moved, or deleted by an operator."""
@@ -516,9 +542,7 @@ class Lane:
             return
         segment, i = found
         state = segment.state[i]
-        if state == OUT:
-            self._consumers.forget(segment.first + i)
-        self._lifetimes.forget_delay(segment, i, i + 1)
+        self._free(segment, i)
         self._backlog.statistics["deleted"] += state != MOVING
         self._backlog.remove(segment, i, i + 1, state)
 

@@ -20,7 +20,7 @@ from node.endpoints.segment import EXPIRED, HELD, POSITION_MAX, READY, TIME_MAX_
 from node.endpoints.time_index import Schedule, TimeIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from node.endpoints.backlog import Backlog
 
@@ -92,12 +92,19 @@ class Lifetimes:
         """Put a segment into the time index, with the times that the settings give it now."""
         self._backlog.disarm(segment)
         segment.expiry = segment.delay = None
-        every_row = range(segment.count)
         if self.has_expiry(segment):
-            segment.expiry = Schedule([self.expires_ms(segment, i) for i in every_row])
+            segment.expiry = Schedule(self._ends(segment))
         if self.has_delay(segment):
-            segment.delay = Schedule([self.due_ms(segment, i) for i in every_row])
+            segment.delay = Schedule([self.due_ms(segment, i) for i in range(segment.count)])
         self._arm(segment)
+
+    def _ends(self, segment: Segment) -> Sequence[int]:
+        """Give `expires_ms` of every row; for most segments without asking row by row."""
+        if segment.expires is not None and not self._backlog.settings.max_ttl_s:
+            return segment.expires
+        if segment.expires is None and segment.ages is None:
+            return [self.expires_ms(segment, 0)] * segment.count
+        return [self.expires_ms(segment, i) for i in range(segment.count)]
 
     def apply_settings(self, wall_ms: int) -> None:
         """Follow changed settings."""

@@ -77,6 +77,14 @@ class TopicSelector:
             lifetimes.filtered_upto = segment.first + j - 1
             self._apply(segment, i, verdicts, wall_ms)
 
+    def readmit(self, segment: Segment, i: int, wall_ms: int) -> None:
+        """Let in a HELD message that had been taken out, if it is selected."""
+        if self._selector is None:
+            self._let_in(segment, i, i + 1, wall_ms)
+        elif segment.first + i <= self._lifetimes.filtered_upto:
+            verdict = self._examine(self._selector, segment, i)
+            self._apply(segment, i, bytearray((verdict,)), wall_ms)
+
     def _examine(self, selector: Selector, segment: Segment, i: int) -> int:
         if segment.state[i] != HELD:
             return _LEAVE

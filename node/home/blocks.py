@@ -90,14 +90,19 @@ class Blocks:
 
     def create(self, batch: bytes, rows: int, size: int) -> Block:
         """Give a new block with a batch that is on disk later."""
-        block = self._blocks[self.next_id] = Block(self.next_id, rows, size)
-        self._fresh[block.id] = batch
-        self.next_id += 1
+        block_id = self.new_id()
+        block = self._blocks[block_id] = Block(block_id, rows, size)
+        self._fresh[block_id] = batch
         self._counts["blocks_made"] += 1
         return block
 
+    def new_id(self) -> int:
+        """Give an id that no block ever had."""
+        self.next_id += 1
+        return self.next_id - 1
+
     def find(self, block_id: int) -> Block:
-        """Give the block of a segment that was found on disk, noted now if it is the first."""
+        """Give the block of a segment that is on disk, or will be; noted now if it is the first."""
         block = self._blocks.get(block_id)
         if block is None:
             block = self._blocks[block_id] = Block(block_id, 0, 0)

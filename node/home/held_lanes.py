@@ -18,6 +18,7 @@ from storage.spool import Table
 
 if TYPE_CHECKING:
     from node.endpoints.lane import Lane
+    from node.endpoints.segment import Segment
     from storage.spool import Change
 
 #: Positions that are reserved ahead in a lane whose messages are delivered before they are written: one
@@ -37,6 +38,8 @@ class HeldLane:
         "due",
         "floor",
         "given",
+        "handovers",
+        "importing",
         "is_gone",
         "lane",
         "lane_id",
@@ -46,6 +49,7 @@ class HeldLane:
         "peak_messages",
         "tail",
         "unacked",
+        "waiting",
         "want_delivered",
         "want_given",
     )
@@ -65,6 +69,11 @@ class HeldLane:
         self.want_delivered = 0
         #: Segments that start below this position are purged.
         self.floor = floor
+        #: How often the lane went from one home to another.
+        self.handovers = 0
+        #: While the lane is taken over from another spool: new messages have positions above this one, and wait.
+        self.importing = 0
+        self.waiting: list[Segment] = []
         #: Deliveries that wait until their positions are reserved, in order.
         self.parcels: list[Any] = []
         #: Whether the lane was deleted; what still waits for it is dropped.
@@ -102,15 +111,21 @@ class HeldLane:
         row = layout.Positions(max(self.want_given, self.given), max(self.want_delivered, self.delivered))
         return Table.LANES, layout.positions_key(self.lane_id), layout.pack_positions(row)
 
-    def row_change(self) -> Change:
-        """Give the change that stores the row of the lane."""
-        row = layout.LaneRow(self.lane.generation, self.floor, settings_map(self.lane.settings))
+    def row_change(self, *, importing: int | None = None) -> Change:
+        """Give the change that stores the row of the lane, as it is or with the end of an import."""
+        mark = self.importing if importing is None else importing
+        settings = settings_map(self.lane.settings)
+        row = layout.LaneRow(self.lane.generation, self.floor, self.handovers, mark, settings)
         return Table.LANES, layout.number_key(self.lane_id), layout.pack_lane(row)
 
     def totals(self) -> tuple[int, int, int, int, int]:
         """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged."""
         lane = self.lane
-        return self.lane_id, lane.messages, lane.bytes, lane.oldest_stored_ms, lane.unacked
+        messages, size = lane.messages, lane.bytes
+        for segment in self.waiting:
+            messages += segment.live
+            size += segment.live_bytes
+        return self.lane_id, messages, size, lane.oldest_stored_ms, lane.unacked
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
@@ -118,6 +133,7 @@ class HeldLane:
         assert self.want_given >= 0
         assert self.lane.unacked >= 0
         assert 1 <= self.floor <= self.tail + 1
+        assert self.importing or not self.waiting
 
 
 class HeldLanes:

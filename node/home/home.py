@@ -26,6 +26,7 @@ from angarium import errors, wire
 from node.endpoints.lane import Lane
 from node.endpoints.settings import settings_from
 from node.home import layout
+from node.home.adoption import Adoptions
 from node.home.blocks import Blocks
 from node.home.delivery import Delivery
 from node.home.flow_verbs import FlowHeader, FlowVerbs, decode_flow
@@ -41,6 +42,7 @@ from node.home.reports import Reports
 from node.home.stores import Store, StoreHeader, Stores, decode_store
 from node.home.stream import Stream
 from node.home.writing import Task, Writing
+from node.selectors import compile_selector
 from storage.spool import Table
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from node.endpoints.flow import FlowEvent
     from node.endpoints.segment import Segment
     from node.endpoints.settings import LaneSettings
+    from node.home.adoption import Neighbours
     from node.home.delivery import Damage
     from storage.spool import Change, Spool
 
@@ -106,8 +109,21 @@ _encode = msgspec.msgpack.Encoder().encode
 class Home:
     """All lanes of one worker."""
 
-    def __init__(self, spool: Spool, incarnation: int, limits: HomeLimits | None = None) -> None:
-        """Make a home that knows nothing yet; `recover` reads the spool."""
+    def __init__(
+        self,
+        spool: Spool,
+        incarnation: int,
+        limits: HomeLimits | None = None,
+        neighbours: Neighbours | None = None,
+    ) -> None:
+        """Make a home that knows nothing yet; `recover` reads the spool.
+
+        Args:
+            spool: its own.
+            incarnation: of the worker.
+            limits: what it may use.
+            neighbours: the spools of the other workers; without them no lane is taken over.
+        """
         self._limits = limits or HomeLimits()
         self._spool = spool
         self.incarnation = incarnation
@@ -120,8 +136,11 @@ class Home:
         self.jobs = MoveJobs(self.blocks, incarnation)
         self.moves = Moves(self.lanes, self.blocks, self.writing, self.jobs, incarnation, self._collect)
         self._repacking = Repacking(self.lanes, self.blocks, self.writing, self._collect)
+        self._adoptions = Adoptions(
+            neighbours, self.lanes, self.blocks, self.records, self.writing, self.moves, self._event
+        )
         self._changes = LaneChanges(
-            spool, self.lanes, self.records, self.writing, self.moves, self._make_lane
+            spool, self.lanes, self.records, self.writing, self.moves, self._adoptions, self._make_lane
         )
         self._stores = Stores(self.lanes, self.blocks, self.records)
         self._delivery = Delivery(self.blocks, self.lanes, incarnation)
@@ -201,6 +220,7 @@ class Home:
             self.moves.load(lane_id, row)
         for block in self.blocks.in_order():
             self._repacking.note_found(block, now)
+        self._go_on_importing()
         for held in self.lanes:
             self.moves.look_at(held)
             self.lanes.refresh(held)
@@ -211,6 +231,24 @@ class Home:
         self._is_recovered = True
         while self._early:
             self.handle(self._early.popleft(), now, wall_ms)
+
+    def _go_on_importing(self) -> None:
+        """Begin imports again that were not complete when the process before ended."""
+        importing = [held for held in self.lanes if held.importing]
+        elsewhere = self._adoptions.search([held.lane_id for held in importing])
+        for held in importing:
+            old = elsewhere.get(held.lane_id)
+            if old is not None:
+                self._adoptions.begin(held, old.name)
+                continue
+            self._event(
+                "error", "lane_not_adopted", f"no spool has lane {held.lane_id}, which was to be taken over"
+            )
+            held.importing = 0
+            self.lanes.rows[held] = None
+            for segment in held.waiting:
+                held.lane.load(segment, self._now, self._wall_ms)
+            held.waiting = []
 
     def _make_lane(
         self,
@@ -297,23 +335,20 @@ class Home:
 
     def _change_lanes(self, header: LanesHeader, _frames: list[bytes]) -> None:
         try:
-            puts = [(lane_id, generation, settings_from(value)) for lane_id, generation, value in header.puts]
+            puts = [(lane_id, generation, _checked(value)) for lane_id, generation, value in header.puts]
         except errors.AngariumError as error:
             self._fault("lanes_malformed", error.detail)
             return
-        for lane_id, generation, settings in puts:
-            try:
-                held, events = self._changes.put(lane_id, generation, settings, self._now, self._wall_ms)
-            except errors.AngariumError as error:
-                self._fault("lane_refused", f"lane {lane_id}: {error}")
-            else:
-                self._flows.told(held, events)
+        for held, events in self._changes.put(puts, self._now, self._wall_ms):
+            self._flows.told(held, events)
         gone = [held for held in map(self.lanes.get, header.deletes) if held is not None]
         if header.complete:
             gone += self._changes.orphans([lane_id for lane_id, _, _ in puts])
         for held in gone:
             self._starved.pop(held, None)
-            self._flows.told(held, self._changes.delete(held, self._now, self._wall_ms))
+            is_kept = header.complete and self._adoptions.is_claimed(held.lane_id)
+            part = self._changes.set_aside if is_kept else self._changes.delete
+            self._flows.told(held, part(held, self._now, self._wall_ms))
         if header.complete:
             self.stream.flush()
         self.writing.add(Task(list, lambda: self._confirm(header)))
@@ -363,15 +398,20 @@ class Home:
 
     def _answer_gathers(self) -> None:
         """Answer the GATHERs for which everything before them is stored."""
-        while self._gathers and self.stream.is_stored_upto(self._gathers[0][0]):
+        while (
+            self._gathers and not self._adoptions.is_busy and self.stream.is_stored_upto(self._gathers[0][0])
+        ):
             _, header = self._gathers.popleft()
             records = self.records.gather(header.producer)
             frame = [wire.RECORDS, _encode((self.incarnation, header.reference, records))]
             if header.forget:
                 self.records.forget(header.producer)
-                self.writing.add(Task(list, partial(self._frames.append, frame)))
+                self.writing.add(Task(list, partial(self._say, frame)))
             else:
                 self._frames.append(frame)
+
+    def _say(self, frames: list[bytes]) -> None:
+        self._frames.append(frames)
 
     def _moved(self, header: MovedHeader, _frames: list[bytes]) -> None:
         self.moves.moved(header.lane_id, header.first, header.upto, header.refused)
@@ -447,6 +487,10 @@ class Home:
                 self.writing.discard(segment, self._now)
                 continue
             held.accepted = segment.last
+            lanes.changed[held] = None
+            if held.importing:
+                held.waiting.append(segment)
+                continue
             held.lane.append(segment, self._now, self._wall_ms)
             lanes.touched[held] = None
             lanes.changed[held] = None
@@ -472,6 +516,7 @@ class Home:
             if events:
                 self._flows.told(held, events)
         self.moves.work(now, wall_ms)
+        self._adoptions.work(now, wall_ms)
         self._repacking.work(now)
         self._changes.work()
         self._operations.work()
@@ -491,6 +536,7 @@ class Home:
             self._reports.next_due(),
             self.writing.next_due() if self.writing.out is None else None,
             self._repacking.next_due(),
+            self._adoptions.next_due(),
         )
         return min((due for due in dues if due is not None), default=None)
 
@@ -588,11 +634,20 @@ class Home:
             **self.jobs.stats(),
             **self._repacking.stats(),
             **self._changes.stats(),
+            **self._adoptions.stats(),
         }
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        for room in (self.lanes, self.blocks, self.records, self.stream, self.writing, self.moves):
+        for room in (
+            self.lanes,
+            self.blocks,
+            self.records,
+            self.stream,
+            self.writing,
+            self.moves,
+            self._adoptions,
+        ):
             room.validate()
         for held in self.lanes:
             held.lane.validate()
@@ -601,3 +656,15 @@ class Home:
                 assert block is not None
                 assert segment in block.segments
         assert not self.is_stopped or self._is_stopping
+
+
+def _checked(value: dict[str, Any]) -> LaneSettings:
+    """Give the settings of a map whose selector is valid too.
+
+    Raises:
+        InvalidRequestError: they are not (40001, 40601).
+    """
+    settings = settings_from(value)
+    if settings.selector:
+        compile_selector(settings.selector)
+    return settings

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors, wire
 from node.endpoints.flow import FlowEvent
 from node.home import layout
+from node.home.adoption import TAIL_GAP
 from node.home.held_lanes import HeldLane
 from node.home.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from node.endpoints.settings import LaneSettings
+    from node.home.adoption import Adoptions, Old
     from node.home.held_lanes import HeldLanes
     from node.home.moves import Moves
     from node.home.records import Records
@@ -52,6 +54,7 @@ class LaneChanges:
         records: Records,
         writing: Writing,
         moves: Moves,
+        adoptions: Adoptions,
         make_lane: MakeLane,
     ) -> None:
         self._spool = spool
@@ -59,24 +62,49 @@ class LaneChanges:
         self._records = records
         self._writing = writing
         self._moves = moves
+        self._adoptions = adoptions
         self._make_lane = make_lane
         #: Deleted lanes whose records are still on disk.
         self._left_over: dict[int, None] = {}
         self._is_clearing = False
 
     def put(
-        self, lane_id: int, generation: int, settings: LaneSettings, now: float, wall_ms: int
-    ) -> tuple[HeldLane, list[FlowEvent]]:
-        """Make, change or empty a lane; gives it, and what that means for its flows.
+        self, puts: list[tuple[int, int, LaneSettings]], now: float, wall_ms: int
+    ) -> list[tuple[HeldLane, list[FlowEvent]]]:
+        """Make, change or empty lanes (id, generation, settings); gives what that means for their flows.
 
         Raises:
             InvalidRequestError: the selector of a topic endpoint is invalid (40601).
         """
-        held = self._lanes.get(lane_id)
-        if held is None:
-            held = HeldLane(self._make_lane(lane_id, generation, settings, 1, 0, 0), 0)
-            self.add(held)
-            return held, []
+        missing = [lane_id for lane_id, _, _ in puts if self._lanes.get(lane_id) is None]
+        elsewhere = self._adoptions.search(missing)
+        told = []
+        for lane_id, generation, settings in puts:
+            held = self._lanes.get(lane_id)
+            if held is None:
+                self._make(lane_id, generation, settings, elsewhere.get(lane_id))
+            else:
+                told.append((held, self._change(held, generation, settings, now, wall_ms)))
+        return told
+
+    def _make(self, lane_id: int, generation: int, settings: LaneSettings, old: Old | None) -> None:
+        """Make a lane that is not here; if another spool has it, it is taken over."""
+        tail = 0 if old is None else old.tail + TAIL_GAP
+        held = HeldLane(self._make_lane(lane_id, generation, settings, 1, tail, 0), tail)
+        if old is not None:
+            held.handovers = old.row.handovers + 1
+            held.reserve(tail)
+            self._lanes.reserving[held] = None
+        self._lanes.add(held)
+        self._lanes.rows[held] = None
+        self._moves.look_at(held)
+        if old is not None and old.row.generation == generation:
+            held.importing = tail + 1
+            self._adoptions.begin(held, old.name)
+
+    def _change(
+        self, held: HeldLane, generation: int, settings: LaneSettings, now: float, wall_ms: int
+    ) -> list[FlowEvent]:
         events: list[FlowEvent] = []
         if held.lane.generation != generation:
             events += self._end_flows(held, now, wall_ms)
@@ -88,13 +116,7 @@ class LaneChanges:
             self._lanes.rows[held] = None
             self._lanes.touched[held] = None
         self._moves.look_at(held)
-        return held, events
-
-    def add(self, held: HeldLane) -> None:
-        """Take a new lane in."""
-        self._lanes.add(held)
-        self._lanes.rows[held] = None
-        self._moves.look_at(held)
+        return events
 
     def empty(self, held: HeldLane, now: float) -> int:
         """Remove all messages of a lane, also those that are not accepted yet; gives how many it had."""
@@ -103,24 +125,34 @@ class LaneChanges:
         self._lanes.rows[held] = None
         for segment in held.lane.take_changed():
             self._writing.note(held, segment, now)
+        for segment in held.waiting:
+            messages += segment.live
+            self._writing.discard(segment, now)
+        held.waiting = []
         self._lanes.touched[held] = None
         self._lanes.changed[held] = None
         return messages
 
     def delete(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
         """Delete a lane with everything that belongs to it; tells its flows."""
-        events = self._end_flows(held, now, wall_ms)
         for segment in list(held.lane.segments):
             self._writing.discard(segment, now)
-        self._records.drop_lane(held.lane_id)
-        self._moves.drop(held)
-        self._lanes.drop(held)
+        self._adoptions.drop(held, now)
+        events = self.set_aside(held, now, wall_ms)
         lane_id = held.lane_id
         changes: list[Change] = [
             (Table.LANES, layout.number_key(lane_id), None),
             (Table.LANES, layout.positions_key(lane_id), None),
         ]
         self._writing.add(Task(lambda: changes, lambda: self.clear(lane_id)))
+        return events
+
+    def set_aside(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
+        """Serve a lane no longer, and leave it on disk for the worker that claims it; tells its flows."""
+        events = self._end_flows(held, now, wall_ms)
+        self._records.drop_lane(held.lane_id)
+        self._moves.drop(held)
+        self._lanes.drop(held)
         return events
 
     def orphans(self, named: list[int]) -> list[HeldLane]:

@@ -2,7 +2,7 @@
 
     META      "stored"              [router incarnation, number, [numbers below it that are not stored], next block id]
               "clean"               there after an orderly stop; the next start removes it
-    LANES     lane                  [format, generation, floor, settings]; positions below the floor are purged
+    LANES     lane                  [format, generation, floor, handovers, importing, settings]
               lane 0x01             numbers given up to, delivered up to (two 8-byte integers)
     SEGMENTS  lane first            `Segment.pack`
     STATES    lane first            `Segment.pack_state`
@@ -61,6 +61,10 @@ class LaneRow(NamedTuple):
     generation: int
     #: Segments that start below this position are purged.
     floor: int
+    #: How often the lane went from one home to another.
+    handovers: int
+    #: Segments below this position are an import that is not complete; 0: there is none.
+    importing: int
     settings: dict[str, Any]
 
 
@@ -134,10 +138,10 @@ def unpack_lane(value: bytes) -> LaneRow:
     Raises:
         UnavailableError: it is damaged, or of another format (50322).
     """
-    version, generation, floor, settings = unpack(value, 4, "a lane")
+    version, generation, floor, handovers, importing, settings = unpack(value, 6, "a lane")
     if version != _LANE_FORMAT:
         raise damaged(f"a lane of format {version}, this program reads {_LANE_FORMAT}")
-    return LaneRow(generation, floor, settings)
+    return LaneRow(generation, floor, handovers, importing, settings)
 
 
 def pack_positions(row: Positions) -> bytes:
@@ -168,7 +172,7 @@ def open_block(value: bytes | None, rows: int, name: str) -> bytes:
 
     Args:
         value: as it was read; None: it is not there.
-        rows: how many it must have.
+        rows: how many it must have; 0 if that is not known.
         name: what to call it when it is damaged.
 
     Raises:
@@ -181,8 +185,11 @@ def open_block(value: bytes | None, rows: int, name: str) -> bytes:
     ):
         raise damaged(f"{name} does not have its checksum")
     _, stored_rows = _BLOCK_HEAD.unpack_from(value, _CRC_BYTES)
-    if stored_rows != rows or wire.array_length(value[BLOCK_HEAD_BYTES : BLOCK_HEAD_BYTES + 5]) != rows:
-        raise damaged(f"{name} has {stored_rows} rows, {rows} are right")
+    batch_rows = wire.array_length(value[BLOCK_HEAD_BYTES : BLOCK_HEAD_BYTES + 5])
+    if batch_rows != stored_rows or (rows and stored_rows != rows):
+        raise damaged(
+            f"{name} has {batch_rows} rows, its head says {stored_rows}, {rows or 'any number'} are right"
+        )
     return value[BLOCK_HEAD_BYTES:]
 
 

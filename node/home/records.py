@@ -63,6 +63,13 @@ class Record:
         known.update({sequence: (sequence, code, self.rows) for sequence, code in verdicts})
         self.refused = [known[sequence] for sequence in sorted(known)][-REFUSED_MAX:]
 
+    def precede(self, older: Record) -> None:
+        """Put what was known before in front of it."""
+        later = [(sequence, code, rows + older.rows) for sequence, code, rows in self.refused]
+        self.refused = sorted({one[0]: one for one in [*older.refused, *later]}.values())[-REFUSED_MAX:]
+        self.last = max(self.last, older.last)
+        self.rows += older.rows
+
     def pack(self) -> bytes:
         """Pack the record for the table RECORDS."""
         packed: bytes = _pack([self.last, self.rows, self.refused])
@@ -101,6 +108,16 @@ class Records:
         last, rows, refused = layout.unpack(value, 3, f"a record of producer {producer}")
         record = Record(last, rows, [(sequence, code, at) for sequence, code, at in refused])
         self._put(lane_id, producer, record)
+
+    def adopt(self, key: bytes, value: bytes) -> None:
+        """Take a record over from another spool; what was stored here meanwhile came after it.
+
+        Raises:
+            UnavailableError: it is damaged (50322).
+        """
+        lane_id, producer = layout.key_numbers(key)
+        last, rows, refused = layout.unpack(value, 3, f"a record of producer {producer}")
+        self._touch(lane_id, producer).precede(Record(last, rows, [tuple(one) for one in refused]))
 
     def store(
         self, lane_id: int, producer: int, base: int, rows: Sequence[Row], chosen: Sequence[int] | None

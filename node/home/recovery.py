@@ -94,7 +94,8 @@ class Recovery:
             tried = 0 if self.was_clean else delivered
             settings = settings_from(row.settings)
             lane = self._make_lane(lane_id, row.generation, settings, given + 1, delivered, tried)
-            held = HeldLane(lane, given, row.floor)
+            held = HeldLane(lane, max(given, row.importing), row.floor)
+            held.handovers, held.importing = row.handovers, row.importing
             held.given, held.delivered = given, delivered
             self._lanes.add(held)
 
@@ -112,7 +113,7 @@ class Recovery:
             for key, value in found:
                 segment = Segment.unpack(key, value, states.get(key))
                 held = self._lanes.get(segment.lane_id)
-                if held is None or segment.first < held.floor or not segment.live:
+                if held is None or segment.first < max(held.floor, held.importing) or not segment.live:
                     left_over.append((key, segment.block))
                 else:
                     self._load(held, segment, now, wall_ms)
@@ -122,7 +123,10 @@ class Recovery:
         self._note_left_over(left_over)
 
     def _load(self, held: HeldLane, segment: Segment, now: float, wall_ms: int) -> None:
-        held.lane.load(segment, now, wall_ms)
+        if held.importing:
+            held.waiting.append(segment)
+        else:
+            held.lane.load(segment, now, wall_ms)
         held.tail = held.accepted = max(held.tail, segment.last)
         self._blocks.find(segment.block).segments.append(segment)
         self.messages += segment.live

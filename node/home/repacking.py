@@ -71,11 +71,13 @@ class Repacking:
 
     def note_new(self, block: Block, now: float) -> None:
         """Take note of a new block."""
-        if block.rows < SMALL_ROWS and block.size < SMALL_BYTES:
+        if block.rows < SMALL_ROWS and block.size < SMALL_BYTES and not self._is_importing(block):
             self._small[block.id] = now + SMALL_AGE_S
 
     def note_found(self, block: Block, now: float) -> None:
         """Take note of a block that was found at the start; its rows are not known."""
+        if self._is_importing(block):
+            return
         if max(segment.count for segment in block.segments) < SMALL_ROWS and block.size < SMALL_BYTES:
             self._small[block.id] = now
         else:
@@ -83,12 +85,22 @@ class Repacking:
 
     def note_loss(self, block: Block | None) -> None:
         """Look at a block that lost messages."""
-        if block is None or block.size < SPARSE_BYTES or block.id in self._sparse:
+        if (
+            block is None
+            or block.size < SPARSE_BYTES
+            or block.id in self._sparse
+            or self._is_importing(block)
+        ):
             return
         if sum(segment.live_bytes for segment in block.segments) * 2 < block.size or (
             len(block.segments) > 1 and sum(live_sizes(block).values()) * 2 < block.size
         ):
             self._sparse[block.id] = None
+
+    def _is_importing(self, block: Block) -> bool:
+        """Tell whether a lane has rows in a block that are not in its hands yet."""
+        held = [self._lanes.get(segment.lane_id) for segment in block.segments]
+        return any(one is not None and one.importing for one in held)
 
     def next_due(self) -> float | None:
         """Give when there may be something to do; None: not as things are."""
@@ -152,7 +164,11 @@ class Repacking:
         held = [one for one in map(self._lanes.get, lanes) if one is not None]
         for one in held:
             self._collect(one)
-        chosen = [block for block in chosen if block.segments and not self._reads_badly(block)]
+        chosen = [
+            block
+            for block in chosen
+            if block.segments and not self._is_importing(block) and self._blocks.is_readable(block)
+        ]
         rows = {block.id: live_sizes(block) for block in chosen}
         raws: list[msgspec.Raw] = []
         # Old block -> old row -> new row.
@@ -180,10 +196,6 @@ class Repacking:
         value = self._blocks.value(new, stored_ms)
         old = [block.id for block in chosen]
         self._writing.add(Task(lambda: self._changes(new, value, old, deleted), lambda: self._done(new)))
-
-    def _reads_badly(self, block: Block) -> bool:
-        """Tell whether a block cannot be read: whoever consumes it will find out."""
-        return not self._blocks.is_readable(block)
 
     def _merge(self, held: HeldLane, new: Block, deleted: list[bytes]) -> None:
         """Make one segment of each run of neighbours of a lane in the new block."""

@@ -162,6 +162,7 @@ class Egress:
         """
         self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
         session.out_bytes += size
+        session.flow_out_bytes += size
         if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES and not session.probe_number:
             self._probe(session)
 
@@ -177,13 +178,17 @@ class Egress:
             self._probe(session)
 
     def is_blocked(self, session: Session) -> bool:
-        """Tell whether even answers pile up at a client: it does not read at all."""
-        return session.out_bytes - session.read_bytes > 2 * self._unread_max
+        """Tell whether even answers pile up at a client: it does not read at all.
+
+        What its flows brought is no answer: that stops by itself, and may have been a few large messages.
+        """
+        flow_bytes = session.flow_out_bytes - session.flow_read_bytes
+        return session.out_bytes - session.read_bytes - flow_bytes > 2 * self._unread_max
 
     def _probe(self, session: Session) -> None:
         """Ask the client to show that it reads: only who read all that was sent before can answer."""
         session.probe_number = self._random.randrange(1, 1 << 62)
-        session.probe_bytes = session.out_bytes
+        session.probe_bytes, session.flow_probe_bytes = session.out_bytes, session.flow_out_bytes
         frames = [wire.PING, wire.pack([session.probe_number])]
         self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
 
@@ -192,7 +197,7 @@ class Egress:
         if number != session.probe_number or not number:
             return False
         session.probe_number = 0
-        session.read_bytes = session.probe_bytes
+        session.read_bytes, session.flow_read_bytes = session.probe_bytes, session.flow_probe_bytes
         if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES:
             self._probe(session)
         return True

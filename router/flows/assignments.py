@@ -108,11 +108,8 @@ class Assignments:
         hand_off_s = float(end.flow.endpoint.attributes["partition_rebalance_max_handoff_s"])
         end.release_epoch = epoch
         self._leaving[end.id] = end
-        if end.state is HomeState.WAITING:  # its home has nothing of it
-            end.deadline = now
-        else:
-            end.deadline = now + hand_off_s + HAND_OFF_GRACE_S
-            self._ends.hand_off(end, int(hand_off_s * 1000))
+        is_leaving = self._ends.hand_off(end, int(hand_off_s * 1000))
+        end.deadline = now + hand_off_s + HAND_OFF_GRACE_S if is_leaving else now
         self.wake = min(self.wake, end.deadline)
 
     def tick(self, now: float) -> float:

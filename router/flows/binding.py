@@ -92,6 +92,8 @@ class Binding:
         self._asks = asks
         self._random = rng
         self._exceptions = exceptions
+        #: Topic endpoint -> topic and selector that it is about to get, and how many binds wait for that.
+        self._changing: dict[Endpoint, list[Any]] = {}
 
     def bind(self, session: Session, wish: BindArguments, answer: Answer, now: float) -> None:
         """Take flow.bind.
@@ -145,16 +147,16 @@ class Binding:
             UnavailableError: it has consumers with another topic (50316) or selector (50317).
         """
         attributes = endpoint.attributes
-        other_topic = attributes.get("topic") != wish.topic
-        other_selector = (attributes.get("selector") or None) != (wish.selector or None)
-        if any(not flow.browse for flow in endpoint.flows.values()):
-            if other_topic:
-                raise error_for(
-                    errors.SUBSCRIPTION_DOES_NOT_MATCH, f"{endpoint.name} has {attributes.get('topic')}"
-                )
-            if other_selector:
-                raise error_for(errors.SELECTOR_DOES_NOT_MATCH, endpoint.name)
-        return other_topic or other_selector
+        has = [attributes.get("topic"), attributes.get("selector") or None]
+        wants = [wish.topic, wish.selector or None]
+        changing = self._changing.get(endpoint)
+        is_taken = any(not flow.browse for flow in endpoint.flows.values())
+        other = has if is_taken else changing[:2] if changing else wants
+        if other[0] != wants[0]:
+            raise error_for(errors.SUBSCRIPTION_DOES_NOT_MATCH, f"{endpoint.name} has {other[0]}")
+        if other[1] != wants[1]:
+            raise error_for(errors.SELECTOR_DOES_NOT_MATCH, endpoint.name)
+        return has != wants
 
     # -- what must be done first -----------------------------------------------------------------------------
 
@@ -195,12 +197,30 @@ class Binding:
             "topic": wish.topic,
             "selector": wish.selector or None,
         }
-        self._ask(bind, "endpoint.set_topic", arguments, ())
+        changing = self._changing.setdefault(endpoint, [wish.topic, wish.selector or None, 0])
+        changing[2] += 1
+        self._ask(bind, "endpoint.set_topic", arguments, (), endpoint)
 
-    def _ask(self, bind: _Bind, operation: str, arguments: dict[str, Any], harmless: tuple[int, ...]) -> None:
+    def _changed(self, endpoint: Endpoint) -> None:
+        """One bind less waits for the topic of an endpoint."""
+        changing = self._changing[endpoint]
+        changing[2] -= 1
+        if not changing[2]:
+            del self._changing[endpoint]
+
+    def _ask(
+        self,
+        bind: _Bind,
+        operation: str,
+        arguments: dict[str, Any],
+        harmless: tuple[int, ...],
+        endpoint: Endpoint | None = None,
+    ) -> None:
         """Ask the controller, then judge again; a refusal with a harmless code is no obstacle."""
 
         def done(ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - the form of an answer
+            if endpoint is not None:
+                self._changed(endpoint)
             error = None if ok else refusal(value)
             if error is not None and error.code not in harmless:
                 bind.answer.refuse(error)

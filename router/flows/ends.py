@@ -71,13 +71,20 @@ class Ends:
         """Unbind an end at once; what it has not settled is delivered to others."""
         del self.by_id[end.id]
         del end.flow.ends[end.lane.partition]
-        if end.state is not HomeState.WAITING:
+        if end.state not in (HomeState.WAITING, HomeState.OVER):
             self._tell(end, "unbind", [None])
 
-    def hand_off(self, end: HomeFlow, hand_off_ms: int) -> None:
-        """Have nothing more delivered to an end; its home tells when all is settled or the time is over."""
+    def hand_off(self, end: HomeFlow, hand_off_ms: int) -> bool:
+        """Have nothing more delivered to an end; its home tells when all is settled or the time is over.
+
+        False if its home has nothing of it: then it is over already.
+        """
+        if end.state is HomeState.WAITING:
+            self.settles_lost += end.give_up()
+            return False
         end.state = HomeState.LEAVING
         self._tell(end, "unbind", [hand_off_ms])
+        return True
 
     def home_ready(self, index: int) -> None:
         """A home came, or came back, and knows its lanes."""
@@ -93,7 +100,10 @@ class Ends:
         leaving = []
         for end in self.at_home(index):
             if end.state is HomeState.LEAVING:
+                end.give_up()
                 leaving.append(end)
+            elif end.state is HomeState.OVER:
+                continue
             elif end.state is not HomeState.WAITING:
                 end.state = HomeState.WAITING
                 end.is_resumed = True
@@ -173,7 +183,7 @@ class Ends:
         """Relay what a client said of messages, now or when the home is back."""
         if end.state is HomeState.WAITING:
             self.settles_lost += end.keep(outcome, ranges)
-        else:
+        elif end.state is not HomeState.OVER:
             self._tell(end, "settle", [outcome, ranges])
 
     def validate(self) -> None:

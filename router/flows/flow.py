@@ -53,6 +53,8 @@ class HomeState(Enum):
     BOUND = "bound"
     #: It hands its partition off: nothing more comes, settles still count.
     LEAVING = "leaving"
+    #: It was to leave, and no home has anything of it any more.
+    OVER = "over"
 
 
 class HomeFlow:
@@ -118,6 +120,13 @@ class HomeFlow:
                 _, gone_first, gone_last = self.kept.popleft()
                 lost += gone_last - gone_first + 1
             self.kept.append([outcome, first, last])
+        return lost
+
+    def give_up(self) -> int:
+        """No home has anything of it any more; gives how many kept settles nobody will hear of."""
+        self.state = HomeState.OVER
+        lost = sum(last - first + 1 for _, first, last in self.kept)
+        self.kept.clear()
         return lost
 
     def take_kept(self) -> list[tuple[int, list[list[int]]]]:

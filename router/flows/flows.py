@@ -227,7 +227,7 @@ class Flows:
         elif event == wire.FLOW_SETTLE_REFUSED:
             self._indicate(end.flow, event, code, detail)
         elif end.state is HomeState.LEAVING:
-            end.state = HomeState.WAITING  # the home has forgotten it
+            end.give_up()
             self._assignments.released(end, now)
         else:
             self.close(end.flow, error_for(code, str(detail or "")), now)
@@ -337,7 +337,7 @@ class Flows:
             for end in list(flow.ends.values()):
                 if end.home == end.lane.home:
                     continue
-                if end.state is HomeState.LEAVING:
+                if end.state in (HomeState.LEAVING, HomeState.OVER):
                     self._assignments.end_soon(end)
                 else:
                     self.ends.move(end)

@@ -4,7 +4,8 @@ Producers are named per Message VPN and username; the controller keeps their nam
 a number, which is never used for another. Opening one (`producer.open`)
 
 1. asks the registry for the number; a name that should be known and is not is refused with 40019, never in silence;
-2. fences the session that has it: its rounds that were not judged are dropped, and it is told 40903;
+2. fences the session that has it: its rounds that were not judged are dropped, and it is told 40903; but a client that
+   comes back late does not throw out another one that has taken the name over, and is told 40903 itself;
 3. gathers what all homes know of it, behind everything that was given to them before;
 4. answers the highest sequence that is known, above which its client goes on.
 
@@ -27,21 +28,20 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from router.admission.directory import Vpn
     from router.asking import Asks
     from router.publishers.acks import Acks
     from router.publishers.gathering import Gathering
     from router.publishers.memory import Record
     from router.requests import Answer, Requests
     from router.session import Session
+    from router.spool.thresholds import Thresholds
 
 #: Bytes of a producer's name.
 NAME_BYTES_MAX: Final = 160
 #: Producers that were closed, and of which it is remembered how far direct subscribers had their copies; of the oldest
 #: one that is forgotten a copy may come twice.
 CLOSED_MAX: Final = 100_000
-#: If profile or Message VPN do not say.
-_FLOWS_MAX: Final = 1_000
-
 _Handle = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
 
 
@@ -72,6 +72,7 @@ class Producers:
         asks: Asks,
         gathering: Gathering,
         acks: Acks,
+        thresholds: Thresholds,
         rng: random.Random,
         forget_rounds: Callable[[Producer[Session]], bool],
     ) -> None:
@@ -83,12 +84,13 @@ class Producers:
         self._asks = asks
         self._gathering = gathering
         self._acks = acks
+        self._thresholds = thresholds
         self._random = rng
         self._forget_rounds = forget_rounds
         #: Number in the registry -> who has it; also of a session that ended, until everything is settled.
         self.by_id: dict[int, Producer[Session]] = {}
-        #: VPN name -> producers of connected clients; no zeros.
-        self._vpns: dict[str, int] = {}
+        #: VPN number -> producers of connected clients; no zeros.
+        self._vpns: dict[int, int] = {}
         #: Number -> the last sequence that was judged, of producers that were closed; the oldest first.
         self._closed: dict[int, int] = {}
 
@@ -113,7 +115,7 @@ class Producers:
         session.next_producer += 1
         producer = Producer(session, handle, session.vpn.name, session.username, name, arguments.window)
         session.producers[handle] = producer
-        self._vpns[producer.vpn_name] = self._vpns.get(producer.vpn_name, 0) + 1
+        self._count(producer, 1)
         question = {
             "vpn": producer.vpn_name,
             "username": producer.username,
@@ -123,20 +125,22 @@ class Producers:
         self._asks.ask(
             "producer.open",
             question,
-            lambda ok, value, now: self._registered(producer, answer, value, now, ok=ok),
+            lambda ok, value, now: self._registered(
+                producer, answer, value, now, ok=ok, resume=arguments.resume
+            ),
         )
 
     def _check_rights(self, session: Session) -> None:
-        profile = session.vpn.profiles.get(session.profile_name, {})
-        if not profile.get("allow_guaranteed_send", True):
+        profile = session.vpn.profiles[session.profile_name]
+        if not profile["allow_guaranteed_send"]:
             raise error_for(errors.GUARANTEED_SEND_DENIED, f"client profile {session.profile_name}")
-        limit = int(profile.get("max_ingress_flow_count", _FLOWS_MAX))
+        limit = int(profile["max_ingress_flow_count"])
         if len(session.producers) >= limit:
             self._drop_ended(session)
         if len(session.producers) >= limit:
             raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers of a client by its profile")
-        limit = int(session.vpn.attributes.get("max_ingress_flow_count", _FLOWS_MAX))
-        if self._vpns.get(session.vpn.name, 0) >= limit:
+        limit = _producers_max(session.vpn)
+        if self._vpns.get(session.vpn.id, 0) >= limit:
             raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers in Message VPN {session.vpn.name}")
 
     def _drop_ended(self, session: Session) -> None:
@@ -145,7 +149,14 @@ class Producers:
             self._leave(producer)
 
     def _registered(
-        self, producer: Producer[Session], answer: Answer, value: Any, now: float, *, ok: bool
+        self,
+        producer: Producer[Session],
+        answer: Answer,
+        value: Any,
+        now: float,
+        *,
+        ok: bool,
+        resume: bool,
     ) -> None:
         """The registry answered."""
         if not ok:
@@ -157,6 +168,10 @@ class Producers:
             return
         producer.id = int(value["id"])
         older = self.by_id.get(producer.id)
+        if older is not None and resume and _is_of_another_client(older, producer):
+            self._leave(producer)
+            answer.refuse(error_for(errors.PRODUCER_FENCED, producer.name))
+            return
         if older is not None:
             self._fence(older, now)
         self.by_id[producer.id] = producer
@@ -285,11 +300,15 @@ class Producers:
         """Give the place back that a producer has in its session and its Message VPN."""
         if producer.session.producers.pop(producer.handle, None) is None:
             return
-        left = self._vpns[producer.vpn_name] - 1
-        if left:
-            self._vpns[producer.vpn_name] = left
-        else:
-            del self._vpns[producer.vpn_name]
+        self._count(producer, -1)
+
+    def _count(self, producer: Producer[Session], change: int) -> None:
+        vpn = producer.session.vpn
+        count = self._vpns.get(vpn.id, 0) + change
+        self._vpns[vpn.id] = count
+        if not count:
+            del self._vpns[vpn.id]
+        self._thresholds.producers_changed(vpn, count, _producers_max(vpn))
 
     # -- what operators see ----------------------------------------------------------------------------------
 
@@ -327,6 +346,15 @@ class Producers:
                 assert producer.session.producers[producer.handle] is producer
         assert all(count > 0 for count in self._vpns.values())
         assert len(self._closed) <= CLOSED_MAX
+
+
+def _is_of_another_client(older: Producer[Session], producer: Producer[Session]) -> bool:
+    session = older.session
+    return older.is_open and not session.closed and session.client_name != producer.session.client_name
+
+
+def _producers_max(vpn: Vpn) -> int:
+    return int(vpn.attributes["max_ingress_flow_count"])
 
 
 def _nothing(_records: dict[int, Record], _now: float) -> None:

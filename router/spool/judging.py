@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from angarium import wire
 from router.publishers.producer import Nack
-from router.spool.rows import Row, partition_of, salt_of
+from router.spool.rows import Row, partition_hash, salt_of
 from router.spool.usage import FILES, NODE_QUOTA, VPN_QUOTA, Account, Reason
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def lane_of(endpoint: Endpoint, row: Row, salt: int) -> LaneUsage:
     lanes = endpoint.lanes
     if not endpoint.partitions:
         return lanes[0]
-    return lanes[partition_of(row, len(lanes), salt)]
+    return lanes[partition_hash(row, salt) % len(lanes)]
 
 
 def judge(

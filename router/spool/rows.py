@@ -65,16 +65,14 @@ def spool_bytes(rows: list[Row]) -> int:
     return sum([row.message_bytes for row in rows]) + wire.SPOOL_OVERHEAD_BYTES * len(rows)
 
 
-def partition_of(row: Row, count: int, salt: int) -> int:
-    """Give the partition of a row: that of its key, or one that depends on its producer and sequence only.
+def partition_hash(row: Row, salt: int) -> int:
+    """Give the number whose remainder is the partition of a row: that of its key, or of its producer and sequence.
 
     A row that is sent again so finds the partition that it went to before. `salt` is any number that stands for
     producer and sequence, see `salt_of`.
     """
     key = row.meta[3] if row.meta is not None else None
-    if key is not None:
-        return zlib.crc32(key.encode()) % count
-    return zlib.crc32(salt.to_bytes(16, "big")) % count
+    return zlib.crc32(salt.to_bytes(16, "big") if key is None else key.encode())
 
 
 def salt_of(producer_id: int, sequence: int) -> int:

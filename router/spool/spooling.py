@@ -13,20 +13,21 @@ rounds of that producer wait behind it. That is bounded by the producer's window
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from router.matching.accounting import discard_name
 from router.matching.copies import direct_indices, leave_out
 from router.publishers.producer import SEQUENCE_MAX, Nack, Pending, Producer
-from router.spool.judging import Verdict, judge, judge_copies, lane_of
+from router.spool.judging import Verdict, judge, judge_copies
 from router.spool.rows import (
     Row,
     are_distinct,
     decode_rows,
     encode_rows,
     index_span,
+    partition_hash,
     salt_of,
     spool_bytes,
 )
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.counters import Counters
-    from router.guaranteed.endpoints import Endpoint, Endpoints
+    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
     from router.matching.round import EndpointResult, Round
     from router.publishers.acks import Acks
     from router.session import Session
@@ -252,11 +253,17 @@ class Spooling:
     ) -> None:
         """Split rows by the partitions that they go to."""
         accounts = [self._usage.account(one) for one in endpoints]
-        groups: dict[tuple[Any, ...], list[Row]] = {}
+        counted = [(one.lanes, len(one.lanes) if one.partitions else 1) for one in endpoints]
+        groups: dict[tuple[LaneUsage, ...], list[Row]] = {}
         for number, row in enumerate(decode_rows(result.batch), self._promoted):
             salt = number if producer is None else salt_of(producer.memory.id, first + row.index)
-            lanes = tuple([lane_of(one, row, salt) for one in endpoints])
-            groups.setdefault(lanes, []).append(row)
+            hashed = partition_hash(row, salt)
+            lanes = tuple([lanes[hashed % count] for lanes, count in counted])
+            group = groups.get(lanes)
+            if group is None:
+                groups[lanes] = [row]
+            else:
+                group.append(row)
         for lanes, rows in groups.items():
             targets = list(zip(accounts, lanes, strict=True))
             add_group(stores, targets, encode_rows(rows), len(rows), spool_bytes(rows))
@@ -302,8 +309,8 @@ class Spooling:
 
     def _rejects_no_match(self, session: Session) -> bool:
         """Tell whether the client profile wants to hear of messages that match nothing (facts section 10)."""
-        profile = session.vpn.profiles.get(session.profile_name, {})
-        return bool(profile.get("reject_no_subscription_match", False))
+        profile = session.vpn.profiles.get(session.profile_name)
+        return profile is not None and bool(profile["reject_no_subscription_match"])
 
     # -- direct subscribers ----------------------------------------------------------------------------------
 

@@ -23,7 +23,10 @@ NODE_FILES: Final = "SYSTEM_AD_SPOOL_FILES_HIGH"
 NODE_UNACKED: Final = "SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH"
 VPN_USAGE: Final = "VPN_AD_MSG_SPOOL_HIGH"
 ENDPOINT_USAGE: Final = "VPN_AD_ENDPOINT_MSG_SPOOL_HIGH"
+VPN_INGRESS_FLOWS: Final = "VPN_AD_INGRESS_FLOWS_HIGH"
 ENDPOINT_LOW_PRIORITY: Final = "VPN_AD_MSG_SPOOL_REJECT_LOW_PRIORITY_MSG_LIMIT_HIGH"
+#: Percents of limits of a Message VPN that have no thresholds of their own: the reference broker's defaults.
+_VPN_PERCENTS: Final = (80, 60)
 #: Ends the name of the event that takes another one back.
 CLEAR: Final = "_CLEAR"
 
@@ -80,6 +83,8 @@ class Thresholds:
         self._unacked = Alarm(NODE_UNACKED, "messages are delivered and not acknowledged")
         #: VPN number -> its alarm, with the Message VPN that it is about.
         self._vpns: dict[int, Alarm] = {}
+        #: VPN number -> its alarm about producers; those with producers.
+        self._producers: dict[int, Alarm] = {}
         #: Endpoint id -> its alarms.
         self._endpoints: dict[int, _EndpointAlarms] = {}
 
@@ -121,9 +126,18 @@ class Thresholds:
                 VPN_USAGE, f"Message VPN {vpn.name} spools bytes", scope="VPN", vpn=vpn.name
             )
         pool = self._usage.vpns[vpn.id]
-        alarm.update(
-            pool.bytes, pool.limit_bytes, _percents(vpn.attributes, "spool_usage", 80, 60), self._outbox
-        )
+        alarm.update(pool.bytes, pool.limit_bytes, _percents(vpn.attributes, "spool_usage"), self._outbox)
+
+    def producers_changed(self, vpn: Vpn, count: int, limit: int) -> None:
+        """A Message VPN has so many producers, of so many that it may have."""
+        alarm = self._producers.get(vpn.id)
+        if alarm is None:
+            alarm = self._producers[vpn.id] = Alarm(
+                VPN_INGRESS_FLOWS, f"Message VPN {vpn.name} has producers", scope="VPN", vpn=vpn.name
+            )
+        alarm.update(count, limit, _VPN_PERCENTS, self._outbox)
+        if not count:
+            del self._producers[vpn.id]
 
     def endpoint_gone(self, endpoint: Endpoint) -> None:
         """Nobody is warned of what is gone."""
@@ -140,11 +154,6 @@ class Thresholds:
         assert all(number in self._usage.vpns for number in self._vpns)
 
 
-def _percents(
-    attributes: dict[str, Any], name: str, set_percent: int = 80, clear_percent: int = 60
-) -> tuple[int, int]:
+def _percents(attributes: dict[str, Any], name: str) -> tuple[int, int]:
     """Give the pair `event_<name>_set_percent`, `event_<name>_clear_percent`."""
-    return (
-        int(attributes.get(f"event_{name}_set_percent", set_percent)),
-        int(attributes.get(f"event_{name}_clear_percent", clear_percent)),
-    )
+    return int(attributes[f"event_{name}_set_percent"]), int(attributes[f"event_{name}_clear_percent"])

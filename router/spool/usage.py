@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: One MB of a quota.
 BYTES_PER_MB: Final = 1_000_000
-#: What a Message VPN may hold if its attributes do not say.
-_VPN_MB: Final = 10_000
 
 
 class Reason(NamedTuple):
@@ -92,7 +90,7 @@ class Pool:
         """Give what it may hold."""
         if self.vpn is not None and self.vpn.attributes is not self._attributes:
             self._attributes = self.vpn.attributes
-            self._limit_bytes = int(self._attributes.get("max_spool_usage_mb", _VPN_MB)) * BYTES_PER_MB
+            self._limit_bytes = int(self._attributes["max_spool_usage_mb"]) * BYTES_PER_MB
         return self._limit_bytes
 
 

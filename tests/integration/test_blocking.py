@@ -14,6 +14,9 @@ from scripted_router import LIMIT_S, Router, running_router
 import angarium
 from angarium import blocking, errors, wire
 from angarium.client import connecting
+from angarium.client.consuming import threads as threaded_flow
+from angarium.client.guaranteed.calls import ConsumeArguments
+from angarium.client.sending import threads as threaded_producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -180,7 +183,7 @@ def test_errors_are_those_of_the_call_that_caused_them(router: Router, client: b
     with pytest.raises(angarium.InvalidRequestError, match="40007"):
         client.publish("a", b"x" * (2 << 20))
     with pytest.raises(angarium.InvalidRequestError, match="40018"):
-        client.publish("a", b"", mode="persistent")
+        client.publish("a", b"", mode="eternal")
     with pytest.raises(angarium.InvalidRequestError, match="40004"):
         client.publish_many([("a", b""), ("", b"")])
     with pytest.raises(ZeroDivisionError):
@@ -309,12 +312,38 @@ def test_on_event_cannot_wait_for_its_own_client(router: Router) -> None:
 
 def test_both_clients_have_the_same_names() -> None:
     def names(kind: type) -> set[str]:
-        return {name for name in vars(kind) if not name.startswith("_")}
+        classes = [one for one in kind.__mro__ if one.__module__.startswith("angarium.")]
+        return {name for one in classes for name in vars(one) if not name.startswith("_")}
 
     only_async = {"open", "check_open", "validate", "max_message_bytes"}
-    assert names(angarium.Client) - only_async == names(blocking.Client) - {"call", "release", "forget"}
-    for name in ("subscribe", "request", "reply", "flush", "close", "publish_many", "subscribe_for"):
+    only_blocking = {"call", "post", "release", "forget", "forget_flow"}
+    assert names(angarium.Client) - only_async == names(blocking.Client) - only_blocking
+    for name in SAME_ARGUMENTS:
         ours = inspect.signature(getattr(blocking.Client, name)).parameters
-        assert list(inspect.signature(getattr(angarium.Client, name)).parameters) == list(ours)
+        assert list(inspect.signature(getattr(angarium.Client, name)).parameters) == list(ours), name
     arguments = list(inspect.signature(angarium.connect).parameters)
     assert list(connecting.ConnectArguments.__annotations__) == arguments[1:]
+    arguments = [name for name in inspect.signature(angarium.Client.consume).parameters if name != "callback"]
+    assert list(ConsumeArguments.__annotations__) == arguments[2:]
+
+
+def test_both_producers_and_both_flows_have_the_same_names() -> None:
+    def names(kind: type) -> set[str]:
+        return {name for name in vars(kind) if not name.startswith("_")}
+
+    assert names(threaded_producer.Producer) <= names(angarium.Producer)
+    assert names(threaded_producer.Receipt) - {"wait"} <= {*names(angarium.Receipt), "done", "sequence"}
+    assert names(threaded_flow.Flow) - {"join"} <= names(angarium.Flow)
+    for name in ("send", "publish", "publish_many", "flush", "close"):
+        ours = inspect.signature(getattr(threaded_producer.Producer, name)).parameters
+        assert list(inspect.signature(getattr(angarium.Producer, name)).parameters) == list(ours), name
+    for name in ("batches", "receive", "accept", "fail", "reject", "close"):
+        ours = inspect.signature(getattr(threaded_flow.Flow, name)).parameters
+        assert list(inspect.signature(getattr(angarium.Flow, name)).parameters) == list(ours), name
+
+
+SAME_ARGUMENTS = (
+    "publish", "subscribe", "request", "reply", "flush", "close", "publish_many", "subscribe_for", "producer",
+    "browse", "create_queue", "create_topic_endpoint", "delete_queue", "delete_topic_endpoint",
+    "add_queue_subscription", "remove_queue_subscription", "show_queue", "show_topic_endpoint",
+)  # fmt: skip

@@ -44,10 +44,14 @@ class Faults:
 
     def schedule(self, count: int, start: float, end: float) -> None:
         """Draw so many disturbances between two times."""
-        names = [name for name, weight in KINDS.items() for _ in range(weight)]
+        names = [name for name, weight in self.kinds().items() for _ in range(weight)]
         for _ in range(count):
             method: Callable[[], None] = getattr(self, self._rng.choice(names))
             self._loop.at(start + self._rng.random() * (end - start), method)
+
+    def kinds(self) -> dict[str, int]:
+        """Give what is drawn here, and how often."""
+        return KINDS
 
     def _note(self, whom: str, what: str) -> None:
         self._history.fault(self._loop.now, whom, what)

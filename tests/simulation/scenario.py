@@ -7,6 +7,7 @@ calm        everybody publishes a little more, nothing is disturbed, then everyt
 
 from __future__ import annotations
 
+import contextlib
 import random
 import signal
 import time
@@ -27,8 +28,10 @@ from angarium import wire
 from router.router import Router
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import FrameType
 
+    from guaranteed.records import GuaranteedHistory
     from history_index import Violation
 
 #: State machines check themselves so often.
@@ -57,6 +60,8 @@ class Outcome(NamedTuple):
     violations: list[Violation]
     steps: int
     seconds: float
+    #: What guaranteed messages left behind, if there were any.
+    guaranteed: GuaranteedHistory | None = None
 
 
 class EndlessLoopError(Exception):
@@ -67,18 +72,25 @@ def run(seed: str, router_class: type[Router] = Router) -> Outcome:
     """Run one seed and judge it."""
     started = time.perf_counter()
     scenario = Scenario(seed, router_class)
+    history = scenario.history
+    with watched(history):
+        scenario.play()
+    violations = history_checker.check(history)
+    return Outcome(seed, history, violations, scenario.loop.steps, time.perf_counter() - started)
+
+
+@contextlib.contextmanager
+def watched(history: History) -> Iterator[None]:
+    """Write down what ends a run before its end: an exception of the simulation, or an endless loop."""
     previous = signal.signal(signal.SIGVTALRM, _interrupt)
     signal.setitimer(signal.ITIMER_VIRTUAL, PROCESSOR_MAX_S, PROCESSOR_MAX_S)
     try:
-        scenario.play()
+        yield
     except Exception:  # noqa: BLE001 - a fault of the simulation itself has to name its seed too
-        scenario.history.break_rule(f"the run ends with {traceback.format_exc(limit=-4)}")
+        history.break_rule(f"the run ends with {traceback.format_exc(limit=-4)}")
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, previous)
-    history = scenario.history
-    violations = history_checker.check(history)
-    return Outcome(seed, history, violations, scenario.loop.steps, time.perf_counter() - started)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
-from angarium.client.consuming.flow_options import QUEUE
+from angarium.client.consuming.flow_options import FLOW_WINDOW, FLOW_WINDOW_BYTES, QUEUE
 from angarium.client.consuming.threads import Flow
 from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
 from angarium.client.sending.threads import Producer
@@ -46,14 +46,19 @@ class GuaranteedCalls(ABC):
         self._flows.pop(flow, None)
 
     def producer(
-        self, name: str = "", window: int = PRODUCER_WINDOW_MAX, on_ack: AckCallback | None = None
+        self,
+        name: str = "",
+        window: int = PRODUCER_WINDOW_MAX,
+        on_ack: AckCallback | None = None,
+        *,
+        timeout_s: float | None = None,
     ) -> Producer:
         """Open a producer of guaranteed messages; `on_ack` is called in the client's thread.
 
         Raises:
             AngariumError: as for `angarium.client.Client.producer`.
         """
-        return Producer(self, self.call(self._inner.producer(name, window, on_ack)))
+        return Producer(self, self.call(self._inner.producer(name, window, on_ack, timeout_s=timeout_s)))
 
     def consume(
         self,
@@ -77,13 +82,25 @@ class GuaranteedCalls(ABC):
         inner = self.call(self._inner.consume(queue, **options))
         return self._add_flow(inner, callback)
 
-    def browse(self, queue: str, selector: str | None = None, *, kind: str = QUEUE) -> Flow:
+    def browse(
+        self,
+        queue: str,
+        selector: str | None = None,
+        *,
+        kind: str = QUEUE,
+        window: int = FLOW_WINDOW,
+        window_bytes: int = FLOW_WINDOW_BYTES,
+        timeout_s: float | None = None,
+    ) -> Flow:
         """Look at the messages of a queue or topic endpoint, the oldest first; they stay where they are.
 
         Raises:
             AngariumError: as for `angarium.client.Client.browse`.
         """
-        return self._add_flow(self.call(self._inner.browse(queue, selector, kind=kind)), None)
+        browsing = self._inner.browse(
+            queue, selector, kind=kind, window=window, window_bytes=window_bytes, timeout_s=timeout_s
+        )
+        return self._add_flow(self.call(browsing), None)
 
     def _add_flow(self, inner: asynchronous.Flow, callback: MessageCallback | None) -> Flow:
         flow = Flow(self, inner, callback, is_auto=inner.options.is_auto)

@@ -45,9 +45,6 @@ COLUMNS: Final = (
     "delivered_unacked",
     "bind_count",
     "access_type",
-    "ingress_enabled",
-    "egress_enabled",
-    "durable",
 )
 #: What of a view has a table of its own.
 _TABLES: Final = ("flows", "lanes", "counters")

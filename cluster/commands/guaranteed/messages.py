@@ -40,6 +40,8 @@ COLUMNS: Final = (
 )
 #: What fits a screen that one reads; `--limit 0` gives all.
 DEFAULT_LIMIT: Final = 100
+#: Wall times, and the name under which they are shown to people.
+_WALL_TIMES: Final = {"stored_ms": "stored", "expires_ms": "expires"}
 #: What a message has only on its way to a client.
 _OF_DELIVERIES: Final = ("index", "ttl_ms", "delay_ms", "discard_indication", "share")
 #: Messages asked for at once.
@@ -113,7 +115,9 @@ def _messages(
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    return {**row, "stored": _moment(row.get("stored_ms")), "expires": _moment(row.get("expires_ms"))}
+    """Give a row with its wall times as people read them."""
+    shown = {name: value for name, value in row.items() if name not in _WALL_TIMES}
+    return {**shown, **{new: _moment(row.get(name)) for name, new in _WALL_TIMES.items()}}
 
 
 def _moment(wall_ms: int | None) -> str:

@@ -129,6 +129,7 @@ class FrameObserver:
         self._router = 0
         #: Flow -> its lane.
         self._flows: dict[int, int] = {}
+        self._browsers: dict[int, None] = {}
         #: Flows that are to end when what they have is settled.
         self._ending: dict[int, None] = {}
 
@@ -154,6 +155,8 @@ class FrameObserver:
         if verb == "bind":
             lane, browse, selector, *_ = arguments
             self._flows[flow] = lane
+            if browse:
+                self._browsers[flow] = None
             events.append(Bound(now, self._worker, flow, lane, browse, selector is not None))
         elif flow not in self._flows:
             return
@@ -178,9 +181,13 @@ class FrameObserver:
             for _, rows, runs, counts, _, _ in parts:
                 positions = [at for first, count in runs for at in range(first, first + count)]
                 counts = counts or [0] * rows
-                self._history.home_events.append(Emitted(now, self._worker, flow, lane, positions, counts))
+                is_browser = flow in self._browsers
+                self._history.home_events.append(
+                    Emitted(now, self._worker, flow, lane, positions, counts, is_browser)
+                )
 
     def _end(self, flow: int, now: float) -> None:
         lane = self._flows.pop(flow, None)
+        self._browsers.pop(flow, None)
         if lane is not None:
             self._history.home_events.append(Unbound(now, self._worker, flow, lane))

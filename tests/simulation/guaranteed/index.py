@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     )
 
 
+#: Why a message was moved by its home.
+DEAD = ("rejected", "expired", "redeliveries")
+
+
 class Got(NamedTuple):
     """One message at one flow."""
 
@@ -51,7 +55,7 @@ class GuaranteedIndex:
         #: Place -> the first time something was stored there.
         self.stored: dict[Place, Stored] = {}
         self.gone: dict[Place, Gone] = {}
-        #: Place -> what homes sent of it, in order.
+        #: Place -> what homes sent of it to consumers, in order.
         self.emitted: dict[Place, list[Emitted]] = {}
         #: Lane -> everything that concerns it, in order. Deaths are in `deaths`.
         self.lanes: dict[int, list[HomeEvent]] = {}
@@ -79,7 +83,7 @@ class GuaranteedIndex:
             self.gone.setdefault(event.place, event)
             self.lanes.setdefault(event.place[0], []).append(event)
         elif isinstance(event, Emitted):
-            for position in event.positions:
+            for position in event.positions if not event.is_browser else ():
                 self.emitted.setdefault((event.lane, position), []).append(event)
             self.lanes.setdefault(event.lane, []).append(event)
         elif isinstance(event, (Bound, HomeSettled, Unbound)):
@@ -167,8 +171,6 @@ class GuaranteedIndex:
 
     def publish_verdict(self, publication: Publication) -> bool | None:
         """Tell whether the publisher was allowed to, all the time that counts; None if that changed."""
-        if publication.topic.startswith("#P2P/"):
-            return True
         timeline = self.direct.rights[publication.vpn, publication.producer.username]
         start, end = publication.sent_at, publication.settled_at
         current = max((one.since for one in timeline if one.since <= start), default=0.0)
@@ -185,15 +187,27 @@ class GuaranteedIndex:
         stored, endpoint = self.stored.get(place), self.endpoint(place)
         if stored is None or endpoint is None:
             return FOREVER
-        publication = self.history.publication(stored.what)
-        own = 0 if publication is None or stored.origin is not None else publication.ttl_ms
+        own = self._own_end_ms(stored, earliest=earliest)
         moments = []
         for attributes in endpoint.possible(stored.at, FOREVER):
-            lives = [one for one in (own, attributes.get("max_ttl_s", 0) * 1000) if one]
-            respected = attributes.get("respect_ttl", True) and lives
-            moments.append(stored.stored_ms + min(lives) if respected else FOREVER)
+            longest = attributes.get("max_ttl_s", 0) * 1000
+            limit = stored.stored_ms + longest if longest else FOREVER
+            moments.append(min(own, limit) if attributes.get("respect_ttl", True) else FOREVER)
         choose = min if earliest else max
         return choose(moments, default=FOREVER)
+
+    def _own_end_ms(self, stored: Stored, *, earliest: bool) -> float:
+        """Give when the message's own time to live ends; what was dead once has none any more."""
+        publication = self.history.publication(stored.what)
+        if publication is None or not publication.ttl_ms:
+            return FOREVER
+        if stored.origin is None:
+            return stored.stored_ms + publication.ttl_ms
+        if stored.origin[2] in DEAD:
+            return FOREVER
+        # Where it was before some of its time passed, or it died there and has none.
+        sent_ms = self.history.wall_ms(publication.sent_at)
+        return sent_ms + publication.ttl_ms if earliest else FOREVER
 
 
 def is_moved(stored: Stored, endpoint: EndpointRecord) -> bool:

@@ -91,7 +91,6 @@ class LaneReplay:
         self._settled: dict[int, None] = {}
         #: Flow -> its worker; browsers are left out.
         self._flows: dict[int, int] = {}
-        self._browsers: dict[int, None] = {}
 
     def take(self, event: HomeEvent) -> str:
         """Take the next event; say what is wrong, if anything is."""
@@ -101,9 +100,7 @@ class LaneReplay:
             for known in (self._live, self._settled, self._out):
                 known.pop(event.place[1], None)  # type: ignore[attr-defined]
         elif isinstance(event, Bound):
-            if event.is_browser:
-                self._browsers[event.flow] = None
-            else:
+            if not event.is_browser:
                 self._flows[event.flow] = event.worker
         elif isinstance(event, Unbound):
             self._end(event.flow)
@@ -111,7 +108,7 @@ class LaneReplay:
             self._die(event.worker)
         elif isinstance(event, HomeSettled):
             self._settle(event)
-        elif event.flow not in self._browsers:
+        elif not event.is_browser:
             return self._emit(event)
         return ""
 

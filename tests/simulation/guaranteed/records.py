@@ -316,6 +316,7 @@ class Emitted(NamedTuple):
     positions: list[int]
     #: Earlier attempts of each.
     counts: list[int]
+    is_browser: bool = False
 
 
 class HomeSettled(NamedTuple):

@@ -13,7 +13,9 @@ from history_index import Violation
 
 from angarium import wire
 from guaranteed.flow_rules import selects
+from guaranteed.index import DEAD
 from guaranteed.records import endpoint_of
+from guaranteed.storage_rules import was_emptied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
 WIDE_MB = 1_000
 #: Wall clocks of a home and of its router may be read at different moments of one step.
 CLOCK_MS = 20
-
-DEAD = ("rejected", "expired", "redeliveries")
 
 
 def vanished(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -52,7 +52,7 @@ def reasons(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, go
         found.append("expired")
     if _was_tried_out(index, endpoint, stored.place, gone.at):
         found.append("redeliveries")
-    if endpoint.deleted_at <= gone.at or _was_emptied(endpoint, gone.at):
+    if endpoint.deleted_at <= gone.at or was_emptied(endpoint, gone.at):
         found.append("deleted")
     if any(covers(one, stored.place, gone.at) for one in endpoint.operations):
         found.append("operator")
@@ -78,12 +78,6 @@ def _was_tried_out(index: GuaranteedIndex, endpoint: EndpointRecord, place: Plac
     return False
 
 
-def _was_emptied(endpoint: EndpointRecord, at: float) -> bool:
-    """Tell whether topic or selector were changed, which empties a topic endpoint (R149)."""
-    generations = [change.attributes.get("generation") for change in endpoint.changes if change.at <= at]
-    return len(dict.fromkeys(generations)) > 1
-
-
 def covers(operation: Operation, place: Place, at: float) -> bool:
     """Tell whether an operator's wish may have taken a message by then."""
     return (
@@ -97,12 +91,9 @@ def covers(operation: Operation, place: Place, at: float) -> bool:
 def _was_replaced(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, at: float) -> bool:
     if not any(one.get("max_spool_usage_mb") == 0 for one in endpoint.possible(0.0, at)):
         return False
+    # A newer one that is not synced may replace it before it is on disk itself, and never get there.
     lane, position = stored.place
-    newer = any(
-        other.at <= at and place[0] == lane and place[1] > position for place, other in index.stored.items()
-    )
-    sent = any(place[0] == lane and place[1] > position for place in index.emitted)
-    return newer or sent
+    return any(place[0] == lane and place[1] > position for place in (*index.stored, *index.emitted))
 
 
 def _was_filtered(endpoint: EndpointRecord, stored: Stored, at: float) -> bool:

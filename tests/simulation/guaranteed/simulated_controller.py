@@ -217,7 +217,7 @@ class SimulatedController:
             return controller.hello(identity, (role, index), incarnation, pid, now)
         if kind == "ask":
             number, operation, arguments = content
-            return controller.asked(identity, number, operation, arguments, now)
+            return controller.asked(identity, number, operation, arguments)
         number, ok, value = content
         told = self._told.pop(number, ()) if ok else ()
         self.when_installed(lambda: self._all_in_force(told))

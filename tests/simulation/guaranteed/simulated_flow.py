@@ -7,6 +7,7 @@ away. The application accepts, fails and rejects, at once or late, in order or n
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors, wire
@@ -135,6 +136,8 @@ class SimulatedFlow:
     def _answered(self, record: FlowRecord, error: errors.AngariumError | None) -> None:
         self._is_asking = False
         if error is None:
+            if not self.is_wanted:
+                self.unbind()
             return
         record.code, record.closed_at = error.code, self.client.loop.now
         self._retry(RETRY_MAX_S if is_passing(error.code) else RETURN_MAX_S)
@@ -202,7 +205,11 @@ class SimulatedFlow:
             self.settle_some(len(self.held))
 
     def _check(self, record: FlowRecord, window: FlowWindow) -> None:
-        record.unsettled_max = max(record.unsettled_max, len(self.held))
+        # Each partition has a limit of its own, as it would as a queue of its own.
+        counts = Counter(
+            partition for partition, _ in {(one.partition, one.position): None for one in self.held}
+        )
+        record.unsettled_max = max([record.unsettled_max, *counts.values()])
         if self.partitions:
             strange = [one.partition for one in self.held if one.partition not in self.partitions]
             if strange:

@@ -71,10 +71,12 @@ class SimulatedProducer:
         #: Sequence -> what was handed in and is not settled, with its row.
         self.open_publications: dict[int, Publication] = {}
         self._journal: dict[int, Row] = {}
+        #: What a new process found in its journal, to be sent again with the same sequences once it is open.
+        self._read_journal: dict[int, Publication] = {}
         self._was_open = False
         self._is_asking = False
         self._opening: Opening | None = None
-        #: Set when the name is to be given up for good at the next rest.
+        #: Whether it is never opened again.
         self.is_over = False
 
     @property
@@ -111,14 +113,15 @@ class SimulatedProducer:
                 publication.abandoned_at = now
         self.rows = SendWindow(self._window)
         self._was_open = False
+        kept = {**self._read_journal, **kept}
         self.open_publications = {}
         welcome = self.client.welcome
         if welcome is not None:
             self.rows.set_table(welcome.epoch, welcome.slots)
             self.rows.set_limits(welcome.max_message_bytes, welcome.max_batch_bytes, welcome.producer_bytes)
-        for sequence, publication in kept.items():
-            self.rows.add(self._journal[sequence], Claim(self, publication), sequence)
-            self.open_publications[sequence] = publication
+        for publication in kept.values():
+            publication.abandoned_at = FOREVER
+        self._read_journal = kept
         self._journal = {sequence: self._journal[sequence] for sequence in kept}
 
     def _end_opening(self) -> None:
@@ -132,7 +135,7 @@ class SimulatedProducer:
         """Ask for the producer on the connection that there is."""
         client = self.client
         record, session = client.record, client.session
-        if self._is_asking or self.rows.handle or record is None or session is None:
+        if self._is_asking or self.rows.handle or record is None or session is None or self.is_over:
             return
         if not session.can_ask() or client.is_paused:
             self._retry()
@@ -159,6 +162,10 @@ class SimulatedProducer:
         if self.rows.foreign_sequence:
             self._give_up(errors.error_for(errors.PRODUCER_FENCED, "somebody else used the name"))
             return
+        kept, self._read_journal = self._read_journal, {}
+        for sequence, publication in kept.items():
+            self.rows.add(self._journal[sequence], Claim(self, publication), sequence)
+            self.open_publications[sequence] = publication
         self.pump()
 
     def _refused(self, error: errors.AngariumError, opening: Opening) -> None:
@@ -187,15 +194,17 @@ class SimulatedProducer:
         if rows.handle and self.client.session is not None and self.client.session.can_ask():
             self.client.session.guaranteed.close_producer(rows.handle, forget=False)
             self.client.transmit()
+        kept, self.open_publications = self.open_publications, {}
         rows.fail(error)
-        self.open_publications = {}
+        self.open_publications = kept
         self._renew()
         self._retry()
 
     def acknowledged(self, event: Acknowledged) -> None:
         """The node settled messages."""
         for sequence in [one for one in self._journal if one not in self.open_publications]:
-            del self._journal[sequence]
+            if sequence not in self._read_journal:
+                del self._journal[sequence]
         if event.error is not None:
             self._give_up(event.error)
         else:
@@ -214,6 +223,15 @@ class SimulatedProducer:
         client.transmit()
         self._was_open = False
         self._is_asking = True
+
+    def retire(self) -> None:
+        """Give the name up to others who use it too; what is unsettled has an unknown fate."""
+        self.is_over = True
+        self._has_journal = False
+        for publication in self._read_journal.values():
+            publication.abandoned_at = self.client.loop.now
+        self._read_journal = {}
+        self._give_up(errors.error_for(errors.PRODUCER_FENCED, "others go on with the name"))
 
     def _closed(self) -> None:
         self._is_asking = False
@@ -262,7 +280,9 @@ class SimulatedProducer:
     @property
     def is_settled(self) -> bool:
         """Tell whether it is open and nothing is under way."""
-        return self._opening is not None and not self.rows.held_messages and not self._is_asking
+        is_open = self._opening is not None or self.is_over
+        under_way = self.rows.held_messages or self._read_journal or self._is_asking
+        return is_open and not under_way
 
     def validate(self) -> None:
         """Let the window check itself, and that nothing was settled that is open."""

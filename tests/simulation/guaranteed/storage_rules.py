@@ -96,7 +96,7 @@ def duplicates(index: GuaranteedIndex) -> Iterator[Violation]:
     """A publication is stored once in each endpoint, however often it was sent (design section 7.5)."""
     for what, copies in index.copies.items():
         publication = index.history.publication(what)
-        if publication is not None and publication.number in index.ambiguous:
+        if index.origin_of(what) is None or (publication and publication.number in index.ambiguous):
             continue
         places: dict[int, list[Stored]] = {}
         for one in copies:
@@ -126,7 +126,7 @@ def refusals(index: GuaranteedIndex) -> Iterator[Violation]:
     for publication in index.history.publications:
         if publication.refused_at == FOREVER or publication.number in index.ambiguous:
             continue
-        copies = index.copies.get(_name(publication), ())
+        copies = [one for one in index.copies.get(_name(publication), ()) if _counts(index, one, publication)]
         if copies:
             text = f"{publication} was refused with {publication.code} and is stored at {copies[0].place}"
             yield Violation("refused", text)
@@ -139,8 +139,23 @@ def refusals(index: GuaranteedIndex) -> Iterator[Violation]:
                 publication is not None
                 and publication.refused_at < FOREVER
                 and publication.number not in index.ambiguous
+                and index.history.endpoints[flow.endpoint_id].deleted_at > publication.refused_at
             ):
                 yield Violation("refused", f"{publication} was refused, and {flow} got it")
+
+
+def _counts(index: GuaranteedIndex, stored: Stored, publication: Publication) -> bool:
+    """Tell whether a copy speaks against a refusal: what is known of a message goes with its endpoint."""
+    endpoint = index.endpoint(stored.place)
+    return endpoint is None or (
+        endpoint.deleted_at > publication.refused_at and not was_emptied(endpoint, publication.refused_at)
+    )
+
+
+def was_emptied(endpoint: EndpointRecord, at: float) -> bool:
+    """Tell whether topic or selector were changed, which empties a topic endpoint (R149)."""
+    generations = [change.attributes.get("generation") for change in endpoint.changes if change.at <= at]
+    return len(dict.fromkeys(generations)) > 1
 
 
 def reasons(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -254,9 +269,11 @@ def partitions(index: GuaranteedIndex) -> Iterator[Violation]:
 
 def strangers(index: GuaranteedIndex) -> Iterator[Violation]:
     """An endpoint stores only what its subscriptions let it, of its own Message VPN (R53)."""
-    for copies in index.copies.values():
+    for what, copies in index.copies.items():
         for stored in copies:
             endpoint = index.endpoint(stored.place)
+            if index.origin_of(what) is None:
+                continue  # a hostile client's, or nobody's
             if endpoint is None:
                 yield Violation("leak", f"{stored.what!r} is stored at {stored.place}, which was never made")
             elif not is_moved(stored, endpoint):
@@ -301,6 +318,8 @@ def _came_from(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored)
 def moves(index: GuaranteedIndex) -> Iterator[Violation]:
     """Every move is a publish, once: of each message that dies one copy comes out (design section 7.8)."""
     for what, copies in index.copies.items():
+        if index.origin_of(what) is None:
+            continue
         counts: dict[tuple[str, str, str, int], int] = {}
         for one in copies:
             endpoint = index.endpoint(one.place)

@@ -250,5 +250,6 @@ async def open_flow(
     flow = node.parties.flow(FlowOptions(name=name, timeout_s=5.0, **options))
     task = asyncio.ensure_future(flow)
     await node.until(task.done)
+    node.serve()
     node.sent()
     return task.result()

@@ -256,3 +256,10 @@ def test_a_backup_applied_to_a_fresh_node_gives_the_same_objects(catalog: Catalo
     fresh.take(fresh.missing_built_ins())
     fresh.take(fresh.apply(catalog.export()).changes)
     assert fresh.snapshot() == catalog.snapshot()
+
+
+@pytest.mark.parametrize("attributes", [{"enabled": "perhaps"}, {"no_such": 1}, {"max_connection_count": -1}])
+def test_a_stored_object_that_does_not_fit_is_refused_with_the_reason(attributes: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidRequestError, match="vpn") as caught:
+        Catalog([Change("vpn", "", "default", attributes)])
+    assert caught.value.code == errors.INVALID_ATTRIBUTE

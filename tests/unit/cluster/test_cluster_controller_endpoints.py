@@ -10,6 +10,7 @@ from controller_world import World, replies, requests
 from angarium import errors
 from cluster.controller import effects as c
 from cluster.controller.endpoints import HOME_TIMEOUT_S
+from storage.config_store import Counter
 
 LANE = 2 << 10
 
@@ -319,7 +320,9 @@ def test_lanes_of_workers_that_leave_have_new_homes_before_the_supervisor_is_ask
 
 def test_more_workers_change_no_home(served: World) -> None:
     seen = served.call("workers.scale", workers=4)
-    assert [type(effect) for effect in seen] == [c.ScaleNode, c.Reply]
+    assert [type(effect) for effect in seen] == [c.Commit, c.ScaleNode, c.Reply]
+    (commit,) = [effect for effect in seen if isinstance(effect, c.Commit)]
+    assert commit.changes == [Counter("workers", 4)]
     served.answer(served.call("objects.create", kind="queue", name="new"), None)
     assert served.catalog.show("queue", "default", "new")["homes"] == [2]
 

@@ -26,6 +26,22 @@ ACCEPTED, FAILED, REJECTED = wire.OUTCOME_ACCEPTED, wire.OUTCOME_FAILED, wire.OU
 ACTIVE, INACTIVE, CLOSED = wire.FLOW_ACTIVE, wire.FLOW_INACTIVE, wire.FLOW_CLOSED
 REFUSED = wire.FLOW_SETTLE_REFUSED
 
+#: Settings that make lanes differ most.
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"partitions": 3, "access_type": "non-exclusive"},
+    {"access_type": "non-exclusive"},
+    {"access_type": "non-exclusive", "max_unacked": 3, "max_redeliveries": 1, "dead_message_queue": "dmq"},
+    {"max_redeliveries": 2, "dead_message_queue": "dmq", "redelivery_delay": (100, 300, 200), "max_ttl_s": 1},
+    {"respect_priority": True},
+    {"access_type": "non-exclusive", "respect_priority": True, "delivery_delay_ms": 200},
+    {"redelivery_enabled": False, "dead_message_queue": "dmq", "respect_dmq_eligible": True},
+    {"last_value": True, "access_type": "non-exclusive", "redelivery_delay": (100, 100, 100)},
+    {"kind": "topic-endpoint", "selector": "a"},
+    {"kind": "topic-endpoint", "selector": "a", "max_ttl_s": 1, "delivery_delay_ms": 100, "last_value": True},
+    {"respect_ttl": False, "max_ttl_s": 1},
+]
+
 
 def row(
     index: int = 0,

@@ -143,6 +143,7 @@ def test_dead_messages_are_given_once_and_forgotten_when_they_are_gone() -> None
     messages.revive(one, 4)
     assert one.dead is not None
     assert one.dead[4] == 0
+    assert one.state[4] == HELD
     messages.validate()
 
 

@@ -240,6 +240,60 @@ def test_what_the_selector_has_not_examined_cannot_be_moved(make: type[Driver]) 
     assert driver.lane.take(segment, 0)
 
 
+def test_a_message_that_cannot_be_read_is_withdrawn_and_not_lost(make: type[Driver]) -> None:
+    driver = make(max_unacked=2, redelivery_delay=(100, 100, 100))
+    driver.bind(1)
+    segment = driver.put(row(0), row(1), row(2), row(3, delay=50))
+    driver.deliver()
+    for i in (0, 2, 3):
+        driver.lane.withdraw(segment, i)
+        driver.lane.withdraw(segment, i)
+    assert driver.lane.unacked == 1
+    driver.pass_ms(1000)
+    assert driver.deliver() == {}
+    assert driver.lane.take_changed() == []
+    (event,) = driver.settle(1, ACCEPTED, (1, 1))
+    assert event.code == errors.NOT_DELIVERED
+    assert driver.states() == {1: "moving", 2: "unacked", 3: "moving", 4: "moving"}
+    driver.lane.kept(segment, 0, driver.now, driver.wall_ms)
+    assert driver.deliver_counts() == {1: 0}
+    driver.restart(clean=True)
+    assert driver.states() == dict.fromkeys(range(1, 5), "ready")
+
+
+def test_a_withdrawn_message_comes_back_through_the_selector(make: type[Driver]) -> None:
+    driver = make(kind="topic-endpoint", selector="a")
+    driver.bind(1)
+    segment = driver.put(row(0, tag="a"), row(1, tag="b"), row(2, tag="a"))
+    for i in range(3):
+        driver.lane.withdraw(segment, i)
+    driver.lane.kept(segment, 0, driver.now, driver.wall_ms)
+    assert driver.states() == {1: "filtering", 2: "moving", 3: "moving"}
+    driver.tick()
+    for i in range(3):
+        driver.lane.kept(segment, i, driver.now, driver.wall_ms)
+    assert driver.positions() == [1, 3]
+    assert driver.deliver() == {1: [1, 3]}
+
+
+def test_segments_are_listed_from_a_position_on(make: type[Driver]) -> None:
+    driver = make()
+    segments = [driver.fill(3) for _ in range(5)]
+    driver.gone(7)
+    driver.gone(8)
+    driver.gone(9)
+    del segments[2]
+    assert list(driver.lane.segments_from(0)) == segments
+    assert list(driver.lane.segments_from(4)) == segments[1:]
+    assert list(driver.lane.segments_from(7)) == segments[2:]
+    assert list(driver.lane.segments_from(16)) == []
+    seen = []
+    for segment in driver.lane.segments_from(3):
+        seen.append(segment.first)
+        driver.gone(segment.last)
+    assert seen == [1, 4, 10, 13]
+
+
 # --- merging ----------------------------------------------------------------------------------------------------
 
 

@@ -48,6 +48,8 @@ class Disk:
     records: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
     file: int = 1
     open_bytes: int = 0
+    #: Everything that was ever stored: (lane, producer, sequence).
+    log: list[tuple[int, int | None, int]] = field(default_factory=list)
 
 
 class FakeHome:
@@ -146,7 +148,8 @@ class FakeHome:
         """Accept what waits without storing it, as of relaxed STOREs."""
         accepted = self.received
         copy = Disk(**{**self.disk.__dict__, "lanes": {k: list(v) for k, v in self.disk.lanes.items()}})
-        copy.records = dict(self.disk.records)
+        copy.records = {key: [last, dict(refused)] for key, (last, refused) in self.disk.records.items()}
+        copy.log = []
         changed: dict[int, None] = {}
         for _, body, batches in self.waiting:
             changed.update(_apply(copy, body, batches))
@@ -233,6 +236,7 @@ def _apply(disk: Disk, body: list[Any], batches: list[bytes]) -> dict[int, None]
             owner = producer[0] if producer else None
             stored = Stored(index, row[1], row[2], row[5], size, owner, sequence, origin, file)
             disk.lanes[lane_id].append(stored)
+            disk.log.append((lane_id, owner, sequence))
             changed[lane_id] = None
             if producer:
                 record = disk.records.setdefault((lane_id, producer[0]), [0, {}])
@@ -529,9 +533,9 @@ class Publisher:
         self.client.received = kept
         return found
 
-    def reopen(self, client: FakeClient | None = None, resume: bool = True) -> Publisher:
+    def reopen(self) -> Publisher:
         """Open the same name in another session."""
-        return Publisher(self.node, client or self.node.client(), self.name, resume=resume)
+        return Publisher(self.node, self.node.client(), self.name)
 
 
 def request(client: FakeClient, operation: str, **arguments: Any) -> tuple[int, Any]:

@@ -366,7 +366,7 @@ class TestFencing:
         spooling.pause(0)
         old.publish("a")
         client = spooling.client()
-        number = ask(client, "producer.open", name="p", resume=True)
+        number = ask(client, "producer.open", name="p")
         assert old.told() == [[old.handle, 1, [], errors.PRODUCER_FENCED]]
         assert answer_to(client, number) is None, "not before everything before it is on disk"
         spooling.unpause(0)
@@ -381,6 +381,23 @@ class TestFencing:
         assert spooling.sequences("q") == [1, 2]
         assert spooling.router.stats()["discards"] == {"producer-fenced": 2}
         old.request("producer.close", producer=old.handle)
+
+    def test_who_comes_back_late_does_not_throw_out_who_took_over(self, spooling: PublishNode) -> None:
+        spooling.queue("q", "a")
+        first = spooling.publisher(client_name="one")
+        second = Publisher(spooling, spooling.client(client_name="two"), "p")
+        assert first.told()[0][3] == errors.PRODUCER_FENCED
+        late = spooling.client(client_name="three")
+        assert request(late, "producer.open", name="p", resume=True)[0] == errors.PRODUCER_FENCED
+        second.publish("a")
+        assert second.acked() == (1, [])
+        again = Publisher(spooling, second.client, "p", resume=True)
+        assert again.last == 1
+        assert Publisher(spooling, late, "p", resume=False).last == 1
+        again.client.send(wire.BYE, [])
+        assert request(spooling.client(), "producer.open", name="p", resume=True)[0] == errors.PRODUCER_FENCED
+        late.send(wire.BYE, [])
+        assert request(spooling.client(), "producer.open", name="p", resume=True)[0] == 0
 
     def test_two_who_open_at_once(self, spooling: PublishNode) -> None:
         spooling.hold()
@@ -482,7 +499,7 @@ class TestForgetting:
         publisher.publish("a")
         node.kill_worker(1)
         client = node.client()
-        number = ask(client, "producer.open", name="p", resume=True)
+        number = ask(client, "producer.open", name="p")
         assert answer_to(client, number) is None
         node.start_worker(1)
         found = answer_to(client, number)

@@ -263,6 +263,23 @@ def test_a_client_that_grants_without_end_gets_little_ahead_of_what_it_reads(mak
     assert home.credit[flow][1] > 0
 
 
+def test_a_few_large_messages_do_not_end_the_session_of_a_slow_client(make_rig: Any) -> None:
+    unread_max = 1 << 20
+    rig = make_rig(egress_unread_bytes=unread_max)
+    queue = rig.controller.put("q")
+    client = rig.client("slow", guaranteed_endpoint_permission_override=True)
+    for _ in range(4):
+        client.bind("q", messages=BIG, bytes=BIG)
+    home = rig.homes[0]
+    for flow in list(home.bound):
+        home.send(flow, 1, 2 * unread_max)
+    assert not rig.egress.is_blocked(client.session)
+    for _ in range(3):
+        rig.egress.answer(client.session, [wire.ANSWER, b"x" * unread_max])
+    assert rig.egress.is_blocked(client.session), "answers that nobody reads do"
+    assert len(queue.flows) == 4
+
+
 def test_the_homes_hear_of_a_renewed_window_only_now_and_then(make_rig: Any) -> None:
     rig = make_rig()
     queue = rig.controller.put("q")

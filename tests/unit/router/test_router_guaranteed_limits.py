@@ -108,6 +108,37 @@ class TestEachLimitByOne:
         assert spooling.router.stats()["discards"] == {"low-priority-msg-congestion": 4}
         assert spooling.endpoint("q").counters == {"low_priority_msg_congestion_discard": 4}
 
+    @pytest.mark.requirement("R171", "R172", "R173")
+    @pytest.mark.parametrize("whose", ["node", "vpn", "endpoint"])
+    @pytest.mark.parametrize("room", [0, 12_345])
+    def test_not_by_one_byte(self, make_publish_node: Any, whose: str, room: int) -> None:
+        node = make_publish_node(spool=SpoolLimits(max_usage_mb=1 if whose == "node" else 9))
+        node.change_vpn(max_spool_usage_mb=1 if whose == "vpn" else 9)
+        node.queue("q", "a", max_spool_usage_mb=1 if whose == "endpoint" else 9)
+        publisher = node.publisher()
+        if room:
+            publisher.publish(("a", bytes(MB - room - wire.SPOOL_OVERHEAD_BYTES)))
+        fits = (room or MB) - wire.SPOOL_OVERHEAD_BYTES
+        publisher.publish(("a", bytes(fits + 1)))
+        assert codes(publisher) == [errors.SPOOL_OVER_QUOTA]
+        publisher.publish(("a", bytes(fits)))
+        assert codes(publisher) == []
+        assert node.endpoint("q").bytes == MB
+
+    @pytest.mark.parametrize("size", [500_000, 500_001])
+    @pytest.mark.parametrize("whose", ["node", "vpn"])
+    def test_each_copy_of_a_message_counts(self, make_publish_node: Any, size: int, whose: str) -> None:
+        node = make_publish_node(spool=SpoolLimits(max_usage_mb=1 if whose == "node" else 9))
+        node.change_vpn(max_spool_usage_mb=1 if whose == "vpn" else 9)
+        node.queue("q", "a")
+        node.queue("r", "a")
+        publisher = node.publisher()
+        publisher.publish(("a", bytes(size - wire.SPOOL_OVERHEAD_BYTES)), ("nowhere", b""))
+        assert codes(publisher) == ([] if size == 500_000 else [errors.SPOOL_OVER_QUOTA])
+        assert len(node.stored("q")) == len(node.stored("r")) == int(size == 500_000)
+        publisher.publish(("a", b""))
+        assert codes(publisher) == ([errors.SPOOL_OVER_QUOTA] if size == 500_000 else [])
+
     def test_a_limit_of_zero_takes_no_low_priority_at_all(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a", reject_low_priority=True, reject_low_priority_limit=0)
         publisher = spooling.publisher()
@@ -476,6 +507,18 @@ class TestThresholds:
             for index, home in node.homes.items():
                 home.send(wire.COMMITTED, [home.incarnation, 0, 0, [], home.spool(unacked[index])])
             assert self.names(node) == expected
+
+    def test_producers_of_a_message_vpn(self, spooling: PublishNode) -> None:
+        spooling.change_vpn(max_ingress_flow_count=10)
+        opened = [spooling.publisher(f"p{n}") for n in range(8)]
+        assert self.names(spooling) == []
+        opened.append(spooling.publisher("ninth"))
+        assert self.names(spooling) == ["VPN_AD_INGRESS_FLOWS_HIGH"]
+        for publisher in opened[:3]:
+            publisher.client.send(wire.BYE, [])
+        assert self.names(spooling) == []
+        opened[3].request("producer.close", producer=opened[3].handle)
+        assert self.names(spooling) == ["VPN_AD_INGRESS_FLOWS_HIGH_CLEAR"]
 
     def test_an_event_says_what_and_where(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a", max_spool_usage_mb=1)

@@ -47,6 +47,26 @@ def test_consumers_of_a_topic_endpoint_want_the_same(rig: Rig, client: FakeClien
     assert client.refused("t", topic="a") == errors.INVALID_ARGUMENT
 
 
+def test_a_topic_that_is_about_to_be_set_is_not_changed_by_another_bind(rig: Rig, client: FakeClient) -> None:
+    rig.controller.put("t", kind="topic-endpoint", owner="owner", max_bind_count=5, topic="old")
+    kind = {"kind": "topic-endpoint"}
+    rig.controller.answers = False
+    first = client.ask("flow.bind", name="t", topic="a", **kind)
+    second = client.ask("flow.bind", name="t", topic="a", **kind)
+    assert client.refused("t", topic="b", **kind) == errors.SUBSCRIPTION_DOES_NOT_MATCH
+    assert client.refused("t", topic="old", **kind) == errors.SUBSCRIPTION_DOES_NOT_MATCH
+    assert client.refused("t", topic="a", selector="x = 1", **kind) == errors.SELECTOR_DOES_NOT_MATCH
+    rig.controller.put("t", kind="topic-endpoint", topic="a", generation=2)
+    rig.asks.answered(1, True, {"generation": 2}, rig.now)
+    rig.asks.answered(2, True, {"generation": 2}, rig.now)
+    rig.settle()
+    assert [client.answer(number)[0] for number in (first, second)] == [0, 0]
+    client.request("flow.unbind", flow=1)
+    client.request("flow.unbind", flow=2)
+    rig.controller.answers = True
+    client.bind("t", topic="b", **kind)
+
+
 @pytest.mark.requirement("R137", "R138")
 def test_setting_the_topic_of_a_topic_endpoint_needs_modify_topic(rig: Rig) -> None:
     rig.controller.put("t", kind="topic-endpoint", permission="consume", topic="a")

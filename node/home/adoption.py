@@ -1,0 +1,402 @@
+"""Adoption: a lane whose worker left is taken over with everything it has (`worker scale`, design section 7.8).
+
+When the number of workers shrinks, the endpoints of the leaving workers get new homes. A home that is told of
+a lane that it does not have looks into the spools of the other workers. If one has it, the lane is there at
+once for consumers and new messages; these get positions above the old tail and wait. When the old worker does
+not run any more, its messages are copied in steps, with positions, ages, attempts, records of producers and
+moves under way; the row of the lane without the mark of an import comes last. Then the old messages are
+delivered, and after them the new ones, and the row of the lane in the old spool is deleted.
+
+An interrupted import begins again: what was copied lies below the position that the mark names, and is
+deleted like any segment that belongs to nobody. Each hand-over has a number, so that of two spools that have a
+lane the right one is chosen. While a home waits it leaves a claim at the old spool, so that a worker that
+starts there again keeps the lane instead of purging it.
+
+No clock; other spools are reached through the port `Neighbours`. `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from angarium import errors
+from node.endpoints.segment import Segment
+from node.home import layout
+from node.home.writing import Task
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from node.home.blocks import Blocks
+    from node.home.held_lanes import HeldLane, HeldLanes
+    from node.home.moves import Moves
+    from node.home.records import Records
+    from node.home.writing import Writing
+    from storage.spool import Change, Spool
+
+#: A worker that still runs may store more; new messages get positions so far above what it has.
+TAIL_GAP: Final = 1_000_000
+#: An old worker is looked for again after this time.
+RETRY_S: Final = 0.25
+#: Segments, and about so many bytes of blocks, that one write imports.
+STEP_SEGMENTS: Final = 200
+STEP_BYTES: Final = 4 << 20
+#: Records of producers that one write imports.
+STEP_RECORDS: Final = 2_000
+#: Rows that are read at a time to find the tail.
+SCAN_ROWS: Final = 2_000
+
+
+class Neighbours(Protocol):
+    """The spools of the other workers of the node."""
+
+    def names(self) -> list[str]:
+        """Give the names of the other spools."""
+
+    def view(self, name: str) -> AbstractContextManager[Spool]:
+        """Give a spool to look at, whether its worker runs or not.
+
+        Raises:
+            UnavailableError: it is damaged (50322).
+        """
+
+    def open(self, name: str) -> Spool | None:
+        """Open a spool for writing; None while its worker runs. One at a time, until `close`.
+
+        Raises:
+            UnavailableError: it is damaged (50322).
+        """
+
+    def close(self) -> None:
+        """Close the spool that is open."""
+
+    def remove(self, name: str) -> None:
+        """Delete a spool that has no lanes any more."""
+
+    def claim(self, name: str, lane_id: int) -> None:
+        """Tell whoever opens a spool to keep a lane."""
+
+    def unclaim(self, name: str, lane_id: int) -> None:
+        """Take a claim back."""
+
+    def is_claimed(self, lane_id: int) -> bool:
+        """Tell whether another worker claims a lane of our own spool."""
+
+
+class Old(NamedTuple):
+    """A lane in another spool."""
+
+    name: str
+    row: layout.LaneRow
+    positions: layout.Positions
+    #: The last position that it used, as far as is known.
+    tail: int
+
+
+class _Import:
+    """A lane that is being taken over."""
+
+    def __init__(self, held: HeldLane, name: str) -> None:
+        self.held = held
+        self.name = name
+        #: Key behind the last segment, and behind the last record, that was imported; None: all were.
+        self.next_segment: bytes | None = layout.number_key(held.lane_id)
+        self.next_record: bytes | None = layout.number_key(held.lane_id)
+        #: What was imported, in order.
+        self.segments: list[Segment] = []
+        #: Its row in MOVES.
+        self.moves: bytes | None = None
+        #: Whether a step is being written.
+        self.is_under_way = False
+        self.next_try = 0.0
+
+
+class Adoptions:
+    """The lanes that a home takes over from workers that left."""
+
+    def __init__(
+        self,
+        neighbours: Neighbours | None,
+        lanes: HeldLanes,
+        blocks: Blocks,
+        records: Records,
+        writing: Writing,
+        moves: Moves,
+        tell: Callable[[str, str, str], None],
+    ) -> None:
+        """Make it; `tell` takes the severity, name and text of an event."""
+        self._neighbours = neighbours
+        self._lanes = lanes
+        self._blocks = blocks
+        self._records = records
+        self._writing = writing
+        self._moves = moves
+        self._tell = tell
+        #: Lane -> its import.
+        self._imports: dict[int, _Import] = {}
+        #: The spool that is open now; imports take turns.
+        self._source: Spool | None = None
+        self._source_name = ""
+        #: Block in the open spool -> block here, so that lanes go on sharing what they share.
+        self._copied: dict[int, int] = {}
+        #: Spools that cannot be read, as operators were told.
+        self._unreadable: dict[str, None] = {}
+        self._now = 0.0
+        self._wall_ms = 0
+        self._counts = dict.fromkeys(("lanes_adopted", "messages_adopted"), 0)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether records of producers may be missing, because a lane is not taken over yet."""
+        return bool(self._imports)
+
+    def is_claimed(self, lane_id: int) -> bool:
+        """Tell whether another worker waits for a lane that we do not serve any more."""
+        return self._neighbours is not None and self._neighbours.is_claimed(lane_id)
+
+    # -- begin -----------------------------------------------------------------------------------------------
+
+    def search(self, lane_ids: list[int]) -> dict[int, Old]:
+        """Look for lanes in the other spools; of two that have a lane the later hand-over counts."""
+        found: dict[int, Old] = {}
+        if self._neighbours is None or not lane_ids:
+            return found
+        for name in self._neighbours.names():
+            try:
+                with self._neighbours.view(name) as spool:
+                    for lane_id in lane_ids:
+                        old = _look(spool, name, lane_id)
+                        known = found.get(lane_id)
+                        if old is not None and (known is None or known.row.handovers < old.row.handovers):
+                            found[lane_id] = old
+            except errors.UnavailableError as error:
+                self._cannot_read(name, error)
+        return found
+
+    def _cannot_read(self, name: str, error: errors.AngariumError) -> None:
+        if name not in self._unreadable:
+            self._unreadable[name] = None
+            self._tell("error", "spool_unreadable", f"spool {name}, where lanes may have been: {error}")
+
+    def begin(self, held: HeldLane, name: str) -> None:
+        """Take over a lane, which is marked as importing, from a spool."""
+        assert self._neighbours is not None
+        assert held.importing
+        self._neighbours.claim(name, held.lane_id)
+        self._imports[held.lane_id] = _Import(held, name)
+
+    def drop(self, held: HeldLane, now: float) -> None:
+        """Forget a lane that is deleted."""
+        one = self._imports.pop(held.lane_id, None)
+        if one is None or self._neighbours is None:
+            return
+        for segment in (*one.segments, *held.waiting):
+            self._writing.discard(segment, now)
+        self._neighbours.unclaim(one.name, held.lane_id)
+        text = f"lane {held.lane_id} was deleted before it came from spool {one.name}"
+        self._tell("warning", "lane_not_adopted", text)
+
+    # -- steps -----------------------------------------------------------------------------------------------
+
+    def next_due(self) -> float | None:
+        """Give when the next step is to be done; None while one is under way, or if nothing is imported."""
+        one = next(iter(self._imports.values()), None)
+        return None if one is None or one.is_under_way else one.next_try
+
+    def work(self, now: float, wall_ms: int) -> None:
+        """Do the next step of the first import."""
+        self._now, self._wall_ms = now, wall_ms
+        one = next(iter(self._imports.values()), None)
+        if one is None or one.is_under_way or now < one.next_try:
+            return
+        source = self._open(one.name)
+        if source is None:
+            # The others may be somewhere else.
+            one.next_try = now + RETRY_S
+            self._imports[one.held.lane_id] = self._imports.pop(one.held.lane_id)
+            return
+        one.is_under_way = True
+        changes: list[Change] = []
+        if one.next_segment is not None:
+            changes = self._copy_segments(one, source, one.next_segment)
+        elif one.next_record is not None:
+            self._copy_records(one, source, one.next_record)
+        else:
+            one.moves = source.get(Table.MOVES, layout.number_key(one.held.lane_id))
+            self._writing.add(Task(lambda: _last_changes(one), lambda: self._finish(one)))
+            return
+        self._writing.add(Task(lambda: changes, lambda: _stepped(one)))
+
+    def _open(self, name: str) -> Spool | None:
+        """Open the spool of an import; None while its worker runs."""
+        if self._source is None or self._source_name != name:
+            self._close()
+            assert self._neighbours is not None
+            try:
+                self._source = self._neighbours.open(name)
+            except errors.UnavailableError as error:
+                self._cannot_read(name, error)
+            self._source_name = name
+        return self._source
+
+    def _close(self) -> None:
+        if self._source is not None and self._neighbours is not None:
+            self._neighbours.close()
+        self._source = None
+        self._copied = {}
+
+    def _copy_segments(self, one: _Import, source: Spool, start: bytes) -> list[Change]:
+        """Give the changes that import the next segments, with their blocks."""
+        lane_id = one.held.lane_id
+        row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(lane_id)) or b"")
+        positions, _ = _positions_of(source, lane_id)
+        tried = 0 if source.get(Table.META, layout.KEY_CLEAN) else positions.delivered
+        changes: list[Change] = []
+        found = source.scan(Table.SEGMENTS, start, layout.lane_end(lane_id), STEP_SEGMENTS)
+        for at, (key, value) in enumerate(found):
+            if at and sum(len(change[2] or b"") for change in changes) >= STEP_BYTES:
+                break
+            one.next_segment = key + b"\x00"
+            segment = Segment.unpack(key, value, source.get(Table.STATES, key))
+            if segment.first >= row.floor and segment.live:
+                _mark_tried(segment, tried)
+                changes += self._copy_segment(one, source, segment)
+        if not found:
+            one.next_segment = None
+        return changes
+
+    def _copy_segment(self, one: _Import, source: Spool, segment: Segment) -> list[Change]:
+        """Give the changes that import a segment, and its block unless another lane brought it."""
+        changes: list[Change] = []
+        block = self._blocks.get(self._copied.get(segment.block, 0))
+        if block is None:
+            value = source.get(Table.BLOCKS, layout.number_key(segment.block))
+            block = self._blocks.find(self._blocks.new_id())
+            self._copied[segment.block] = block.id
+            if value is not None:
+                changes.append((Table.BLOCKS, layout.number_key(block.id), value))
+        segment.block = block.id
+        block.segments.append(segment)
+        one.segments.append(segment)
+        changes.append((Table.SEGMENTS, segment.key(), segment.pack()))
+        changes.append((Table.STATES, segment.key(), segment.pack_state()))
+        return changes
+
+    def _copy_records(self, one: _Import, source: Spool, start: bytes) -> None:
+        """Take the next records of producers over; they are written like any record that changed."""
+        found = source.scan(Table.RECORDS, start, layout.lane_end(one.held.lane_id), STEP_RECORDS)
+        for key, value in found:
+            self._records.adopt(key, value)
+        one.next_record = found[-1][0] + b"\x00" if found else None
+
+    def _finish(self, one: _Import) -> None:
+        """Let the lane have what was imported, and after that what came meanwhile."""
+        held = one.held
+        self._release(one)
+        if held.is_gone:
+            return
+        del self._imports[held.lane_id]
+        held.importing = 0
+        for segment in one.segments:
+            self._give(held, segment, is_old=True)
+        waiting, held.waiting = held.waiting, []
+        for segment in waiting:
+            self._give(held, segment, is_old=False)
+        if one.moves is not None:
+            self._moves.load(held.lane_id, one.moves)
+        self._lanes.touched[held] = None
+        self._lanes.refresh(held)
+        self._counts["lanes_adopted"] += 1
+        text = f"lane {held.lane_id} came from spool {one.name} and has {held.lane.messages} messages"
+        self._tell("info", "lane_adopted", text)
+
+    def _give(self, held: HeldLane, segment: Segment, *, is_old: bool) -> None:
+        if segment.first < held.floor:
+            self._writing.discard(segment, self._now)
+            return
+        block = self._blocks.get(segment.block)
+        assert block is not None
+        if block.files is None:
+            block.size = sum(segment.sizes)
+            self._blocks.place(block, segment.sizes)
+        if is_old:
+            self._counts["messages_adopted"] += segment.live
+            held.lane.load(segment, self._now, self._wall_ms)
+        else:
+            held.lane.append(segment, self._now, self._wall_ms)
+
+    def _release(self, one: _Import) -> None:
+        """Delete the lane in the old spool, and the spool with its last lane."""
+        assert self._source is not None
+        assert self._neighbours is not None
+        lane_id = one.held.lane_id
+        keys = (layout.number_key(lane_id), layout.positions_key(lane_id))
+        self._source.commit([(Table.LANES, key, None) for key in keys])
+        self._neighbours.unclaim(one.name, lane_id)
+        is_empty = not self._source.count(Table.LANES)
+        if is_empty or not any(
+            other.name == one.name for other in self._imports.values() if other is not one
+        ):
+            self._close()
+        if is_empty:
+            self._neighbours.remove(one.name)
+
+    def stats(self) -> dict[str, int]:
+        """Give counters, and how many lanes are being taken over."""
+        return {**self._counts, "lanes_importing": len(self._imports)}
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        for lane_id, one in self._imports.items():
+            assert self._lanes.get(lane_id) is one.held
+            assert one.held.importing
+
+
+def _stepped(one: _Import) -> None:
+    one.is_under_way = False
+
+
+def _last_changes(one: _Import) -> list[Change]:
+    """Give the changes that make an import complete."""
+    changes = [one.held.row_change(importing=0)]
+    if one.moves is not None:
+        changes.append((Table.MOVES, layout.number_key(one.held.lane_id), one.moves))
+    return changes
+
+
+def _look(spool: Spool, name: str, lane_id: int) -> Old | None:
+    """Look for a lane in a spool."""
+    value = spool.get(Table.LANES, layout.number_key(lane_id))
+    if value is None:
+        return None
+    row = layout.unpack_lane(value)
+    positions, tail = _tail_of(spool, lane_id)
+    return Old(name, row, positions, max(tail, row.floor - 1, row.importing))
+
+
+def _positions_of(spool: Spool, lane_id: int) -> tuple[layout.Positions, int]:
+    """Give the positions that a spool notes for a lane, and the highest it knows to be given."""
+    value = spool.get(Table.LANES, layout.positions_key(lane_id))
+    positions = layout.Positions(0, 0) if value is None else layout.unpack_positions(value)
+    return positions, max(positions)
+
+
+def _tail_of(spool: Spool, lane_id: int) -> tuple[layout.Positions, int]:
+    """Give the positions that a spool notes for a lane, and the last one that was used."""
+    positions, tail = _positions_of(spool, lane_id)
+    start, end = layout.number_key(lane_id), layout.lane_end(lane_id)
+    last: tuple[bytes, bytes] | None = None
+    while found := spool.scan(Table.SEGMENTS, start, end, SCAN_ROWS):
+        last = found[-1]
+        start = last[0] + b"\x00"
+    return positions, tail if last is None else max(tail, Segment.unpack(*last, None).last)
+
+
+def _mark_tried(segment: Segment, upto: int) -> None:
+    """Count messages up to a position as tried once, because their home did not stop in order."""
+    tried = min(max(upto - segment.first + 1, 0), segment.count)
+    if tried:
+        tries = bytearray(segment.count) if segment.tries is None else segment.tries
+        segment.tries = bytearray(max(count, i < tried) for i, count in enumerate(tries))

@@ -1,0 +1,145 @@
+"""What a commit may still take of the map and of the disk.
+
+A full disk must never be found out by LMDB: a write that fails in the middle ends the process, because after
+a failed sync nobody knows what is on disk. So the file is allocated ahead of its end, in steps, and a commit
+for which that is impossible is refused before anything is written. Looking at the free space of the file
+system instead would cost each commit a system call, and say nothing about what others take a moment later.
+
+A spool that is full must still be able to forget messages, and LMDB needs pages to delete: it copies those
+that it changes. So commits that add blocks, the values with the messages, leave a reserve, in the map and in
+what is allocated; all others may use it.
+
+Per commit this is one walk over its changes. What LMDB really uses is looked up only when the sum of what was
+granted since the last look might be more than there is.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: Kept for commits without blocks: thousands of deletions, and what is settled meanwhile. Part of a small map.
+RESERVE_BYTES: Final = 4 << 20
+RESERVE_SHARE: Final = 8
+#: The file grows by half, in steps between these.
+STEP_BYTES_MIN: Final = 2 << 20
+STEP_BYTES_MAX: Final = 32 << 20
+#: A change copies the pages on the way to its key, and may split some.
+CHANGE_BYTES: Final = 8 << 10
+#: A commit changes the list of free pages and the table of tables.
+COMMIT_BYTES: Final = 64 << 10
+#: What a system says when there is no room: on the device, of the user, of the process.
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+_log = logging.getLogger(__name__)
+
+
+class NoRoomError(Exception):
+    """There is no room for a commit; the text says of what."""
+
+
+class Usage(NamedTuple):
+    """What LMDB uses, in bytes."""
+
+    #: Of the file, up to the last page that was ever used.
+    end_bytes: int
+    #: Of all tables.
+    used_bytes: int
+    #: Of the pages that are no messages.
+    index_bytes: int
+
+
+class Room:
+    """Says before each commit whether there is room for it, and makes some."""
+
+    def __init__(self, descriptor: int, map_bytes: int, look: Callable[[], Usage]) -> None:
+        """Allocate room ahead.
+
+        Args:
+            descriptor: of the data file, open for writing; the caller closes it.
+            map_bytes: the size of the map.
+            look: gives what LMDB uses now.
+        """
+        self._descriptor = descriptor
+        self._map_bytes = map_bytes
+        self._look = look
+        self._reserve = min(RESERVE_BYTES, map_bytes // RESERVE_SHARE)
+        #: Nothing behind this byte is sure to have room on disk.
+        self._allocated = 0
+        #: The file cannot end behind these bytes: what the last look found and all that was granted since.
+        self._end = 0
+        usage = look()
+        self._index = usage.index_bytes
+        self._reach(usage.end_bytes)
+
+    def take(self, changes: Sequence[tuple[int, bytes, bytes | None]], blocks: int) -> None:
+        """Make sure of the room for a commit.
+
+        Args:
+            changes: table, key, value.
+            blocks: the table of the values with messages.
+
+        Raises:
+            NoRoomError: there is none.
+        """
+        size, puts, has_blocks = 0, 0, False
+        for table, _, value in changes:
+            if value is not None:
+                size += len(value)
+                puts += 1
+                has_blocks |= table == blocks
+        # Deletions copy pages of the index, none more than once.
+        index = CHANGE_BYTES * puts
+        self._index += index
+        deletions = min(CHANGE_BYTES * (len(changes) - puts), self._index)
+        needed = 2 * size + index + deletions + COMMIT_BYTES
+        self._end += needed
+        if self._end > self._allocated - self._reserve:
+            self._make_room(needed, has_blocks=has_blocks)
+
+    def _make_room(self, needed: int, *, has_blocks: bool) -> None:
+        usage = self._look()
+        self._index = usage.index_bytes
+        if self._reach(usage.end_bytes + needed):
+            self._end = usage.end_bytes + needed
+            return
+        self._end = usage.end_bytes
+        if not has_blocks:
+            return
+        # The file cannot grow. Freed pages may be enough, but they may be too scattered for a large value;
+        # what does not fit there goes to the end, into a part of the reserve.
+        is_used_up = usage.used_bytes + 2 * needed > usage.end_bytes
+        if is_used_up or usage.end_bytes + needed > self._allocated - self._reserve // 2:
+            raise NoRoomError(
+                f"{usage.used_bytes:,} of {self._allocated:,} bytes are used, a commit wants {needed:,}"
+            )
+        self._end += needed
+
+    def _reach(self, end: int) -> bool:
+        """Allocate up to an end and the reserve behind it, and a step more; False if there is no room."""
+        wanted = end + self._reserve
+        if wanted > self._map_bytes:
+            self._allocate(self._map_bytes)
+            return False
+        step = min(max(end // 2, STEP_BYTES_MIN), STEP_BYTES_MAX)
+        if self._allocated >= wanted + step // 2:
+            return True
+        return self._allocate(min(wanted + step, self._map_bytes)) or self._allocate(wanted)
+
+    def _allocate(self, end: int) -> bool:
+        if end <= self._allocated:
+            return True
+        try:
+            os.posix_fallocate(self._descriptor, 0, end)
+        except OSError as error:
+            if error.errno in _NO_ROOM:
+                return False
+            # Without the call (some file systems) a full disk ends the process, which loses nothing.
+            _log.warning("the spool cannot be allocated ahead: %s", error)
+        self._allocated = end
+        return True

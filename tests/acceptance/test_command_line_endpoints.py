@@ -1,0 +1,245 @@
+"""The `angarium` command as operators use it: queues, what they hold, templates, the spool, backups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command_shell import Shell, wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+
+
+def spooled(shell: Shell, queue: str) -> int:
+    found: int = shell.run("queue", "show", queue).object["messages_spooled"]
+    return found
+
+
+def publish(shell: Shell, topic: str, *payloads: str) -> None:
+    for payload in payloads:
+        shell.run("pub", topic, payload)
+
+
+def fill(shell: Shell, queue: str, *payloads: str) -> None:
+    """Make a queue with a message for each payload, by topics that nothing else matches."""
+    shell.run("queue", "create", queue, "--subscription", f"to/{queue}")
+    publish(shell, f"to/{queue}", *payloads)
+    wait_for(lambda: spooled(shell, queue) == len(payloads), f"{len(payloads)} messages in {queue}")
+
+
+def payloads(shell: Shell, queue: str) -> list[str]:
+    rows = shell.run("queue", "messages", queue).rows
+    return [shell.run("message", "show", queue, str(row["position"])).object["payload"] for row in rows]
+
+
+# Queues and topic endpoints.
+
+
+@pytest.mark.requirement("R92", "R98", "R119", "R133", "R134")
+def test_an_endpoint_is_created_listed_shown_updated_and_deleted(shell: Shell) -> None:
+    for kind in ("queue", "topic-endpoint"):
+        made = shell.run(kind, "create", "first/q", "--set", "max_ttl_s=9").object
+        assert made.items() >= {"kind": kind, "max_ttl_s": 9, "permission": "no-access"}.items()
+        assert [row["name"] for row in shell.run(kind, "list", "first/*").rows] == ["first/q"]
+        changed = shell.run(kind, "update", "first/q", "--set", "permission=consume").object
+        assert (changed["permission"], changed["id"]) == ("consume", made["id"])
+        shown = shell.run(kind, "show", "first/q").object
+        assert shown.items() >= {"permission": "consume", "messages_spooled": 0, "bind_count": 0}.items()
+        assert shell.run(kind, "delete", "first/q").object["deleted"] is True
+        assert shell.run(kind, "show", "first/q", status=1).err.startswith("error 40401: ")
+
+
+@pytest.mark.requirement("R122", "R124", "R151")
+def test_exceptions_keep_messages_out(shell: Shell) -> None:
+    shell.run("queue", "create", "Q", "--subscription", "animals/f*", "--subscription", "!animals/fox")
+    for animal in ("frog", "fox", "fish"):
+        publish(shell, f"animals/{animal}", animal)
+    wait_for(lambda: spooled(shell, "Q") == 2, "two animals")
+    assert payloads(shell, "Q") == ["frog", "fish"]
+    shell.run("queue", "update", "Q", "--remove-subscription", "!animals/fox")
+    publish(shell, "animals/fox", "fox")
+    wait_for(lambda: payloads(shell, "Q") == ["frog", "fish", "fox"], "a fox")
+    shell.run("queue", "delete", "Q")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["q", "--subscription", "#share/g/a"], 40316, "non-exclusive queue"),
+        (["a*"], 40022, "no * ? ' < > & ;"),
+        (["#mine"], 40022, "a name has"),
+        (["q", "--set", "partition_count=2"], 40015, "access_type=non-exclusive"),
+        (["q", "--set", "max_spool_usage=1"], 40015, "did you mean 'max_spool_usage_mb'"),
+        (["q", "--set", "id=1"], 40015, "set by the node"),
+        (["q", "--vpn", "none"], 40401, "none"),
+    ],
+)
+@pytest.mark.requirement("R23")
+def test_what_cannot_be_is_refused_with_what_to_do(
+    shell: Shell, arguments: list[str], code: int, told: str
+) -> None:
+    ended = shell.run("queue", "create", *arguments, status=1)
+    assert ended.err.startswith(f"error {code}: ")
+    assert told in ended.err
+
+
+def test_the_attributes_of_a_queue_are_listed(shell: Shell) -> None:
+    rows = {row["attribute"]: row for row in shell.run("queue", "attributes").rows}
+    assert rows["max_delivered_unacked_per_flow"]["range"] == "1..1000000"
+    assert "id" not in rows
+
+
+def test_a_template_is_an_object_like_others(shell: Shell) -> None:
+    made = shell.run("template", "create", "small", "--set", "name_filter=tmp/>").object
+    assert (made["name_filter"], made["kind_of_endpoint"]) == ("tmp/>", "queue")
+    assert shell.run("template", "update", "small", "--set", "name_filter=*", status=1).err.startswith(
+        "error 40015: "
+    )
+    shell.run("template", "delete", "small")
+
+
+# What queues hold.
+
+
+def test_messages_are_listed_shown_and_deleted(shell: Shell) -> None:
+    fill(shell, "L", "one", "two", "three")
+    rows = shell.run("queue", "messages", "L").rows
+    assert [(row["position"], row["topic"], row["state"]) for row in rows] == [
+        (1, "to/L", "ready"),
+        (2, "to/L", "ready"),
+        (3, "to/L", "ready"),
+    ]
+    assert [
+        row["position"] for row in shell.run("queue", "messages", "L", "--after", "1", "--limit", "1").rows
+    ] == [2]
+    assert (
+        shell.run("message", "show", "L", "2").object.items()
+        >= {"payload": "two", "mode": "non-persistent"}.items()
+    )
+    assert shell.run("message", "delete", "L", "2", "9").object["deleted"] == 1
+    assert payloads(shell, "L") == ["one", "three"]
+    assert shell.run("message", "show", "L", "2", status=1).err.startswith("error 40401: ")
+    assert shell.run("queue", "purge", "L").object["purged"] == 2
+    assert spooled(shell, "L") == 0
+    shell.run("queue", "delete", "L")
+
+
+def test_a_selector_chooses_and_a_wrong_one_is_refused(shell: Shell) -> None:
+    shell.run("queue", "create", "S", "--subscription", "to/S")
+    for price in (5, 15, 25):
+        shell.run("pub", "to/S", str(price), "--property", f"price={price}")
+    wait_for(lambda: spooled(shell, "S") == 3, "three messages")
+    rows = shell.run("queue", "messages", "S", "--selector", "price > 10").rows
+    assert [row["position"] for row in rows] == [2, 3]
+    assert shell.run("queue", "messages", "S", "--selector", "price >", status=1).err.startswith(
+        "error 40601: "
+    )
+    shell.run("queue", "delete", "S")
+
+
+def test_messages_are_copied_moved_and_sent_back(shell: Shell) -> None:
+    fill(shell, "from", "a", "b", "c")
+    shell.run("queue", "create", "to")
+    assert shell.run("queue", "copy", "from", "--to", "to", "--limit", "1").object == {
+        "done": 1,
+        "refused": 0,
+    }
+    assert (payloads(shell, "from"), payloads(shell, "to")) == (["a", "b", "c"], ["a"])
+    assert shell.run("queue", "move", "from", "--to", "to").object["done"] == 3
+    assert (payloads(shell, "from"), payloads(shell, "to")) == ([], ["a", "a", "b", "c"])
+    assert shell.run("queue", "redrive", "to").object["done"] == 4
+    assert (payloads(shell, "from"), payloads(shell, "to")) == (["a", "a", "b", "c"], [])
+    for queue in ("from", "to"):
+        shell.run("queue", "delete", queue)
+
+
+def test_a_target_that_refuses_leaves_the_messages_where_they_are(shell: Shell) -> None:
+    fill(shell, "stay", "a", "b")
+    shell.run("queue", "create", "shut", "--set", "ingress_enabled=false")
+    ended = shell.run("queue", "move", "stay", "--to", "shut", status=1)
+    assert ended.err.startswith("error 50311: ")
+    assert spooled(shell, "stay") == 2
+    assert shell.run("queue", "move", "stay", "--to", "none", status=1).err.startswith("error 40401: ")
+    assert shell.run("queue", "move", "stay", "--to", "stay", status=1).err.startswith("error 40018: ")
+    for queue in ("stay", "shut"):
+        shell.run("queue", "delete", queue)
+
+
+@pytest.mark.requirement("R202")
+def test_expired_messages_are_found_in_the_queue_for_dead_messages(shell: Shell) -> None:
+    shell.run("queue", "create", "brief", "--subscription", "to/brief")
+    shell.run("pub", "to/brief", "late", "--ttl-ms", "50")
+    dead = "#DEAD_MSG_QUEUE"
+    wait_for(lambda: spooled(shell, dead) == 1, "a dead message")
+    (row,) = shell.run("queue", "messages", dead).rows
+    assert row["origin"] == ["queue", "brief", "expired"]
+    assert shell.run("queue", "redrive", dead).object["done"] == 1
+    wait_for(lambda: payloads(shell, "brief") == ["late"], "the message where it came from")
+    shell.run("queue", "delete", "brief")
+
+
+# The spool.
+
+
+def test_the_spool_is_shown_and_checked(shell: Shell) -> None:
+    fill(shell, "V", "x" * 1000)
+    shown = shell.run("spool", "show").object
+    assert shown["messages"] >= 1
+    assert {row["worker"] for row in shown["workers"]} == {0, 1}
+    assert shell.run("status").object["spool"]["files"] >= 1
+    assert shell.run("spool", "verify").object == {"good": True, "faults": []}
+    shell.run("queue", "delete", "V")
+
+
+@pytest.fixture
+def own_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Give a node that a test may stop and start as it likes."""
+    shell = Shell(tmp_path_factory.mktemp("own"))
+    shell.run("up", "--detach", "--workers", "2")
+    try:
+        yield shell
+    finally:
+        shell.run("down")
+        shell.clear()
+
+
+@pytest.mark.requirement("R96", "R97")
+def test_a_backup_brings_back_queues_and_messages(own_node: Shell) -> None:
+    shell = own_node
+    fill(shell, "one", "a", "b")
+    fill(shell, "two", "c")
+    made = shell.run("spool", "backup", "node.backup").object
+    assert made["workers"] == 2
+    assert shell.run("spool", "backup", "node.backup", status=1).err.startswith("error 40901: ")
+    assert shell.run("spool", "restore", "node.backup", status=1).err.startswith("error 40902: ")
+    shell.run("queue", "purge", "one")
+    shell.run("queue", "delete", "two")
+    shell.run("down")
+    assert shell.run("spool", "verify").object["good"] is True
+    restored: dict[str, Any] = shell.run("spool", "restore", "node.backup").object
+    assert restored["replaced"]
+    shell.run("up", "--detach")
+    assert (payloads(shell, "one"), payloads(shell, "two")) == (["a", "b"], ["c"])
+    publish(shell, "to/one", "d")
+    wait_for(lambda: payloads(shell, "one") == ["a", "b", "d"], "a new message behind the old ones")
+
+
+@pytest.mark.requirement("R96", "R212", "R213")
+def test_queues_and_messages_survive_a_restart_and_a_change_of_workers(own_node: Shell) -> None:
+    shell = own_node
+    for queue in ("one", "two", "three"):
+        fill(shell, queue, f"{queue}-a", f"{queue}-b")
+    assert {row["homes"][0] for row in shell.run("queue", "list").rows} == {0, 1}
+    shell.run("down")
+    shell.run("up", "--detach")
+    shell.run("worker", "scale", "1", "--wait")
+
+    def content() -> list[list[str]]:
+        return [payloads(shell, queue) for queue in ("one", "two", "three")]
+
+    wanted = [[f"{queue}-a", f"{queue}-b"] for queue in ("one", "two", "three")]
+    wait_for(lambda: content() == wanted, "all messages at the worker that is left")
+    assert {row["homes"][0] for row in shell.run("queue", "list").rows} == {0}

@@ -1,0 +1,245 @@
+"""What is done to a node with guaranteed messages: disks, homes, the controller, operators' work on endpoints.
+
+Every disturbance ends by itself, so that a run can be judged at rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from fault_injection import KINDS as DIRECT_KINDS
+from fault_injection import Faults
+
+from guaranteed.guaranteed_world import EXCEPTIONS, QUEUE_FILTERS, EndpointPlan
+from guaranteed.records import Operation
+
+if TYPE_CHECKING:
+    import random
+
+    from event_history import History
+    from simulated_network import Loop
+
+    from guaranteed.guaranteed_client import GuaranteedClient
+    from guaranteed.guaranteed_node import GuaranteedNode
+    from guaranteed.guaranteed_world import GuaranteedWorld
+    from guaranteed.records import EndpointRecord
+
+
+class GuaranteedFaults(Faults):
+    """Disturbs one node with its disks, its controller and its clients."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        rng: random.Random,
+        node: GuaranteedNode,
+        history: History,
+        clients: list[GuaranteedClient],
+        world: GuaranteedWorld,
+    ) -> None:
+        super().__init__(loop, rng, node, history, clients, list(world.vpns))
+        self._guaranteed_node = node
+        self._world = world
+
+    def kinds(self) -> dict[str, int]:
+        """Give what is drawn here, and how often."""
+        kinds = {**BASE, **DISKS}
+        if "operators" in self._world.features:
+            kinds |= OPERATORS
+        return kinds
+
+    # Disks and homes.
+
+    def slow_disk(self) -> None:
+        index, duration = self._worker(), self._some_time()
+        self._note(f"worker {index}", f"has a slow disk for {duration:.2f} s")
+        disk = self._guaranteed_node.disks.get(index)
+        if disk is not None:
+            disk.slow_until = self._loop.now + duration
+
+    def fill_disk(self) -> None:
+        index, duration = self._worker(), self._some_time()
+        self._note(f"worker {index}", f"has a full disk for {duration:.2f} s")
+        disk = self._guaranteed_node.disks.get(index)
+        if disk is not None:
+            disk.full_until = self._loop.now + duration
+
+    def fail_sync(self) -> None:
+        index = self._worker()
+        self._note(f"worker {index}", "will find that a sync fails")
+        disk = self._guaranteed_node.disks.get(index)
+        if disk is not None:
+            disk.disk.is_failing = True
+
+    def kill_all_workers(self) -> None:
+        self._note("node", "loses all workers at once")
+        for index in range(self._node.supervisor.target):
+            self._node.supervisor.kill_worker(index)
+
+    def kill_router_and_worker(self) -> None:
+        index = self._worker()
+        self._note("router", f"is killed, and worker {index} with it")
+        if self._node.router is not None:
+            self._node.kill_router()
+        self._node.supervisor.kill_worker(index)
+
+    # The controller.
+
+    def pause_controller(self) -> None:
+        duration = self._some_time()
+        self._note("controller", f"pauses for {duration:.2f} s")
+        self._guaranteed_node.controller.pause(duration)
+
+    def kill_controller(self) -> None:
+        self._note("controller", "is killed")
+        self._guaranteed_node.controller.kill()
+
+    def doom_controller(self) -> None:
+        self._note("controller", "will die after its next commit")
+        self._guaranteed_node.controller.is_doomed = True
+
+    # Operators.
+
+    def _endpoint(self) -> tuple[EndpointPlan, EndpointRecord] | None:
+        plan = self._rng.choice(self._world.endpoints)
+        record = self._guaranteed_node.controller.endpoint(plan.vpn, plan.kind, plan.name)
+        return None if record is None else (plan, record)
+
+    def _update(self, plan: EndpointPlan, **attributes: Any) -> None:
+        self._note("operator", f"{plan.kind} {plan.name} of {plan.vpn}: {attributes}")
+        self._node.define(plan.kind, plan.vpn, plan.name, **attributes)
+
+    def change_filters(self) -> None:
+        found = self._endpoint()
+        if found is not None and found[0].kind == "queue":
+            filters = self._rng.sample(QUEUE_FILTERS, self._rng.randint(0, 3))
+            filters += self._rng.sample(EXCEPTIONS, self._rng.choice([0, 0, 1]))
+            self._update(found[0], subscriptions=filters)
+
+    def shut_endpoint(self) -> None:
+        found = self._endpoint()
+        if found is None:
+            return
+        plan = found[0]
+        which = self._rng.choice(["ingress_enabled", "egress_enabled"])
+        self._update(plan, **{which: False})
+
+        def open_again() -> None:
+            if self._guaranteed_node.controller.endpoint(plan.vpn, plan.kind, plan.name) is not None:
+                self._node.define(plan.kind, plan.vpn, plan.name, **{which: True})
+
+        self._loop.after(self._some_time(), open_again)
+
+    def change_limits(self) -> None:
+        found = self._endpoint()
+        if found is not None:
+            self._update(
+                found[0],
+                max_delivered_unacked_per_flow=self._rng.choice([1, 5, 10_000]),
+                max_redelivery_count=self._rng.choice([0, 0, 2]),
+            )
+
+    def remake_endpoint(self) -> None:
+        found = self._endpoint()
+        if found is None:
+            return
+        plan, _ = found
+        self._note("operator", f"{plan.kind} {plan.name} of {plan.vpn} is deleted and made again")
+        self._node.remove(plan.kind, plan.vpn, plan.name)
+
+        def make_again() -> None:
+            if self._guaranteed_node.controller.endpoint(plan.vpn, plan.kind, plan.name) is None:
+                self._node.define(plan.kind, plan.vpn, plan.name, **plan.attributes)
+
+        self._loop.after(self._rng.choice([0.001, self._some_time()]), make_again)
+
+    def _operate(self, kind: str, operation: str, record: EndpointRecord, place: int, **more: Any) -> None:
+        wish = Operation(kind, self._loop.now, place, more.get("positions"))
+        record.operations.append(wish)
+        self._note("operator", f"{operation} of {record.name} in {record.vpn} {more}")
+
+        def answered(ok: bool, value: Any) -> None:
+            wish.answered_at = self._loop.now
+            wish.is_done = ok
+
+        arguments = {"kind": record.kind, "name": record.name, "vpn": record.vpn, **more}
+        self._guaranteed_node.controller.admin(operation, arguments, answered)
+
+    def purge(self) -> None:
+        found = self._endpoint()
+        if found is None:
+            return
+        record = found[1]
+        count = max(1, record.changes[-1].attributes.get("partition_count", 0))
+        for partition in range(1, count):
+            # The others are purged with it: each gets a wish of its own with the same answer.
+            record.operations.append(Operation("purge", self._loop.now, partition))
+        self._operate("purge", "endpoints.purge", record, 0)
+
+    def delete_messages(self) -> None:
+        found = self._endpoint()
+        if found is not None:
+            first = self._rng.randint(1, 20)
+            positions = list(range(first, first + self._rng.randint(1, 10)))
+            self._operate("delete", "messages.delete", found[1], 0, positions=positions)
+
+    def move_messages(self) -> None:
+        found, other = self._endpoint(), self._endpoint()
+        if found is None or other is None or found[1] is other[1] or found[1].vpn != other[1].vpn:
+            return
+        source, target = found[1], other[1]
+        kind = self._rng.choice(["move", "copy"])
+        self._operate(
+            kind, f"endpoints.{kind}", source, 0,
+            target=target.name, target_kind=target.kind, partition=0, limit=self._rng.choice([None, 5]),
+        )  # fmt: skip
+
+    def redrive(self) -> None:
+        vpn = self._rng.choice(self._vpns)
+        record = self._guaranteed_node.controller.endpoint(vpn, "queue", "dmq")
+        if record is not None:
+            self._operate("redrive", "endpoints.redrive", record, 0)
+
+    # Clients.
+
+    def crash_consumer(self) -> None:
+        """A client with flows dies, the connection lingers."""
+        client = self._client()
+        self._note(client.plan.name, "crashes unnoticed")
+        client.crash(is_noticed=False)
+
+    def burst(self) -> None:
+        """Everybody settles everything that is held."""
+        for client in self._clients:
+            for flow in getattr(client, "flows", ()):
+                flow.settle_some(len(flow.held))
+
+
+BASE: Final[dict[str, int]] = {
+    **{
+        name: weight
+        for name, weight in DIRECT_KINDS.items()
+        if name
+        in (
+            "pause_worker", "hang_worker", "kill_worker", "pause_router", "restart_router", "stop_router",
+            "pause_client", "crash_client", "leave", "partition", "sever", "disconnect", "change_acl",
+        )
+    },
+    "pause_controller": 3,
+    "kill_controller": 2,
+    "doom_controller": 1,
+    "crash_consumer": 3,
+    "kill_all_workers": 1,
+    "kill_router_and_worker": 2,
+}  # fmt: skip
+DISKS: Final[dict[str, int]] = {"slow_disk": 5, "fill_disk": 4, "fail_sync": 4}
+OPERATORS: Final[dict[str, int]] = {
+    "change_filters": 6,
+    "shut_endpoint": 5,
+    "change_limits": 3,
+    "remake_endpoint": 5,
+    "purge": 5,
+    "delete_messages": 3,
+    "move_messages": 3,
+    "redrive": 2,
+}

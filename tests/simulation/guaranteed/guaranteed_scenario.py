@@ -1,0 +1,375 @@
+"""One run with guaranteed messages: a disturbed time, a recovery, a drain, a calm time, and a last look at the disks.
+
+disturbed   clients publish and consume; faults, operators and hostile clients disturb them
+recovery    faults have ended; everybody must come back, and every producer must learn what became of its messages
+drain       consumers take everything; every endpoint must become empty
+calm        everybody publishes a little more, which must be taken, stored and drained; then disks must be empty
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+import traceback
+from typing import TYPE_CHECKING
+
+import history_checker
+import scenario
+import world as worlds
+from end_state import unrest
+from event_history import History
+from hostile_client import HostileClient
+from simulated_network import Loop
+
+import router.spool.usage
+from angarium import wire
+from guaranteed import checker, guaranteed_end, guaranteed_world
+from guaranteed.guaranteed_client import GuaranteedClient
+from guaranteed.guaranteed_faults import GuaranteedFaults
+from guaranteed.guaranteed_node import GuaranteedNode
+from guaranteed.guaranteed_world import GuaranteedWorld
+from guaranteed.records import GuaranteedHistory
+from guaranteed.simulated_flow import FlowPlan
+from node.home.home import Home
+from router.router import Router
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from guaranteed.simulated_flow import SimulatedFlow
+    from guaranteed.simulated_producer import SimulatedProducer
+
+#: Wall clocks are not monotonic clocks.
+WALL_OFFSET_MS = 1_700_000_000_000
+ROWS_MAX = 8
+CALM_ROUNDS = 2
+#: Direct rules that count every message of a run do not fit one in which others are counted too.
+LEFT_OUT = ("accounts", "refusals")
+#: What consumers hold for ever would keep others waiting; nobody stalls for longer.
+STALL_MAX_S = 1.5
+
+
+def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] = Home) -> scenario.Outcome:
+    """Run one seed and judge it."""
+    started = time.perf_counter()
+    world = guaranteed_world.draw(random.Random(seed), router_class, home_class)
+    with _sizes(world):
+        play = GuaranteedScenario(seed, world)
+        with scenario.watched(play.history):
+            play.play()
+    history = play.history
+    violations = history_checker.check(history, LEFT_OUT)
+    violations += checker.check(history, play.guaranteed)
+    return scenario.Outcome(
+        seed, history, violations, play.loop.steps, time.perf_counter() - started, play.guaranteed
+    )
+
+
+@contextlib.contextmanager
+def _sizes(world: GuaranteedWorld) -> Iterator[None]:
+    """Let a megabyte and a spool file be as large as the world wants."""
+    before = router.spool.usage.BYTES_PER_MB, wire.SPOOL_FILE_BYTES
+    router.spool.usage.BYTES_PER_MB = world.mb_bytes  # type: ignore[misc]
+    wire.SPOOL_FILE_BYTES = world.file_bytes  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        router.spool.usage.BYTES_PER_MB, wire.SPOOL_FILE_BYTES = before  # type: ignore[misc]
+
+
+class GuaranteedScenario:
+    """A world with guaranteed messages while it lives."""
+
+    def __init__(self, seed: str, world: GuaranteedWorld) -> None:
+        rng = random.Random(f"{seed} plays")
+        self.world = world
+        self.loop = Loop()
+        self.history = History()
+        self.guaranteed = GuaranteedHistory()
+        self.guaranteed.wall_offset_ms = WALL_OFFSET_MS
+        self.guaranteed.is_node_wide = not {"small", "files"} & world.features
+        self._rng = random.Random(rng.getrandbits(64))
+        self.node = GuaranteedNode(
+            self.loop,
+            random.Random(rng.getrandbits(64)),
+            world.settings,
+            self.history,
+            self.guaranteed,
+            world.spool,
+        )
+        self.clients = [self._make_client(rng, plan) for plan in world.plans]
+        self._hostile = [
+            HostileClient(self.loop, random.Random(rng.getrandbits(64)), self.node, list(worlds.TOPICS))
+            for _ in range(world.hostile_clients)
+        ]
+        self._faults = GuaranteedFaults(
+            self.loop, random.Random(rng.getrandbits(64)), self.node, self.history, self.clients, world
+        )
+        #: True while clients act by themselves.
+        self._is_busy = True
+
+    def _make_client(self, rng: random.Random, plan: guaranteed_world.GuaranteedPlan) -> GuaranteedClient:
+        client = GuaranteedClient(
+            self.loop,
+            random.Random(rng.getrandbits(64)),
+            self.node,
+            self.history,
+            self.guaranteed,
+            plan.client,
+        )
+        for one in plan.producers:
+            client.add_producer(one.name, one.window, has_journal=one.has_journal)
+        for flow in plan.flows:
+            client.add_flow(flow)
+        return client
+
+    def play(self) -> None:
+        """Run from the first to the last moment."""
+        self.begin()
+        self._disturb()
+        self._recover()
+        self._drain("drain")
+        self._calm()
+        self._drain("last drain")
+        self._look()
+
+    def begin(self) -> None:
+        """Start the node, make its objects, and let the clients come."""
+        self.node.controller.start()
+        guaranteed_world.furnish(self.node, self.world)
+        self.node.start_router()
+        self.node.supervisor.start_workers()
+        self._await("start", scenario.RECOVERY_MAX_S, self._not_started)
+        for client in self.clients:
+            if self._rng.random() < 0.5:
+                client.ask([(self._rng.choice(worlds.FILTERS), False)])
+            client.connect()
+        self._validate()
+
+    def _not_started(self) -> list[str]:
+        return [] if self.node.is_healthy else ["the node is not ready"]
+
+    # The disturbed time.
+
+    def _disturb(self) -> None:
+        loop, duration = self.loop, self.world.duration_s
+        for client in self.clients:
+            self._act_later(client)
+        for hostile in self._hostile:
+            self.history.polluted_vpns = ["default"]
+            loop.after(self._rng.random(), hostile.begin)
+        self._faults.schedule(self.world.faults, loop.now + 0.2, loop.now + duration)
+        loop.run_until(loop.now + duration)
+        self._is_busy = False
+        for hostile in self._hostile:
+            hostile.stop()
+
+    def _act_later(self, client: GuaranteedClient) -> None:
+        self.loop.after(self._rng.expovariate(1 / self.world.pace_s), lambda: self._act(client))
+
+    def _act(self, client: GuaranteedClient) -> None:
+        if not self._is_busy:
+            return
+        self._act_later(client)
+        if client.is_paused or not client.is_open:
+            return
+        choice = self._rng.random()
+        if choice < 0.45 and client.producers:
+            self._publish(client, self._rng.choice(client.producers))
+        elif choice < 0.55 and "promoted" in self.world.features:
+            self._publish_direct(client)
+        elif choice < 0.9 and client.flows:
+            self._consume(self._rng.choice(client.flows))
+        elif choice < 0.93 and client.flows:
+            self._rng.choice(client.flows).unbind()
+        elif choice < 0.96 and client.producers and "forget" in self.world.features:
+            self._rng.choice(client.producers).close(forget=self._rng.random() < 0.6)
+        else:
+            self._subscribe(client)
+
+    def _publish(self, client: GuaranteedClient, producer: SimulatedProducer) -> None:
+        rng = self._rng
+        contents = [
+            guaranteed_world.draw_guaranteed_row(rng, self.world, client.plan.vpn)
+            for _ in range(rng.choice([1, 1, 2, rng.randint(1, ROWS_MAX)]))
+        ]
+        client.publish_guaranteed(producer, contents, int(rng.random() ** 3 * 200))
+
+    def _publish_direct(self, client: GuaranteedClient) -> None:
+        if client.can_publish():
+            topics = [self._rng.choice(worlds.TOPICS[:20]) for _ in range(self._rng.randint(1, 3))]
+            client.publish([(topic, 0) for topic in topics])
+
+    def _consume(self, flow: SimulatedFlow) -> None:
+        rng = self._rng
+        if flow.plan.is_prompt or not flow.held:
+            return
+        if rng.random() < 0.3:
+            flow.settle_out_of_order(rng.randint(1, 5))
+        else:
+            flow.settle_some(rng.randint(1, 20))
+
+    def _subscribe(self, client: GuaranteedClient) -> None:
+        queues = [one for one in self.world.endpoints if one.vpn == client.plan.vpn and one.kind == "queue"]
+        operation = self._rng.choice(["endpoint.subscribe", "endpoint.unsubscribe"])
+        filters = [self._rng.choice(guaranteed_world.QUEUE_FILTERS)]
+        arguments = {"name": self._rng.choice(queues).name, "filters": filters}
+        client.request(operation, arguments, lambda value, error: None)
+
+    # Recovery.
+
+    def _recover(self) -> None:
+        for producer in self._contenders():
+            producer.retire()
+        for one in self.world.endpoints:
+            record = self.node.controller.endpoint(one.vpn, one.kind, one.name)
+            if record is not None and not all(
+                record.changes[-1].attributes[name] for name in ("ingress_enabled", "egress_enabled")
+            ):
+                self.node.define(one.kind, one.vpn, one.name, ingress_enabled=True, egress_enabled=True)
+        for client in self.clients:
+            for flow in client.flows:
+                flow.is_draining = True
+                flow.settle_some(len(flow.held))
+        self.loop.run_until(self.loop.now + scenario.SETTLE_S)
+        self._await("recovery", scenario.RECOVERY_MAX_S, self._missing)
+        self.loop.run_until(self.loop.now + scenario.SETTLE_S)
+
+    def _contenders(self) -> list[SimulatedProducer]:
+        """Give the producers whose names others have too: one of each name goes on."""
+        seen: dict[tuple[str, str], None] = {}
+        found = []
+        for client in self.clients:
+            for producer in client.producers:
+                key = client.plan.vpn, producer.name
+                if key in seen:
+                    found.append(producer)
+                seen[key] = None
+        return found
+
+    def _missing(self) -> list[str]:
+        """Say who is not back yet, and what is not settled."""
+        router = self.node.router
+        if router is None or not self.node.is_healthy or not self.node.controller.is_working:
+            return ["the node is not healthy"]
+        found = []
+        if len(router.sessions) != len(self.clients):
+            found.append(f"the router has {len(router.sessions)} sessions of {len(self.clients)} clients")
+        for client in self.clients:
+            if not client.is_settled:
+                found.append(f"{client.plan.name} is not back")
+                continue
+            client.ask(list(client.interest.wishes))
+            if not client.interest.is_settled:
+                found.append(f"{client.plan.name} waits for SUBACK")
+            found += [
+                f"producer {one.name} of {client.plan.name} has {one.rows.held_messages} unsettled"
+                for one in client.producers
+                if not one.is_settled
+            ]
+        return found
+
+    # Draining.
+
+    def _drain(self, what: str) -> None:
+        if self.history.broken:
+            return
+        for client in self.clients:
+            for flow in client.flows:
+                flow.is_wanted = flow.plan.temporary
+                if not flow.is_wanted:
+                    flow.unbind()
+        self._await(f"{what}: unbinding", scenario.RECOVERY_MAX_S, self._bound)
+        drainers = self._bind_drainers()
+        self._await(what, scenario.DRAIN_MAX_S, lambda: [*self._missing(), *self._left(), *unrest(self.node)])
+        for flow in drainers:
+            flow.is_wanted = False
+            flow.unbind()
+        self._await(f"{what}: the end", scenario.RECOVERY_MAX_S, self._bound)
+
+    def _bound(self) -> list[str]:
+        return [
+            f"{client.plan.name} is bound to {flow.plan.name}"
+            for client in self.clients
+            for flow in client.flows
+            if flow.window is not None and not flow.is_wanted
+        ]
+
+    def _bind_drainers(self) -> list[SimulatedFlow]:
+        flows = []
+        for record in list(self.guaranteed.endpoints.values()):
+            if record.deleted_at < float("inf") or not record.changes[-1].attributes["durable"]:
+                continue
+            attributes = record.changes[-1].attributes
+            if record.kind != "queue" and attributes.get("topic") is None:
+                continue
+            client = next((one for one in self.clients if one.plan.vpn == record.vpn), None)
+            if client is None:
+                continue
+            plan = FlowPlan(
+                record.name,
+                kind=record.kind,
+                topic=attributes.get("topic") if record.kind != "queue" else None,
+                selector=attributes.get("selector") if record.kind != "queue" else None,
+            )
+            flow = client.add_flow(plan)
+            flow.is_draining = True
+            flows.append(flow)
+            self.guaranteed.drained[record.id] = None
+        return flows
+
+    def _left(self) -> list[str]:
+        """Say which endpoints hold messages."""
+        router = self.node.router
+        assert router is not None
+        return [
+            f"{one.name} of {one.vpn.name} holds {one.messages} messages"
+            for one in router.endpoints
+            if one.messages and one.id in self.guaranteed.drained
+        ]
+
+    # Calm.
+
+    def _calm(self) -> None:
+        if self.history.broken:
+            return
+        self.history.calm_since = self.guaranteed.calm_since = self.loop.now
+        for _ in range(CALM_ROUNDS):
+            for client in self.clients:
+                for producer in client.producers:
+                    if not producer.is_over:
+                        self._publish(client, producer)
+            self.loop.run_until(self.loop.now + scenario.STEP_S)
+        self._await("calm", scenario.DRAIN_MAX_S, self._missing)
+        for client in self.clients:
+            client.probe()
+        self.loop.run_until(self.loop.now + 1.0)
+
+    def _look(self) -> None:
+        if self.history.broken:
+            return
+        self.loop.run_until(self.loop.now + 1.0)
+        self.guaranteed.drained_at = self.loop.now
+        for text in guaranteed_end.disagreements(self.node, self.guaranteed):
+            self.history.break_rule(f"at the end: {text}")
+
+    def _await(self, what: str, limit_s: float, missing: Callable[[], list[str]]) -> None:
+        end = self.loop.now + limit_s
+        while found := missing():
+            if self.loop.now >= end or self.history.broken:
+                self.history.break_rule(f"{what}: not within {limit_s} s: {'; '.join(found[:8])}")
+                return
+            self.loop.run_until(self.loop.now + scenario.STEP_S)
+
+    def _validate(self) -> None:
+        """Let everything check itself, now and from time to time."""
+        self.node.validate()
+        for text in guaranteed_end.exceeded(self.node, self.world, self.guaranteed):
+            self.history.break_rule(f"at {self.loop.now:.3f} {text}")
+        for client in self.clients:
+            try:
+                client.validate()
+            except AssertionError:
+                self.history.break_rule(f"{client.plan.name}: {traceback.format_exc(limit=-3)}")
+        self.loop.after(scenario.VALIDATE_S, self._validate)

@@ -1,0 +1,210 @@
+"""Requests about endpoints, and requests in general: what is asked, and what the answers mean."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spoken_node import SpokenNode, run
+
+from angarium import errors, wire
+from angarium.client.guaranteed.calls import GuaranteedCalls
+from angarium.client.guaranteed.exchange import OPERATIONS_PENDING_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+
+class Calls(GuaranteedCalls):
+    """The calls of a client that talks to a spoken node."""
+
+    def __init__(self, node: SpokenNode, timeout_s: float = 5.0) -> None:
+        self._parties = node.parties
+        self._timeout_s = timeout_s
+
+
+async def call(node: SpokenNode, work: Coroutine[Any, Any, Any]) -> Any:
+    task = asyncio.ensure_future(work)
+    await node.until(task.done)
+    return task.result()
+
+
+@pytest.mark.requirement("R100", "R108", "R109")
+def test_a_queue_is_created_with_its_attributes_and_subscriptions() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers = {
+            "endpoint.create": {"name": "q", "created": True},
+            "endpoint.subscribe": [None, None],
+        }
+        queue = Calls(node).create_queue(
+            "q", ignore_exists=True, subscriptions=["a/>", "!a/b"], permission="consume"
+        )
+        assert await call(node, queue) is True
+        assert node.asked == [
+            (
+                "endpoint.create",
+                {
+                    "kind": "queue",
+                    "name": "q",
+                    "durable": True,
+                    "attributes": {"permission": "consume"},
+                    "ignore_exists": True,
+                },
+            ),
+            ("endpoint.subscribe", {"name": "q", "filters": ["a/>", "!a/b"]}),
+        ]
+
+    run(test())
+
+
+def test_a_topic_endpoint_is_created_and_both_are_deleted_and_shown() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        calls = Calls(node)
+        node.answers = {
+            "endpoint.create": {"name": "t", "created": False},
+            "endpoint.delete": None,
+            "endpoint.show": {"name": "t", "messages": 5},
+        }
+        assert await call(node, calls.create_topic_endpoint("t")) is False
+        await call(node, calls.delete_queue("q"))
+        await call(node, calls.delete_topic_endpoint("t"))
+        assert (await call(node, calls.show_queue("q")))["messages"] == 5
+        await call(node, calls.show_topic_endpoint("t"))
+        assert [(operation, arguments["kind"]) for operation, arguments in node.asked] == [
+            ("endpoint.create", "topic-endpoint"),
+            ("endpoint.delete", "queue"),
+            ("endpoint.delete", "topic-endpoint"),
+            ("endpoint.show", "queue"),
+            ("endpoint.show", "topic-endpoint"),
+        ]
+
+    run(test())
+
+
+@pytest.mark.requirement("R120")
+def test_the_first_filter_that_is_refused_is_told() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        refused = [None, [errors.SHARED_ON_ENDPOINT, "#share/x/a"], [errors.INVALID_FILTER, ""]]
+        node.answers = {"endpoint.subscribe": refused, "endpoint.unsubscribe": [None]}
+        with pytest.raises(errors.ForbiddenError, match="40316"):
+            await call(node, Calls(node).add_queue_subscription("q", "a", "#share/x/a", ""))
+        await call(node, Calls(node).remove_queue_subscription("q", "a"))
+
+    run(test())
+
+
+def test_many_filters_go_in_several_requests() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers = {"endpoint.subscribe": lambda arguments: [None] * len(arguments["filters"])}
+        await call(node, Calls(node).add_queue_subscription("q", *[f"a/{n}" for n in range(600)]))
+        assert [len(arguments["filters"]) for _, arguments in node.asked] == [256, 256, 88]
+
+    run(test())
+
+
+@pytest.mark.parametrize("value", [[None], [None, [1]], [None, ["40005", ""]], {}, None])
+def test_answers_for_another_number_of_filters_close_the_session(value: Any) -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers = {"endpoint.subscribe": value}
+        with pytest.raises(errors.ConnectionLostError):
+            await call(node, Calls(node).add_queue_subscription("q", "a", "b"))
+        assert node.closed == [errors.MALFORMED_FRAME]
+
+    run(test())
+
+
+def test_a_refusal_is_raised_with_its_code() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers = {"endpoint.create": errors.error_for(errors.ENDPOINT_CREATE_DENIED, "q")}
+        with pytest.raises(errors.ForbiddenError, match=r"40314.*q"):
+            await call(node, Calls(node).create_queue("q"))
+
+    run(test())
+
+
+# Requests and connections.
+
+
+def test_a_call_waits_for_a_connection() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers = {"endpoint.delete": None}
+        node.lose()
+        task = asyncio.ensure_future(Calls(node).delete_queue("q"))
+        await node.steps()
+        assert not task.done()
+        node.connect()
+        await node.until(task.done)
+        assert task.exception() is None
+
+    run(test())
+
+
+def test_a_call_is_not_waited_for_longer_than_asked() -> None:
+    async def test() -> None:
+        for is_connected in (True, False):
+            node = SpokenNode()
+            if not is_connected:
+                node.lose()
+            with pytest.raises(errors.TimeoutExpiredError, match="40801"):
+                await Calls(node, timeout_s=0.01).delete_queue("q")
+
+    run(test())
+
+
+def test_an_answer_that_nobody_waits_for_any_more_is_fine() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        with pytest.raises(errors.TimeoutExpiredError):
+            await Calls(node, timeout_s=0.01).delete_queue("q")
+        node.answer(1, None)
+        assert node.closed == []
+
+    run(test())
+
+
+def test_what_was_asked_when_the_connection_was_lost_may_or_may_not_be_done() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        task = asyncio.ensure_future(Calls(node).delete_queue("q"))
+        await node.steps()
+        node.lose()
+        await node.steps()
+        with pytest.raises(errors.ConnectionLostError, match="60001"):
+            task.result()
+
+    run(test())
+
+
+def test_requests_on_their_way_are_bounded() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        tasks = [asyncio.ensure_future(Calls(node).delete_queue(f"q{n}")) for n in range(200)]
+        await node.steps()
+        assert len(node.sent(wire.REQUEST)) == OPERATIONS_PENDING_MAX
+        node.answer(1, None)
+        assert len(node.sent(wire.REQUEST)) == 1
+        for task in tasks:
+            task.cancel()
+
+    run(test())
+
+
+def test_when_the_client_is_closed_everybody_who_waits_knows() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        asked = asyncio.ensure_future(Calls(node).delete_queue("q"))
+        await node.steps()
+        node.parties.close(errors.error_for(errors.CLIENT_CLOSED), None)
+        later = asyncio.ensure_future(Calls(node).delete_queue("q"))
+        await node.steps()
+        assert [type(task.exception()) for task in (asked, later)] == [errors.ConnectionLostError] * 2
+
+    run(test())
