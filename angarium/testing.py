@@ -6,7 +6,8 @@
 
 `Node` is the same without pytest's help. A node runs as a process of its own, on a port that the system
 chooses, with its data in a directory that the caller gives; when something fails, what the node printed is
-shown.
+shown. What is on disk stays there: `restart`, or another `Node` on the same directory, has the queues and their
+messages, and the same port.
 """
 
 from __future__ import annotations
@@ -131,6 +132,15 @@ class Node:
             raise self._failure(f"the node did not stop within {STOP_TIMEOUT_S:g} s") from None
         if status != 0:
             raise self._failure(f"the node stopped with status {status}")
+
+    def restart(self) -> Self:
+        """Stop the node in order, and start it again on its data.
+
+        Raises:
+            NodeFailedError: it did not stop, or is not ready in time.
+        """
+        self.stop()
+        return self.start()
 
     def kill_all(self) -> None:
         """Kill the supervisor at once (SIGKILL); its children die with it."""

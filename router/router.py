@@ -139,6 +139,7 @@ class Router:
             self.asks, self.requests, rng, deliver=self.dispatcher.deliver, close=self.close_session,
             retry=self.rounds.retry, on_idle=self._finish_bye, wall_ms=self.wall_ms,
         )  # fmt: skip
+        self._acks = self.intake.acks
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -162,8 +163,8 @@ class Router:
             if frames[0] != wire.PUBLISH:
                 self._check_rate(session, now)
             operation(self, session, frames, now)
-            if self.intake.acks.ready:
-                self.intake.acks.flush(now)
+            if self._acks.ready:
+                self._acks.flush(now)
             if self.egress.is_blocked(session):
                 raise error_for(errors.EGRESS_BLOCKED, "answers pile up unread")
         except AngariumError as error:
@@ -192,8 +193,8 @@ class Router:
             self.consuming.lanes_confirmed(shard, header)
         else:
             self._home_frames(shard, frames, header, now)
-        if self.intake.acks.ready:
-            self.intake.acks.flush(now)
+        if self._acks.ready:
+            self._acks.flush(now)
 
     def _home_frames(self, shard: Shard, frames: list[bytes], header: list[Any], now: float) -> None:
         """A worker sent frames as the home of endpoints."""
@@ -249,7 +250,7 @@ class Router:
     def controller_answered(self, ticket: int, ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - part of the answer
         """The controller answered what was asked, or will not."""
         self.asks.answered(ticket, ok, value, now)
-        self.intake.acks.flush(now)
+        self._acks.flush(now)
 
     def wall_ms(self, now: float) -> int:
         """Give the wall time in ms that belongs to a time of this process."""
@@ -280,7 +281,7 @@ class Router:
                 self.close_session(session, error_for(errors.KEEPALIVE_TIMEOUT), now)
         self.reception.sweep(now)
         self.intake.sweep(now)
-        self.intake.acks.flush(now)
+        self._acks.flush(now)
 
     # -- operations of a session -----------------------------------------------------------------------------
 
@@ -290,7 +291,7 @@ class Router:
             raise error_for(errors.CONTROL_RATE_EXCEEDED, f"{self.config.control_frames_per_second} a second")
 
     def _publish(self, session: Session, frames: list[bytes], now: float) -> None:
-        if self.reception.closed and session.producers:
+        if session.producers and self.reception.closed:
             return  # its acknowledgements come, then CLOSED: what it goes on to publish is not accepted
         a_round = read_publish(session, frames, self.shards, self.config)
         session.round_number = a_round.number

@@ -71,9 +71,10 @@ class Room:
         self._reserve = min(RESERVE_BYTES, map_bytes // RESERVE_SHARE)
         #: Nothing behind this byte is sure to have room on disk.
         self._allocated = 0
-        #: The file cannot end behind these bytes: what the last look found and all that was granted since.
-        self._end = 0
         usage = look()
+        #: The file cannot end behind these bytes: what the last look found and all that was granted since.
+        self._end = usage.end_bytes
+        #: The pages of the index cannot take more than these bytes.
         self._index = usage.index_bytes
         self._reach(usage.end_bytes)
 
@@ -111,10 +112,17 @@ class Room:
         self._end = usage.end_bytes
         if not has_blocks:
             return
-        # The file cannot grow. Freed pages may be enough, but they may be too scattered for a large value;
-        # what does not fit there goes to the end, into a part of the reserve.
-        is_used_up = usage.used_bytes + 2 * needed > usage.end_bytes
-        if is_used_up or usage.end_bytes + needed > self._allocated - self._reserve // 2:
+        # The file cannot grow, but freed pages inside it may be enough.
+        wanted = usage.used_bytes + 2 * needed
+        if self._allocated >= self._map_bytes:
+            # The whole map is on disk: if they are too scattered for a large value LMDB says so in time.
+            is_full = wanted > self._map_bytes - self._reserve
+        else:
+            # What they are too scattered for goes to the end, so there has to be room behind it.
+            is_full = (
+                wanted > usage.end_bytes or usage.end_bytes + needed > self._allocated - self._reserve // 2
+            )
+        if is_full:
             raise NoRoomError(
                 f"{usage.used_bytes:,} of {self._allocated:,} bytes are used, a commit wants {needed:,}"
             )

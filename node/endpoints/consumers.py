@@ -68,7 +68,7 @@ class Consumers:
         self._consuming: dict[int, Flow] = {}
         self._browsing: dict[int, Flow] = {}
         #: Key -> the reader that flows of this kind share; each has flows.
-        self._readers: dict[object, Reader] = {}
+        self._readers: dict[object, Reader[Flow]] = {}
         #: Which reader begins the next round of turns.
         self._turn = 0
         #: The highest position that a consumer got.
@@ -152,7 +152,7 @@ class Consumers:
         key = (flow.selector, flow.options.client if flow.options.no_local else None)
         reader = self._readers.get(key)
         if reader is None:
-            reader = Reader(key, flow.matches, by_priority=self._backlog.settings.by_priority)
+            reader = Reader[Flow](key, flow.matches, by_priority=self._backlog.settings.by_priority)
             self._readers[key] = reader
         reader.flows += 1
         flow.reader = reader
@@ -241,7 +241,7 @@ class Consumers:
         left = limit
         while readers and left > 0:
             turn = left if exclusive else self._turn_of(readers)
-            again: list[Reader] = []
+            again: list[Reader[Flow]] = []
             for reader in readers:
                 left, dry = self._give_turns(reader, turn, left, work, runs)
                 if not dry and reader.willing:
@@ -251,13 +251,18 @@ class Consumers:
             work.exhausted = True
         return self._handouts(runs)
 
-    def _turn_of(self, readers: list[Reader]) -> int:
+    def _turn_of(self, readers: list[Reader[Flow]]) -> int:
         """Give how many messages a flow gets in one turn."""
         willing = sum(len(reader.willing) for reader in readers)
         return max(min(-(-self._backlog.counts[READY] // willing), TURN_MAX), 1)
 
     def _give_turns(
-        self, reader: Reader, turn: int, left: int, work: Work, runs: list[tuple[Flow, Segment, int, int]]
+        self,
+        reader: Reader[Flow],
+        turn: int,
+        left: int,
+        work: Work,
+        runs: list[tuple[Flow, Segment, int, int]],
     ) -> tuple[int, bool]:
         """Give each flow of a reader one turn; tells what is left of the limit and if the reader is dry."""
         willing = reader.willing
@@ -280,7 +285,12 @@ class Consumers:
         return left, False
 
     def _fill(
-        self, flow: Flow, reader: Reader, want: int, work: Work, runs: list[tuple[Flow, Segment, int, int]]
+        self,
+        flow: Flow,
+        reader: Reader[Flow],
+        want: int,
+        work: Work,
+        runs: list[tuple[Flow, Segment, int, int]],
     ) -> int:
         """Give a flow at most `want` messages; gives how many it got."""
         backlog = self._backlog

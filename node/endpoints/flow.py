@@ -102,7 +102,7 @@ class Flow:
         #: Set while it is handed off: it gets nothing more, and is over at this monotonic time at the latest.
         self.closing_at: float | None = None
         #: Of an active consumer.
-        self.reader: Reader | None = None
+        self.reader: Reader[Flow] | None = None
         #: Whether it is in `reader.willing`; every active consumer with room is.
         self.is_willing = False
         #: Of a browser: everything below it was shown.

@@ -40,8 +40,6 @@ DEAD_MAX: Final = 10_000
 
 _STATE_NAMES: Final = {GONE: "gone", READY: "ready", OUT: "unacked", HELD: "delayed", MOVING: "moving"}
 _OUTCOMES: Final = (wire.OUTCOME_ACCEPTED, wire.OUTCOME_FAILED, wire.OUTCOME_REJECTED)
-#: A count of attempts -> at least one.
-_AT_LEAST_ONE: Final = bytes(max(tries, 1) for tries in range(256))
 
 
 class Lane:
@@ -217,10 +215,14 @@ class Lane:
 
     def _count_unsure(self, segment: Segment) -> None:
         """Count an attempt for each message that may have been sent without one being recorded (R190)."""
-        unsure = min(max(self._tried_upto - segment.first + 1, 0), segment.count)
-        known = bytes(segment.count) if segment.tries is None else bytes(segment.tries)
-        if 0 in known[:unsure]:
-            segment.tries = bytearray(known[:unsure].translate(_AT_LEAST_ONE) + known[unsure:])
+        upto = min(self._tried_upto - segment.first + 1, segment.count)
+        known = segment.tries or bytes(segment.count)
+        # What is dead was recorded with its attempts when it died.
+        unsure = [i for i in range(upto) if segment.state[i] == READY and not known[i]]
+        if unsure:
+            segment.tries = bytearray(known)
+            for i in unsure:
+                segment.tries[i] = 1
             # The next stop may be an orderly one, after which nobody would know.
             self._backlog.changed[segment] = None
 

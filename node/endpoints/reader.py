@@ -17,7 +17,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from node.endpoints.backlog import run_end, runs_of
 from node.endpoints.positions import PositionSet
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from node.endpoints.backlog import SegmentList
-    from node.endpoints.flow import Flow
+
+#: A flow; readers do not look at it.
+FlowT = TypeVar("FlowT")
 
 #: Messages that a selector examines in one call; each may have to be read from disk.
 EXAMINED_MAX: Final = 500
@@ -209,7 +211,7 @@ def _cut(segment: Segment, i: int, j: int, size: int) -> Run:
     return Run(segment, i, j, total)
 
 
-class Reader:
+class Reader(Generic[FlowT]):
     """What the flows that read alike have in common."""
 
     __slots__ = ("_by_level", "flows", "key", "tracks", "willing")
@@ -222,7 +224,7 @@ class Reader:
         #: How many flows there are.
         self.flows = 0
         #: The flows that may have room, the next one first.
-        self.willing: deque[Flow] = deque()
+        self.willing: deque[FlowT] = deque()
         levels: list[int | None] = [*range(PRIORITY_MAX, -1, -1)] if by_priority else [None]
         #: In the order in which they are served.
         self.tracks = [Track(level, matches) for level in levels]

@@ -294,9 +294,9 @@ class Adoptions:
     def _finish(self, one: _Import) -> None:
         """Let the lane have what was imported, and after that what came meanwhile."""
         held = one.held
-        self._release(one)
         if held.is_gone:
             return
+        self._release(one)
         del self._imports[held.lane_id]
         held.importing = 0
         for segment in one.segments:

@@ -9,7 +9,7 @@ after each round of the loop and when it asked for it; send what `take_frames` g
 write, have it carried out beside the loop and say `written` or `failed`. At the end `stop`, until `is_stopped`.
 
 The way of a message: `Stores.make` gives it a place, `Writing.take` puts it into a group, `written` accepts
-it, `_serve` asks its lane who gets it, `Delivery` packs the frame.
+it, `Serving.serve` asks its lane who gets it, `Delivery` packs the frame.
 
 No clock, no thread, no socket. The disk is read through the port `Spool`; the shell writes it.
 """
@@ -17,7 +17,6 @@ No clock, no thread, no socket. The disk is read through the port `Spool`; the s
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -26,22 +25,16 @@ from angarium import errors, wire
 from node.endpoints.lane import Lane
 from node.endpoints.settings import settings_from
 from node.home import layout
-from node.home.adoption import Adoptions
-from node.home.blocks import Blocks
-from node.home.delivery import Delivery
 from node.home.flow_verbs import FlowHeader, FlowVerbs, decode_flow
-from node.home.held_lanes import RESERVED_AHEAD, HeldLane, HeldLanes
-from node.home.jobs import BackupJob, MoveJobs
-from node.home.lane_changes import LaneChanges, LanesHeader
-from node.home.moves import Moves
-from node.home.operations import Answer, Operations, Rooms
-from node.home.records import Records
+from node.home.gathering import GatherHeader, Gathering
+from node.home.held_lanes import RESERVED_AHEAD
+from node.home.lane_changes import LanesHeader
+from node.home.operations import Answer, Operations
 from node.home.recovery import Recovery
-from node.home.repacking import Repacking
 from node.home.reports import Reports
-from node.home.stores import Store, StoreHeader, Stores, decode_store
-from node.home.stream import Stream
-from node.home.writing import Task, Writing
+from node.home.rooms import HomeLimits, Rooms
+from node.home.stores import Store, StoreHeader, decode_store
+from node.home.writing import Task
 from node.selectors import compile_selector
 from storage.spool import Table
 
@@ -53,27 +46,17 @@ if TYPE_CHECKING:
     from node.endpoints.segment import Segment
     from node.endpoints.settings import LaneSettings
     from node.home.adoption import Neighbours
-    from node.home.delivery import Damage
+    from node.home.jobs import BackupJob
     from storage.spool import Change, Spool
+
+__all__ = ["OPERATIONS", "Home", "HomeLimits"]
 
 #: Operations of the router that are for the home; START is for worker and home.
 OPERATIONS: Final = (wire.LANES, wire.STORE, wire.FLOW, wire.GATHER, wire.MOVED)
-#: Messages handed out in one tick, and lanes that are served: frames of the router must get their turn.
-ROWS_PER_TICK: Final = 20_000
-LANES_PER_TICK: Final = 1_000
 #: Frames that wait for the recovery; the oldest is lost first, and the router sends all again to a new process.
 EARLY_MAX: Final = 10_000
 #: Events that the shell has not taken; the oldest is lost first.
 EVENTS_MAX: Final = 100
-
-
-class GatherHeader(NamedTuple):
-    """The header of GATHER."""
-
-    router: int
-    reference: int
-    producer: int
-    forget: bool
 
 
 class MovedHeader(NamedTuple):
@@ -84,19 +67,6 @@ class MovedHeader(NamedTuple):
     first: int
     upto: int
     refused: list[tuple[int, int]]
-
-
-class HomeLimits(NamedTuple):
-    """What a home is told of its limits and delays."""
-
-    #: Delivered and not settled messages of all flows, at which delivery stops (R195).
-    max_delivered_unacked: int = 1_000_000
-    ack_delay_ms: int = 20
-    write_delay_ms: int = 50
-    #: Bodies kept in memory that are on disk too.
-    cache_bytes_max: int = 64 << 20
-    #: Bytes that wait for their write at which promoted copies are dropped (design section 7.6).
-    unwritten_bytes_max: int = 64 << 20
 
 
 _decode_start = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
@@ -127,45 +97,15 @@ class Home:
         self._limits = limits or HomeLimits()
         self._spool = spool
         self.incarnation = incarnation
-        self.lanes = HeldLanes()
-        self.blocks = Blocks(spool, self._limits.cache_bytes_max)
-        self.records = Records()
-        self.stream = Stream(self._limits.write_delay_ms / 1000)
-        ack_delay_s = self._limits.ack_delay_ms / 1000
-        self.writing = Writing(self.blocks, self.stream, self.lanes, self.records, ack_delay_s)
-        self.jobs = MoveJobs(self.blocks, incarnation)
-        self.moves = Moves(self.lanes, self.blocks, self.writing, self.jobs, incarnation, self._collect)
-        self._repacking = Repacking(self.lanes, self.blocks, self.writing, self._collect)
-        self._adoptions = Adoptions(
-            neighbours, self.lanes, self.blocks, self.records, self.writing, self.moves, self._event
-        )
-        self._changes = LaneChanges(
-            spool, self.lanes, self.records, self.writing, self.moves, self._adoptions, self._make_lane
-        )
-        self._stores = Stores(self.lanes, self.blocks, self.records)
-        self._delivery = Delivery(self.blocks, self.lanes, incarnation)
-        self._flows = FlowVerbs(self.lanes, self._delivery, self._tell)
-        self._reports = Reports(spool, self.lanes, self.blocks, self.stream, incarnation)
-        self._operations = Operations(
-            Rooms(
-                spool,
-                self.lanes,
-                self.blocks,
-                self.stream,
-                self.writing,
-                self.jobs,
-                self.moves,
-                self._changes,
-                self._collect,
-                self.stats,
-            )
-        )
+        rooms = self.rooms = Rooms(spool, incarnation, self._limits, neighbours, self._make_lane, self._event)
+        #: Those that are used most.
+        self.lanes, self.stream, self.writing = rooms.lanes, rooms.stream, rooms.writing
+        self._flows = FlowVerbs(rooms.lanes, rooms.delivery, self._tell)
+        self._gathering = Gathering(rooms.stream, rooms.records, rooms.writing, rooms.adoptions, self._say)
+        self._reports = Reports(spool, rooms.lanes, rooms.blocks, rooms.stream, incarnation)
+        self._operations = Operations(rooms, self.stats)
         #: Frames for the router, in order; deliveries come behind them.
         self._frames: list[list[bytes]] = []
-        #: GATHERs that wait until every STORE up to a serial is stored, in order.
-        self._gathers: deque[tuple[int, GatherHeader]] = deque()
-        #: Lanes that have something to deliver when consumers settle something, anywhere.
-        self._starved: dict[HeldLane, None] = {}
         #: Frames that came before the spool was read; the router sends few before HOME.
         self._early: deque[list[bytes]] = deque(maxlen=EARLY_MAX)
         self._is_recovered = False
@@ -187,7 +127,6 @@ class Home:
                 "stores_resent",
                 "stores_out_of_order",
                 "rows_promoted_dropped",
-                "messages_unreadable",
             ),
             0,
         )
@@ -209,20 +148,20 @@ class Home:
             UnavailableError: the spool is damaged (50322).
         """
         self._now, self._wall_ms = now, wall_ms
-        recovery = Recovery(self._spool, self.lanes, self.blocks, self.records, self._make_lane)
+        recovery = Recovery(self._spool, self.lanes, self.rooms.blocks, self.rooms.records, self._make_lane)
         yield from recovery.run(now, wall_ms)
         self.stream.resume(recovery.stored)
         for dead in recovery.left_over:
             self.writing.bury(dead, now)
         for lane_id in recovery.lost_lanes:
-            self._changes.clear(lane_id)
+            self.rooms.changes.clear(lane_id)
         for lane_id, row in recovery.moves.items():
-            self.moves.load(lane_id, row)
-        for block in self.blocks.in_order():
-            self._repacking.note_found(block, now)
+            self.rooms.moves.load(lane_id, row)
+        for block in self.rooms.blocks.in_order():
+            self.rooms.repacking.note_found(block, now)
         self._go_on_importing()
         for held in self.lanes:
-            self.moves.look_at(held)
+            self.rooms.moves.look_at(held)
             self.lanes.refresh(held)
         if recovery.was_clean:
             # Before anything is delivered: the next stop may not be an orderly one.
@@ -235,11 +174,11 @@ class Home:
     def _go_on_importing(self) -> None:
         """Begin imports again that were not complete when the process before ended."""
         importing = [held for held in self.lanes if held.importing]
-        elsewhere = self._adoptions.search([held.lane_id for held in importing])
+        elsewhere = self.rooms.adoptions.search([held.lane_id for held in importing])
         for held in importing:
             old = elsewhere.get(held.lane_id)
             if old is not None:
-                self._adoptions.begin(held, old.name)
+                self.rooms.adoptions.begin(held, old.name)
                 continue
             self._event(
                 "error", "lane_not_adopted", f"no spool has lane {held.lane_id}, which was to be taken over"
@@ -267,10 +206,10 @@ class Home:
         Raises:
             UnavailableError: its block is damaged (50322).
         """
-        block = self.blocks.get(segment.block)
+        block = self.rooms.blocks.get(segment.block)
         if block is None:
             raise layout.damaged(f"block {segment.block} is not here")
-        return self.blocks.rows(block)[segment.row_in_block(i)]
+        return self.rooms.blocks.rows(block)[segment.row_in_block(i)]
 
     def stop(self, now: float, wall_ms: int) -> None:
         """Put everything on disk, and the mark of an orderly stop; no frame is to come any more."""
@@ -280,7 +219,7 @@ class Home:
         self._now, self._wall_ms = now, wall_ms
         self._flows.end_all(now, wall_ms)
         for held in self.lanes:
-            self._collect(held)
+            self.rooms.serving.collect(held)
         self.stream.flush()
         self.writing.add(Task(self._last_changes, self._stopped, with_losses=True))
 
@@ -328,9 +267,9 @@ class Home:
             return
         self._flows.end_all(self._now, self._wall_ms)
         self._frames = []
-        self._gathers.clear()
+        self._gathering.clear()
         self._reports.reset()
-        self.moves.is_open = False
+        self.rooms.moves.is_open = False
         self.stream.start(router)
 
     def _change_lanes(self, header: LanesHeader, _frames: list[bytes]) -> None:
@@ -339,15 +278,15 @@ class Home:
         except errors.AngariumError as error:
             self._fault("lanes_malformed", error.detail)
             return
-        for held, events in self._changes.put(puts, self._now, self._wall_ms):
+        for held, events in self.rooms.changes.put(puts, self._now, self._wall_ms):
             self._flows.told(held, events)
         gone = [held for held in map(self.lanes.get, header.deletes) if held is not None]
         if header.complete:
-            gone += self._changes.orphans([lane_id for lane_id, _, _ in puts])
+            gone += self.rooms.changes.orphans([lane_id for lane_id, _, _ in puts])
         for held in gone:
-            self._starved.pop(held, None)
-            is_kept = header.complete and self._adoptions.is_claimed(held.lane_id)
-            part = self._changes.set_aside if is_kept else self._changes.delete
+            self.rooms.serving.forget(held)
+            is_kept = header.complete and self.rooms.adoptions.is_claimed(held.lane_id)
+            part = self.rooms.changes.set_aside if is_kept else self.rooms.changes.delete
             self._flows.told(held, part(held, self._now, self._wall_ms))
         if header.complete:
             self.stream.flush()
@@ -359,9 +298,9 @@ class Home:
             return
         if header.complete:
             self._frames.append(self._reports.home(header.router, header.number, self._now))
-            self.moves.open()
+            self.rooms.moves.open()
         else:
-            self._frames.append([wire.LANES_CONFIRM, _encode((self.incarnation, header.number))])
+            self._say(wire.LANES_CONFIRM, (header.number,))
 
     def _store(self, header: StoreHeader, frames: list[bytes]) -> None:
         stream = self.stream
@@ -376,7 +315,7 @@ class Home:
             header = header._replace(groups=[])
             frames = frames[:2]
         try:
-            store = self._stores.make(header, frames[2:])
+            store = self.rooms.stores.make(header, frames[2:])
         except errors.AngariumError as error:
             # It is neither stored nor acknowledged, and nothing behind it is: loud, and nothing is lost.
             self._fault("store_malformed", f"STORE {header.number}: {error}")
@@ -392,29 +331,14 @@ class Home:
             self.faults += 1
 
     def _gather(self, header: GatherHeader, _frames: list[bytes]) -> None:
-        self.stream.flush()
-        self._gathers.append((self.stream.serial, header))
-        self._answer_gathers()
+        self._gathering.take(header)
 
-    def _answer_gathers(self) -> None:
-        """Answer the GATHERs for which everything before them is stored."""
-        while (
-            self._gathers and not self._adoptions.is_busy and self.stream.is_stored_upto(self._gathers[0][0])
-        ):
-            _, header = self._gathers.popleft()
-            records = self.records.gather(header.producer)
-            frame = [wire.RECORDS, _encode((self.incarnation, header.reference, records))]
-            if header.forget:
-                self.records.forget(header.producer)
-                self.writing.add(Task(list, partial(self._say, frame)))
-            else:
-                self._frames.append(frame)
-
-    def _say(self, frames: list[bytes]) -> None:
-        self._frames.append(frames)
+    def _say(self, operation: bytes, fields: tuple[Any, ...]) -> None:
+        """Send a frame with a header of the incarnation and some fields."""
+        self._frames.append([operation, _encode((self.incarnation, *fields))])
 
     def _moved(self, header: MovedHeader, _frames: list[bytes]) -> None:
-        self.moves.moved(header.lane_id, header.first, header.upto, header.refused)
+        self.rooms.moves.moved(header.lane_id, header.first, header.upto, header.refused)
 
     def _fault(self, event: str, text: str) -> None:
         """Count a frame that no router of ours sends, and tell operators."""
@@ -454,14 +378,14 @@ class Home:
         self._accept()
         for held, _, _ in write.positions:
             if held.parcels:
-                self._delivery.release(held)
+                self.rooms.delivery.release(held)
                 self.lanes.touched[held] = None
         for segment in write.partial:
-            self._repacking.note_loss(self.blocks.get(segment.block))
+            self.rooms.repacking.note_loss(self.rooms.blocks.get(segment.block))
         for task in write.tasks:
             if task.after is not None:
                 task.after()
-        self._answer_gathers()
+        self._gathering.answer()
 
     def failed(self, number: int, detail: str, now: float) -> None:
         """Take note that there was no room for a group; it is tried again."""
@@ -474,14 +398,14 @@ class Home:
     def _accept(self) -> None:
         """Give lanes what is accepted now."""
         for store in self.stream.take_accepted():
-            if store.block is not None and self.blocks.get(store.block.id) is store.block:
+            if store.block is not None and self.rooms.blocks.get(store.block.id) is store.block:
                 self._accept_rows(store)
 
     def _accept_rows(self, store: Store) -> None:
         block = store.block
         assert block is not None
         lanes = self.lanes
-        self.blocks.place(block, store.sizes)
+        self.rooms.blocks.place(block, store.sizes)
         for held, segment in store.segments:
             if held.is_gone or segment.first < held.floor:
                 self.writing.discard(segment, self._now)
@@ -501,7 +425,7 @@ class Home:
             ):
                 held.reserve(segment.last + RESERVED_AHEAD)
                 lanes.reserving[held] = None
-        self._repacking.note_new(block, self._now)
+        self.rooms.repacking.note_new(block, self._now)
 
     # -- out -------------------------------------------------------------------------------------------------
 
@@ -515,13 +439,12 @@ class Home:
             events = held.lane.tick(now, wall_ms)
             if events:
                 self._flows.told(held, events)
-        self.moves.work(now, wall_ms)
-        self._adoptions.work(now, wall_ms)
-        self._repacking.work(now)
-        self._changes.work()
+        self.rooms.moves.work(now, wall_ms)
+        self.rooms.adoptions.work(now, wall_ms)
+        self.rooms.repacking.work(now)
+        self.rooms.changes.work()
         self._operations.work()
-        if self.lanes.touched or self._starved:
-            self._serve(now, wall_ms)
+        self.rooms.serving.serve(now, wall_ms)
         report = self._reports.committed(now)
         if report is not None:
             self._frames.append(report)
@@ -532,72 +455,23 @@ class Home:
             return now
         dues = (
             self.lanes.next_due,
-            self.moves.next_due(),
+            self.rooms.moves.next_due(),
             self._reports.next_due(),
             self.writing.next_due() if self.writing.out is None else None,
-            self._repacking.next_due(),
-            self._adoptions.next_due(),
+            self.rooms.repacking.next_due(),
+            self.rooms.adoptions.next_due(),
         )
         return min((due for due in dues if due is not None), default=None)
-
-    def _serve(self, now: float, wall_ms: int) -> None:
-        """Ask the lanes in which something happened what they hand out; take up what they lost."""
-        lanes = self.lanes
-        if self._starved and lanes.unacked < self._limits.max_delivered_unacked:
-            lanes.touched.update(self._starved)
-            self._starved = {}
-        left = ROWS_PER_TICK
-        again: list[HeldLane] = []
-        for held in list(lanes.touched)[:LANES_PER_TICK]:
-            if left <= 0:
-                break
-            del lanes.touched[held]
-            room = max(self._limits.max_delivered_unacked - lanes.unacked, 0)
-            handouts = held.lane.hand_out(now, wall_ms, min(room, left))
-            if handouts:
-                left -= sum([len(handout.indices) for handout in handouts])
-                damages = self._delivery.add(held, handouts)
-                if damages:
-                    self._lose(held, damages)
-            self._collect(held)
-            if held.lane.more and room:
-                again.append(held)
-            elif held.lane.more:
-                self._starved[held] = None
-        lanes.touched.update(dict.fromkeys(again))
-        if self._delivery.is_holding:
-            self._delivery.is_holding = False
-            self.writing.is_urgent = True
-
-    def _collect(self, held: HeldLane) -> None:
-        """Take up what a lane lost, tried or let die, and what changed of its figures."""
-        for segment in held.lane.take_changed():
-            self.writing.note(held, segment, self._now)
-        self.moves.take_dead(held)
-        self.lanes.refresh(held)
-
-    def _lose(self, held: HeldLane, damages: list[Damage]) -> None:
-        """Count messages whose block cannot be read, and let go of them: the others go on."""
-        for damage in damages:
-            rows = len(damage.indices)
-            for i in damage.indices:
-                held.lane.gone(damage.segment, i)
-            held.count("messages_unreadable", rows)
-            self._counts["messages_unreadable"] += rows
-            settings = held.lane.settings
-            text = f"{rows} messages of {settings.kind} {settings.name!r} are lost: {damage.detail}"
-            self._event("error", "messages_unreadable", text)
-        self.lanes.touched[held] = None
 
     def _tell(self, events: Iterable[FlowEvent]) -> None:
         """Tell the router what happened to flows."""
         for event in events:
-            self._frames.append([wire.FLOW_EVENT, _encode((self.incarnation, *event))])
+            self._say(wire.FLOW_EVENT, event)
 
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames for the router, in order."""
         frames, self._frames = self._frames, []
-        return frames + self.moves.take_frames() + self._delivery.take_frames()
+        return frames + self.rooms.moves.take_frames() + self.rooms.delivery.take_frames()
 
     def take_events(self) -> list[dict[str, Any]]:
         """Give what operators should know."""
@@ -616,45 +490,15 @@ class Home:
     def stats(self) -> dict[str, Any]:
         """Give counters and sizes of the home."""
         return {
-            "lanes": len(self.lanes),
-            "flows": len(self.lanes.flows),
-            "messages_spooled": sum(held.lane.messages for held in self.lanes),
-            "bytes_spooled": sum(held.lane.bytes for held in self.lanes),
-            "delivered_unacked": self.lanes.unacked,
+            **self.rooms.stats(),
             "disk_bytes": self._reports.spool(self._now)[2],
-            "rows_dropped": self._stores.rows_dropped,
             "home_faults": self.faults,
             **{f"home_{name}": number for name, number in self._counts.items()},
-            **self.stream.stats(),
-            **self.writing.stats(),
-            **self.blocks.stats(),
-            **self.records.stats(),
-            **self._delivery.stats(),
-            **self.moves.stats(),
-            **self.jobs.stats(),
-            **self._repacking.stats(),
-            **self._changes.stats(),
-            **self._adoptions.stats(),
         }
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        for room in (
-            self.lanes,
-            self.blocks,
-            self.records,
-            self.stream,
-            self.writing,
-            self.moves,
-            self._adoptions,
-        ):
-            room.validate()
-        for held in self.lanes:
-            held.lane.validate()
-            for segment in held.lane.segments:
-                block = self.blocks.get(segment.block)
-                assert block is not None
-                assert segment in block.segments
+        self.rooms.validate()
         assert not self.is_stopped or self._is_stopping
 
 

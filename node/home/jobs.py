@@ -202,9 +202,7 @@ class MoveJobs:
             return None
         step = _Step(job)
         held = job.held
-        for segment in held.lane.segments:
-            if segment.last < job.cursor:
-                continue
+        for segment in held.lane.segments_from(job.cursor):
             for i in range(max(job.cursor - segment.first, 0), segment.count):
                 if segment.first + i > job.upto or not step.may_go_on():
                     break

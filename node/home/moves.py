@@ -201,6 +201,8 @@ class Moves:
                         held.lane.take(*found)
         if job is not None:
             mover.job = self._jobs.load(held, job)
+        if mover.intent is not None and self.is_open:
+            self._send(mover, mover.intent)
 
     def mover(self, held: HeldLane) -> Mover:
         """Give the mover of a lane, made when it is first needed; it will be looked at."""

@@ -8,7 +8,7 @@ No I/O of its own, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
@@ -25,15 +25,9 @@ if TYPE_CHECKING:
 
     from node.batch import Row
     from node.endpoints.segment import Segment
-    from node.home.blocks import Blocks
-    from node.home.held_lanes import HeldLane, HeldLanes
-    from node.home.jobs import MoveJobs
-    from node.home.lane_changes import LaneChanges
-    from node.home.moves import Moves
-    from node.home.stream import Stream
-    from node.home.writing import Writing
+    from node.home.held_lanes import HeldLane
+    from node.home.rooms import Rooms
     from node.selectors import Selector
-    from storage.spool import Spool
 
 #: Messages in one page of a listing.
 PAGE_MAX: Final = 1_000
@@ -110,21 +104,6 @@ class Answer:
         self.error, self.is_known = error, True
 
 
-class Rooms(NamedTuple):
-    """What of a home operators reach."""
-
-    spool: Spool
-    lanes: HeldLanes
-    blocks: Blocks
-    stream: Stream
-    writing: Writing
-    jobs: MoveJobs
-    moves: Moves
-    changes: LaneChanges
-    collect: Callable[[HeldLane], None]
-    figures: Callable[[], dict[str, Any]]
-
-
 class _Listing:
     """A page of messages that is being put together."""
 
@@ -141,8 +120,10 @@ class _Listing:
 class Operations:
     """The operations of a home that operators may ask for."""
 
-    def __init__(self, rooms: Rooms) -> None:
+    def __init__(self, rooms: Rooms, figures: Callable[[], dict[str, Any]]) -> None:
+        """Make them; `figures` gives what `spool.show` shows."""
         self._rooms = rooms
+        self._figures = figures
         self._operations: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
             "endpoint.messages": (_Page, self._list_messages),
             "endpoint.message": (_Message, self._show_message),
@@ -240,9 +221,7 @@ class Operations:
         """Look at some more messages; make the answer known when the page is full or the lane ends."""
         held, limit = listing.held, listing.page.limit
         examined = 0
-        for segment in held.lane.segments if not held.is_gone else ():
-            if segment.last <= listing.upto:
-                continue
+        for segment in held.lane.segments_from(listing.upto + 1) if not held.is_gone else ():
             for i in range(max(listing.upto + 1 - segment.first, 0), segment.count):
                 if len(listing.rows) >= limit:
                     listing.answer.give(listing.rows)
@@ -368,4 +347,4 @@ class Operations:
         return lane_figures(self._lane(request.lane_id))
 
     def _show_spool(self, _request: _Nothing) -> dict[str, Any]:
-        return self._rooms.figures()
+        return self._figures()

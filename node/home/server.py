@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors
 from angarium.process import Later
 from node.home.home import Home, HomeLimits
+from node.home.neighbours import OtherSpools
 from node.home.operations import Answer
 from storage.spool import LmdbSpool, SpoolFailedError, open_spool
 from storage.writer import Writer
@@ -60,7 +61,9 @@ class HomeServer:
             ack_delay_ms=settings.ack_delay_ms,
             write_delay_ms=settings.write_delay_ms,
         )
-        self._home = Home(self._spool, process.incarnation, limits)
+        folder = Path(settings.spool_dir)
+        self._others = OtherSpools(folder, str(process.index), settings.spool_map_bytes)
+        self._home = Home(self._spool, process.incarnation, limits, self._others)
         self._recovery: Iterator[str] | None = self._home.recover(time.monotonic(), wall_ms_now())
         #: Readable when something was written, or a copy is ready.
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -150,6 +153,7 @@ class HomeServer:
         """Let go of the spool, when what was submitted is written."""
         self._process.remove(self._waker)
         self._writer.close()
+        self._others.close()
         os.close(self._waker)
         self._spool.close()
 

@@ -476,7 +476,7 @@ def lane_settings(endpoint: Endpoint, partition: int) -> Settings:
         "vpn": endpoint.vpn.name,
         "name": endpoint.name,
         "partition": partition,
-        "partitions": max(1, endpoint.partitions),
+        "partitions": endpoint.partitions,
         "access_type": "exclusive" if endpoint.is_exclusive else "non-exclusive",
         "egress_enabled": bool(attributes["egress_enabled"]),
         "max_unacked": int(attributes["max_delivered_unacked_per_flow"]),

@@ -6,7 +6,7 @@ version. What is inside is the worker's to check, and its verdict comes back wit
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
@@ -14,7 +14,7 @@ from angarium import errors, slots, wire
 from angarium.errors import error_for
 from router.matching.round import Part, Round
 from router.matching.rounds import partition
-from router.publishers.producer import over
+from router.publishers.producer import SEQUENCE_MAX, over
 
 if TYPE_CHECKING:
     from router.config import RouterConfig
@@ -25,22 +25,21 @@ _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]
 #: Worker and rows of each part; more parts than there can be workers are no round.
 _Parts = Annotated[list[tuple[_Natural, _Positive]], msgspec.Meta(max_length=slots.MAX_WORKERS)]
-
-
-class _Header(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False):
-    """The header of a PUBLISH: four fields, or six for guaranteed messages."""
-
-    round: _Positive
-    epoch: _Natural
-    flush: bool
-    parts: _Parts
-    #: The handle that `producer.open` answered; 0: these are direct messages.
-    producer: _Natural = 0
-    #: The sequence of the row with index 0.
-    first: Annotated[int, msgspec.Meta(le=1 << 62)] | None = None
-
-
-_decode_publish = msgspec.msgpack.Decoder(_Header).decode
+#: Round, epoch, flush, parts.
+_Direct = tuple[_Positive, _Natural, bool, _Parts]
+#: The same, the handle that `producer.open` answered, and the sequence of the row with index 0.
+_Guaranteed = tuple[
+    _Positive,
+    _Natural,
+    bool,
+    _Parts,
+    _Positive,
+    Annotated[int, msgspec.Meta(ge=-SEQUENCE_MAX, le=SEQUENCE_MAX)],
+]
+_decode_direct = msgspec.msgpack.Decoder(_Direct).decode
+_decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
+#: How MessagePack begins an array of six.
+_SIX_FIELDS: Final = wire.array_head(6)
 
 
 def read_publish(
@@ -52,12 +51,15 @@ def read_publish(
         InvalidRequestError: 40001 malformed, 40008 too large, 40009 more than the credit; of a guaranteed one
         also 40026, 40027, 40030 (`Producer.charge`). Each ends the session.
     """
-    header = wire.decode_header(_decode_publish, frames[1])
-    number, epoch, flush, parts = header.round, header.epoch, header.flush, header.parts
+    handle = first = 0
+    if frames[1].startswith(_SIX_FIELDS):
+        number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
+    else:
+        number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
     if len(parts) != len(frames) - 2:
         raise error_for(errors.MALFORMED_FRAME, "PUBLISH has one batch for each of its parts")
     _check_credit(session, number, config)
-    checked = [Part(*part, batch) for part, batch in zip(parts, frames[2:], strict=True)]
+    checked = [Part(worker, rows, batch) for (worker, rows), batch in zip(parts, frames[2:], strict=True)]
     if sum(part.rows for part in checked) > config.max_batch_rows:
         raise error_for(errors.BATCH_TOO_LARGE, f"the limit is {config.max_batch_rows} messages")
     size = sum(len(part.batch) for part in checked)
@@ -65,27 +67,23 @@ def read_publish(
         raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
     a_round = Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)
     a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
-    if checked and (header.producer or header.first is not None):
-        _charge_producer(a_round, header, config)
+    if handle and checked:
+        _charge_producer(a_round, handle, first, config)
     return a_round
 
 
-def _charge_producer(a_round: Round[Session], header: _Header, config: RouterConfig) -> None:
+def _charge_producer(a_round: Round[Session], handle: int, first: int, config: RouterConfig) -> None:
     """Make a round one of guaranteed messages, within the window of their producer."""
-    if header.first is None or not header.producer:
-        raise error_for(
-            errors.MALFORMED_FRAME, "PUBLISH of guaranteed messages names producer and first sequence"
-        )
     session = a_round.session
-    producer = session.producers.get(header.producer)
+    producer = session.producers.get(handle)
     if producer is None or not producer.takes_rounds:
-        if not 0 < header.producer < session.next_producer:
-            raise error_for(errors.UNKNOWN_PRODUCER, f"handle {header.producer}")
+        if not 0 < handle < session.next_producer:
+            raise error_for(errors.UNKNOWN_PRODUCER, f"handle {handle}")
         a_round.producer = over(session)
         return
-    producer.charge(a_round.rows, a_round.bytes, header.first, config.producer_window_bytes)
+    producer.charge(a_round.rows, a_round.bytes, first, config.producer_window_bytes)
     a_round.producer = producer
-    a_round.first = header.first
+    a_round.first = first
 
 
 def _check_credit(session: Session, number: int, config: RouterConfig) -> None:

@@ -32,6 +32,9 @@ SPAWN_MAX_S = 0.3
 DEATH_NOTICE_MAX_S = 0.05
 #: It looks so often whether the router goes on without the workers that are to leave.
 LET_GO_S = 0.2
+#: A worker that is asked to stop looks so often whether it may, and is killed after so long.
+STOP_POLL_S = 0.02
+STOP_MAX_S = 10.0
 
 
 class SimulatedSupervisor:
@@ -165,7 +168,16 @@ class SimulatedSupervisor:
             self._loop.after(LET_GO_S, self._let_go)
             return
         for index in [index for index in self.workers if index >= self.target]:
+            self._stop(index, self.workers[index], self._loop.now + STOP_MAX_S)
+
+    def _stop(self, index: int, worker: SimulatedWorker, deadline: float) -> None:
+        """Let a worker go when it has put everything where it survives."""
+        if self.workers.get(index) is not worker or index < self.target:
+            return
+        if worker.side is None or self._loop.now >= deadline or (not worker.is_paused and worker.side.stop()):
             self._bury(index)
+        else:
+            self._loop.after(STOP_POLL_S, lambda: self._stop(index, worker, deadline))
 
     def _used_workers(self) -> int:
         """Count the workers that the router deals to."""

@@ -31,10 +31,6 @@ RECONNECT_S = 0.05
 class Side(Protocol):
     """What else lives in a worker process."""
 
-    @property
-    def is_ready(self) -> bool:
-        """Tell whether the worker may announce itself."""
-
     def handle(self, frames: Frames) -> None:
         """Take a frame of the router that concerns it."""
 
@@ -43,6 +39,9 @@ class Side(Protocol):
 
     def killed(self) -> None:
         """The process died."""
+
+    def stop(self) -> bool:
+        """Put everything where it survives; True when it is there."""
 
 
 class SimulatedWorker:
@@ -94,7 +93,7 @@ class SimulatedWorker:
     def _announce(self, connection: Connection) -> None:
         if self.is_dead or connection is not self.connection or self.worker.started:
             return
-        if not self.is_paused and (self.side is None or self.side.is_ready):
+        if not self.is_paused:
             connection.up.send(self.worker.ready_frames())
         self.loop.after(READY_INTERVAL_S, lambda: self._announce(connection))
 

@@ -28,7 +28,7 @@ def exceeded(node: GuaranteedNode, world: GuaranteedWorld, history: GuaranteedHi
         for lane in simulated.home.lanes:
             held[endpoint_of(lane.lane_id)] = held.get(endpoint_of(lane.lane_id), 0) + lane.lane.bytes
             unacked += lane.lane.unacked
-        files += simulated.home.blocks.files.count
+        files += simulated.home.rooms.blocks.files.count
     yield from _quotas(node, world, history, held)
     limits = world.spool.limits
     if files > limits.max_files:

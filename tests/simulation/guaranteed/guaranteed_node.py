@@ -136,9 +136,8 @@ class GuaranteedNode(SimulatedNode):
     def furnish_worker(self, worker: SimulatedWorker) -> None:
         """Give a new worker process its home."""
         index = worker.index
-        disk = self.disks.get(index)
-        if disk is None:
-            disk = self.disks[index] = WorkerDisk(self.guaranteed, index, self.spool.write_max_s)
+        if index not in self.disks:
+            self.disks[index] = WorkerDisk(self.guaranteed, index, self.loop, self.spool.write_max_s)
 
         def die() -> None:
             if self.supervisor.workers.get(index) is worker:
@@ -153,7 +152,7 @@ class GuaranteedNode(SimulatedNode):
             self.history,
             self.guaranteed,
             worker,
-            disk,
+            self.disks,
             self.spool.home,
             self.spool.home_class,
             die,

@@ -63,7 +63,7 @@ class DiskObserver:
         after = {place: None for key in touched for place in self._places.get(key, ())}
         for place in before:
             if place not in after:
-                self._history.home_events.append(Gone(now, place, place[0] in purged))
+                self._history.home_events.append(Gone(now, place, place[0] in purged, self._worker))
 
     def _note_block(self, key: bytes, value: bytes | None) -> None:
         number = int.from_bytes(key, "big")
@@ -110,6 +110,13 @@ class DiskObserver:
             stored_ms = segment.stored_at_ms(i)
             found = None if origin is None else (str(origin[0]), str(origin[1]), str(origin[2]))
             self._history.home_events.append(Stored(now, place, what, self._worker, stored_ms, found))
+
+    def removed(self, now: float) -> None:
+        """The whole disk is gone."""
+        for places in self._places.values():
+            for place in places:
+                self._history.home_events.append(Gone(now, place, True, self._worker))
+        self.__init__(self._history, self._worker)  # type: ignore[misc]
 
     def live(self) -> dict[int, dict[int, str]]:
         """Give what is on the disk: lane -> position -> what."""

@@ -55,6 +55,8 @@ class GuaranteedIndex:
         #: Place -> the first time something was stored there.
         self.stored: dict[Place, Stored] = {}
         self.gone: dict[Place, Gone] = {}
+        #: Place -> the workers on whose disks it is.
+        self._disks: dict[Place, dict[int, None]] = {}
         #: Place -> what homes sent of it to consumers, in order.
         self.emitted: dict[Place, list[Emitted]] = {}
         #: Lane -> everything that concerns it, in order. Deaths are in `deaths`.
@@ -76,12 +78,12 @@ class GuaranteedIndex:
 
     def _sort_in(self, event: HomeEvent) -> None:
         if isinstance(event, Stored):
+            self._disks.setdefault(event.place, {})[event.worker] = None
             self.copies.setdefault(event.what, []).append(event)
             self.stored.setdefault(event.place, event)
             self.lanes.setdefault(event.place[0], []).append(event)
         elif isinstance(event, Gone):
-            self.gone.setdefault(event.place, event)
-            self.lanes.setdefault(event.place[0], []).append(event)
+            self._note_gone(event)
         elif isinstance(event, Emitted):
             for position in event.positions if not event.is_browser else ():
                 self.emitted.setdefault((event.lane, position), []).append(event)
@@ -90,6 +92,14 @@ class GuaranteedIndex:
             self.lanes.setdefault(event.lane, []).append(event)
         else:
             self.deaths.append((event.at, event.worker))
+
+    def _note_gone(self, event: Gone) -> None:
+        """A place is gone when no disk has it: a lane that gets another home is on two for a moment."""
+        disks = self._disks.get(event.place, {})
+        disks.pop(event.worker, None)
+        if not disks:
+            self.gone.setdefault(event.place, event)
+            self.lanes.setdefault(event.place[0], []).append(event)
 
     def _sort_flow_in(self, flow: FlowRecord) -> None:
         if flow.is_browser:

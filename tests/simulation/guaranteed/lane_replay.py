@@ -83,6 +83,8 @@ class LaneReplay:
     def __init__(self, lane: int, endpoint: EndpointRecord, *, is_plain: bool) -> None:
         self.name = f"lane {lane & (1 << wire.LANE_BITS) - 1} of {endpoint}"
         self._is_plain = is_plain
+        #: The worker that has the lane.
+        self._home = -1
         #: On disk, in order.
         self._live: dict[int, None] = {}
         #: Position -> the flow that has it unsettled.
@@ -94,6 +96,8 @@ class LaneReplay:
 
     def take(self, event: HomeEvent) -> str:
         """Take the next event; say what is wrong, if anything is."""
+        if isinstance(event, (Stored, Bound, Emitted)):
+            self._home = event.worker
         if isinstance(event, Stored):
             self._live[event.place[1]] = None
         elif isinstance(event, Gone):
@@ -120,8 +124,9 @@ class LaneReplay:
     def _die(self, worker: int) -> None:
         for flow in [flow for flow, its in self._flows.items() if its == worker]:
             self._end(flow)
-        # What was accepted and not on disk may come again, marked.
-        self._settled.clear()
+        if worker == self._home:
+            # What was accepted and not on disk may come again, marked.
+            self._settled.clear()
 
     def _settle(self, event: HomeSettled) -> None:
         for position in event.positions:

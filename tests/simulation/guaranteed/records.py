@@ -293,6 +293,7 @@ class Gone(NamedTuple):
     place: Place
     #: Whether a whole lane, or everything up to a position, went at once.
     is_purge: bool
+    worker: int = 0
 
 
 class Bound(NamedTuple):

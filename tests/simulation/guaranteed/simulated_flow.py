@@ -65,6 +65,8 @@ class SimulatedFlow:
         self.record: FlowRecord | None = None
         #: What came and is not settled, in the order in which it came.
         self.held: list[Held] = []
+        #: (partition, position) of everything that was settled through this bind.
+        self._settled: dict[tuple[int, int], None] = {}
         self.partitions: list[int] = []
         self.is_active = False
         self.access_type = ""
@@ -88,6 +90,7 @@ class SimulatedFlow:
             self.record.code = code
         self.window = self.record = None
         self.held.clear()
+        self._settled.clear()
         self.partitions = []
         self.is_active = self._is_asking = False
 
@@ -205,10 +208,10 @@ class SimulatedFlow:
             self.settle_some(len(self.held))
 
     def _check(self, record: FlowRecord, window: FlowWindow) -> None:
-        # Each partition has a limit of its own, as it would as a queue of its own.
-        counts = Counter(
-            partition for partition, _ in {(one.partition, one.position): None for one in self.held}
-        )
+        # Each partition has a limit of its own, as it would as a queue of its own. What was settled before and came
+        # again crossed its settlement.
+        open_places = {(one.partition, one.position): None for one in self.held}
+        counts = Counter(place[0] for place in open_places if place not in self._settled)
         record.unsettled_max = max([record.unsettled_max, *counts.values()])
         if self.partitions:
             strange = [one.partition for one in self.held if one.partition not in self.partitions]
@@ -250,6 +253,7 @@ class SimulatedFlow:
         lane = record.endpoint_id << wire.LANE_BITS
         places = [(lane | one.partition, one.position) for one in some]
         record.settles.append(Settle(outcome, places, self.client.loop.now))
+        self._settled.update(((one.partition, one.position), None) for one in some)
         ranges = ranges_of([(one.partition, one.position) for one in some])
         session.guaranteed.settle(window.flow, outcome, ranges)
 

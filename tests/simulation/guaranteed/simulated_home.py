@@ -8,6 +8,7 @@ that fails ends the process.
 from __future__ import annotations
 
 import traceback
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from event_history import FOREVER
@@ -22,7 +23,7 @@ from storage.spool import SpoolFailedError, SpoolFullError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from event_history import History
     from simulated_network import Frames, Loop
@@ -33,18 +34,40 @@ if TYPE_CHECKING:
     from node.home.home import HomeLimits
     from storage.spool import Change
 
-#: Reading the spool at a start takes so long at most, whatever is in it.
-RECOVERY_MAX_S = 0.2
+#: A step of reading the spool takes so long at most.
+RECOVERY_STEP_MAX_S = 0.1
+#: A disk that another process has is tried again after so long.
+OPEN_RETRY_S = 0.1
 #: No loop looks at the clock more often.
 POLL_MIN_S = 0.001
+
+
+class ObservedDisk(SimulatedDisk):
+    """A disk whose commits are written down."""
+
+    def __init__(self, history: GuaranteedHistory, index: int, loop: Loop) -> None:
+        super().__init__()
+        self.observer = DiskObserver(history, index)
+        self._loop = loop
+
+    def finish(self) -> None:
+        """Make the group durable."""
+        changes = self._begun
+        super().finish()
+        assert changes is not None
+        self.observer.committed(self, changes, self._loop.now)
 
 
 class WorkerDisk:
     """The disk of one worker index; it outlives the processes."""
 
-    def __init__(self, history: GuaranteedHistory, index: int, write_max_s: float) -> None:
-        self.disk = SimulatedDisk()
-        self.observer = DiskObserver(history, index)
+    def __init__(self, history: GuaranteedHistory, index: int, loop: Loop, write_max_s: float) -> None:
+        self.disk = ObservedDisk(history, index, loop)
+        self.observer = self.disk.observer
+        #: The process that has it open: its own worker, or one that takes lanes over.
+        self.owner: SimulatedHome | None = None
+        #: Lanes that a process waits to take over from here.
+        self.claims: dict[int, None] = {}
         #: A commit takes so long at most.
         self.write_max_s = write_max_s
         #: Until then commits take much longer.
@@ -59,6 +82,62 @@ class WorkerDisk:
         return 0.0001 + rng.random() ** 2 * self.write_max_s
 
 
+class SimulatedNeighbours:
+    """Implements `node.home.adoption.Neighbours`: the disks of the other workers."""
+
+    def __init__(self, home: SimulatedHome, disks: dict[int, WorkerDisk], own: int, loop: Loop) -> None:
+        self._home = home
+        self._disks = disks
+        self._own = own
+        self._loop = loop
+        self._opened: WorkerDisk | None = None
+
+    def names(self) -> list[str]:
+        """Give the names of the other disks."""
+        return [str(index) for index in sorted(self._disks) if index != self._own]
+
+    @contextmanager
+    def view(self, name: str) -> Iterator[SimulatedDisk]:
+        """Give a disk to look at."""
+        yield self._disks[int(name)].disk
+
+    def open(self, name: str) -> SimulatedDisk | None:
+        """Open a disk for writing, None while another process has it."""
+        assert self._opened is None
+        place = self._disks[int(name)]
+        if place.owner is not None:
+            return None
+        place.owner = self._home
+        self._opened = place
+        return place.disk
+
+    def close(self) -> None:
+        """Let go of the disk that is open."""
+        if self._opened is not None:
+            self._opened.owner = None
+            self._opened = None
+
+    def remove(self, name: str) -> None:
+        """Delete a disk."""
+        place = self._disks.pop(int(name))
+        place.observer.removed(self._loop.now)
+
+    def claim(self, name: str, lane_id: int) -> None:
+        """Leave a word that a lane is waited for."""
+        self._disks[int(name)].claims[lane_id] = None
+
+    def unclaim(self, name: str, lane_id: int) -> None:
+        """Take it back."""
+        place = self._disks.get(int(name))
+        if place is not None:
+            place.claims.pop(lane_id, None)
+
+    def is_claimed(self, lane_id: int) -> bool:
+        """Tell whether another worker waits for a lane of ours."""
+        place = self._disks.get(self._own)
+        return place is not None and lane_id in place.claims
+
+
 class SimulatedHome:
     """The home of one worker process."""
 
@@ -69,7 +148,7 @@ class SimulatedHome:
         history: History,
         guaranteed: GuaranteedHistory,
         worker: SimulatedWorker,
-        disk: WorkerDisk,
+        disks: dict[int, WorkerDisk],
         limits: HomeLimits,
         home_class: type[Home],
         on_death: Callable[[], None],
@@ -80,20 +159,23 @@ class SimulatedHome:
         self._history = history
         self._guaranteed = guaranteed
         self._worker = worker
-        self.place = disk
+        self.place = disks[worker.index]
         self._on_death = on_death
-        self.home = home_class(disk.disk, worker.incarnation, limits)
+        self._neighbours = SimulatedNeighbours(self, disks, worker.index, loop)
+        self.home = home_class(self.place.disk, worker.incarnation, limits, self._neighbours)
         self._observer = FrameObserver(guaranteed, worker.index)
         self.is_ready = False
         self._next_tick = FOREVER
-        #: Number and changes of the write that is out.
-        self._out: tuple[int, list[Change]] | None = None
+        #: Number of the write that is out.
+        self._out: int | None = None
         #: What the writer has done, and the paused process has not heard of.
         self._done: list[Callable[[], None]] = []
         self.port: ControlPort | None = None
         #: Answers that are known later, by request.
         self._later: dict[int, Answer] = {}
-        loop.after(0.001 + rng.random() * RECOVERY_MAX_S, self._recover)
+        #: The steps of the recovery that are left; None before and after it.
+        self._recovery: Iterator[str] | None = None
+        loop.after(0.0, self._open)
 
     def connect(self, controller: SimulatedController) -> None:
         """Let the controller reach this process."""
@@ -141,19 +223,47 @@ class SimulatedHome:
     def killed(self) -> None:
         """The process died: the write under way is on disk, or it is not."""
         self._observer.died(self._loop.now)
-        out, self._out = self._out, None
-        if out is not None and not self.place.disk.crash(self._rng):
-            self.place.observer.committed(self.place.disk, out[1], self._loop.now)
+        if self._out is not None:
+            self.place.disk.crash(self._rng)
+        self._out = None
+        self._neighbours.close()
+        if self.place.owner is self:
+            self.place.owner = None
         if self.port is not None:
             self.port.close()
 
-    def _recover(self) -> None:
-        def recover() -> None:
-            for _ in self.home.recover(self._loop.now, self._guaranteed.wall_ms(self._loop.now)):
-                pass
-            self.is_ready = True
+    def _open(self) -> None:
+        """Open the disk, when whoever had it has let go of it."""
+        if not self._alive():
+            return
+        if self.place.owner is not None:
+            self._loop.after(OPEN_RETRY_S, self._open)
+            return
+        self.place.owner = self
+        self._run(self._begin_recovery)
 
-        self._run(recover)
+    def _begin_recovery(self) -> None:
+        self._recovery = self.home.recover(self._loop.now, self._guaranteed.wall_ms(self._loop.now))
+        self._recover_later()
+
+    def _recover_later(self) -> None:
+        self._loop.after(self._rng.random() ** 2 * RECOVERY_STEP_MAX_S, lambda: self._run(self._recover))
+
+    def _recover(self) -> None:
+        """Do one step; the loop goes on in between."""
+        assert self._recovery is not None
+        if next(self._recovery, None) is None:
+            self._recovery = None
+            self.is_ready = True
+        else:
+            self._recover_later()
+
+    def stop(self) -> bool:
+        """Put everything on disk; True when it is there."""
+        if self.is_ready and not self._worker.is_paused:
+            now = self._loop.now
+            self._run(lambda: self.home.stop(now, self._guaranteed.wall_ms(now)))
+        return self.home.is_stopped or not self.is_ready
 
     # Frames.
 
@@ -203,7 +313,7 @@ class SimulatedHome:
         except SpoolFullError:
             self._loop.after(duration, lambda: self._run(lambda: self._failed(number)))
             return
-        self._out = number, changes
+        self._out = number
         self._loop.after(duration, lambda: self._finish(number))
 
     def _failed(self, number: int) -> None:
@@ -211,9 +321,8 @@ class SimulatedHome:
 
     def _finish(self, number: int) -> None:
         """The writer is done; a paused process hears of it later."""
-        if self._out is None or self._out[0] != number or not self._alive():
+        if self._out is None or self._out != number or not self._alive():
             return
-        _, changes = self._out
         try:
             self.place.disk.finish()
         except SpoolFailedError:
@@ -221,7 +330,6 @@ class SimulatedHome:
             self._on_death()
             return
         self._out = None
-        self.place.observer.committed(self.place.disk, changes, self._loop.now)
 
         def tell() -> None:
             now = self._loop.now
@@ -235,8 +343,10 @@ class SimulatedHome:
         assert self.port is not None
         now = self._loop.now
         try:
-            if not self.is_ready or not self.home.answers_to(operation):
+            if not self.home.answers_to(operation):
                 raise errors.error_for(errors.UNKNOWN_OPERATION, operation)
+            if not self.is_ready:
+                raise errors.error_for(errors.HOME_NOT_READY, "the worker reads its spool")
             answer = self.home.request(operation, arguments, now, self._guaranteed.wall_ms(now))
         except errors.AngariumError as error:
             self.port.reply(number, ok=False, value=[error.code, error.detail])

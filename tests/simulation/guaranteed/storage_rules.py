@@ -102,7 +102,10 @@ def duplicates(index: GuaranteedIndex) -> Iterator[Violation]:
         for one in copies:
             endpoint = index.endpoint(one.place)
             if endpoint is not None and not is_moved(one, endpoint):
-                places.setdefault(endpoint.id, []).append(one)
+                known = places.setdefault(endpoint.id, [])
+                # A lane that gets another home keeps its positions.
+                if all(one.place != other.place for other in known):
+                    known.append(one)
         for endpoint_id, stored in places.items():
             if len(stored) > 1 and not _was_moved_along(index, stored):
                 shown = [f"{one.place} at {one.at:.4f}" for one in stored]
@@ -323,6 +326,8 @@ def moves(index: GuaranteedIndex) -> Iterator[Violation]:
         counts: dict[tuple[str, str, str, int], int] = {}
         for one in copies:
             endpoint = index.endpoint(one.place)
+            if one is not index.stored[one.place]:
+                continue
             if endpoint is not None and is_moved(one, endpoint) and one.origin[2] != "copied":  # type: ignore[index]
                 key = (endpoint.vpn, *one.origin[:2], endpoint.id)  # type: ignore[index]
                 counts[key] = counts.get(key, 0) + 1  # type: ignore[index]
@@ -330,7 +335,8 @@ def moves(index: GuaranteedIndex) -> Iterator[Violation]:
             sources = [
                 one
                 for one in copies
-                if (source := index.endpoint(one.place)) is not None
+                if one is index.stored[one.place]
+                and (source := index.endpoint(one.place)) is not None
                 and (source.vpn, source.kind, source.name) == (vpn, kind, name)
             ]
             relaxed = any(

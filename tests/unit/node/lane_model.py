@@ -16,11 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lane_driver import ACCEPTED, ACTIVE, CLOSED, FAILED, KINDS, REFUSED, REJECTED, Driver, merged, row
 
 from angarium import errors, wire
+from node.endpoints.segment import Segment
 
 if TYPE_CHECKING:
     from random import Random
-
-    from node.endpoints.segment import Segment
 
 NEW, READY, DUE, DELAYED, OUT, MOVING = "new", "ready", "due", "delayed", "out", "moving"
 #: States that a message can die or be replaced in without anybody's doing.
@@ -547,7 +546,8 @@ class LaneMachine(RuleBasedStateMachine):
         self.newest = 0
         # What a topic endpoint's selector let in is known again when it has examined everything again.
         if self.conf.last_value and not self.conf.selector:
-            self.newest = max([segment.last for segment in self.driver.lane.segments], default=0)
+            records = self.driver.records.items()
+            self.newest = max([Segment.unpack(key, *one).last for key, one in records], default=0)
         for message in list(self.messages.values()):
             self.reload(message, 0 if clean else upto)
         if self.conf.last_value and not self.conf.selector:

@@ -1,0 +1,129 @@
+"""The rooms of a home and how they hang together: who may call whom stands here and nowhere else.
+
+No I/O, no clock; `node.home.home` makes one and drives it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from node.home.adoption import Adoptions
+from node.home.blocks import Blocks
+from node.home.delivery import Delivery
+from node.home.held_lanes import HeldLanes
+from node.home.jobs import MoveJobs
+from node.home.lane_changes import LaneChanges
+from node.home.moves import Moves
+from node.home.records import Records
+from node.home.repacking import Repacking
+from node.home.serving import Serving
+from node.home.stores import Stores
+from node.home.stream import Stream
+from node.home.writing import Writing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from node.home.adoption import Neighbours
+    from node.home.recovery import MakeLane
+    from storage.spool import Spool
+
+
+class HomeLimits(NamedTuple):
+    """What a home is told of its limits and delays."""
+
+    #: Delivered and not settled messages of all flows, at which delivery stops (R195).
+    max_delivered_unacked: int = 1_000_000
+    ack_delay_ms: int = 20
+    write_delay_ms: int = 50
+    #: Bodies kept in memory that are on disk too.
+    cache_bytes_max: int = 64 << 20
+    #: Bytes that wait for their write at which promoted copies are dropped (design section 7.6).
+    unwritten_bytes_max: int = 64 << 20
+
+
+class Rooms:
+    """Everything that a home consists of."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        incarnation: int,
+        limits: HomeLimits,
+        neighbours: Neighbours | None,
+        make_lane: MakeLane,
+        tell: Callable[[str, str, str], None],
+    ) -> None:
+        """Make the rooms of a home that knows nothing yet.
+
+        Args:
+            spool: of the home.
+            incarnation: of the worker.
+            limits: what the home may use.
+            neighbours: the spools of the other workers; without them no lane is taken over.
+            make_lane: makes a lane.
+            tell: takes the severity, name and text of an event.
+        """
+        self.spool = spool
+        self.lanes = HeldLanes()
+        self.blocks = Blocks(spool, limits.cache_bytes_max)
+        self.records = Records()
+        self.stream = Stream(limits.write_delay_ms / 1000)
+        ack_delay_s = limits.ack_delay_ms / 1000
+        self.writing = Writing(self.blocks, self.stream, self.lanes, self.records, ack_delay_s)
+        self.delivery = Delivery(self.blocks, self.lanes, incarnation)
+        self.serving = Serving(self.lanes, self.writing, self.delivery, limits.max_delivered_unacked, tell)
+        #: Takes up what a lane lost, wherever it lost it.
+        self.collect = self.serving.collect
+        self.jobs = MoveJobs(self.blocks, incarnation)
+        self.moves = Moves(self.lanes, self.blocks, self.writing, self.jobs, incarnation, self.collect)
+        self.serving.moves = self.moves
+        self.repacking = Repacking(self.lanes, self.blocks, self.writing, self.collect)
+        self.adoptions = Adoptions(
+            neighbours, self.lanes, self.blocks, self.records, self.writing, self.moves, tell
+        )
+        self.changes = LaneChanges(
+            spool, self.lanes, self.records, self.writing, self.moves, self.adoptions, make_lane
+        )
+        self.stores = Stores(self.lanes, self.blocks, self.records)
+
+    def stats(self) -> dict[str, int]:
+        """Give the counters and sizes of all rooms."""
+        return {
+            "lanes": len(self.lanes),
+            "flows": len(self.lanes.flows),
+            "messages_spooled": sum(held.lane.messages for held in self.lanes),
+            "bytes_spooled": sum(held.lane.bytes for held in self.lanes),
+            "delivered_unacked": self.lanes.unacked,
+            "messages_unreadable": self.serving.unreadable,
+            "rows_dropped": self.stores.rows_dropped,
+            **self.stream.stats(),
+            **self.writing.stats(),
+            **self.blocks.stats(),
+            **self.records.stats(),
+            **self.delivery.stats(),
+            **self.moves.stats(),
+            **self.jobs.stats(),
+            **self.repacking.stats(),
+            **self.changes.stats(),
+            **self.adoptions.stats(),
+        }
+
+    def validate(self) -> None:
+        """Check what the rooms promise, each and together."""
+        for room in (
+            self.lanes,
+            self.blocks,
+            self.records,
+            self.stream,
+            self.writing,
+            self.moves,
+            self.adoptions,
+        ):
+            room.validate()
+        for held in self.lanes:
+            held.lane.validate()
+            for segment in held.lane.segments:
+                block = self.blocks.get(segment.block)
+                assert block is not None
+                assert segment in block.segments

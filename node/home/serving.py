@@ -1,0 +1,115 @@
+"""Serving lanes: what they hand out is sent, what they lost is written, what died in them is moved.
+
+Something happens in a lane when it gets messages, when a consumer binds, grants or settles, or when a time has
+come. Then it is *touched*, and asked once in the next tick, whatever happened how often. A tick has a budget;
+lanes that have more to give wait for the next one, behind the others.
+
+No clock; `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from node.home.delivery import Damage, Delivery
+    from node.home.held_lanes import HeldLane, HeldLanes
+    from node.home.moves import Moves
+    from node.home.writing import Writing
+
+#: Messages handed out in one tick, and lanes that are served: frames of the router must get their turn.
+ROWS_PER_TICK: Final = 20_000
+LANES_PER_TICK: Final = 1_000
+
+
+class Serving:
+    """Asks touched lanes what there is to do."""
+
+    def __init__(
+        self,
+        lanes: HeldLanes,
+        writing: Writing,
+        delivery: Delivery,
+        max_delivered_unacked: int,
+        tell: Callable[[str, str, str], None],
+    ) -> None:
+        """Make it.
+
+        Args:
+            lanes: of the home.
+            writing: of the home.
+            delivery: of the home.
+            max_delivered_unacked: delivered and not settled messages of all lanes, at which delivery stops (R195).
+            tell: takes the severity, name and text of an event.
+        """
+        self._lanes = lanes
+        self._writing = writing
+        self._delivery = delivery
+        self._max_unacked = max_delivered_unacked
+        self._tell = tell
+        #: Takes up what died; set by the home, because moves collect too.
+        self.moves: Moves | None = None
+        #: Lanes that have something to deliver when consumers settle something, anywhere (R196).
+        self._starved: dict[HeldLane, None] = {}
+        self._now = 0.0
+        #: Rows that could not be read.
+        self.unreadable = 0
+
+    def forget(self, held: HeldLane) -> None:
+        """Forget a lane that is deleted."""
+        self._starved.pop(held, None)
+
+    def serve(self, now: float, wall_ms: int) -> None:
+        """Serve the lanes in which something happened, as far as the budget goes."""
+        lanes = self._lanes
+        self._now = now
+        if self._starved and lanes.unacked < self._max_unacked:
+            lanes.touched.update(self._starved)
+            self._starved = {}
+        left = ROWS_PER_TICK
+        again: list[HeldLane] = []
+        for held in list(lanes.touched)[:LANES_PER_TICK]:
+            if left <= 0:
+                break
+            del lanes.touched[held]
+            room = max(self._max_unacked - lanes.unacked, 0)
+            handouts = held.lane.hand_out(now, wall_ms, min(room, left))
+            if handouts:
+                left -= sum([len(handout.indices) for handout in handouts])
+                damages = self._delivery.add(held, handouts)
+                if damages:
+                    self._withdraw(held, damages)
+            self.collect(held)
+            if held.lane.more and room:
+                again.append(held)
+            elif held.lane.more:
+                self._starved[held] = None
+        lanes.touched.update(dict.fromkeys(again))
+        if self._delivery.is_holding:
+            self._delivery.is_holding = False
+            self._writing.is_urgent = True
+
+    def collect(self, held: HeldLane) -> None:
+        """Take up what a lane lost, tried or let die, and what changed of its figures."""
+        for segment in held.lane.take_changed():
+            self._writing.note(held, segment, self._now)
+        assert self.moves is not None
+        self.moves.take_dead(held)
+        self._lanes.refresh(held)
+
+    def _withdraw(self, held: HeldLane, damages: list[Damage]) -> None:
+        """Put messages aside whose block cannot be read, and say so: the others go on, and nothing is deleted."""
+        for damage in damages:
+            rows = len(damage.indices)
+            for i in damage.indices:
+                held.lane.withdraw(damage.segment, i)
+            held.count("messages_unreadable", rows)
+            self.unreadable += rows
+            settings = held.lane.settings
+            text = (
+                f"{rows} messages of {settings.kind} {settings.name!r} cannot be delivered: {damage.detail}"
+            )
+            self._tell("error", "messages_unreadable", text)
+        self._lanes.touched[held] = None

@@ -1,0 +1,344 @@
+"""Every move is a publish: durable before it is asked for, asked for again, deleted at the source when acked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from angarium import errors, wire
+from node.home import layout
+from node.home.moves import MOVE_ROWS, RETRY_MAX_S, RETRY_S
+from storage.spool import Table
+from tests.unit.node.driven_home import (
+    DMQ,
+    LANE,
+    OTHER,
+    ROUTER,
+    THIRD,
+    DrivenHome,
+    row_of,
+    rows_of,
+    settings_of,
+)
+
+DEAD = "#DEAD_MSG_QUEUE"
+QUEUE = settings_of("q", dead_message_queue=DEAD, max_redeliveries=1)
+LANES = {LANE: QUEUE, OTHER: settings_of("other"), DMQ: settings_of(DEAD, dead_message_queue=DEAD)}
+ELIGIBLE = 1 | wire.FLAG_DMQ_ELIGIBLE
+QUOTA = errors.SPOOL_OVER_QUOTA
+
+
+def begun(**changed: Any) -> DrivenHome:
+    driven = DrivenHome()
+    driven.start(ROUTER, {**LANES, LANE: {**QUEUE, **changed}})
+    return driven
+
+
+def again(driven: DrivenHome) -> None:
+    driven.kill()
+    driven.start(ROUTER, LANES)
+
+
+def figures(driven: DrivenHome, lane_id: int = LANE) -> dict[str, int]:
+    """Give the figures of what died that are not 0."""
+    found = driven.ask("endpoint.stats", lane_id=lane_id)
+    return {
+        name: found[name]
+        for name in found
+        if name.endswith(("_discard", "_to_dmq", "_failures")) and found[name]
+    }
+
+
+def reject_all(driven: DrivenHome, count: int = 3, **row: Any) -> int:
+    flow = driven.bind()
+    driven.store(([LANE], rows_of(count, **row)))
+    driven.settle_down()
+    driven.settle(flow, (1, count), outcome=wire.OUTCOME_REJECTED)
+    driven.settle_down()
+    return flow
+
+
+def ack(driven: DrivenHome, number: int = -1, *refused: tuple[int, int]) -> None:
+    header, rows = driven.moves[number]
+    lane_id, first = header[:2]
+    driven.moved(lane_id, first, first + len(rows) - 1, *refused)
+    driven.settle_down()
+
+
+# -- three causes --------------------------------------------------------------------------------------------
+
+
+def test_a_rejected_message_moves_to_the_dead_message_queue() -> None:
+    driven = begun()
+    reject_all(driven)
+    ((header, rows),) = driven.moves
+    assert header == [LANE, 1, ["queue", "default", DEAD], 3, [["queue", "q", "rejected"]] * 3]
+    assert [(row[0], row[5]) for row in rows] == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
+    assert driven.totals[LANE][0] == 3, "it is deleted when the move is acknowledged"
+    ack(driven)
+    assert driven.totals[LANE][0] == 0
+    assert driven.disk.count(Table.BLOCKS) == 0
+    assert figures(driven) == {"rejected_to_dmq": 3}
+
+
+@pytest.mark.requirement("R202")
+def test_an_expired_message_moves_to_the_dead_message_queue_without_its_time_to_live() -> None:
+    driven = begun()
+    driven.store(([LANE], rows_of(2, meta=(1_000, 0, 7, "key"))))
+    driven.settle_down(1.1)
+    ((header, rows),) = driven.moves
+    assert header[4] == [["queue", "q", "expired"]] * 2
+    assert [row[3] for row in rows] == [[0, 0, 7, "key"]] * 2
+    ack(driven)
+    assert figures(driven) == {"ttl_expired_to_dmq": 2}
+
+
+def test_a_message_that_failed_too_often_moves_to_the_dead_message_queue() -> None:
+    driven = begun()
+    flow = driven.bind()
+    driven.store(([LANE], rows_of(1)))
+    driven.settle_down()
+    for _ in range(2):
+        assert driven.moves == []
+        driven.settle(flow, (1, 1), outcome=wire.OUTCOME_FAILED)
+        driven.settle_down()
+    assert driven.moves[0][0][4] == [["queue", "q", "redeliveries"]]
+    ack(driven)
+    assert figures(driven) == {"max_redelivery_exceeded_to_dmq": 1}
+
+
+@pytest.mark.requirement("R202")
+def test_without_a_dead_message_queue_a_dead_message_is_deleted_and_counted() -> None:
+    driven = begun(dead_message_queue="")
+    reject_all(driven)
+    assert driven.moves == []
+    assert driven.totals[LANE][0] == 0
+    assert figures(driven) == {"rejected_discard": 3}
+
+
+def test_only_eligible_messages_move_if_the_endpoint_says_so() -> None:
+    driven = begun(respect_dmq_eligible=True)
+    flow = driven.bind()
+    driven.store(([LANE], [row_of(0, b"no"), row_of(1, b"yes", flags=ELIGIBLE)]))
+    driven.settle_down()
+    driven.settle(flow, (1, 2), outcome=wire.OUTCOME_REJECTED)
+    driven.settle_down()
+    ((_, rows),) = driven.moves
+    assert [row[5] for row in rows] == [b"yes"]
+    ack(driven)
+    assert figures(driven) == {"rejected_discard": 1, "rejected_to_dmq": 1}
+
+
+def test_a_dead_message_queue_never_moves_to_itself() -> None:
+    driven = begun()
+    flow = driven.bind(DMQ)
+    driven.store(([DMQ], rows_of(2)))
+    driven.settle_down()
+    driven.settle(flow, (1, 2), outcome=wire.OUTCOME_REJECTED)
+    driven.settle_down()
+    assert driven.moves == []
+    assert driven.totals[DMQ][0] == 0
+
+
+def test_if_the_dead_message_queue_does_not_exist_messages_are_deleted_and_counted() -> None:
+    driven = begun()
+    reject_all(driven, 2)
+    ack(driven, -1, (1, errors.UNKNOWN_ENDPOINT), (2, errors.UNKNOWN_ENDPOINT))
+    assert driven.totals[LANE][0] == 0
+    assert figures(driven) == {"rejected_discard": 2}
+
+
+def test_a_refused_move_is_tried_again_later_under_new_sequences() -> None:
+    driven = begun()
+    reject_all(driven, 3)
+    ack(driven, -1, (2, QUOTA))
+    assert driven.totals[LANE][0] == 1
+    assert len(driven.moves) == 1
+    driven.settle_down(RETRY_S - 0.1)
+    assert len(driven.moves) == 1
+    driven.settle_down(0.2)
+    header, rows = driven.moves[1]
+    assert (header[1], [row[5] for row in rows]) == (4, [b"m1"])
+    ack(driven, -1, (4, QUOTA))
+    driven.settle_down(RETRY_S + 0.1)
+    assert len(driven.moves) == 2, "each refusal doubles the wait"
+    driven.settle_down(RETRY_S)
+    assert driven.moves[2][0][1] == 5
+    ack(driven)
+    assert driven.totals[LANE][0] == 0
+    assert figures(driven) == {"rejected_to_dmq": 3, "rejected_to_dmq_failures": 2}
+
+
+def test_the_wait_has_a_limit() -> None:
+    driven = begun()
+    reject_all(driven, 1)
+    for _ in range(12):
+        ack(driven, -1, (driven.moves[-1][0][1], QUOTA))
+        driven.settle_down(RETRY_MAX_S + 0.1)
+    assert len(driven.moves) == 13
+
+
+# -- one at a time, durable ----------------------------------------------------------------------------------
+
+
+def test_a_move_is_durable_before_it_is_sent_and_one_per_lane_is_out() -> None:
+    driven = begun()
+    flow = driven.bind()
+    driven.store(([LANE], rows_of(MOVE_ROWS + 10)))
+    driven.settle_down()
+    driven.settle(flow, (1, MOVE_ROWS + 10), outcome=wire.OUTCOME_REJECTED)
+    driven.tick()
+    driven.tick()
+    assert driven.moves == []
+    assert driven.write()
+    driven.tick()
+    assert [header[3] for header, _ in driven.moves] == [MOVE_ROWS]
+    assert driven.disk.get(Table.MOVES, layout.number_key(LANE)) is not None
+    driven.settle_down(1.0)
+    assert len(driven.moves) == 1
+    ack(driven)
+    assert [header[1] for header, _ in driven.moves] == [1, MOVE_ROWS + 1]
+    ack(driven)
+    assert driven.totals[LANE][0] == 0
+
+
+def test_a_move_is_asked_for_again_after_a_kill_with_the_same_sequences() -> None:
+    driven = begun()
+    reject_all(driven)
+    before = driven.moves
+    again(driven)
+    driven.settle_down()
+    assert driven.moves == before
+    ack(driven)
+    assert driven.totals[LANE][0] == 0
+    again(driven)
+    assert driven.moves == []
+    reject_all_again = driven.bind()
+    driven.store(([LANE], rows_of(1)))
+    driven.settle_down()
+    driven.settle(reject_all_again, (4, 4), outcome=wire.OUTCOME_REJECTED)
+    driven.settle_down()
+    assert driven.moves[0][0][1] == 4, "sequences go on rising"
+
+
+def test_a_rejected_message_never_comes_back_after_a_kill() -> None:
+    driven = begun()
+    flow = driven.bind()
+    driven.store(([LANE], rows_of(MOVE_ROWS + 5)))
+    driven.settle_down()
+    driven.settle(flow, (1, MOVE_ROWS + 5), outcome=wire.OUTCOME_REJECTED)
+    driven.settle_down(0.1)
+    again(driven)
+    flow = driven.bind()
+    driven.settle_down()
+    assert flow not in driven.delivered
+    ack(driven)
+    ack(driven)
+    assert [len(rows) for _, rows in driven.moves] == [MOVE_ROWS, 5]
+    assert driven.totals[LANE][0] == 0
+
+
+def test_a_move_is_asked_for_again_of_another_router() -> None:
+    driven = begun()
+    reject_all(driven)
+    driven.start(ROUTER + 1, LANES)
+    driven.settle_down()
+    assert [header[:2] for header, _ in driven.moves] == [[LANE, 1], [LANE, 1]]
+
+
+def test_the_end_of_a_move_and_its_deletions_are_one_transaction() -> None:
+    driven = begun()
+    reject_all(driven)
+    driven.moved(LANE, 1, 3)
+    driven.tick()
+    assert driven.write()
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    driven.settle_down()
+    assert driven.moves == []
+    assert driven.totals[LANE][0] == 0
+
+
+def test_an_answer_that_nobody_waits_for_is_counted_and_dropped() -> None:
+    driven = begun()
+    reject_all(driven)
+    driven.moved(LANE, 7, 9)
+    driven.moved(THIRD, 1, 1)
+    ack(driven)
+    driven.moved(LANE, 1, 3)
+    driven.settle_down()
+    assert driven.home.stats()["moves_stale"] == 3
+    assert driven.totals[LANE][0] == 0
+
+
+def test_an_answer_to_a_part_is_no_end() -> None:
+    driven = begun()
+    reject_all(driven, 3)
+    driven.moved(LANE, 1, 2, (2, QUOTA))
+    driven.settle_down()
+    assert driven.totals[LANE][0] == 3
+    driven.moved(LANE, 1, 3)
+    driven.settle_down()
+    assert driven.totals[LANE][0] == 1
+
+
+def test_a_move_of_a_lane_that_was_deleted_meanwhile_leaves_nothing() -> None:
+    driven = begun()
+    reject_all(driven)
+    driven.lanes({}, LANE)
+    driven.moved(LANE, 1, 3)
+    driven.settle_down(0.1)
+    assert driven.disk.count(Table.MOVES) == 0
+    assert driven.home.stats()["moves_under_way"] == 0
+
+
+def test_messages_that_were_purged_meanwhile_are_not_moved() -> None:
+    driven = begun()
+    reject_all(driven)
+    driven.ask("endpoint.purge", lane_id=LANE)
+    again(driven)
+    driven.settle_down()
+    assert driven.moves == []
+    assert driven.totals[LANE][0] == 0
+
+
+# -- partitions that are taken away --------------------------------------------------------------------------
+
+P0, P1 = THIRD, THIRD | 1
+
+
+def test_a_partition_that_is_taken_away_moves_its_messages_to_the_others() -> None:
+    driven = DrivenHome()
+    both = {P0 + k: settings_of("p", partition=k, partitions=2) for k in range(2)}
+    driven.start(ROUTER, both)
+    flow = driven.bind(P1, messages=2)
+    driven.store(([P1], rows_of(5, meta=(60_000, 0, None, "k"))), origins=[["queue", "old", "moved"]] * 5)
+    driven.settle_down(1.0)
+    driven.lanes(
+        {P0: settings_of("p", partition=0, partitions=1), P1: settings_of("p", partition=1, partitions=1)}
+    )
+    driven.settle_down()
+    ((header, rows),) = driven.moves
+    assert header == [P1, 1, ["lane-home", P1 >> wire.LANE_BITS], 3, [["queue", "old", "moved"]] * 3]
+    assert [row[5] for row in rows] == [b"m2", b"m3", b"m4"]
+    assert [row[3] for row in rows] == [[59_000, 0, None, "k"]] * 3
+    ack(driven)
+    driven.unbind(flow)
+    driven.settle_down(2.0)
+    assert [row[5] for row in driven.moves[1][1]] == [b"m0", b"m1"]
+    ack(driven)
+    assert driven.totals[P1][0] == 0
+
+
+def test_a_message_that_the_other_partitions_refuse_is_tried_again() -> None:
+    driven = DrivenHome()
+    driven.start(ROUTER, {P1: settings_of("p", partition=1, partitions=1)})
+    driven.store(([P1], rows_of(2)))
+    driven.settle_down()
+    ack(driven, -1, (1, QUOTA))
+    driven.settle_down(RETRY_S + 0.1)
+    assert [row[5] for row in driven.moves[1][1]] == [b"m0"]
+    assert driven.moves[1][0][1] == 3
+    ack(driven)
+    assert driven.totals[P1][0] == 0
