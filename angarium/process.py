@@ -308,6 +308,10 @@ class Process:
         number = self._next_ask
         self._next_ask += 1
         frame = ["ask", number, operation, arguments]
+        if not _can_be_packed(frame):
+            detail = f"{operation} has arguments that cannot be told the controller"
+            callback(False, [errors.INVALID_ARGUMENT, detail])  # noqa: FBT003 - the form of every answer
+            return
         self._asked[number] = _Asked(frame, callback, time.monotonic() + ASK_TIMEOUT_S)
         self._unsent_asks.append(number)
         self._send_asks()
@@ -316,8 +320,8 @@ class Process:
         """Answer a request whose handler returned a `Later`; a refusal has the value [code, detail]."""
         if later.number is None:
             later.answer = (ok, value)
-        elif self._control is not None:
-            self._send(self._control, ["reply", later.number, ok, value])
+        else:
+            self._reply(later.number, ok, value)
 
     def request_stop(self) -> None:
         """Ask the supervisor to stop the node in order (used by the controller)."""
@@ -486,8 +490,14 @@ class Process:
             if value.answer is None:
                 return
             ok, value = value.answer
-        assert self._control is not None
-        self._send(self._control, ["reply", number, ok, value])
+        self._reply(number, ok, value)
+
+    def _reply(self, number: int, ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
+        if not _can_be_packed(value):
+            _log.error("the answer to request %d cannot be packed", number)
+            ok, value = False, [errors.INTERNAL, "the answer cannot be packed"]
+        if self._control is not None:
+            self._send(self._control, ["reply", number, ok, value])
 
     def _answer(self, operation: str, arguments: Any) -> tuple[bool, Any]:
         """Give (ok, value); a refusal has the value [code, detail], a promise is a `Later`."""
@@ -549,6 +559,15 @@ class _WakingSignals:
 def utc_now() -> str:
     """Give the wall time of an event as ISO 8601 in UTC with milliseconds: 2031-05-04T10:11:12.345Z."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _can_be_packed(value: Any) -> bool:
+    """Tell whether a value can be sent; one that cannot must not end the process that was to send it."""
+    try:
+        wire.pack(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _receive(socket: zmq.Socket[bytes]) -> list[Any]:

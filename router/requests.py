@@ -29,6 +29,9 @@ _SHOWN_MAX: Final = 100
 _Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _decode_request = msgspec.msgpack.Decoder(tuple[_Number, str, msgspec.Raw]).decode
 
+#: What attributes a client may give; nothing else of MessagePack is handed on to the controller.
+GivenAttributes = dict[str, bool | int | float | str | list[str] | None]
+
 ArgumentsT = TypeVar("ArgumentsT")
 #: Takes the session, its arguments, the answer to give, and the time.
 Handler = Callable[["Session", ArgumentsT, "Answer", float], None]

@@ -1,9 +1,8 @@
 """What a commit may still take of the map and of the disk.
 
-A full disk must never be found out by LMDB: a write that fails in the middle ends the process, because after
-a failed sync nobody knows what is on disk. So the file is allocated ahead of its end, in steps, and a commit
-for which that is impossible is refused before anything is written. Looking at the free space of the file
-system instead would cost each commit a system call, and say nothing about what others take a moment later.
+A full disk is to be found out before anything is written. So the file is allocated ahead of its end, in steps,
+and a commit for which that is impossible is refused. Looking at the free space of the file system instead
+would cost each commit a system call, and say nothing about what others take a moment later.
 
 A spool that is full must still be able to forget messages, and LMDB needs pages to delete: it copies those
 that it changes. So commits that add blocks, the values with the messages, leave a reserve, in the map and in
@@ -76,6 +75,8 @@ class Room:
         self._end = usage.end_bytes
         #: The pages of the index cannot take more than these bytes.
         self._index = usage.index_bytes
+        # What is there already stays, also when there is no room for more.
+        self._allocate(min(os.fstat(descriptor).st_size, map_bytes))
         self._reach(usage.end_bytes)
 
     def take(self, changes: Sequence[tuple[int, bytes, bytes | None]], blocks: int) -> None:
@@ -112,15 +113,16 @@ class Room:
         self._end = usage.end_bytes
         if not has_blocks:
             return
-        # The file cannot grow, but freed pages inside it may be enough.
-        wanted = usage.used_bytes + 2 * needed
+        # The file cannot grow, but freed pages inside it may be enough, if they are not too scattered for a
+        # large value: what LMDB finds no place for goes to the end.
         if self._allocated >= self._map_bytes:
-            # The whole map is on disk: if they are too scattered for a large value LMDB says so in time.
-            is_full = wanted > self._map_bytes - self._reserve
+            # That is the end of the map, and LMDB says so in time.
+            is_full = usage.used_bytes + 2 * needed > self._map_bytes - self._reserve
         else:
-            # What they are too scattered for goes to the end, so there has to be room behind it.
+            # A write that the disk does not take would end the process, so there has to be room behind the end.
             is_full = (
-                wanted > usage.end_bytes or usage.end_bytes + needed > self._allocated - self._reserve // 2
+                usage.used_bytes + 2 * needed > usage.end_bytes
+                or usage.end_bytes + needed > self._allocated - self._reserve // 4
             )
         if is_full:
             raise NoRoomError(

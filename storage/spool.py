@@ -8,9 +8,9 @@ How LMDB is used (design section 8):
 
 - Never WRITEMAP, NOSYNC or MAPASYNC. A reader lives for one call, so that no page is kept from being used
   again.
-- The map is sized once, sparse, above the quota. Before each commit there is room for it on the disk
-  (`storage.room`), because a full disk must never be found out by a sync: after a failed sync nobody knows
-  what is on disk, and trying again would "succeed". Such a failure ends the process (`SpoolFailedError`).
+- The map is sized once, sparse, above the quota. Before each commit room is made for it on the disk
+  (`storage.room`). After a failed sync nobody knows what is on disk, and trying again would "succeed": such a
+  failure ends the process (`SpoolFailedError`).
 - One process at a time has an environment for writing: a lock on a file beside it. LMDB breaks when two
   processes size one map, or when a child of fork goes on using it.
 - LMDB ends the process at a page that was lost, and at one behind the end of the file. So the index is walked
@@ -152,9 +152,11 @@ class LmdbSpool:
             raise SpoolFullError(f"{self.directory}: {error}") from None
         try:
             self._write(changes)
-        except lmdb.MapFullError as error:
+        except (lmdb.MapFullError, lmdb.DiskError) as error:
+            # LMDB writes its head last, after a sync of all else: on disk is what was there before. Should the
+            # disk have had no room for the head itself LMDB panics at the next call, and the process ends.
             self._find_tails()
-            raise SpoolFullError(f"the map of {self.directory} is full: {error}") from None
+            raise SpoolFullError(f"{self.directory} is full: {error}") from None
         except lmdb.Error as error:
             raise SpoolFailedError(f"a commit to {self.directory / DATA_FILE} failed: {error}") from error
 

@@ -147,7 +147,11 @@ class ControllerServer:
                 identity, frame = self._control.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            kind, *content = wire.unpack(frame)
+            try:
+                kind, *content = wire.unpack(frame)
+            except errors.AngariumError as error:
+                _log.error("a frame of %r cannot be read and is dropped: %s", identity, error)
+                continue
             self._do(self._take(identity, kind, content))
 
     def _take(self, identity: bytes, kind: str, content: list[Any]) -> list[Effect]:

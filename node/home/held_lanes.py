@@ -41,6 +41,7 @@ class HeldLane:
         "handovers",
         "importing",
         "is_gone",
+        "is_retiring",
         "lane",
         "lane_id",
         "messages",
@@ -78,6 +79,8 @@ class HeldLane:
         self.parcels: list[Any] = []
         #: Whether the lane was deleted; what still waits for it is dropped.
         self.is_gone = False
+        #: Whether it is a partition that its endpoint does not have any more: its messages move to the others.
+        self.is_retiring = False
         #: When the lane wants a tick, as it stands in the heap; None: it does not.
         self.due: float | None = None
         #: Of the lane when it was last looked at; `unacked` is part of the sum of the home.

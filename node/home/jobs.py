@@ -213,6 +213,8 @@ class MoveJobs:
         else:
             step.is_at_end = True
         job.cursor = step.cursor()
+        # What lies ahead is looked at again.
+        job.refused += sum(position < job.cursor for position in step.refused)
         if step.target is None:
             if job.cursor > job.upto:
                 job.end()
@@ -227,7 +229,7 @@ class MoveJobs:
             return
         target = job.target or _origin_target(job, segment, i)
         if target is None or target in job.refusing:
-            job.refused += 1
+            step.refused.append(position)
             if target is None:
                 job.error = (errors.UNKNOWN_ENDPOINT, "messages that came from nowhere else stay")
         elif step.target is not None and target != step.target:
@@ -284,6 +286,8 @@ class _Step:
         self._size = 0
         self.target: Target | None = None
         self.positions: list[int] = []
+        #: Messages that stay where they are.
+        self.refused: list[int] = []
 
     def may_go_on(self) -> bool:
         return (

@@ -214,6 +214,8 @@ class Moves:
 
     def take_dead(self, held: HeldLane) -> None:
         """Take up what died in a lane, as far as there is room."""
+        if held.is_retiring and held.lane.messages:
+            self.mover(held)
         mover = self._movers.get(held.lane_id)
         room = DEAD_HERE_MAX - (0 if mover is None else len(mover.dead))
         if room <= 0:
@@ -230,7 +232,8 @@ class Moves:
 
     def look_at(self, held: HeldLane) -> None:
         """Look at a lane whose settings changed: its partition may have been taken away."""
-        if is_retiring(held):
+        held.is_retiring = held.partition >= max(held.lane.settings.partitions, 1)
+        if held.is_retiring:
             self.mover(held)
 
     def drop(self, held: HeldLane) -> None:
@@ -285,7 +288,7 @@ class Moves:
             mover.next_sequence = intent.last + 1
             self._collect(held)
             self._write(mover, mover.row(intent=intent), lambda: self._chosen(mover, intent))
-        elif not (mover.dead or mover.job or (is_retiring(held) and held.lane.messages)):
+        elif not (mover.dead or mover.job or (held.is_retiring and held.lane.messages)):
             del self._busy[held.lane_id]
 
     def _job_intent(self, mover: Mover) -> Intent | None:
@@ -302,7 +305,7 @@ class Moves:
 
     def _retiring_intent(self, mover: Mover) -> Intent | None:
         """Give the next step of a partition that was taken away."""
-        if not is_retiring(mover.held):
+        if not mover.held.is_retiring:
             return None
         positions = retiring_positions(mover.held)
         if not positions:
@@ -468,12 +471,6 @@ class Moves:
             assert self._lanes.get(lane_id) is mover.held
             mover.validate()
         assert all(lane_id in self._movers for lane_id in self._busy)
-
-
-def is_retiring(held: HeldLane) -> bool:
-    """Tell whether a lane is a partition that its endpoint does not have any more."""
-    settings = held.lane.settings
-    return held.partition >= max(settings.partitions, 1)
 
 
 def retiring_positions(held: HeldLane) -> list[int]:

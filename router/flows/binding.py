@@ -32,6 +32,7 @@ from router.guaranteed.permissions import (
     profile_of,
     subscriptions_in,
 )
+from router.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
 
 if TYPE_CHECKING:
     import random
@@ -66,7 +67,7 @@ class BindArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic: str | None = None
     temporary: bool = False
     #: Of a temporary endpoint, if it is to be made.
-    attributes: dict[str, Any] = {}
+    attributes: GivenAttributes = {}
     active_indication: bool = False
     no_local: bool = False
     max_unacked: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None

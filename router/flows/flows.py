@@ -165,10 +165,11 @@ class Flows:
                 code = errors.PARTITION_LOST if flow.endpoint.partitions else errors.NOT_DELIVERED
                 self._refuse_settle(flow, code, f"partition {partition}")
                 continue
-            flow.settled += sum(last - first + 1 for first, last in found)
+            claimed = sum(last - first + 1 for first, last in found)
+            flow.settled = min(flow.settled + claimed, flow.sent_messages)
             self.ends.settle(end, outcome, found)
 
-    def _refuse_settle(self, flow: Flow, code: int, detail: str) -> None:
+    def _refuse_settle(self, flow: Flow, code: int, detail: Any) -> None:
         self._counters.error(code)
         self._indicate(flow, wire.FLOW_SETTLE_REFUSED, code, detail)
 
@@ -225,7 +226,7 @@ class Flows:
         if event in (wire.FLOW_ACTIVE, wire.FLOW_INACTIVE):
             self._activity(end, is_active=event == wire.FLOW_ACTIVE)
         elif event == wire.FLOW_SETTLE_REFUSED:
-            self._indicate(end.flow, event, code, detail)
+            self._refuse_settle(end.flow, code, detail)
         elif end.state is HomeState.LEAVING:
             end.give_up()
             self._assignments.released(end, now)

@@ -30,6 +30,7 @@ from router.guaranteed.permissions import (
     demand_creator,
     subscriptions_in,
 )
+from router.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
 
 if TYPE_CHECKING:
     from router.asking import Asks
@@ -53,7 +54,7 @@ class CreateArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: _Name
     kind: Kind = QUEUE
     durable: bool = True
-    attributes: dict[str, Any] = {}
+    attributes: GivenAttributes = {}
     ignore_exists: bool = False
 
 

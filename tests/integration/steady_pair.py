@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Batches larger than this go to the workers; smaller ones the router may answer by itself.
@@ -41,11 +41,13 @@ class Noticed(NamedTuple):
 class SteadyPair:
     """A running pair; a context manager that ends it."""
 
-    def __init__(self, url: str, topics: Sequence[str], *, server_key: str = "") -> None:
-        """Start it; it has received its first messages when this returns."""
+    def __init__(
+        self, url: str, topics: Sequence[str], *, server_key: str = "", script: str = __file__
+    ) -> None:
+        """Start it; it has received its first messages when this returns. `script` is the program of the pair."""
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
-            [sys.executable, __file__, url, server_key, *topics],
+            [sys.executable, script, url, server_key, *topics],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
@@ -153,25 +155,31 @@ async def _run(url: str, server_key: str, topics: list[str]) -> None:
                 due = max(due + INTERVAL_S, time.monotonic() - 0.1)
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 
-        def say(value: Any) -> None:
-            print(json.dumps(value), flush=True)
-
         def reconnects() -> int:
             return int(source.stats["reconnects"] + sink.stats["reconnects"])
 
         receiving, publishing = asyncio.create_task(receive()), asyncio.create_task(publish())
         await first.wait()
-        watch.report(0)
-        say("ready")
-        loop = asyncio.get_running_loop()
-        while command := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
-            if command == "finish":
-                publishing.cancel()
-                deadline = time.monotonic() + DRAIN_S
-                while watch.total < watch.published and time.monotonic() < deadline:
-                    await asyncio.sleep(0.02)
-            say(watch.report(reconnects()))
+        await answer(watch, reconnects, publishing)
         receiving.cancel()
+
+
+async def answer(watch: Watch, reconnects: Callable[[], int], publishing: asyncio.Task[None]) -> None:
+    """Say that the pair is ready, and report whenever a line of the standard input asks for it."""
+
+    def say(value: Any) -> None:
+        print(json.dumps(value), flush=True)
+
+    watch.report(0)
+    say("ready")
+    loop = asyncio.get_running_loop()
+    while command := (await loop.run_in_executor(None, sys.stdin.readline)).strip():
+        if command == "finish":
+            publishing.cancel()
+            deadline = time.monotonic() + DRAIN_S
+            while watch.total < watch.published and time.monotonic() < deadline:
+                await asyncio.sleep(0.02)
+        say(watch.report(reconnects()))
 
 
 if __name__ == "__main__":

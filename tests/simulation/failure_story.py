@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from event_history import FOREVER
+from guaranteed import guaranteed_story
 
 from angarium.topic import matches
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 #: Enough to see what kind of failure it is; the seed gives everything else.
 VIOLATIONS_MAX = 8
 LINES_MAX = 60
+WHATS_MAX = 2
 
 Line = tuple[float, str]
 
@@ -29,7 +31,13 @@ def tell(outcome: Outcome) -> str:
     lines += [f"  {one.rule}: {one.text}" for one in outcome.violations[:VIOLATIONS_MAX]]
     if not outcome.violations:
         return "\n".join(lines)
-    story = sorted(_story(history, outcome.violations[0]))
+    first = outcome.violations[0]
+    story = sorted(_story(history, first))
+    if outcome.guaranteed is not None:
+        for what in dict.fromkeys(first.whats[:WHATS_MAX]):
+            story += guaranteed_story.life_of(outcome.guaranteed, what)
+            story += guaranteed_story.endpoints(outcome.guaranteed, what)
+        story = sorted(dict.fromkeys(story))
     shown = story if len(story) <= LINES_MAX else [*story[: LINES_MAX // 2], *story[-LINES_MAX // 2 :]]
     lines.append(f"  what led to the first ({len(story)} lines, {len(shown)} shown):")
     lines += [f"    {at:9.4f} {text}" for at, text in shown]

@@ -20,6 +20,8 @@ class Violation(NamedTuple):
     text: str
     messages: tuple[Message, ...] = ()
     connections: tuple[ConnectionRecord, ...] = ()
+    #: What guaranteed messages it is about: what is in their payloads.
+    whats: tuple[str, ...] = ()
 
 
 class Matcher:

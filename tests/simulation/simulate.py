@@ -16,9 +16,12 @@ from typing import NamedTuple
 
 import failure_story
 import scenario
+from guaranteed import guaranteed_scenario
 
 #: Stories of more failures than this tell nothing new.
 STORIES_MAX = 10
+#: Worlds of direct messages only, worlds with guaranteed ones, and each in turn.
+DIRECT, GUARANTEED, BOTH = "direct", "guaranteed", "both"
 
 
 class Result(NamedTuple):
@@ -33,24 +36,34 @@ class Result(NamedTuple):
     story: str
 
 
-def run_one(task: tuple[int, int]) -> Result:
+def run_one(task: tuple[int, int, str]) -> Result:
     """Run one number of a series."""
-    series, number = task
-    outcome = scenario.run(name_of(series, number))
-    history = outcome.history
+    series, number, world = task
+    world = world_of(number, world)
+    play = scenario.run if world == DIRECT else guaranteed_scenario.run
+    outcome = play(name_of(series, number, world))
+    history, guaranteed = outcome.history, outcome.guaranteed
+    flows = guaranteed.flows if guaranteed is not None else []
     return Result(
         number,
         outcome.steps,
-        len(history.messages),
-        sum(len(connection.deliveries) for connection in history.connections),
+        len(history.messages) + (len(guaranteed.publications) if guaranteed is not None else 0),
+        sum(len(one.deliveries) for one in (*history.connections, *flows)),
         len(history.faults),
         failure_story.tell(outcome) if outcome.violations else "",
     )
 
 
-def name_of(series: int, number: int) -> str:
+def world_of(number: int, world: str) -> str:
+    """Give what kind of world a number has: with both, every second one is of guaranteed messages."""
+    if world != BOTH:
+        return world
+    return GUARANTEED if number % 2 else DIRECT
+
+
+def name_of(series: int, number: int, world: str = "direct") -> str:
     """Give the seed of a number in a series."""
-    return f"{series}/{number}"
+    return f"{series}/{number}" if world == DIRECT else f"g{series}/{number}"
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -59,6 +72,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=100, help="how many runs")
     parser.add_argument("--seed", type=int, default=0, help="which series of runs")
     parser.add_argument("--first", type=int, default=0, help="the number of the first run in its series")
+    parser.add_argument(
+        "--world", choices=(BOTH, DIRECT, GUARANTEED), default=BOTH, help="which kind of worlds"
+    )
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--json", action="store_true", help="accepted for uniformity: the last line is JSON")
     options = parser.parse_args(arguments)
@@ -70,7 +86,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> int:
     """Run what the command line asks for; 0 if no rule was broken."""
     options = parse(arguments)
-    tasks = [(options.seed, number) for number in range(options.first, options.first + options.seeds)]
+    numbers = range(options.first, options.first + options.seeds)
+    tasks = [(options.seed, number, options.world) for number in numbers]
     started = time.monotonic()
     if options.processes == 1:
         results = _gather(map(run_one, tasks), options)
@@ -102,6 +119,8 @@ def _gather(results: object, options: argparse.Namespace) -> list[Result]:
             stories += 1
             if stories <= STORIES_MAX:
                 again = f"scripts/simulate --seeds 1 --seed {options.seed} --first {result.number}"
+                if options.world != BOTH:
+                    again += f" --world {options.world}"
                 print(f"{result.story}\n  again: {again}\n", file=sys.stderr)
         if is_terminal:
             text = f"\r{len(gathered)}/{options.seeds} runs, {stories} failed "

@@ -36,7 +36,6 @@ from angarium.client.consuming.messages import (
     Settler,
 )
 from angarium.client.guaranteed.operations import Keeper
-from angarium.client.guaranteed.provisioning import change_subscriptions, check_results, portions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -497,8 +496,6 @@ class Flow:
         await self._operations.ask(
             lambda session: session.guaranteed.bind(window, arguments, self._bound), self._unbind_late
         )
-        for some in portions(options.subscriptions):
-            check_results(await self._operations.ask(change_subscriptions("subscribe", self._name, some)))
 
     def _bound(self, bound: FlowBound) -> None:
         """Take over what the node says of the flow; it comes before anything that happens to it."""

@@ -92,6 +92,9 @@ class FlowOptions:
 
     def arguments(self, name: str) -> dict[str, Any]:
         """Give the arguments of `flow.bind` but for the credit."""
+        attributes = dict(self.attributes)
+        if self.subscriptions:
+            attributes["subscriptions"] = list(self.subscriptions)
         return {
             "kind": self.kind,
             "name": name,
@@ -99,7 +102,7 @@ class FlowOptions:
             "selector": self.selector,
             "topic": self.topic,
             "temporary": self.temporary,
-            "attributes": dict(self.attributes),
+            "attributes": attributes,
             "active_indication": True,
             "no_local": self.no_local,
             "max_unacked": self.max_unacked,

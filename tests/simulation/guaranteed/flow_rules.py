@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
 from history_index import Violation
 
 from angarium import wire
@@ -37,7 +36,12 @@ def unsynced(index: GuaranteedIndex) -> Iterator[Violation]:
         names = [stored.what] if stored else [one.delivery.what for one in index.got.get(place, ())]
         if any(index.history.publication(what) is not None for what in names):
             text = f"{endpoint} sent {place} at {sent[0].at:.4f}, it was on disk at {stored and stored.at}"
-            yield Violation("unsynced", text)
+            yield Violation("unsynced", text, whats=tuple(names))
+
+
+def _whats(index: GuaranteedIndex, place: Place) -> tuple[str, ...]:
+    stored = index.stored.get(place)
+    return () if stored is None else (stored.what,)
 
 
 def resurrections(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -46,7 +50,7 @@ def resurrections(index: GuaranteedIndex) -> Iterator[Violation]:
         for sent in index.emitted.get(place, ()):
             if sent.at > gone.at:
                 text = f"{index.endpoint(place)} sent {place} at {sent.at:.4f}, it was gone at {gone.at:.4f}"
-                yield Violation("resurrected", text)
+                yield Violation("resurrected", text, whats=_whats(index, place))
                 break
 
 
@@ -66,7 +70,7 @@ def purges(index: GuaranteedIndex) -> Iterator[Violation]:
                     text = (
                         f"{endpoint} sent {place} at {sent[-1].at:.4f}, {operation.kind} was answered before"
                     )
-                    yield Violation("resurrected", text)
+                    yield Violation("resurrected", text, whats=_whats(index, place))
 
 
 def contents(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -75,7 +79,8 @@ def contents(index: GuaranteedIndex) -> Iterator[Violation]:
         for delivery in flow.deliveries:
             fault = _wrong(index, flow, delivery)
             if fault:
-                yield Violation("leak", f"{flow} got {delivery.what!r} from {delivery.place}: {fault}")
+                text = f"{flow} got {delivery.what!r} from {delivery.place}: {fault}"
+                yield Violation("leak", text, whats=(delivery.what,))
 
 
 def _wrong(index: GuaranteedIndex, flow: FlowRecord, delivery: FlowDelivery) -> str:
@@ -122,7 +127,8 @@ def marks(index: GuaranteedIndex) -> Iterator[Violation]:
         if len(unmarked) < 2 or endpoint is None or index.history.is_relaxed(endpoint):
             continue
         shown = [f"{one.flow} at {one.delivery.at:.4f}" for one in unmarked]
-        yield Violation("unmarked", f"{unmarked[0].delivery.what!r} came from {place} unmarked to {shown}")
+        text = f"{unmarked[0].delivery.what!r} came from {place} unmarked to {shown}"
+        yield Violation("unmarked", text, whats=(unmarked[0].delivery.what,))
 
 
 def first_order(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -138,7 +144,7 @@ def first_order(index: GuaranteedIndex) -> Iterator[Violation]:
             if delivery.count == 0:
                 if before is not None and before.place[1] >= position:
                     text = f"{flow} got {delivery.what!r} from {delivery.place} behind {before.place}"
-                    yield Violation("order", text)
+                    yield Violation("order", text, whats=(before.what, delivery.what))
                 last[lane] = delivery
 
 
@@ -162,14 +168,14 @@ def times(index: GuaranteedIndex) -> Iterator[Violation]:
         last = sent[-1]
         if index.history.wall_ms(last.at - CLOCK_S) > latest:
             text = f"{endpoint} sent {place} at {last.at:.4f}, it had expired at wall {latest}"
-            yield Violation("expired", text)
+            yield Violation("expired", text, whats=(stored.what,))
         publication = index.history.publication(stored.what)
         if publication is None or stored.origin is not None or not publication.delay_ms:
             continue
         due = stored.stored_ms + publication.delay_ms
         if index.history.wall_ms(sent[0].at) + 1 < due:
             text = f"{endpoint} sent {publication} at {sent[0].at:.4f}, its delay ends at wall {due}"
-            yield Violation("delay", text)
+            yield Violation("delay", text, whats=(stored.what,))
 
 
 def limits(index: GuaranteedIndex) -> Iterator[Violation]:

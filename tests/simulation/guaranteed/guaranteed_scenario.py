@@ -28,7 +28,6 @@ from guaranteed import checker, guaranteed_end, guaranteed_world
 from guaranteed.guaranteed_client import GuaranteedClient
 from guaranteed.guaranteed_faults import GuaranteedFaults
 from guaranteed.guaranteed_node import GuaranteedNode
-from guaranteed.guaranteed_world import GuaranteedWorld
 from guaranteed.records import GuaranteedHistory
 from guaranteed.simulated_flow import FlowPlan
 from node.home.home import Home
@@ -37,6 +36,7 @@ from router.router import Router
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from guaranteed.guaranteed_world import GuaranteedWorld
     from guaranteed.simulated_flow import SimulatedFlow
     from guaranteed.simulated_producer import SimulatedProducer
 

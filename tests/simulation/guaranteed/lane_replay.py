@@ -45,7 +45,8 @@ def owners(index: GuaranteedIndex) -> Iterator[Violation]:
         for event in sorted([*events, *deaths], key=_time):
             fault = replay.take(event)
             if fault:
-                yield Violation("owner" if "while" in fault else "jump", fault)
+                found = [index.stored[lane, at].what for at in event.positions if (lane, at) in index.stored]  # type: ignore[union-attr]
+                yield Violation("owner" if "while" in fault else "jump", fault, whats=tuple(found))
                 break
 
 

@@ -37,7 +37,7 @@ def vanished(index: GuaranteedIndex) -> Iterator[Violation]:
             continue
         if not reasons(index, endpoint, stored, gone):
             text = f"{stored.what!r} at {place} of {endpoint} was gone at {gone.at:.4f} without a reason"
-            yield Violation("vanished", text)
+            yield Violation("vanished", text, whats=(stored.what,))
 
 
 def reasons(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, gone: Gone) -> list[str]:
@@ -137,7 +137,7 @@ def dead_messages(index: GuaranteedIndex) -> Iterator[Violation]:
         ]
         if not moved:
             text = f"{stored.what!r} of {endpoint} died ({', '.join(why)}) and never came to {target}"
-            yield Violation("dmq", text)
+            yield Violation("dmq", text, whats=(stored.what,))
 
 
 def _dead_message_queue(
@@ -177,7 +177,8 @@ def leftovers(index: GuaranteedIndex) -> Iterator[Violation]:
     for place, stored in index.stored.items():
         if place in index.gone or endpoint_of(place[0]) not in index.history.drained:
             continue
-        yield Violation("left", f"{stored.what!r} is still at {place} of {index.endpoint(place)} in the end")
+        text = f"{stored.what!r} is still at {place} of {index.endpoint(place)} in the end"
+        yield Violation("left", text, whats=(stored.what,))
 
 
 RULES = (vanished, dead_messages, leftovers)

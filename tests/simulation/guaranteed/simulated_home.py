@@ -17,7 +17,6 @@ from simulated_disk import SimulatedDisk
 from angarium import errors
 from guaranteed.control_plane import ControlPort
 from guaranteed.home_observer import DiskObserver, FrameObserver
-from node.home.home import Home
 from node.home.operations import Answer
 from storage.spool import SpoolFailedError, SpoolFullError
 
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
 
     from guaranteed.records import GuaranteedHistory
     from guaranteed.simulated_controller import SimulatedController
-    from node.home.home import HomeLimits
-    from storage.spool import Change
+    from node.home.home import Home, HomeLimits
 
 #: A step of reading the spool takes so long at most.
 RECOVERY_STEP_MAX_S = 0.1

@@ -110,7 +110,7 @@ def duplicates(index: GuaranteedIndex) -> Iterator[Violation]:
             if len(stored) > 1 and not _was_moved_along(index, stored):
                 shown = [f"{one.place} at {one.at:.4f}" for one in stored]
                 text = f"{index.history.endpoints[endpoint_id]} stored {publication or what} at {shown}"
-                yield Violation("duplicate", text)
+                yield Violation("duplicate", text, whats=(what,))
 
 
 def _was_moved_along(index: GuaranteedIndex, stored: list[Stored]) -> bool:
@@ -132,9 +132,10 @@ def refusals(index: GuaranteedIndex) -> Iterator[Violation]:
         copies = [one for one in index.copies.get(_name(publication), ()) if _counts(index, one, publication)]
         if copies:
             text = f"{publication} was refused with {publication.code} and is stored at {copies[0].place}"
-            yield Violation("refused", text)
+            yield Violation("refused", text, whats=(_name(publication),))
         if publication.is_acked:
-            yield Violation("refused", f"{publication} was refused with {publication.code}, and acknowledged")
+            text = f"{publication} was refused with {publication.code}, and acknowledged"
+            yield Violation("refused", text, whats=(_name(publication),))
     for flow in index.history.flows:
         for delivery in flow.deliveries:
             publication = index.history.publication(delivery.what)
@@ -144,7 +145,8 @@ def refusals(index: GuaranteedIndex) -> Iterator[Violation]:
                 and publication.number not in index.ambiguous
                 and index.history.endpoints[flow.endpoint_id].deleted_at > publication.refused_at
             ):
-                yield Violation("refused", f"{publication} was refused, and {flow} got it")
+                text = f"{publication} was refused, and {flow} got it"
+                yield Violation("refused", text, whats=(delivery.what,))
 
 
 def _counts(index: GuaranteedIndex, stored: Stored, publication: Publication) -> bool:
@@ -168,9 +170,11 @@ def reasons(index: GuaranteedIndex) -> Iterator[Violation]:
             continue
         verdict = index.publish_verdict(publication)
         if publication.is_acked and verdict is False:
-            yield Violation("leak", f"{publication} was acknowledged against the ACL")
+            text = f"{publication} was acknowledged against the ACL"
+            yield Violation("leak", text, whats=(_name(publication),))
         if publication.refused_at < FOREVER and not _is_reason(index, publication, verdict):
-            yield Violation("refused", f"{publication} was refused with {publication.code} without a cause")
+            text = f"{publication} was refused with {publication.code} without a cause"
+            yield Violation("refused", text, whats=(_name(publication),))
 
 
 def _is_reason(index: GuaranteedIndex, publication: Publication, verdict: bool | None) -> bool:
@@ -214,12 +218,13 @@ def positions(index: GuaranteedIndex) -> Iterator[Violation]:
     for what, place, is_new in _uses(index):
         known = names.setdefault(place, what)
         if known != what:
-            yield Violation("position", f"position {place} was {known!r}, and later {what!r}")
+            text = f"position {place} was {known!r}, and later {what!r}"
+            yield Violation("position", text, whats=(known, what))
         if is_new:
             lane, position = place
             if position <= newest.get(lane, 0):
                 text = f"{what!r} was stored at {place}, when {newest[lane]} had been given already"
-                yield Violation("position", text)
+                yield Violation("position", text, whats=(what,))
             newest[lane] = max(newest.get(lane, 0), position)
 
 
@@ -249,7 +254,7 @@ def order(index: GuaranteedIndex) -> Iterator[Violation]:
         before = last.get(key)
         if before is not None and before.sequence > publication.sequence:
             text = f"{endpoint} stored {publication} at {stored.place}, behind {before}"
-            yield Violation("order", text)
+            yield Violation("order", text, whats=(_name(before), stored.what))
         last[key] = publication
 
 
@@ -267,7 +272,7 @@ def partitions(index: GuaranteedIndex) -> Iterator[Violation]:
         right = [partition_of(publication.key, count) if count else 0 for count in sorted(counts)]
         if stored.place[0] & 1023 not in right:
             text = f"{publication} with the key {publication.key!r} is at {stored.place}, right are {right}"
-            yield Violation("partition", text)
+            yield Violation("partition", text, whats=(stored.what,))
 
 
 def strangers(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -278,14 +283,16 @@ def strangers(index: GuaranteedIndex) -> Iterator[Violation]:
             if index.origin_of(what) is None:
                 continue  # a hostile client's, or nobody's
             if endpoint is None:
-                yield Violation("leak", f"{stored.what!r} is stored at {stored.place}, which was never made")
+                text = f"{stored.what!r} is stored at {stored.place}, which was never made"
+                yield Violation("leak", text, whats=(what,))
             elif not is_moved(stored, endpoint):
                 fault = _stranger(index, endpoint, stored)
                 if fault:
-                    yield Violation("leak", f"{endpoint} stored {stored.what!r} at {stored.at:.4f}: {fault}")
+                    text = f"{endpoint} stored {stored.what!r} at {stored.at:.4f}: {fault}"
+                    yield Violation("leak", text, whats=(what,))
             elif not _came_from(index, endpoint, stored):
                 text = f"{endpoint} stored {stored.what!r} from {stored.origin}, which never had it"
-                yield Violation("leak", text)
+                yield Violation("leak", text, whats=(what,))
 
 
 def _stranger(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored) -> str:
@@ -346,7 +353,8 @@ def moves(index: GuaranteedIndex) -> Iterator[Violation]:
             )
             if count > len(sources) and not relaxed and not what.isdigit():
                 text = f"{what!r} came {count} times from {name!r} to {index.history.endpoints[target]}"
-                yield Violation("duplicate", f"{text}, which had it {len(sources)} times")
+                text += f", which had it {len(sources)} times"
+                yield Violation("duplicate", text, whats=(what,))
 
 
 def last_sequences(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -358,7 +366,7 @@ def last_sequences(index: GuaranteedIndex) -> Iterator[Violation]:
             newest = _newest_known(index, producer, opening.asked_at, opening.answered_at)
             if newest is not None and newest.sequence > opening.last_sequence:
                 text = f"{producer} was opened at {opening.answered_at:.4f} with {opening.last_sequence}"
-                yield Violation("sequence", f"{text}, but {newest} is stored")
+                yield Violation("sequence", f"{text}, but {newest} is stored", whats=(_name(newest),))
 
 
 def _newest_known(
@@ -387,7 +395,8 @@ def settlement(index: GuaranteedIndex) -> Iterator[Violation]:
         return
     for one in index.history.publications:
         if one.sends and one.settled_at == FOREVER and one.abandoned_at == FOREVER:
-            yield Violation("unsettled", f"{one} was sent at {one.sent_at:.4f}, and never settled")
+            text = f"{one} was sent at {one.sent_at:.4f}, and never settled"
+            yield Violation("unsettled", text, whats=(_name(one),))
 
 
 def _name(publication: Publication) -> str:

@@ -142,12 +142,20 @@ def test_a_message_stored_twice_in_one_endpoint_is_a_duplicate(written: Written)
 def test_a_message_that_went_along_with_its_lane_is_no_duplicate(written: Written) -> None:
     one = written.queue("one", "t/>")
     message = written.publish("t/1", one)
-    written.store(message, one)
-    other = written.history.home_events.pop()
-    written.history.home_events.append(other._replace(worker=1))  # type: ignore[call-arg]
+    written.store(message, one, position=1, worker=1)
     written.gone(place_of(one, 1))
-    written.consume(written.bind(one), place_of(one, 2))
+    written.consume(written.bind(one), place_of(one, 1), worker=1)
     assert written.rules() == []
+
+
+def test_a_message_that_left_one_home_before_it_was_at_the_other_is_lost(written: Written) -> None:
+    one = written.queue("one", "t/>")
+    message = written.publish("t/1", one)
+    written.gone(place_of(one, 1))
+    written.now += 0.1
+    written.store(message, one, position=1, worker=1)
+    written.consume(written.bind(one), place_of(one, 1), worker=1)
+    assert "vanished" in written.rules()
 
 
 def test_a_refused_message_is_nowhere(written: Written) -> None:

@@ -141,6 +141,7 @@ class Written:
         position: int | None = None,
         at: float | None = None,
         origin: tuple[str, str, str] | None = None,
+        worker: int = WORKER,
     ) -> Place:
         """Put a message on the disk of an endpoint's home."""
         lane = endpoint.id << wire.LANE_BITS | partition
@@ -148,11 +149,11 @@ class Written:
         self._tails[lane] = max(self._tails.get(lane, 0), place[1])
         at = self.now - 0.05 if at is None else at
         name = what if isinstance(what, str) else f"g{what.number}"
-        self.history.home_events.append(Stored(at, place, name, WORKER, self.history.wall_ms(at), origin))
+        self.history.home_events.append(Stored(at, place, name, worker, self.history.wall_ms(at), origin))
         return place
 
-    def gone(self, place: Place, *, is_purge: bool = False, at: float | None = None) -> None:
-        self.history.home_events.append(Gone(self.now if at is None else at, place, is_purge))
+    def gone(self, place: Place, *, is_purge: bool = False, worker: int = WORKER) -> None:
+        self.history.home_events.append(Gone(self.now, place, is_purge, worker))
 
     # Consuming.
 
@@ -203,12 +204,12 @@ class Written:
         self.history.home_events.append(Unbound(self.now, WORKER, self.number(flow), lane))
         self.now += 0.1
 
-    def consume(self, flow: FlowRecord, *places: Place, count: int = 0) -> None:
+    def consume(self, flow: FlowRecord, *places: Place, count: int = 0, worker: int = WORKER) -> None:
         """Deliver, accept, and take from disk."""
         self.deliver(flow, *places, count=count)
         self.settle(flow, *places)
         for place in places:
-            self.gone(place)
+            self.gone(place, worker=worker)
         self.now += 0.1
 
 

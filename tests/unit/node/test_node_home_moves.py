@@ -55,7 +55,7 @@ def reject_all(driven: DrivenHome, count: int = 3, **row: Any) -> int:
     driven.store(([LANE], rows_of(count, **row)))
     driven.settle_down()
     driven.settle(flow, (1, count), outcome=wire.OUTCOME_REJECTED)
-    driven.settle_down()
+    driven.settle_down(0.05)
     return flow
 
 
@@ -63,7 +63,7 @@ def ack(driven: DrivenHome, number: int = -1, *refused: tuple[int, int]) -> None
     header, rows = driven.moves[number]
     lane_id, first = header[:2]
     driven.moved(lane_id, first, first + len(rows) - 1, *refused)
-    driven.settle_down()
+    driven.settle_down(0.05)
 
 
 # -- three causes --------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def test_a_dead_message_queue_never_moves_to_itself() -> None:
     driven.store(([DMQ], rows_of(2)))
     driven.settle_down()
     driven.settle(flow, (1, 2), outcome=wire.OUTCOME_REJECTED)
-    driven.settle_down()
+    driven.settle_down(0.05)
     assert driven.moves == []
     assert driven.totals[DMQ][0] == 0
 
@@ -155,9 +155,9 @@ def test_a_refused_move_is_tried_again_later_under_new_sequences() -> None:
     ack(driven, -1, (2, QUOTA))
     assert driven.totals[LANE][0] == 1
     assert len(driven.moves) == 1
-    driven.settle_down(RETRY_S - 0.1)
+    driven.settle_down(RETRY_S - 0.2)
     assert len(driven.moves) == 1
-    driven.settle_down(0.2)
+    driven.settle_down(0.3)
     header, rows = driven.moves[1]
     assert (header[1], [row[5] for row in rows]) == (4, [b"m1"])
     ack(driven, -1, (4, QUOTA))
@@ -279,7 +279,7 @@ def test_an_answer_to_a_part_is_no_end() -> None:
     driven.settle_down()
     assert driven.totals[LANE][0] == 3
     driven.moved(LANE, 1, 3)
-    driven.settle_down()
+    driven.settle_down(0.05)
     assert driven.totals[LANE][0] == 1
 
 
@@ -335,7 +335,7 @@ def test_a_message_that_the_other_partitions_refuse_is_tried_again() -> None:
     driven = DrivenHome()
     driven.start(ROUTER, {P1: settings_of("p", partition=1, partitions=1)})
     driven.store(([P1], rows_of(2)))
-    driven.settle_down()
+    driven.settle_down(1.1)
     ack(driven, -1, (1, QUOTA))
     driven.settle_down(RETRY_S + 0.1)
     assert [row[5] for row in driven.moves[1][1]] == [b"m0"]

@@ -312,10 +312,21 @@ def test_messages_of_a_flow_that_was_unbound_meanwhile_are_dropped(
 @pytest.mark.requirement("R188", "R191")
 def test_ranges_of_a_settle_go_to_the_home_as_they_are(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
     flow = client.bind("q")["flow"]
+    rig.homes[0].send(rig.homes[0].flow_at(queue), 9)
     client.settle(flow, wire.OUTCOME_ACCEPTED, (0, 5, 9), (0, 1, 1))
     client.settle(flow, wire.OUTCOME_FAILED, (0, 2, 3))
     assert rig.homes[0].arguments("settle") == [[0, [[5, 9], [1, 1]]], [2, [[2, 3]]]]
     assert rig.flows.describe(None, None, "q")[0]["settled_messages"] == 8
+
+
+def test_a_client_that_claims_more_than_it_got_is_counted_no_higher(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q")["flow"]
+    rig.homes[0].send(rig.homes[0].flow_at(queue), 3)
+    for _ in range(3):
+        client.settle(flow, wire.OUTCOME_ACCEPTED, *[(0, 1, 1 << 62)] * 100)
+    assert rig.flows.describe(None, None, "q")[0]["settled_messages"] == 3
 
 
 @pytest.mark.parametrize(

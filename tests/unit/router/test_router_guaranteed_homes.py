@@ -1,0 +1,320 @@
+"""The router with the homes that workers really have, over disks in memory; everything is counted at the end."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from publish_rig import PublishNode
+from wired_node import snapshot
+
+from angarium import errors, wire
+from node.config import WorkerConfig
+from node.home.home import Home
+from node.home.operations import Answer
+from node.worker import Worker
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "simulation"))
+from simulated_disk import SimulatedDisk
+
+WALL_MS = 1_700_000_000_000
+
+
+class RealHome:
+    """A home as its process runs it: each write ends before the next frame, unless it is held."""
+
+    def __init__(self, node: HomeNode, index: int, incarnation: int, disk: SimulatedDisk) -> None:
+        self.node = node
+        self.index = index
+        self.incarnation = incarnation
+        self.disk = disk
+        self.home = Home(disk, incarnation)
+        self.commits = True
+        for _ in self.home.recover(node.now, self.wall_ms):
+            pass
+
+    @property
+    def wall_ms(self) -> int:
+        return WALL_MS + int(self.node.now * 1000)
+
+    def take(self, frames: list[bytes]) -> None:
+        self.home.handle(frames, self.node.now, self.wall_ms)
+        self.work()
+
+    def work(self) -> None:
+        """Do what is due, and write unless writes are held."""
+        for _ in range(1000):
+            due = self.home.tick(self.node.now, self.wall_ms)
+            for frames in self.home.take_frames():
+                self.node.from_home(self.index, self.incarnation, frames)
+            write = self.home.take_write() if self.commits else None
+            if write is not None:
+                self.disk.commit(write[1])
+                self.home.written(write[0], self.node.now, self.wall_ms)
+            elif due is None or due > self.node.now:
+                return
+
+    def write_silently(self) -> None:
+        """Write what there is; the process dies before it knows."""
+        write = self.home.take_write()
+        if write is not None:
+            self.disk.commit(write[1])
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        value = self.home.request(operation, arguments, self.node.now, self.wall_ms)
+        self.work()
+        while isinstance(value, Answer):
+            (answer,) = [one for one in self.home.take_answers() if one is value]
+            value = answer.value
+        return value
+
+
+class HomeNode(PublishNode):
+    """A node with real homes."""
+
+    def __init__(self, workers: int = 1, **options: Any) -> None:
+        self.real_disks = {index: SimulatedDisk() for index in range(8)}
+        super().__init__(workers, **options)
+
+    def start_worker(self, index: int) -> None:
+        self._incarnation += 1
+        self.workers[index] = Worker(index, self._incarnation, WorkerConfig())
+        self.homes[index] = RealHome(self, index, self._incarnation, self.real_disks[index])  # type: ignore[assignment]
+        self._to_router(index, self.workers[index].ready_frames())
+        self.settle()
+
+    def _to_worker(self, index: int, frames: list[bytes]) -> None:
+        if frames[0] == wire.START and index in self.homes:
+            self.homes[index].take(frames)
+        super()._to_worker(index, frames)
+
+    def restart_router(self) -> None:
+        self.router.validate()
+        self.router = self.make_router(len(self.router.shards.shards), self.router.shards.incarnation + 1)
+        self.clients.clear()
+        extra = [[kind, vpn, name, attributes] for (kind, vpn, name), attributes in self._objects.items()]
+        self.router.operators.configure([*self._rows, *extra], self.now)
+        for index, worker in list(self.workers.items()):
+            worker.connected()
+            self._to_router(index, worker.ready_frames())
+        self.settle()
+
+    def work(self, seconds: float = 0.1) -> None:
+        self.now += seconds
+        for home in list(self.homes.values()):
+            home.work()  # type: ignore[attr-defined]
+        self.settle()
+
+    def check_limits(self) -> None:
+        """Homes report what they have; `Usage.validate` compares."""
+
+    def held(self, name: str) -> list[dict[str, Any]]:
+        """List what a queue holds, over all partitions."""
+        found = []
+        for lane in self.endpoint(name).all_lanes():
+            home = self.homes[lane.home]
+            for row in home.ask("endpoint.messages", lane_id=lane.lane_id, after=0, limit=1000):  # type: ignore[attr-defined]
+                message = home.ask("endpoint.message", lane_id=lane.lane_id, position=row["position"])  # type: ignore[attr-defined]
+                found.append({**row, **message})
+        return found
+
+    def names(self, name: str) -> list[str]:
+        return [bytes(row["payload"]).decode() for row in self.held(name)]
+
+
+@pytest.fixture
+def make_home_node() -> Any:
+    made: list[HomeNode] = []
+
+    def make(workers: int = 1, **options: Any) -> HomeNode:
+        node = HomeNode(workers, rows=snapshot(), **options)
+        made.append(node)
+        return node
+
+    yield make
+    for node in made:
+        node.router.validate()
+        for home in node.homes.values():
+            home.home.validate()  # type: ignore[attr-defined]
+
+
+@pytest.mark.requirement("R163")
+def test_a_message_is_acknowledged_when_the_home_has_written_it(make_home_node: Any) -> None:
+    node = make_home_node()
+    node.queue("q", "a/>")
+    publisher = node.publisher()
+    node.homes[0].commits = False
+    publisher.publish(("a/b", b"1"), ("a/c", b"2"))
+    node.work()
+    assert publisher.told() == []
+    node.homes[0].commits = True
+    node.work()
+    assert publisher.acked() == (2, [])
+    assert node.names("q") == ["1", "2"]
+    spool = node.router.stats()["spool"]
+    assert (spool["messages"], spool["usage_bytes"], spool["files"]) == (2, 130, 1)
+
+
+def test_a_relaxed_message_is_acknowledged_before_it_is_written(make_home_node: Any) -> None:
+    node = make_home_node()
+    node.queue("q", "a", durability="relaxed")
+    publisher = node.publisher()
+    node.work()
+    node.homes[0].commits = False
+    publisher.publish(("a", b"1"))
+    assert publisher.acked() == (1, [])
+    node.restart_worker(0)
+    node.work()
+    assert node.names("q") == ["1"], "the router has kept it"
+
+
+def test_the_quota_of_a_queue_holds_to_the_byte(make_home_node: Any) -> None:
+    node = make_home_node()
+    node.queue("q", "a", max_spool_usage_mb=1)
+    publisher = node.publisher()
+    body = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)
+    for _ in range(3):
+        publisher.publish(*[("a", body)] * 40)
+    node.work()
+    assert publisher.acked() == (120, [[n, errors.SPOOL_OVER_QUOTA] for n in range(101, 121)])
+    assert sum(row["size_bytes"] for row in node.held("q")) == 1_000_000
+    node.restart_worker(0)
+    publisher.publish(("a", b""))
+    node.work()
+    assert publisher.acked()[1] == [[121, errors.SPOOL_OVER_QUOTA]]
+
+
+def test_operators_move_messages_once_over_deaths(make_home_node: Any) -> None:
+    node = make_home_node(2)
+    node.queue("source", "a", home=0)
+    node.queue("target", home=1)
+    publisher = node.publisher()
+    publisher.publish(*[("a", b"%d" % n) for n in range(250)])
+    node.work()
+    home = node.homes[0]
+    lane = node.lane("source")
+    home.ask(
+        "endpoint.move",
+        lane_id=lane,
+        target=["queue", "default", "target"],
+        copy=False,
+        selector=None,
+        limit=None,
+    )
+    node.homes[1].commits = False
+    node.work()
+    node.restart_worker(0)
+    node.homes[1].commits = True
+    for _ in range(20):
+        node.work()
+    moved, left = node.names("target"), node.names("source")
+    assert sorted(moved + left, key=int) == [str(n) for n in range(250)]
+    assert moved, "something was under way"
+
+
+@pytest.mark.requirement("R163", "R190")
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_acknowledged_is_there_once_whatever_dies(
+    make_home_node: Any, workers: int, seed: int
+) -> None:
+    chance = random.Random(seed)
+    node = make_home_node(workers)
+    for number in range(3):
+        attributes = {"partition_count": 3, "access_type": "non-exclusive"} if number == 2 else {}
+        node.queue(f"q{number}", f"t/{number}", "t/all", home=number % workers, **attributes)
+    writer = _Writer(node, chance)
+    for _ in range(60):
+        chance.choice(
+            [writer.publish, writer.publish, writer.publish, writer.publish, writer.hold, writer.release, writer.kill,
+             writer.restart_router, writer.reconnect]
+        )()  # fmt: skip
+        node.work(chance.choice([0.001, 0.05]))
+        node.router.validate()
+    writer.finish()
+    for number in range(3):
+        expected = [name for name, topic in writer.sent.items() if topic in (f"t/{number}", "t/all")]
+        found = node.names(f"q{number}")
+        assert sorted(found) == sorted(expected)
+        if number < 2:
+            assert found == expected, "in order"
+
+
+class _Writer:
+    """One producer in trouble."""
+
+    def __init__(self, node: HomeNode, chance: random.Random) -> None:
+        self.node = node
+        self.chance = chance
+        #: Text of each message -> its topic, in order.
+        self.sent: dict[str, str] = {}
+        self.unacked: dict[int, str] = {}
+        self.next = 1
+        self.publisher: Any = node.publisher("w")
+
+    def _read(self) -> None:
+        if self.publisher is None:
+            return
+        upto, nacks = self.publisher.acked()
+        assert not nacks
+        self.unacked = {sequence: name for sequence, name in self.unacked.items() if sequence > upto}
+
+    def publish(self) -> None:
+        self._read()
+        if self.publisher is None or len(self.unacked) > 200:
+            self._open()
+            return
+        names = [f"m{self.next + n}" for n in range(self.chance.randint(1, 30))]
+        for name in names:
+            self.sent[name] = self.chance.choice(["t/0", "t/1", "t/2", "t/all"])
+            self.unacked[self.next] = name
+            self.next += 1
+        rows = [(self.sent[name], name.encode()) for name in names]
+        self.publisher.publish(*rows, first=self.next - len(names))
+
+    def hold(self) -> None:
+        for home in self.node.homes.values():
+            home.commits = self.chance.random() < 0.5
+
+    def release(self) -> None:
+        for home in self.node.homes.values():
+            home.commits = True
+
+    def kill(self) -> None:
+        index = self.chance.randrange(len(self.node.router.shards.shards))
+        if self.chance.random() < 0.5:
+            self.node.homes[index].write_silently()  # type: ignore[attr-defined]
+        self.node.restart_worker(index)
+
+    def restart_router(self) -> None:
+        self._read()
+        self.publisher = None
+        self.node.restart_router()
+
+    def reconnect(self) -> None:
+        if self.chance.random() < 0.5:
+            self._read()
+        self.publisher = None
+
+    def _open(self) -> None:
+        self.release()
+        self.node.work()
+        if self.publisher is not None:
+            return
+        self.publisher = self.node.publisher("w")
+        assert self.publisher.last < self.next
+        waiting = sorted(self.unacked)
+        for start in range(0, len(waiting), 50):
+            part = waiting[start : start + 50]
+            rows = [(self.sent[self.unacked[one]], self.unacked[one].encode()) for one in part]
+            self.publisher.publish(*rows, first=part[0], indices=[one - part[0] for one in part])
+
+    def finish(self) -> None:
+        for _ in range(10):
+            self._open()
+            self.node.work()
+            self._read()
+        assert not self.unacked
