@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Requests of one client without an answer; one more is refused.
 REQUESTS_MAX: Final = 256
+#: Characters of what was wrong that are told: a request may be large, and an error may repeat parts of it.
+DETAIL_MAX: Final = 500
 #: Bytes of an operation that an error repeats.
 _SHOWN_MAX: Final = 100
 
@@ -58,7 +60,7 @@ class Answer:
     def refuse(self, error: AngariumError) -> None:
         """Say why not."""
         self._on_error(error.code)
-        self._send(error.code, error.detail)
+        self._send(error.code, error.detail[:DETAIL_MAX])
 
     def _send(self, code: int, value: Any) -> None:
         assert not self.is_given, "a request has one answer"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from node.selectors.fields import FORBIDDEN, HEADERS, Fields, Row, Value
-from node.selectors.grammar import DEPTH_MAX, invalid, parse
+from node.selectors.grammar import DEPTH_MAX, SHOWN_MAX, FaultError, invalid, parse
 from node.selectors.patterns import compile_like
 
 if TYPE_CHECKING:
@@ -52,17 +52,33 @@ def compile_selector(text: str) -> Selector:
     """Compile a selector.
 
     Raises:
-        InvalidRequestError: it is none; the detail names what is wrong, with position and token (40601).
+        InvalidRequestError: it is none; the detail names what is wrong, with the text and its position (40601).
     """
     (root,) = parse(text).children
-    node = _compile(root, 0)
-    return Selector(text, _condition(node, "a selector").evaluate)
+    try:
+        return Selector(text, _condition(_compile(root, 0), "a selector").evaluate)
+    except _PlacedError as error:
+        at = error.position
+        raise invalid(f"{error}, near {text[at : at + SHOWN_MAX]!r} at position {at}") from None
+    except FaultError as error:
+        raise invalid(f"{error}, near {text[:SHOWN_MAX]!r} at position 0") from None
+
+
+class _PlacedError(Exception):
+    """What is wrong, and where the innermost part stands that it is wrong with."""
+
+    def __init__(self, fault: FaultError, position: int) -> None:
+        super().__init__(str(fault))
+        self.position = position
 
 
 def _compile(tree: Any, depth: int) -> _Node:
-    if depth > DEPTH_MAX:
-        raise invalid(f"it nests more than {DEPTH_MAX} deep")
-    return _COMPILERS[tree.data](tree.children, depth)
+    try:
+        if depth > DEPTH_MAX:
+            raise FaultError(f"it nests more than {DEPTH_MAX} deep")
+        return _COMPILERS[tree.data](tree.children, depth)
+    except FaultError as fault:
+        raise _PlacedError(fault, tree.meta.start_pos) from None
 
 
 def _condition(node: _Node, what: str) -> _Node:
@@ -70,7 +86,7 @@ def _condition(node: _Node, what: str) -> _Node:
     if node.type == _CONDITION:
         return node
     if node.type != _ANY:
-        raise invalid(f"{what} is a condition, not a {node.type}")
+        raise FaultError(f"{what} is a condition, not a {node.type}")
     evaluate = node.evaluate
 
     def as_condition(fields: Fields) -> Value:
@@ -85,7 +101,7 @@ def _number(node: _Node, what: str) -> _Evaluate:
     if node.type == _NUMBER:
         return node.evaluate
     if node.type != _ANY:
-        raise invalid(f"{what} takes numbers, not a {node.type}")
+        raise FaultError(f"{what} takes numbers, not a {node.type}")
     evaluate = node.evaluate
 
     def as_number(fields: Fields) -> Value:
@@ -312,7 +328,7 @@ def _sign(children: list[Any], depth: int) -> _Node:
 def _exact(children: list[Any], _depth: int) -> _Node:
     value = int(children[0])
     if value > _EXACT_MAX + 1:
-        raise invalid(f"{children[0]} is no 64-bit number, at position {children[0].start_pos}")
+        raise FaultError(f"{children[0][:SHOWN_MAX]} is no 64-bit number")
     return _Node(lambda _: value, _NUMBER)
 
 
@@ -336,7 +352,7 @@ def _group(children: list[Any], depth: int) -> _Node:
 
 def _field(name: str) -> _Evaluate:
     if name in FORBIDDEN:
-        raise invalid(f"{name} cannot be selected by")
+        raise FaultError(f"{name} cannot be selected by")
     header = HEADERS.get(name)
     return header if header is not None else lambda fields: fields.user(name)
 
@@ -344,7 +360,7 @@ def _field(name: str) -> _Evaluate:
 def _property(tree: Any) -> _Evaluate:
     """Give the field that IN, LIKE and IS NULL ask about: a property, nothing computed."""
     if tree.data != "name":
-        raise invalid("IN, LIKE and IS NULL ask about a property by its name")
+        raise FaultError("IN, LIKE and IS NULL ask about a property by its name")
     return _field(str(tree.children[0]))
 
 

@@ -17,6 +17,8 @@ from angarium import errors
 SELECTOR_BYTES_MAX: Final = 2_000
 #: Parentheses, NOT and signs inside one another: what a person writes has five.
 DEPTH_MAX: Final = 64
+#: Characters of a selector that an error repeats.
+SHOWN_MAX: Final = 20
 
 GRAMMAR: Final = r"""
 start: disjunction
@@ -57,7 +59,7 @@ NAME: /[^\W\d][\w$]*|\$[\w$]*/i
 %ignore /\s+/
 """
 
-_parser: Final = lark.Lark(GRAMMAR, parser="lalr", lexer="contextual")
+_parser: Final = lark.Lark(GRAMMAR, parser="lalr", lexer="contextual", propagate_positions=True)
 
 
 def parse(text: str) -> lark.Tree[Any]:
@@ -74,10 +76,15 @@ def parse(text: str) -> lark.Tree[Any]:
     except lark.UnexpectedToken as error:
         if error.token.type == "$END":
             raise invalid(f"it ends too early, at position {len(text)}") from None
-        raise invalid(f"unexpected {str(error.token)!r} at position {error.pos_in_stream}") from None
+        shown = str(error.token)[:SHOWN_MAX]
+        raise invalid(f"unexpected {shown!r} at position {error.pos_in_stream}") from None
     except lark.UnexpectedCharacters as error:
         at = error.pos_in_stream or 0
-        raise invalid(f"unexpected {text[at : at + 20]!r} at position {at}") from None
+        raise invalid(f"unexpected {text[at : at + SHOWN_MAX]!r} at position {at}") from None
+
+
+class FaultError(Exception):
+    """What is wrong with a part of a selector; who knows where the part stands makes it an answer."""
 
 
 def invalid(detail: str) -> errors.AngariumError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from node.selectors.grammar import invalid
+from node.selectors.grammar import FaultError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ def compile_like(pattern: str, escape: str | None) -> Callable[[str], bool]:
     """Give the test of a LIKE pattern.
 
     Raises:
-        InvalidRequestError: the escape is not one character, or stands before something else (40601).
+        FaultError: the escape is not one character, or stands before something else.
     """
     pieces = _cut(pattern, escape)
     if len(pieces) == 1:
@@ -48,14 +48,14 @@ def compile_like(pattern: str, escape: str | None) -> Callable[[str], bool]:
 
 def _cut(pattern: str, escape: str | None) -> list[_Piece]:
     if escape is not None and len(escape) != 1:
-        raise invalid(f"ESCAPE takes one character, not {escape!r}")
+        raise FaultError(f"ESCAPE takes one character, not {escape[:9]!r}")
     pieces: list[_Piece] = [[]]
     characters = iter(pattern)
     for character in characters:
         if character == escape:
             literal = next(characters, None)
             if literal not in ("%", "_", escape):
-                raise invalid(f"ESCAPE {escape!r} stands before % or _ in LIKE {pattern!r}")
+                raise FaultError(f"ESCAPE {escape!r} stands before % or _")
             pieces[-1].append(literal)
         elif character == "%":
             pieces.append([])

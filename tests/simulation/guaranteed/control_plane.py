@@ -117,13 +117,9 @@ class ControlPort:
 
     def controller_started(self) -> None:
         """The supervisor tells of another controller: what was asked of the one before is not answered any more."""
+        value = [errors.CONTROLLER_UNAVAILABLE, "it was restarted before it answered"]
         for number in [number for number in self._asked if number not in self._unsent]:
-            detail = "it was restarted before it answered"
-            self._run(
-                lambda number=number: self._answer(  # type: ignore[misc]
-                    number, ok=False, value=[errors.CONTROLLER_UNAVAILABLE, detail]
-                )
-            )
+            self._run(lambda number=number: self._answer(number, ok=False, value=value))  # type: ignore[misc]
         self._loop.after(self._rng.random() * RECONNECT_S, self._connect)
 
     def _say_hello(self) -> None:

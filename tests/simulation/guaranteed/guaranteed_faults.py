@@ -46,6 +46,8 @@ class GuaranteedFaults(Faults):
         kinds = {**BASE, **DISKS}
         if "operators" in self._world.features:
             kinds |= OPERATORS
+        if "scaling" in self._world.features:
+            kinds |= {"scale": 12}
         return kinds
 
     # Disks and homes.
@@ -70,6 +72,11 @@ class GuaranteedFaults(Faults):
         disk = self._guaranteed_node.disks.get(index)
         if disk is not None:
             disk.disk.is_failing = True
+
+    def scale(self) -> None:
+        workers = self._rng.randint(1, 3)
+        self._note("operator", f"wants {workers} workers")
+        self._guaranteed_node.controller.admin("workers.scale", {"workers": workers})
 
     def kill_all_workers(self) -> None:
         self._note("node", "loses all workers at once")

@@ -47,7 +47,7 @@ FEATURES: Final = {
     "low-priority": 0.15,
     "unacked": 0.3,
     "browsers": 0.2,
-    "compacting": 0.3,
+    "scaling": 0.25,
 }
 USERNAME: Final = "app"
 KEYS: Final = ("k0", "k1", "k2", "k3")

@@ -59,7 +59,7 @@ class DiskObserver:
                 self._note_lane(key, value, touched, purged)
         before = {place: None for key in touched for place in self._places.get(key, ())}
         for key in touched:
-            self._read(disk, key, now)
+            self._read(disk, key, before, now)
         after = {place: None for key in touched for place in self._places.get(key, ())}
         for place in before:
             if place not in after:
@@ -84,7 +84,7 @@ class DiskObserver:
             touched.update(self._lanes.get(lane, {}))
         self._floors[lane] = floor
 
-    def _read(self, disk: SimulatedDisk, key: bytes, now: float) -> None:
+    def _read(self, disk: SimulatedDisk, key: bytes, before: dict[Place, None], now: float) -> None:
         """Read a segment that changed."""
         lane = int.from_bytes(key[:8], "big")
         value = disk.get(Table.SEGMENTS, key)
@@ -98,13 +98,13 @@ class DiskObserver:
             if segment.state[i] != GONE:
                 place = (lane, segment.first + i)
                 places.append(place)
-                self._see(segment, i, place, now)
+                self._see(segment, i, place, now, is_new=place not in before)
         self._places[key] = places
         self._lanes.setdefault(lane, {})[key] = None
 
-    def _see(self, segment: Segment, i: int, place: Place, now: float) -> None:
+    def _see(self, segment: Segment, i: int, place: Place, now: float, *, is_new: bool) -> None:
         what = self._blocks[segment.block][segment.row_in_block(i)]
-        if self._known.get(place) != what:
+        if is_new or self._known[place] != what:
             self._known[place] = what
             origin = segment.origins[i] if segment.origins is not None else None
             stored_ms = segment.stored_at_ms(i)

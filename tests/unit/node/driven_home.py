@@ -7,7 +7,7 @@ what it may be asked at any time (totals, states on disk) is compared with what 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from angarium import wire
 from node.home.home import Home, HomeLimits
 from storage.spool import SpoolFullError
 from tests.simulation.simulated_disk import SimulatedDisk
+
+if TYPE_CHECKING:
+    from node.home.adoption import Neighbours
 
 ROUTER = 7
 INCARNATION = 40
@@ -52,9 +55,15 @@ class Delivered:
 class DrivenHome:
     """One worker's home, its disk, and the router at the other end."""
 
-    def __init__(self, disk: SimulatedDisk | None = None, limits: HomeLimits | None = None) -> None:
+    def __init__(
+        self,
+        disk: SimulatedDisk | None = None,
+        limits: HomeLimits | None = None,
+        neighbours: Neighbours | None = None,
+    ) -> None:
         self.disk = disk or SimulatedDisk()
         self.limits = limits
+        self.neighbours = neighbours
         self.now = 100.0
         self.wall_ms = 1_700_000_000_000
         self.incarnation = INCARNATION - 1
@@ -71,7 +80,7 @@ class DrivenHome:
     def boot(self) -> None:
         """Start a process on the disk."""
         self.incarnation += 1
-        self.home = Home(self.disk, self.incarnation, self.limits)
+        self.home = Home(self.disk, self.incarnation, self.limits, self.neighbours)
         self.progress = list(self.home.recover(self.now, self.wall_ms))
         self.out = None
         self.clear()

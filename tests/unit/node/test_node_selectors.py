@@ -169,6 +169,8 @@ def test_a_text_that_is_no_selector_is_refused_with_the_place(text: str, part: s
         compile_selector(text)
     assert caught.value.code == errors.INVALID_SELECTOR
     assert part in caught.value.detail
+    assert "position" in caught.value.detail
+    assert len(caught.value.detail) < 200
 
 
 @pytest.mark.requirement("R141")

@@ -1,0 +1,323 @@
+"""A lane whose worker left comes to its new home with positions, ages, attempts and records (design section 7.8)."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import errors, wire
+from node.home import adoption, layout
+from storage.spool import Table
+from tests.simulation.simulated_disk import SimulatedDisk
+from tests.unit.node.driven_home import LANE, OTHER, PRODUCER, ROUTER, DrivenHome, rows_of, settings_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LANES = {LANE: settings_of("q"), OTHER: settings_of("other")}
+
+
+class Folder:
+    """The spools of a node, and one worker's way to the others."""
+
+    def __init__(self, own: str, disks: dict[str, SimulatedDisk]) -> None:
+        self.own = own
+        self.disks = disks
+        self.running: set[str] = set()
+        self.claims: dict[tuple[str, int], None] = {}
+        self.opened: str | None = None
+
+    def names(self) -> list[str]:
+        return sorted(name for name in self.disks if name != self.own)
+
+    @contextmanager
+    def view(self, name: str) -> Iterator[SimulatedDisk]:
+        yield self.disks[name]
+
+    def open(self, name: str) -> SimulatedDisk | None:
+        assert self.opened is None
+        if name in self.running:
+            return None
+        self.opened = name
+        return self.disks[name]
+
+    def close(self) -> None:
+        self.opened = None
+
+    def remove(self, name: str) -> None:
+        assert self.opened != name
+        del self.disks[name]
+
+    def claim(self, name: str, lane_id: int) -> None:
+        self.claims[name, lane_id] = None
+
+    def unclaim(self, name: str, lane_id: int) -> None:
+        self.claims.pop((name, lane_id), None)
+
+    def is_claimed(self, lane_id: int) -> bool:
+        return (self.own, lane_id) in self.claims
+
+
+def left_behind(*, clean: bool = True) -> SimulatedDisk:
+    """The disk of a worker that left: 30 messages in two lanes, some settled, some delivered."""
+    old = DrivenHome()
+    old.start(ROUTER, LANES)
+    flow = old.bind(LANE, messages=10)
+    for first in range(0, 30, 10):
+        old.store(([LANE, OTHER], rows_of(10, first)), producer=(PRODUCER, 1 + first))
+        old.settle_down(1.0)
+    old.settle(flow, (1, 4))
+    old.store(producer=(PRODUCER, 31), refused=[(LANE, [(31, errors.SPOOL_OVER_QUOTA)])])
+    old.settle_down(0.1)
+    if clean:
+        old.restart()
+        # The next process would take the mark away with its first write; this worker never starts again.
+    return old.disk
+
+
+def new_home(disk: SimulatedDisk, *, runs: bool = False) -> tuple[DrivenHome, Folder]:
+    own = SimulatedDisk()
+    folder = Folder("0", {"0": own, "1": disk})
+    if runs:
+        folder.running.add("1")
+    driven = DrivenHome(own, neighbours=folder)
+    driven.start(ROUTER, {})
+    return driven, folder
+
+
+def received(driven: DrivenHome, flow: int) -> list[bytes]:
+    seen = driven.delivered.get(flow)
+    return [] if seen is None else [seen.rows[position][5] for position in seen.order]
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that an import takes several writes."""
+    monkeypatch.setattr(adoption, "STEP_SEGMENTS", 1)
+
+
+def test_messages_come_with_positions_ages_and_attempts() -> None:
+    driven, folder = new_home(left_behind())
+    driven.lanes(LANES)
+    driven.settle_down(0.1)
+    assert driven.confirmed == [driven.lanes_number]
+    assert driven.totals[LANE][:2] == [26, sum(64 + len(b"m%d" % i) for i in range(4, 30))]
+    flow = driven.bind(LANE)
+    driven.settle_down()
+    seen = driven.delivered[flow]
+    assert seen.order == list(range(5, 31))
+    assert received(driven, flow) == [b"m%d" % i for i in range(4, 30)]
+    assert [seen.counts[position] for position in (5, 10, 11, 30)] == [1, 1, 0, 0]
+    assert seen.stored_ms[30] - seen.stored_ms[5] == 2_000
+    assert [event["event"] for event in driven.told] == ["lane_adopted", "lane_adopted"]
+    assert folder.names() == [], "the old spool goes with its last lane"
+    assert folder.claims == {}
+
+
+def test_after_an_unclean_end_everything_that_may_have_been_sent_is_marked() -> None:
+    driven, _ = new_home(left_behind(clean=False))
+    driven.lanes(LANES)
+    flow = driven.bind(LANE)
+    driven.settle_down()
+    counts = driven.delivered[flow].counts
+    assert set(counts.values()) == {1}, "the lane had a consumer, so all its positions were reserved"
+
+
+def test_a_message_that_lanes_share_goes_on_being_stored_once() -> None:
+    driven, _ = new_home(left_behind())
+    driven.lanes(LANES)
+    driven.settle_down()
+    assert driven.disk.count(Table.BLOCKS) == 3
+    assert driven.disk.count(Table.SEGMENTS) == 6
+
+
+def test_records_of_producers_come_along_and_are_waited_for() -> None:
+    driven, _ = new_home(left_behind())
+    driven.lanes(LANES)
+    reference = driven.gather()
+    driven.tick()
+    assert reference not in driven.records
+    driven.settle_down()
+    assert driven.records[reference] == {LANE: (30, {31: errors.SPOOL_OVER_QUOTA}), OTHER: (30, {})}
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    reference = driven.gather()
+    driven.settle_down()
+    assert driven.records[reference][OTHER] == (30, {})
+
+
+def test_new_messages_wait_for_the_old_ones_and_come_behind_them() -> None:
+    driven, folder = new_home(left_behind(), runs=True)
+    driven.lanes(LANES)
+    flow = driven.bind(LANE)
+    driven.store(([LANE], rows_of(3, 30)), producer=(PRODUCER, 40))
+    driven.settle_down(1.0)
+    assert driven.stored == 1
+    assert driven.totals[LANE][0] == 3
+    assert flow not in driven.delivered
+    folder.running.clear()
+    driven.settle_down(1.0)
+    assert received(driven, flow) == [b"m%d" % i for i in range(4, 33)]
+    order = driven.delivered[flow].order
+    assert order == sorted(order)
+    assert driven.totals[LANE][0] == 29
+    reference = driven.gather()
+    driven.settle_down()
+    assert driven.records[reference][LANE] == (42, {31: errors.SPOOL_OVER_QUOTA})
+
+
+def test_a_resumed_flow_may_settle_what_the_old_home_delivered() -> None:
+    driven, _ = new_home(left_behind())
+    driven.lanes(LANES)
+    driven.settle_down()
+    flow = driven.bind(LANE, resume=True, messages=0)
+    driven.settle(flow, (5, 10))
+    driven.settle_down(0.1)
+    assert driven.totals[LANE][0] == 20
+    assert not any(event[1] == wire.FLOW_SETTLE_REFUSED for event in driven.events)
+
+
+def test_a_move_that_was_under_way_goes_on() -> None:
+    old = DrivenHome()
+    old.start(ROUTER, {LANE: settings_of("q", dead_message_queue="dead")})
+    flow = old.bind(LANE)
+    old.store(([LANE], rows_of(3)))
+    old.settle_down()
+    old.settle(flow, (1, 3), outcome=wire.OUTCOME_REJECTED)
+    old.settle_down()
+    driven, _ = new_home(old.disk)
+    driven.lanes({LANE: settings_of("q", dead_message_queue="dead")})
+    driven.settle_down()
+    assert [(header[:2], len(rows)) for header, rows in driven.moves] == [([LANE, 1], 3)]
+    driven.moved(LANE, 1, 3)
+    driven.settle_down(0.1)
+    assert driven.totals[LANE][0] == 0
+
+
+@pytest.mark.parametrize("writes", range(1, 16))
+def test_an_interrupted_import_begins_again_and_loses_and_doubles_nothing(writes: int) -> None:
+    driven, folder = new_home(left_behind())
+    driven.lanes(LANES)
+    driven.store(([LANE], rows_of(2, 30)), producer=(PRODUCER, 40))
+    for _ in range(writes):
+        driven.tick()
+        driven.write()
+    folder.opened = None
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    driven.number = driven.stored
+    if not driven.stored:
+        driven.store(([LANE], rows_of(2, 30)), producer=(PRODUCER, 40))
+    driven.settle_down(1.0)
+    flows = [driven.bind(LANE), driven.bind(OTHER)]
+    driven.settle_down()
+    assert received(driven, flows[0]) == [b"m%d" % i for i in range(4, 32)]
+    assert received(driven, flows[1]) == [b"m%d" % i for i in range(30)]
+    for lane_flow in flows:
+        driven.settle(lane_flow, *[(p, p) for p in driven.delivered[lane_flow].order])
+    driven.settle_down(0.1)
+    tables = (Table.BLOCKS, Table.SEGMENTS, Table.STATES)
+    assert [driven.disk.count(table) for table in tables] == [0, 0, 0]
+
+
+def test_of_two_spools_that_have_a_lane_the_later_hand_over_counts() -> None:
+    old = left_behind()
+    stale = copy.deepcopy(old)
+    driven, folder = new_home(old)
+    driven.lanes(LANES)
+    driven.settle_down()
+    flow = driven.bind(LANE)
+    driven.settle_down()
+    driven.settle(flow, (5, 20))
+    driven.restart()
+    third = SimulatedDisk()
+    folder = Folder("2", {"0": driven.disk, "1": stale, "2": third})
+    heir = DrivenHome(third, neighbours=folder)
+    heir.start(ROUTER, LANES)
+    heir.settle_down()
+    assert heir.totals[LANE][0] == 10
+    assert folder.names() == ["1"]
+
+
+def test_a_lane_that_was_made_anew_meanwhile_brings_nothing_but_its_positions() -> None:
+    driven, _ = new_home(left_behind())
+    driven.lanes({LANE: settings_of("q")}, generation=2)
+    flow = driven.bind(LANE)
+    driven.store(([LANE], rows_of(1)))
+    driven.settle_down()
+    assert received(driven, flow) == [b"m0"]
+    assert driven.delivered[flow].order[0] > 30
+
+
+def test_a_lane_that_another_worker_claims_is_kept_and_not_served() -> None:
+    disk = left_behind()
+    folder = Folder("1", {"0": SimulatedDisk(), "1": disk})
+    folder.claim("1", LANE)
+    old = DrivenHome(disk, neighbours=folder)
+    old.start(ROUTER, {})
+    old.settle_down(1.0)
+    assert old.totals == {}
+    assert disk.get(Table.LANES, layout.number_key(LANE)) is not None
+    assert disk.get(Table.LANES, layout.number_key(OTHER)) is None
+    driven, _ = new_home(disk)
+    driven.lanes({LANE: settings_of("q")})
+    driven.settle_down(0.1)
+    assert driven.totals[LANE][0] == 26
+
+
+def test_a_lane_that_is_deleted_while_it_is_taken_over_leaves_nothing_here() -> None:
+    driven, folder = new_home(left_behind())
+    driven.lanes(LANES)
+    driven.store(([LANE], rows_of(2, 30)))
+    for _ in range(3):
+        driven.tick()
+        driven.write()
+    driven.lanes({}, LANE, OTHER)
+    driven.settle_down(1.0)
+    tables = (Table.LANES, Table.BLOCKS, Table.SEGMENTS, Table.STATES, Table.RECORDS)
+    assert [driven.disk.count(table) for table in tables] == [0] * 5
+    assert folder.claims == {}
+
+
+def test_a_purge_during_an_import_removes_what_comes_too() -> None:
+    driven, folder = new_home(left_behind(), runs=True)
+    driven.lanes(LANES)
+    driven.store(([LANE], rows_of(2, 30)))
+    driven.settle_down()
+    assert driven.ask("endpoint.purge", lane_id=LANE) == 2
+    folder.running.clear()
+    driven.settle_down(1.0)
+    assert (driven.totals[LANE][0], driven.totals[OTHER][0]) == (0, 30)
+    assert driven.disk.count(Table.SEGMENTS) == 3
+
+
+def test_if_the_old_spool_is_gone_an_interrupted_import_ends_with_what_is_here() -> None:
+    driven, folder = new_home(left_behind(), runs=True)
+    driven.lanes({LANE: settings_of("q")})
+    driven.store(([LANE], rows_of(2, 30)))
+    driven.settle_down()
+    del folder.disks["1"]
+    driven.kill()
+    driven.start(ROUTER, {LANE: settings_of("q")})
+    assert [event["event"] for event in driven.told] == ["lane_not_adopted"]
+    flow = driven.bind(LANE)
+    driven.settle_down()
+    assert received(driven, flow) == [b"m30", b"m31"]
+
+
+def test_a_spool_that_cannot_be_read_is_told_and_others_go_on() -> None:
+    driven, folder = new_home(left_behind())
+
+    @contextmanager
+    def damaged(name: str) -> Iterator[Any]:
+        raise errors.error_for(errors.SPOOL_DAMAGED, name)
+        yield
+
+    folder.view = damaged  # type: ignore[method-assign]
+    driven.lanes(LANES)
+    driven.settle_down()
+    assert [event["event"] for event in driven.told] == ["spool_unreadable"]
+    assert driven.totals[LANE][0] == 0

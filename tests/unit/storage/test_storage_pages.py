@@ -1,0 +1,239 @@
+"""The check of the pages of an LMDB file: it finds what LMDB would end the process at, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import lmdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage import pages
+from storage.spool import DATA_FILE, Table, open_spool
+
+if TYPE_CHECKING:
+    from storage.spool import Change
+
+ROOT = Path(__file__).resolve().parents[3]
+MAP_BYTES = 64 << 20
+PAGE = 4096
+_BRANCH, _LEAF = 1, 2
+
+
+def key(number: int) -> bytes:
+    return number.to_bytes(8, "big")
+
+
+@pytest.fixture(scope="module")
+def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A spool with trees of two levels, large values, and free pages; without room ahead."""
+    directory = tmp_path_factory.mktemp("used")
+    rng = random.Random(5)
+    spool = open_spool(directory, MAP_BYTES)
+    for first in range(0, 600, 50):
+        changes: list[Change] = []
+        for number in range(first, first + 50):
+            changes.append((Table.BLOCKS, key(number), rng.randbytes(rng.choice([10, 3_000, 9_000]))))
+            changes.append((Table.SEGMENTS, key(rng.randrange(20)) + key(number), bytes(400)))
+            if number % 3 == 0 and number > 60:
+                changes.append((Table.BLOCKS, key(number - 60), None))
+        spool.commit(changes)
+    end = spool._usage().end_bytes
+    spool.close()
+    os.truncate(directory / DATA_FILE, end)
+    return directory
+
+
+def index_pages(directory: Path) -> int:
+    """As LMDB counts them, without those of its list of free pages."""
+    environment = lmdb.open(str(directory), max_dbs=8, map_size=MAP_BYTES, readonly=True)
+    with environment.begin() as transaction:
+        stats = [transaction.stat()]
+        for table in Table:
+            stats.append(transaction.stat(environment.open_db(table.name.lower().encode(), create=False)))
+    environment.close()
+    return sum(stat["branch_pages"] + stat["leaf_pages"] for stat in stats)
+
+
+def changed(source: Path, target: Path, at: int, content: bytes) -> Path:
+    data = bytearray((source / DATA_FILE).read_bytes())
+    data[at : at + len(content)] = content
+    target.mkdir(exist_ok=True)
+    (target / DATA_FILE).write_bytes(data)
+    return target / DATA_FILE
+
+
+def flags_of(data: bytes, page: int) -> int:
+    return int.from_bytes(data[page * PAGE + 10 : page * PAGE + 12], sys.byteorder)
+
+
+def test_a_sound_file_passes(used: Path) -> None:
+    pages.check_index(used / DATA_FILE)
+    pages.check_file(used / DATA_FILE)
+
+
+def test_a_sound_file_passes_after_every_commit(tmp_path: Path) -> None:
+    rng = random.Random(8)
+    spool = open_spool(tmp_path, MAP_BYTES)
+    live: list[int] = []
+    for number in range(120):
+        changes: list[Change] = [(Table.BLOCKS, key(number), rng.randbytes(rng.choice([10, 40_000])))]
+        live.append(number)
+        while live and rng.random() < 0.5:
+            changes.append((Table.BLOCKS, key(live.pop(rng.randrange(len(live)))), None))
+        spool.commit(changes)
+        pages.check_file(tmp_path / DATA_FILE)
+    spool.close()
+
+
+@pytest.mark.parametrize("check", [pages.check_index, pages.check_file])
+def test_each_lost_page_of_the_index_is_found_and_no_other(used: Path, tmp_path: Path, check) -> None:  # type: ignore[no-untyped-def]
+    data = (used / DATA_FILE).read_bytes()
+    found = 0
+    for page in range(2, len(data) // PAGE):
+        if flags_of(data, page) not in (_BRANCH, _LEAF):
+            continue
+        try:
+            check(changed(used, tmp_path / "c", page * PAGE, bytes(PAGE)))
+        except pages.PageFaultError as error:
+            assert f"index page {page}" in str(error)
+            found += 1
+    expected = index_pages(used)
+    assert expected > 20
+    assert expected < found <= expected + 3, "the list of free pages has some pages of its own"
+
+
+def test_a_lost_head_of_a_large_value_is_found_by_the_whole_check(used: Path, tmp_path: Path) -> None:
+    """LMDB takes from it how many pages become free with the value."""
+    data = (used / DATA_FILE).read_bytes()
+    environment = lmdb.open(str(used), max_dbs=8, map_size=MAP_BYTES, readonly=True)
+    with environment.begin() as transaction:
+        blocks = transaction.stat(environment.open_db(b"blocks", create=False))["overflow_pages"]
+    environment.close()
+    found = 0
+    for page in range(2, len(data) // PAGE):
+        file = changed(used, tmp_path / "c", page * PAGE, bytes(16))
+        try:
+            pages.check_file(file)
+        except pages.PageFaultError as error:
+            found += "no head of a value" in str(error)
+            if "no head of a value" in str(error):
+                pages.check_index(file)
+    assert blocks / 3 <= found <= blocks
+
+
+_OPEN = """
+import sys
+from pathlib import Path
+from angarium.errors import AngariumError
+from storage.maintenance import verify
+from storage.spool import open_spool
+for attempt in (lambda path: open_spool(path, 64 << 20), lambda path: verify(path, lambda done, total: None)):
+    try:
+        attempt(Path(sys.argv[1]))
+    except AngariumError as error:
+        print(error.code)
+"""
+
+
+def test_a_lost_page_is_refused_where_lmdb_would_end_the_process(used: Path, tmp_path: Path) -> None:
+    data = (used / DATA_FILE).read_bytes()
+    rng = random.Random(2)
+    candidates = [page for page in range(2, len(data) // PAGE) if flags_of(data, page) in (_BRANCH, _LEAF)]
+    refused = 0
+    for page in rng.sample(candidates, 6):
+        file = changed(used, tmp_path / "c", page * PAGE, bytes(PAGE))
+        try:
+            pages.check_index(file)
+        except pages.PageFaultError:
+            done = subprocess.run(
+                [sys.executable, "-c", _OPEN, str(file.parent)],
+                capture_output=True,
+                text=True,
+                timeout=30,
+                check=False,
+                env={**os.environ, "PYTHONPATH": str(ROOT)},
+            )
+            assert (done.returncode, done.stdout.split()) == (0, ["50322", "50322"]), done.stderr
+            refused += 1
+    assert refused
+
+
+def test_a_page_on_the_list_of_free_ones_that_is_in_use_is_found(tmp_path: Path) -> None:
+    """The next commit would write over it."""
+    spool = open_spool(tmp_path, MAP_BYTES)
+    for number in range(40):
+        spool.commit([(Table.BLOCKS, key(number), bytes(3_000)), (Table.BLOCKS, key(number // 2), None)])
+    end = spool._usage().end_bytes
+    spool.close()
+    os.truncate(tmp_path / DATA_FILE, end)
+    data = (tmp_path / DATA_FILE).read_bytes()
+    heads = [int.from_bytes(data[at + 16 + 120 + 8 : at + 16 + 120 + 16], sys.byteorder) for at in (0, PAGE)]
+    at = (PAGE if heads[1] > heads[0] else 0) + 16 + 24
+    free_root, main_root = (
+        int.from_bytes(data[at + tree * 48 + 40 : at + tree * 48 + 48], sys.byteorder) for tree in (0, 1)
+    )
+    content = data[free_root * PAGE : (free_root + 1) * PAGE]
+    offset = int.from_bytes(content[16:18], sys.byteorder)
+    first = free_root * PAGE + offset + 8 + 8 + 8
+    assert int.from_bytes(data[first : first + 8], sys.byteorder) < end // PAGE
+    in_use = main_root.to_bytes(8, sys.byteorder)
+    with pytest.raises(
+        pages.PageFaultError, match=f"free list check found page {main_root}, which is in use"
+    ):
+        pages.check_index(changed(tmp_path, tmp_path / "c", first, in_use))
+    with pytest.raises(pages.PageFaultError, match="free list check found page 99999 of"):
+        pages.check_index(changed(tmp_path, tmp_path / "c", first, (99_999).to_bytes(8, sys.byteorder)))
+    with pytest.raises(pages.PageFaultError, match="free list check found 99999 pages"):
+        pages.check_index(changed(tmp_path, tmp_path / "c", first - 8, (99_999).to_bytes(8, sys.byteorder)))
+
+
+def test_a_cut_file_is_found(used: Path, tmp_path: Path) -> None:
+    data = (used / DATA_FILE).read_bytes()
+    for size, what in (
+        (100, "head check found 100 bytes"),
+        (PAGE, "head check"),
+        (10 * PAGE, "length check"),
+    ):
+        (tmp_path / DATA_FILE).write_bytes(data[:size])
+        with pytest.raises(pages.PageFaultError, match=what):
+            pages.check_index(tmp_path / DATA_FILE)
+    (tmp_path / DATA_FILE).write_bytes(b"")
+    pages.check_index(tmp_path / DATA_FILE)
+
+
+def test_room_ahead_is_no_fault(used: Path, tmp_path: Path) -> None:
+    (tmp_path / DATA_FILE).write_bytes((used / DATA_FILE).read_bytes() + bytes(10 * PAGE))
+    pages.check_file(tmp_path / DATA_FILE)
+
+
+def test_a_file_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        pages.check_index(tmp_path / DATA_FILE)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_whatever_is_in_the_file_the_check_ends_with_a_verdict(
+    used: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    size = (used / DATA_FILE).stat().st_size
+    content = bytearray((used / DATA_FILE).read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        page = data.draw(st.integers(0, size // PAGE - 1))
+        inside = data.draw(st.one_of(st.integers(0, 63), st.integers(0, PAGE - 1)))
+        noise = data.draw(st.one_of(st.binary(min_size=1, max_size=16), st.just(b"\xff" * 16)))
+        content[page * PAGE + inside : page * PAGE + inside + len(noise)] = noise
+    file = tmp_path_factory.getbasetemp() / "noise.mdb"
+    file.write_bytes(content[:size])
+    for check in (pages.check_index, pages.check_file):
+        try:
+            check(file)
+        except pages.PageFaultError as error:
+            assert "check" in str(error)
