@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from angarium import errors
+from angarium.errors import AngariumError, error_for
 from router.publishers.acks import Acks
 from router.publishers.gathering import Gathering
 from router.publishers.moves import Move, Moves
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from angarium.errors import AngariumError
     from router.asking import Asks
     from router.config import RouterConfig, SpoolLimits
     from router.counters import Counters
@@ -90,6 +91,7 @@ class Intake:
             wall_ms: gives the wall time in ms that belongs to a time.
         """
         self._counters = counters
+        self._close = close
         self._retry = retry
         self._on_idle = on_idle
         self.usage = Usage(limits, endpoints)
@@ -167,6 +169,24 @@ class Intake:
         """Try again now and then what waits for room: some limits change without a word."""
         self.usage.freed += 1
         self.spooling.retry(now)
+
+    def may_leave(self, count: int, now: float) -> bool:
+        """Tell whether the workers from this index on have stored all that they were given.
+
+        One that died on its way out is not waited for: it will be told no lanes any more. Who published what it had not
+        stored is disconnected, and sends it again when others have taken its lanes over.
+        """
+        for index in self.streams.unfinished(count):
+            if self.streams.is_up(index):
+                return False
+            for pending in self.streams.abandon(index):
+                if type(pending) is Move:
+                    self.moves.again(pending)
+                else:
+                    self.producers.break_off(pending.producer)
+                    error = error_for(errors.SHARD_UNAVAILABLE, "the worker left with messages on their way")
+                    self._close(pending.producer.session, error, now)
+        return True
 
     def homes_left(self, count: int, now: float) -> None:
         """Only the workers below this index are homes now; the others have handed over."""

@@ -113,7 +113,7 @@ class Router:
         )  # fmt: skip
         self.scaling = Scaling(
             self.shards, self.rounds, self.interest, self.sessions, self.out,
-            self.intake.streams.may_leave, self.intake.homes_left,
+            self.intake.may_leave, self.intake.homes_left,
         )  # fmt: skip
         self.scaling.on_begin = self.lanes.keep_workers
         self._next_sweep = now

@@ -98,9 +98,11 @@ class Old(NamedTuple):
 class _Import:
     """A lane that is being taken over."""
 
-    def __init__(self, held: HeldLane, name: str) -> None:
+    def __init__(self, held: HeldLane, name: str, buried: int) -> None:
         self.held = held
         self.name = name
+        #: The segments that were buried before: an earlier import, whose keys come again, is among them.
+        self.buried = buried
         #: Key behind the last segment, and behind the last record, that was imported; None: all were.
         self.next_segment: bytes | None = layout.number_key(held.lane_id)
         self.next_record: bytes | None = layout.number_key(held.lane_id)
@@ -185,7 +187,7 @@ class Adoptions:
         assert self._neighbours is not None
         assert held.importing
         self._neighbours.claim(name, held.lane_id)
-        self._imports[held.lane_id] = _Import(held, name)
+        self._imports[held.lane_id] = _Import(held, name, self._writing.buried)
 
     def drop(self, held: HeldLane, now: float) -> None:
         """Forget a lane that is deleted."""
@@ -211,7 +213,7 @@ class Adoptions:
         one = next(iter(self._imports.values()), None)
         if one is None or one.is_under_way or now < one.next_try:
             return
-        source = self._open(one.name)
+        source = self._open(one.name) if self._writing.cleared >= one.buried else None
         if source is None:
             # The others may be somewhere else.
             one.next_try = now + RETRY_S

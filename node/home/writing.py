@@ -91,6 +91,9 @@ class Writing:
         #: Segments on disk without messages, and since when the first of them waits.
         self._dead: deque[Dead] = deque()
         self._dead_due = 0.0
+        #: How many such segments there ever were, and how many of them are deleted; the first ones first.
+        self.buried = 0
+        self.cleared = 0
         #: Segments on disk that lost some messages or tried some, and until when that is to be durable.
         self._partial: dict[Segment, float] = {}
         self._tasks: deque[Task] = deque()
@@ -144,6 +147,7 @@ class Writing:
         if not self._dead:
             self._dead_due = now + self._ack_delay_s
         self._dead.append(dead)
+        self.buried += 1
 
     @property
     def backlog(self) -> int:
@@ -279,6 +283,7 @@ class Writing:
         self.out = None
         if not write.frees_only:
             self.full_until = None
+        self.cleared += len(write.dead)
         self._stream.note_stored(write.stores)
         for store in write.stores:
             if store.block is not None:
@@ -334,6 +339,8 @@ class Writing:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
+        out = 0 if self.out is None else len(self.out.dead)
+        assert self.buried == self.cleared + out + len(self._dead)
         assert all(segment.live for segment in self._partial)
         for segment in self._partial:
             block = self._blocks.get(segment.block)

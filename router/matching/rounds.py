@@ -169,6 +169,17 @@ class Rounds:
                 return
             self._give_up(replays.popleft(), now)
 
+    def hand_elsewhere(self, replay: Replay, parts: list[Part]) -> None:
+        """A frame was cut anew, because its worker is gone for good: its pieces wait at their workers."""
+        a_round = replay.round
+        pieces = [replay.position, *range(len(a_round.parts), len(a_round.parts) + len(parts) - 1)]
+        a_round.parts = [*a_round.parts, *parts[1:]]
+        a_round.parts[replay.position] = parts[0]
+        a_round.waiting += len(parts) - 1
+        for position in pieces:
+            shard = self._shards.shards[a_round.parts[position].worker]
+            shard.replays.append(Replay(a_round, position, deaths=0))
+
     def _give_up(self, replay: Replay, now: float) -> None:
         """Leave a frame out; nothing of its round is taken."""
         replay.round.broken = True

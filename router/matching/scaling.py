@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from router.matching.interest import Interest
     from router.matching.round import Part
     from router.matching.rounds import Rounds
-    from router.matching.shards import Shards
+    from router.matching.shards import Shard, Shards
     from router.session import Session
 
 
@@ -37,7 +37,7 @@ class Scaling:
         interest: Interest[Session],
         sessions: SessionTable,
         outbox: Outbox,
-        may_leave: Callable[[int], bool],
+        may_leave: Callable[[int, float], bool],
         on_left: Callable[[int, float], None],
     ) -> None:
         """Begin without a change.
@@ -77,9 +77,9 @@ class Scaling:
         if not self._rounds.held:
             return
         if self._wanted is not None:
-            if any(shard.outstanding or shard.replays for shard in self._shards.shards):
+            if any(_is_busy(shard) for shard in self._shards.shards):
                 return
-            if not self._may_leave(self._wanted):
+            if not self._may_leave(self._wanted, now):
                 return
             self._deal(self._wanted)
             self._on_left(self._wanted, now)
@@ -89,6 +89,7 @@ class Scaling:
 
     def _deal(self, workers: int) -> None:
         shards = self._shards
+        replays = [replay for shard in shards.shards for replay in shard.take_replays()]
         parked = [session for shard in shards.shards for session in shard.waiting.take_all()]
         self._rounds.hold_sessions(parked)
         table = slots.slot_table(workers)
@@ -97,6 +98,8 @@ class Scaling:
         for shard in shards.shards:
             if shard.state is not ShardState.DOWN:
                 shards.start(shard, shard.incarnation)
+        for replay in replays:
+            self._rounds.hand_elsewhere(replay, _recut([replay.part], shards))
 
     def _finish(self, now: float) -> None:
         shards = self._shards
@@ -108,6 +111,11 @@ class Scaling:
                 a_round.parts = _recut(a_round.parts, shards)
                 a_round.waiting = len(a_round.parts)
         self._rounds.resume(now)
+
+
+def _is_busy(shard: Shard) -> bool:
+    """Tell whether a worker has something to answer; what one that is down had goes to the others."""
+    return bool(shard.outstanding) or (bool(shard.replays) and shard.state is not ShardState.DOWN)
 
 
 def _recut(parts: list[Part], shards: Shards) -> list[Part]:

@@ -18,7 +18,7 @@ from router.matching.interest import FilterSet, Interest, filter_entry
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.matching.round import Round
+    from router.matching.round import Part, Round
     from router.session import Session
 
 #: Filters in one FILTERS frame of a replay: about half a megabyte.
@@ -84,6 +84,11 @@ class Replay:
         #: True from its handing over to its answer, or the next death.
         self.is_out = False
 
+    @property
+    def part(self) -> Part:
+        """Give the rows of the frame."""
+        return self.round.parts[self.position]
+
 
 class Shard:
     """One worker as the router knows it."""
@@ -110,6 +115,11 @@ class Shard:
         self.confirmed = 0
         #: The FILTERS frame whose confirmation ends the replay.
         self.replay_end = 0
+
+    def take_replays(self) -> list[Replay]:
+        """Give up what waits to be handed over again."""
+        replays, self.replays = self.replays, deque()
+        return list(replays)
 
     def next_sequence(self) -> int:
         """Number a FILTERS frame."""

@@ -236,6 +236,14 @@ class Moves:
         if not move.homes:
             self.settled(move)
 
+    def again(self, move: Move) -> None:
+        """A home left with rows of a move on their way: judge it anew, by what the others know then."""
+        line = self._line_of(move)
+        if line is not None:
+            line.memory = None
+            move.homes, move.nacks = 0, []
+            self._held.append(move)
+
     def left(self, count: int) -> None:
         """Only the workers below this index are homes now."""
         for index in [index for index in self._lines if index >= count]:

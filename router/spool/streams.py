@@ -275,11 +275,33 @@ class Streams:
 
     # -- the number of workers -------------------------------------------------------------------------------
 
-    def may_leave(self, count: int) -> bool:
-        """Tell whether the homes from this index on have stored all that they were given."""
-        return not any(
-            stream.on_their_way or stream.kept for index, stream in self._streams.items() if index >= count
-        )
+    def unfinished(self, count: int) -> list[int]:
+        """Give the homes from this index on that have not stored all that they were given."""
+        return [
+            index
+            for index, stream in self._streams.items()
+            if index >= count and (stream.on_their_way or stream.kept)
+        ]
+
+    def abandon(self, index: int) -> list[Any]:
+        """A home that leaves is gone before it stored all; gives what waits for that.
+
+        What it stored without saying so, and what is in its spool, comes to light at the homes that take its lanes over.
+        """
+        stream, home = self._stream(index), self._usage.home(index)
+        lost = list(stream.on_their_way)
+        for sent in lost:
+            self._uncount_lost(home, sent)
+        for sent in (*stream.kept, *lost):
+            self._forget(stream, sent)
+        stream.kept.clear()
+        stream.on_their_way.clear()
+        return list(dict.fromkeys(sent.pending for sent in lost if sent.pending is not None))
+
+    def _uncount_lost(self, home: HomeUsage, sent: _Sent) -> None:
+        for account, lane, messages, size, _ in sent.charges:
+            self._usage.uncharge(account, lane, messages, size)
+        home.inflight_bytes -= sent.size
 
     def left(self, count: int) -> None:
         """Only the workers below this index are homes now."""

@@ -61,7 +61,7 @@ class Round:
         self._stop = threading.Event()
         self._failures: list[BaseException] = []
 
-    def run(self, deadline: float, lines: int) -> dict[str, Any]:
+    def run(self, deadline: float, lines: int, faults_min: int) -> dict[str, Any]:
         """Publish, break, wait, drain and judge; gives what is wrong, empty if nothing is."""
         self.node.start()
         try:
@@ -70,7 +70,7 @@ class Round:
             consumer = threading.Thread(target=self._consume_live, daemon=True)
             consumer.start()
             with self._publisher(lines) as publisher:
-                self._break_until(publisher, deadline)
+                self._break_until(publisher, deadline, faults_min)
                 summary = self._wait(publisher)
             self._stop.set()
             consumer.join(RETRY_S)
@@ -102,10 +102,12 @@ class Round:
             process.kill()
             process.wait()
 
-    def _break_until(self, publisher: subprocess.Popen[bytes], deadline: float) -> None:
-        while publisher.poll() is None and time.monotonic() < deadline:
+    def _break_until(self, publisher: subprocess.Popen[bytes], deadline: float, faults_min: int) -> None:
+        done = 0
+        while publisher.poll() is None and (time.monotonic() < deadline or done < faults_min):
             time.sleep(self._rng.uniform(*PAUSE_S))
             say(self.breaker.break_something())
+            done += 1
 
     def _wait(self, publisher: subprocess.Popen[bytes]) -> dict[str, Any]:
         output, errors = publisher.communicate(timeout=2 * RETRY_S)
@@ -182,8 +184,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def campaign(kinds: list[str], minutes: float, seed: int, lines: int = LINES) -> dict[str, Any]:
-    """Run rounds until the time is over, at least one; gives the verdict."""
+def campaign(
+    kinds: list[str], minutes: float, seed: int, lines: int = LINES, faults_min: int = 1
+) -> dict[str, Any]:
+    """Run rounds until the time is over, at least one, each with some faults; gives the verdict."""
     rng = random.Random(seed)
     deadline = time.monotonic() + minutes * 60
     faults: dict[str, int] = {}
@@ -197,7 +201,7 @@ def campaign(kinds: list[str], minutes: float, seed: int, lines: int = LINES) ->
         kinds = [kind for kind in kinds if kind not in missing]
         while not rounds or time.monotonic() < deadline:
             one = Round(Path(name), disk, kinds, rng)
-            wrong = one.run(deadline, lines)
+            wrong = one.run(deadline, lines, faults_min)
             rounds += 1
             acknowledged += one.acknowledged
             for what, count in one.breaker.done.items():

@@ -122,9 +122,9 @@ class SendWindow:
         #: What the node knew at a later open if it was more than what was handed out here, else 0: somebody
         #: else used the name, so these sequences mean other messages, and nothing is sent any more.
         self.foreign_sequence = 0
-        #: Everything up to it is settled. Never falls, never above `_sent_last`.
+        #: What the node said of this open: everything up to it is settled. Never falls, never above `_sent_last`.
         self._acknowledged = 0
-        #: The newest sequence that was sent.
+        #: The newest sequence that was sent since the producer was opened.
         self._sent_last = 0
         #: To be sent, the oldest first; the last one may still get rows.
         self._unsent: deque[_Batch] = deque()
@@ -315,7 +315,7 @@ class SendWindow:
         self.handle = handle
         self.window = window
         self._known = last_sequence
-        self._sent_last = self._acknowledged
+        self._sent_last = self._acknowledged = 0
         batches = [*self._sent, *self._unsent]
         self._sent.clear()
         self._unsent.clear()

@@ -166,6 +166,23 @@ def test_a_producer_that_another_session_opened_is_over() -> None:
     run(test())
 
 
+def test_a_producer_can_be_over_before_anything_was_acknowledged_on_a_new_session() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        producer = await open_producer(node)
+        await producer.send("t")
+        await node.steps()
+        node.acked(1, 1)
+        node.lose()
+        node.connect()
+        await node.steps()
+        node.acked(2, 0, code=errors.PRODUCER_FENCED)
+        assert producer.closed
+        assert node.closed == [errors.NOT_CONNECTED]
+
+    run(test())
+
+
 def test_a_name_that_somebody_else_used_meanwhile_is_not_used_again() -> None:
     """Its sequences mean other messages at the node: what is sent again would be taken for stored."""
 

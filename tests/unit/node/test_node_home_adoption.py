@@ -67,7 +67,7 @@ def left_behind(*, clean: bool = True) -> SimulatedDisk:
     old.start(ROUTER, LANES)
     flow = old.bind(LANE, messages=10)
     for first in range(0, 30, 10):
-        old.store(([LANE, OTHER], rows_of(10, first)), producer=(PRODUCER, 1 + first))
+        old.store(([LANE, OTHER], rows_of(10, first)), producer=(PRODUCER, 1))
         old.settle_down(1.0)
     old.settle(flow, (1, 4))
     old.store(producer=(PRODUCER, 31), refused=[(LANE, [(31, errors.SPOOL_OVER_QUOTA)])])
@@ -153,7 +153,7 @@ def test_new_messages_wait_for_the_old_ones_and_come_behind_them() -> None:
     driven, folder = new_home(left_behind(), runs=True)
     driven.lanes(LANES)
     flow = driven.bind(LANE)
-    driven.store(([LANE], rows_of(3, 30)), producer=(PRODUCER, 40))
+    driven.store(([LANE], rows_of(3, 30)), producer=(PRODUCER, 10))
     driven.settle_down(1.0)
     assert driven.stored == 1
     assert driven.totals[LANE][0] == 3
@@ -212,6 +212,9 @@ def test_an_interrupted_import_begins_again_and_loses_and_doubles_nothing(writes
     if not driven.stored:
         driven.store(([LANE], rows_of(2, 30)), producer=(PRODUCER, 40))
     driven.settle_down(1.0)
+    assert folder.names() == []
+    driven.kill()
+    driven.start(ROUTER, LANES)
     flows = [driven.bind(LANE), driven.bind(OTHER)]
     driven.settle_down()
     assert received(driven, flows[0]) == [b"m%d" % i for i in range(4, 32)]

@@ -1,0 +1,312 @@
+"""Blocks that lost most of their messages, and runs of small ones, are packed anew in the background."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+
+from angarium import wire
+from node.endpoints.segment import Segment
+from node.home import repacking
+from node.home.home import HomeLimits
+from node.home.repacking import SMALL_BLOCKS, merge_segments
+from storage.spool import Table
+from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, row_of, settings_of, started
+
+LANES = {LANE: settings_of("q"), OTHER: settings_of("other")}
+BIG = bytes(1_000)
+
+
+def received(driven: DrivenHome, flow: int) -> list[bytes]:
+    seen = driven.delivered.get(flow)
+    return [] if seen is None else [seen.rows[position][5] for position in seen.order]
+
+
+def lone_messages(driven: DrivenHome, count: int, lanes: list[int], first: int = 0) -> None:
+    for i in range(first, first + count):
+        driven.store((lanes, [row_of(0, b"m%d" % i)]))
+        driven.tick()
+        driven.write()
+        driven.pass_time(0.001)
+
+
+def test_lone_messages_that_stay_are_put_together() -> None:
+    driven = started()
+    lone_messages(driven, 400, [LANE])
+    assert driven.disk.count(Table.BLOCKS) == 400
+    driven.settle_down(3.0)
+    assert driven.disk.count(Table.BLOCKS) <= 400 // SMALL_BLOCKS + SMALL_BLOCKS
+    assert driven.disk.count(Table.SEGMENTS) == driven.disk.count(Table.BLOCKS)
+    flow = driven.bind()
+    driven.settle_down()
+    assert received(driven, flow) == [b"m%d" % i for i in range(400)]
+    ages = driven.delivered[flow].stored_ms
+    assert ages[400] - ages[1] == 399, "each keeps its age"
+
+
+def test_what_was_put_together_survives_a_kill() -> None:
+    driven = started()
+    lone_messages(driven, 200, [LANE, OTHER])
+    driven.settle_down(3.0)
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    for lane in (LANE, OTHER):
+        flow = driven.bind(lane)
+        driven.settle_down()
+        assert received(driven, flow) == [b"m%d" % i for i in range(200)]
+    assert driven.disk.count(Table.BLOCKS) <= 200 // SMALL_BLOCKS + SMALL_BLOCKS
+
+
+def test_messages_that_are_consumed_soon_are_left_alone() -> None:
+    driven = started()
+    flow = driven.bind()
+    for i in range(100):
+        driven.store(([LANE], [row_of(0, b"m%d" % i)]))
+        driven.settle_down(0.01)
+        driven.settle(flow, (i + 1, i + 1))
+    driven.settle_down(3.0)
+    assert driven.home.stats()["repacked_blocks"] == 0
+
+
+def test_the_rest_of_a_block_that_lost_most_of_its_messages_is_packed_anew() -> None:
+    driven = started()
+    flow = driven.bind()
+    driven.store(([LANE], [row_of(i, BIG) for i in range(100)]))
+    driven.settle_down()
+    before = driven.disk.size_bytes()
+    driven.settle(flow, (1, 40), (45, 95))
+    driven.settle_down(0.5)
+    assert driven.home.stats()["repacked_rows"] == 9
+    assert driven.disk.size_bytes() < before / 5
+    driven.settle(flow, (41, 42))
+    driven.settle_down(0.1)
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    flow = driven.bind()
+    driven.settle_down()
+    assert driven.delivered[flow].order == [43, 44, 96, 97, 98, 99, 100]
+    assert received(driven, flow) == [BIG] * 7
+
+
+def test_a_block_of_two_lanes_keeps_what_either_has() -> None:
+    driven = started()
+    flows = [driven.bind(LANE), driven.bind(OTHER)]
+    driven.store(([LANE, OTHER], [row_of(i, b"%03d" % i + BIG) for i in range(100)]))
+    driven.settle_down()
+    driven.settle(flows[0], (1, 90))
+    driven.settle_down(0.1)
+    assert driven.home.stats()["repacked_blocks"] == 0, "the other lane still has them"
+    driven.settle(flows[1], (21, 100))
+    driven.settle_down(0.5)
+    assert driven.home.stats()["repacked_rows"] == 30
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    flows = [driven.bind(LANE), driven.bind(OTHER)]
+    driven.settle_down()
+    assert [payload[:3] for payload in received(driven, flows[0])] == [b"%03d" % i for i in range(90, 100)]
+    assert [payload[:3] for payload in received(driven, flows[1])] == [b"%03d" % i for i in range(20)]
+    assert driven.disk.count(Table.BLOCKS) == 1
+
+
+def test_what_is_settled_while_the_new_block_is_being_written_stays_away() -> None:
+    driven = started()
+    flow = driven.bind()
+    lone_messages(driven, 100, [LANE])
+    driven.pass_time(2.0)
+    while not driven.home.stats()["repacked_blocks"]:
+        driven.tick()
+        assert driven.begin_write()
+        if not driven.home.stats()["repacked_blocks"]:
+            driven.end_write()
+    driven.settle(flow, (1, 60))
+    driven.tick()
+    driven.end_write()
+    driven.settle_down(0.1)
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    assert driven.totals[LANE][0] == 40
+    flow = driven.bind()
+    driven.settle_down()
+    assert received(driven, flow) == [b"m%d" % i for i in range(60, 100)]
+
+
+def test_everything_may_be_gone_before_the_new_block_is_written() -> None:
+    driven = started()
+    flow = driven.bind()
+    lone_messages(driven, 100, [LANE])
+    driven.pass_time(2.0)
+    driven.tick()
+    while not driven.home.stats()["repacked_blocks"]:
+        driven.write()
+        driven.tick()
+    driven.settle(flow, (1, 100))
+    driven.settle_down(0.1)
+    tables = (Table.BLOCKS, Table.SEGMENTS, Table.STATES)
+    assert [driven.disk.count(table) for table in tables] == [0, 0, 0]
+
+
+def test_a_full_disk_does_not_bring_back_what_was_settled() -> None:
+    driven = started()
+    flow = driven.bind()
+    lone_messages(driven, 100, [LANE])
+    driven.pass_time(2.0)
+    driven.disk.is_full = True
+    for _ in range(5):
+        driven.tick()
+        driven.write()
+    assert driven.home.stats()["repacked_blocks"] == 100
+    driven.disk.is_full = False
+    driven.settle(flow, (1, 50))
+    driven.settle_down(3.0)
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    flow = driven.bind()
+    driven.settle_down()
+    assert received(driven, flow) == [b"m%d" % i for i in range(50, 100)]
+    driven.settle(flow, (51, 100))
+    driven.settle_down(0.1)
+    assert driven.disk.count(Table.BLOCKS) == 0
+
+
+def test_a_block_that_cannot_be_read_is_left_where_it_is() -> None:
+    driven = started(HomeLimits(cache_bytes_max=1))
+    lone_messages(driven, 100, [LANE])
+    key, value = driven.disk.scan(Table.BLOCKS)[50]
+    driven.disk.commit([(Table.BLOCKS, key, value[:-1] + b"?")])
+    driven.settle_down(3.0)
+    assert driven.disk.get(Table.BLOCKS, key) is not None
+    flow = driven.bind()
+    driven.settle_down()
+    assert received(driven, flow) == [b"m%d" % i for i in range(100) if i != 50]
+
+
+def test_spool_files_are_counted_right_after_packing() -> None:
+    driven = started()
+    lone_messages(driven, 100, [LANE])
+    driven.settle_down(3.0)
+    assert driven.home.stats()["spool_files"] == 1
+    flow = driven.bind()
+    driven.settle_down()
+    driven.settle(flow, (1, 100))
+    driven.settle_down(0.1)
+    assert driven.home.stats()["spool_files"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(8))
+def test_random_lives_of_messages_end_with_an_empty_disk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repacking, "SPARSE_BYTES", 200)
+    rng = random.Random(seed)
+    driven = started()
+    flows = {lane: driven.bind(lane, messages=1_000_000) for lane in (LANE, OTHER)}
+    left: dict[int, dict[int, bytes]] = {LANE: {}, OTHER: {}}
+    serial = 0
+    for _ in range(400):
+        action = rng.random()
+        if action < 0.5:
+            rows = [row_of(i, b"%d-%d" % (serial, i)) for i in range(rng.choice((1, 1, 1, 2, 30)))]
+            driven.store((rng.choice(([LANE], [OTHER], [LANE, OTHER])), rows), relaxed=rng.random() < 0.2)
+            serial += 1
+        elif action < 0.8:
+            lane, flow = rng.choice(list(flows.items()))
+            if left[lane]:
+                chosen = rng.sample(sorted(left[lane]), rng.randint(1, len(left[lane])))
+                driven.settle(flow, *[(position, position) for position in chosen])
+                for position in chosen:
+                    del left[lane][position]
+        elif action < 0.83:
+            driven.settle_down(2.0)
+            driven.restart() if rng.random() < 0.5 else driven.kill()
+            driven.start(ROUTER, LANES)
+            driven.number = driven.stored
+            flows = {lane: driven.bind(lane) for lane in (LANE, OTHER)}
+        driven.settle_down(rng.choice((0.0, 0.0, 0.3, 2.0)))
+        for lane, flow in flows.items():
+            seen = driven.delivered.get(flow)
+            fresh = seen.order if seen else []
+            for position in fresh:
+                assert seen is not None
+                assert left[lane].setdefault(position, seen.rows[position][5]) == seen.rows[position][5]
+            if seen is not None:
+                seen.order.clear()
+    assert driven.home.stats()["repacked_blocks"] >= 0
+    for lane, flow in flows.items():
+        assert driven.totals.get(lane, [0])[0] == len(left[lane])
+        driven.settle(flow, *[(position, position) for position in left[lane]])
+    driven.settle_down(0.2)
+    for table in (Table.BLOCKS, Table.SEGMENTS, Table.STATES):
+        assert driven.disk.count(table) == 0, table.name
+
+
+# -- one segment out of many ---------------------------------------------------------------------------------
+
+
+def test_merged_segments_say_the_same_of_every_message() -> None:
+    rng = random.Random(1)
+    segments = []
+    position = 1
+    for k in range(10):
+        rows = [
+            row_of(i, b"x" * rng.randint(0, 9), flags=rng.choice((1, 1 | wire.FLAG_DMQ_ELIGIBLE)))
+            for i in range(rng.randint(1, 9))
+        ]
+        segment = _segment(position, k, rows, rng)
+        segments.append(segment)
+        position += segment.count
+    merged = merge_segments(segments)
+    merged.validate()
+    row = 0
+    for one in segments:
+        for i in range(one.count):
+            assert merged.first + row == one.first + i
+            assert merged.row_in_block(row) == one.row_in_block(i)
+            assert merged.stored_at_ms(row) == one.stored_at_ms(i)
+            assert merged.priority(row) == one.priority(i)
+            assert merged.dmq_eligible(row) == one.dmq_eligible(i)
+            assert merged.sizes[row] == one.sizes[i]
+            assert merged.state[row] == one.state[i]
+            for column in ("expires", "due", "tries", "dead", "origins"):
+                old, new = getattr(one, column), getattr(merged, column)
+                said = 0 if new is None else new[row] or 0
+                assert said == (0 if old is None else old[i] or 0)
+            row += 1
+    assert merged.count == row
+    copy = Segment.unpack(merged.key(), merged.pack(), merged.pack_state())
+    assert copy.pack() == merged.pack()
+
+
+def _segment(first: int, block: int, rows: list[list[object]], rng: random.Random) -> Segment:
+    from node.batch import Row
+    from node.endpoints.segment import make_segment
+
+    typed = []
+    for index, topic, flags, _, properties, payload in rows:
+        meta = rng.choice((None, (5_000, 0, None, None), (0, 700, 9, "k"), (0, 0, 2, None)))
+        typed.append(Row(index, topic, flags, meta, properties, payload))  # type: ignore[arg-type]
+    origins = rng.choice((None, [("queue", "old", "moved")] * len(typed)))
+    segment = make_segment(LANE, first, 7, typed, None, 1_000 + block * 10, origins=origins)
+    if rng.random() < 0.5:
+        segment.tries = bytearray(rng.randint(0, 3) for _ in range(segment.count))
+    if segment.count > 1:
+        segment.state[0] = 0
+        segment.live -= 1
+        segment.live_bytes -= segment.sizes[0]
+    return segment
+
+
+@pytest.mark.slow
+def test_a_backlog_of_lone_messages_costs_few_bytes_each() -> None:
+    """Design section 8: at most 64 bytes of memory per message for the index, however they came."""
+    driven = started()
+    lone_messages(driven, 3_000, [LANE])
+    driven.settle_down(10.0)
+    held = driven.home.lanes.get(LANE)
+    assert held is not None
+    size = 0
+    for segment in held.lane.segments:
+        size += sys.getsizeof(segment)
+        for column in ("rows", "sizes", "ages", "state"):
+            size += sys.getsizeof(getattr(segment, column))
+    assert size / 3_000 < 40
