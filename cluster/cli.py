@@ -66,7 +66,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "request": Entry(_REQUESTS, "request", "Send a request and print the reply."),
         "reply": Entry(_REQUESTS, "reply", "Answer requests with the output of a command."),
         "bench": Entry(
-            "cluster.commands.bench", "bench", "Measure rate and latency with real client processes."
+            "cluster.commands.bench_queues", "bench", "Measure rate and latency with real client processes."
         ),
     },
     "Objects": {

@@ -119,11 +119,16 @@ class Intake:
         changed = self.streams.home_reported(shard, stored, totals, spool)
         self.gathering.home_ready(shard.index)
         self._look(changed, now)
-        if self.streams.all_reported:
-            held, self.spooling.held = self.spooling.held, {}
-            for session in held:
-                self._retry(session, now)
-            self.moves.homes_reported(now)
+        self._homes_may_be_complete(now)
+
+    def _homes_may_be_complete(self, now: float) -> None:
+        """Go on with what waited until all homes have reported, if they have."""
+        if not self.streams.all_reported:
+            return
+        held, self.spooling.held = self.spooling.held, {}
+        for session in held:
+            self._retry(session, now)
+        self.moves.homes_reported(now)
 
     def committed(self, shard: Shard, header: list[Any], now: float) -> None:
         """Take COMMITTED `[incarnation, accepted, stored, totals, spool]`."""
@@ -193,6 +198,7 @@ class Intake:
         self.streams.left(count)
         self.moves.left(count)
         self.gathering.left(count, now)
+        self._homes_may_be_complete(now)
 
     def stats(self) -> dict[str, int]:
         """Give the figures of the spool as the router knows them; sizes in bytes."""

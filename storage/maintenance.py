@@ -120,7 +120,8 @@ class _Check:
                 check()
             except errors.UnavailableError as error:
                 # Reading found a value without its checksum, or LMDB could not go on; the next table may be sound.
-                self.faults.append(error.detail)
+                if error.detail not in self.faults:
+                    self.faults.append(error.detail)
 
     def _rows(self, table: Table, batch: int = _BATCH) -> Iterator[tuple[bytes, bytes]]:
         """Give the rows of a table whose keys are sound, up to the limit of faults."""
@@ -269,7 +270,7 @@ def unpack(archive: Path, directory: Path, tell: Tell) -> dict[str, Any]:
     """
     manifest = read_manifest(archive)
     sums: dict[str, str] = manifest["files"]
-    names = sorted({name.split("/")[0] for name in sums})
+    names = sorted({_folder_and_name(archive, name)[0] for name in sums})
     for name in names:
         if (directory / name).exists():
             detail = f"{directory / name} is there: restore into an empty data directory"
@@ -307,9 +308,7 @@ def _extract(archive: Path, place: Path, sums: dict[str, str], tell: Tell) -> No
     try:
         with tarfile.open(archive) as tar:
             for name, expected in sums.items():
-                folder, _, file_name = name.partition("/")
-                if not file_name or {folder, file_name} & {"..", ".", ""} or "/" in file_name:
-                    raise _unusable(archive, f"it names the file {name!r}")
+                folder, file_name = _folder_and_name(archive, name)
                 source = tar.extractfile(name)
                 if source is None:
                     raise _unusable(archive, f"{name} is no file")
@@ -323,6 +322,14 @@ def _extract(archive: Path, place: Path, sums: dict[str, str], tell: Tell) -> No
         raise _unusable(archive, f"a file is missing: {error}") from None
     except (tarfile.TarError, EOFError) as error:
         raise _unusable(archive, f"it cannot be read: {error}") from None
+
+
+def _folder_and_name(archive: Path, name: str) -> tuple[str, str]:
+    """Give the two parts of the name of a file in an archive, which must not lead anywhere else."""
+    folder, _, file_name = name.partition("/")
+    if {folder, file_name} & {"..", ".", ""} or "/" in file_name:
+        raise _unusable(archive, f"it names the file {name!r}")
+    return folder, file_name
 
 
 def _write(path: Path, source: IO[bytes]) -> str:

@@ -30,7 +30,8 @@ MAX_CLIENTS: Final = 64
 #: After the first client ended, all others end within this time, or something is wrong.
 END_TIMEOUT_S: Final = 60.0
 
-_size = click.option(
+#: Also for the benchmarks of queues.
+bench_size = click.option(
     "--size", type=click.IntRange(min=STAMP_BYTES), default=128, show_default=True, help="Bytes of a payload."
 )
 _topics = click.option(
@@ -71,7 +72,7 @@ def bench() -> None:
 
 @bench.command("pub-sub")
 @_messages(500_000)
-@_size
+@bench_size
 @_topics
 @_batch
 @_clients("--publishers", 1, "Publishers, each a process.")
@@ -89,12 +90,12 @@ def pub_sub(
 ) -> None:
     """Publish in batches at full speed to one subscriber."""
     run = Run(connect, messages=messages, size_bytes=size, topics=topics, batch=batch, publishers=publishers)
-    _show({"bench": "pub-sub", **run.rates(subscribers=1)}, as_json=as_json)
+    show_figures({"bench": "pub-sub", **run.rates(subscribers=1)}, as_json=as_json)
 
 
 @bench.command("fan-out")
 @_messages(100_000)
-@_size
+@bench_size
 @_topics
 @_batch
 @_clients("--subscribers", 10, "Subscribers, each a process.")
@@ -112,12 +113,12 @@ def fan_out(
 ) -> None:
     """Publish in batches at full speed to several subscribers, each of which gets everything."""
     run = Run(connect, messages=messages, size_bytes=size, topics=topics, batch=batch, publishers=1)
-    _show({"bench": "fan-out", **run.rates(subscribers=subscribers)}, as_json=as_json)
+    show_figures({"bench": "fan-out", **run.rates(subscribers=subscribers)}, as_json=as_json)
 
 
 @bench.command("latency")
 @_messages(10_000)
-@_size
+@bench_size
 @_topics
 @click.option(
     "--rate", type=click.FloatRange(min=1), default=1_000.0, show_default=True, help="Messages per second."
@@ -129,10 +130,11 @@ def latency(
 ) -> None:
     """Publish single messages in time, and show how long each takes to its subscriber."""
     run = Run(connect, messages=messages, size_bytes=size, topics=topics, batch=1, publishers=1, rate=rate)
-    _show({"bench": "latency", **run.latencies()}, as_json=as_json)
+    show_figures({"bench": "latency", **run.latencies()}, as_json=as_json)
 
 
-def _show(figures: dict[str, Any], *, as_json: bool) -> None:
+def show_figures(figures: dict[str, Any], *, as_json: bool) -> None:
+    """Print what was measured."""
     if wants_json(as_json):
         print_json(figures)
     else:

@@ -17,6 +17,7 @@ import msgspec
 
 import angarium
 from angarium import errors
+from cluster.commands import bench_queue_client
 from cluster.commands.receiving import receive
 from cluster.commands.source import Pace
 
@@ -47,15 +48,31 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     publishers: int
     #: Messages per second, each on its own, or None for batches at full speed.
     rate: float | None = None
+    #: Queues that get each message, and messages that may be unacknowledged.
+    queues: int = 1
+    window: int = 255
 
 
 def main() -> None:
     """Do the task on standard input."""
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=Task)
     try:
-        _say(asyncio.run(_subscribe(task) if task.role == "subscribe" else _publish(task)))
+        _say(asyncio.run(_run(task)))
     except errors.AngariumError as error:
         _say({"error": [error.code, error.detail]})
+
+
+async def _run(task: Task) -> dict[str, Any]:
+    match task.role:
+        case "subscribe":
+            return await _subscribe(task)
+        case "store":
+            return await bench_queue_client.store(task, _say)
+        case "drain":
+            return await bench_queue_client.drain(task, _say)
+        case "clean":
+            return await bench_queue_client.clean(task, _say)
+    return await _publish(task)
 
 
 def _say(value: dict[str, Any]) -> None:

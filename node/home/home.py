@@ -320,11 +320,18 @@ class Home:
             # It is neither stored nor acknowledged, and nothing behind it is: loud, and nothing is lost.
             self._fault("store_malformed", f"STORE {header.number}: {error}")
             return
-        if store.is_relaxed and header.producer is not None:
-            # Beyond the limit a producer waits for the disk, like any other.
-            store.is_relaxed = stream.bytes <= self._limits.unwritten_bytes_max
+        if store.is_relaxed:
+            store.is_relaxed = self._may_wait(store, header)
         stream.take(store, self._now)
         self._accept()
+
+    def _may_wait(self, store: Store, header: StoreHeader) -> bool:
+        """Tell whether a relaxed STORE may really be written later."""
+        # What a last value replaces may be durable, and must not go from the disk before the new one is there.
+        if any(held.lane.settings.last_value for held, _ in store.segments):
+            return False
+        # Beyond the limit a producer waits for the disk, like any other.
+        return header.producer is None or self.stream.bytes <= self._limits.unwritten_bytes_max
 
     def _flow(self, header: FlowHeader, _frames: list[bytes]) -> None:
         if not self._flows.carry_out(header, self._now, self._wall_ms):
@@ -380,6 +387,8 @@ class Home:
             if held.parcels:
                 self.rooms.delivery.release(held)
                 self.lanes.touched[held] = None
+        if write.dead:
+            self._reports.note_freed()
         for segment in write.partial:
             self.rooms.repacking.note_loss(self.rooms.blocks.get(segment.block))
         for task in write.tasks:

@@ -45,14 +45,21 @@ class Reports:
         self._told = (0, 0)
         #: Changed totals are told again then at the earliest.
         self._next_at = 0.0
-        #: Bytes of the spool, and when they are asked for again.
+        #: Bytes of the spool, when they are asked for again, and what the router was told.
         self._size = 0
         self._size_at = 0.0
+        self._size_told = 0
+        #: Whether something was deleted since the size was told: nothing else may follow that tells it.
+        self._is_freed = False
 
     def reset(self) -> None:
         """Begin with another router: it knows nothing."""
         self.is_known = False
         self._told = (0, 0)
+
+    def note_freed(self) -> None:
+        """Note that the spool may have become smaller."""
+        self._is_freed = True
 
     def home(self, router: int, number: int, now: float) -> list[bytes]:
         """Give the HOME that answers a complete LANES."""
@@ -68,7 +75,8 @@ class Reports:
         if not self.is_known:
             return None
         numbers = (self._stream.accepted, self._stream.stored)
-        if numbers == self._told and (not self._lanes.changed or now < self._next_at):
+        is_old = numbers == self._told
+        if is_old and (not self._lanes.changed or now < self._next_at) and not self._is_smaller(now):
             return None
         self._told = numbers
         self._next_at = now + REPORT_INTERVAL_S
@@ -76,14 +84,28 @@ class Reports:
         self._lanes.changed.clear()
         return [wire.COMMITTED, _encode((self._incarnation, *numbers, totals, self.spool(now)))]
 
+    def _is_smaller(self, now: float) -> bool:
+        """Tell whether the router must learn that the spool became smaller, although nothing else changed."""
+        if not self._is_freed or now < self._size_at:
+            return False
+        self._is_freed = False
+        told = self._size_told
+        return self.spool(now)[2] < told
+
     def next_due(self) -> float | None:
-        """Give when changed totals are to be told; None: nothing changed."""
-        return self._next_at if self.is_known and self._lanes.changed else None
+        """Give when changed totals, or the size, are to be told; None: nothing changed."""
+        if not self.is_known:
+            return None
+        dues = [self._size_at] if self._is_freed else []
+        if self._lanes.changed:
+            dues.append(self._next_at)
+        return min(dues, default=None)
 
     def spool(self, now: float) -> tuple[int, int, int, int]:
         """Give the figures of the spool: files, bytes in the open one, bytes on disk, delivered and unsettled."""
         if now >= self._size_at:
             self._size = self._spool.size_bytes()
             self._size_at = now + SIZE_INTERVAL_S
+        self._size_told = self._size
         files = self._blocks.files
         return files.count, files.open_bytes, self._size, self._lanes.unacked

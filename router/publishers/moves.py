@@ -12,6 +12,7 @@ One MOVE of a lane is under way at a time.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
@@ -240,9 +241,10 @@ class Moves:
         """A home left with rows of a move on their way: judge it anew, by what the others know then."""
         line = self._line_of(move)
         if line is not None:
-            line.memory = None
-            move.homes, move.nacks = 0, []
-            self._held.append(move)
+            fresh = copy(move)  # of the other one STOREs may be on their way
+            fresh.homes, fresh.nacks = 0, []
+            line.memory, line.move = None, fresh
+            self._held.append(fresh)
 
     def left(self, count: int) -> None:
         """Only the workers below this index are homes now."""

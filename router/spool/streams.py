@@ -286,7 +286,7 @@ class Streams:
     def abandon(self, index: int) -> list[Any]:
         """A home that leaves is gone before it stored all; gives what waits for that.
 
-        What it stored without saying so, and what is in its spool, comes to light at the homes that take its lanes over.
+        What it stored without saying so comes to light at the homes that take its lanes over.
         """
         stream, home = self._stream(index), self._usage.home(index)
         lost = list(stream.on_their_way)

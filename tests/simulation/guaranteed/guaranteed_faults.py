@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from guaranteed.records import EndpointRecord
 
 
+#: Whether an operator changes the number of workers while an earlier change is under way. A worker that is to
+#: leave and is wanted again keeps what others wait for.
+OVERLAPPING_SCALES: Final = False
+
+
 class GuaranteedFaults(Faults):
     """Disturbs one node with its disks, its controller and its clients."""
 
@@ -75,6 +80,8 @@ class GuaranteedFaults(Faults):
 
     def scale(self) -> None:
         workers = self._rng.randint(1, 3)
+        if not OVERLAPPING_SCALES and not self._guaranteed_node.is_scaled:
+            return
         self._note("operator", f"wants {workers} workers")
         self._guaranteed_node.controller.admin("workers.scale", {"workers": workers})
 

@@ -175,6 +175,17 @@ class GuaranteedNode(SimulatedNode):
             assert isinstance(effect, ReplyController), effect
             self._port.reply(effect.later.number, ok=True, value=effect.value)
 
+    @property
+    def is_scaled(self) -> bool:
+        """Tell whether no change of the number of workers is under way, and no home waits for another's lanes."""
+        router = self.router
+        return (
+            router is not None
+            and self.supervisor.is_complete(router)
+            and not router.rounds.held
+            and not any(place.claims for place in self.disks.values())
+        )
+
     # Requests of the controller to the router, as `router.server` answers them.
 
     def _request(self, router: Router, number: int, operation: str, arguments: Any) -> None:

@@ -529,3 +529,31 @@ def test_a_lane_that_never_was_cannot_be_bound() -> None:
     flow = driven.bind(DMQ)
     driven.settle_down()
     assert driven.events == [[flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, f"lane {DMQ} is not here"]]
+
+
+def test_the_size_of_the_spool_is_told_after_the_last_deletion() -> None:
+    driven = started()
+    for first in range(10):
+        driven.store(([LANE], [row_of(first, bytes(10_000))]))
+        driven.settle_down(0.2)
+    assert driven.spool[2] > 100_000
+    driven.ask("endpoint.purge", lane_id=LANE)
+    driven.settle_down(0.5)
+    assert driven.spool[2] < 5_000
+    driven.committed.clear()
+    driven.settle_down(5.0)
+    assert driven.committed == []
+
+
+def test_what_a_last_value_replaces_stays_on_disk_until_the_new_one_is_there() -> None:
+    driven = DrivenHome()
+    driven.start(ROUTER, {LANE: settings_of("last", last_value=True)})
+    driven.store(([LANE], rows_of(1)))
+    driven.settle_down(0.1)
+    driven.store(([LANE], rows_of(1, 1)), relaxed=True, producer=None)
+    driven.settle_down(0.03)
+    driven.kill()
+    driven.start(ROUTER, {LANE: settings_of("last", last_value=True)})
+    flow = driven.bind()
+    driven.settle_down()
+    assert payloads(driven, flow) == [b"m1"]

@@ -110,6 +110,19 @@ def test_an_exception_keeps_a_message_out_and_nobody_else_matching_is_no_match(s
     assert publisher.acked() == (5, []), "a direct subscriber is a match (R157)"
 
 
+@pytest.mark.requirement("R179")
+def test_what_was_spooled_for_a_subscription_stays_when_that_goes(spooling: PublishNode) -> None:
+    spooling.queue("q", "a")
+    publisher = spooling.publisher()
+    spooling.hold()
+    publisher.publish(("a", b"1"))
+    spooling.change("q", subscriptions=[])
+    publisher.publish(("a", b"2"))
+    spooling.commit()
+    assert publisher.acked() == (2, [])
+    assert spooling.payloads("q") == [b"1"]
+
+
 @pytest.mark.requirement("R115")
 def test_a_queue_is_published_to_by_its_name(spooling: PublishNode) -> None:
     spooling.queue("orders/eu")

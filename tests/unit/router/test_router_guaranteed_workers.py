@@ -275,21 +275,83 @@ class TestScaling:
         node.settle()
         assert [frames[0] for frames in client.received if frames[0] != wire.TABLE] == [wire.ANSWER]
 
-    def test_frames_that_wait_to_be_replayed_hold_it_up(self, make_publish_node: Any) -> None:
+    def test_frames_that_wait_to_be_replayed_go_to_the_new_owners(self, make_publish_node: Any) -> None:
         node = make_publish_node(2)
         node.queue("q", "t/>")
         publisher = node.publisher()
-        _, there = topics(node)
+        node.pause(0)
         node.pause(1)
-        publisher.publish(there)
+        publisher.publish(*[f"t/{n}" for n in range(30)])
+        publisher.publish("t/0")
+        node.unpause(0)
         node.kill_worker(1)
         node.router.scaling.begin(3, node.now)
         node.settle()
-        assert len(node.router.shards.shards) == 2
+        assert len(node.router.shards.shards) == 3
         node.start_worker(1)
         node.start_worker(2)
-        assert len(node.router.shards.shards) == 3
-        assert publisher.acked() == (1, [])
+        assert publisher.acked() == (31, [])
+        assert node.sequences("q") == list(range(1, 32))
+
+    def test_a_worker_that_dies_on_its_way_out_holds_nobody_up(self, make_publish_node: Any) -> None:
+        node = make_publish_node(2)
+        node.queue("q", "t/>", home=1)
+        publisher = node.publisher()
+        node.homes[1].commits = False
+        here, there = topics(node)
+        publisher.publish(here)
+        node.pause(1)
+        publisher.publish(there, here)
+        node.put("queue", "q", homes=[0])
+        node.kill_worker(1)
+        node.router.scaling.begin(1, node.now)
+        node.settle()
+        assert len(node.router.shards.shards) == 1
+        assert publisher.client.closed_with() == errors.SHARD_UNAVAILABLE, "its home had not stored the first"
+        assert node.sequences("q") == [], "and nothing after it was taken"
+        again = publisher.reopen()
+        again.publish(here, there, here, first=1)
+        assert again.acked() == (3, [])
+        assert node.sequences("q") == [1, 2, 3]
+
+    def test_what_a_dead_worker_had_stored_and_not_said_is_not_stored_again(
+        self, make_publish_node: Any
+    ) -> None:
+        node = make_publish_node(2)
+        node.queue("q", "t/>", home=1)
+        publisher = node.publisher()
+        here, _ = topics(node)
+        node.homes[1].commits = False
+        publisher.publish(here, here)
+        node.homes[1].commit_silently()
+        node.put("queue", "q", homes=[0])
+        node.kill_worker(1)
+        lane = node.lane("q")
+        node.disks[0].lanes[lane] = node.disks[1].lanes.pop(lane)  # the hand-over
+        node.disks[0].records.update(node.disks[1].records)
+        node.router.scaling.begin(1, node.now)
+        node.settle()
+        again = publisher.reopen()
+        assert again.last == 2
+        again.publish(here, here, here, first=1)
+        assert again.acked() == (3, [])
+        assert node.sequences("q") == [1, 2, 3]
+
+    def test_a_move_to_a_worker_that_dies_on_its_way_out_is_judged_anew(self, make_publish_node: Any) -> None:
+        node = make_publish_node(3)
+        node.queue("source", home=0)
+        node.queue("target", home=2)
+        node.homes[2].commits = False
+        home = node.homes[0]
+        row = wire.pack([[0, "t", wire.MODE_PERSISTENT, None, None, b"1"]])
+        target = ["queue", "default", "target"]
+        home.send(wire.MOVE, [home.incarnation, node.lane("source"), 1, target, 1, None], row)
+        node.put("queue", "target", homes=[1])
+        node.kill_worker(2)
+        node.router.scaling.begin(2, node.now)
+        node.settle()
+        assert [body[2:] for body in node.homes[0].moved] == [[1, 1, []]]
+        assert node.payloads("target") == [b"1"]
 
 
 class TestTheEnd:
