@@ -14,6 +14,7 @@ from router.publishers.acks import Acks
 from router.publishers.gathering import Gathering
 from router.publishers.moves import Move, Moves
 from router.publishers.producers import Producers
+from router.spool.publish_rights import PublishRights
 from router.spool.spooling import Spooling
 from router.spool.streams import Streams
 from router.spool.thresholds import Thresholds
@@ -104,7 +105,8 @@ class Intake:
         )
         self.spooling = Spooling(
             self.usage, endpoints, self.streams, self.acks, counters, promoted_bytes_max=config.promoted_bytes_max,
-            deliver=deliver, break_off=self.producers.break_off, close=close, wall_ms=wall_ms,
+            rights=PublishRights(shards.rules), deliver=deliver, break_off=self.producers.break_off, close=close,
+            wall_ms=wall_ms,
         )  # fmt: skip
         self.moves = Moves(shards, self.usage, endpoints, self.streams, self.gathering, counters, wall_ms)
         shards.listeners += [self.streams, self.moves]

@@ -20,11 +20,14 @@ import os
 import struct
 import sys
 from array import array
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    #: Called with (done, total) now and then.
+    Tell: TypeAlias = Callable[[int, int], None]
 
 _MAGIC: Final = 0xBEEFC0DE
 _DATA_VERSION: Final = 1
@@ -52,6 +55,8 @@ _SUB_TREE: Final = 0x02
 _NO_PAGE: Final = (1 << 64) - 1
 #: LMDB's own limit.
 _DEPTH_MAX: Final = 32
+#: Pages of an index are read in some milliseconds.
+_TELL_PAGES: Final = 500
 
 
 class PageFaultError(Exception):
@@ -75,7 +80,7 @@ class _Visit(NamedTuple):
     high: bytes | None
 
 
-class _Leaf(NamedTuple):
+class _Entry(NamedTuple):
     """A key and what it leads to."""
 
     key: bytes
@@ -83,39 +88,45 @@ class _Leaf(NamedTuple):
     value: bytes
 
 
-def check_index(file: Path) -> None:
+def silent(_done: int, _total: int) -> None:
+    """Tell nobody how far a check is."""
+
+
+def check_index(file: Path, tell: Tell = silent) -> None:
     """Walk the index of an LMDB file; an empty file is one that LMDB has still to begin.
 
-    Raises:
-        PageFaultError: it is damaged.
-        OSError: it cannot be read.
-    """
-    _check(file, _Walk)
-
-
-def check_file(file: Path) -> None:
-    """Walk the index of an LMDB file, and read the head of each big value.
+    Args:
+        file: nobody writes it meanwhile.
+        tell: called with (pages, pages of the file) many times a second.
 
     Raises:
         PageFaultError: it is damaged.
         OSError: it cannot be read.
     """
-    _check(file, _WalkWithValues)
+    _check(file, _Walk, tell)
 
 
-def _check(file: Path, walk: type[_Walk]) -> None:
+def check_file(file: Path, tell: Tell = silent) -> None:
+    """Walk the index of an LMDB file as `check_index` does, and read the head of each big value."""
+    _check(file, _WalkWithValues, tell)
+
+
+def _check(file: Path, walk: type[_Walk], tell: Tell) -> None:
     descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
         size = os.fstat(descriptor).st_size
         if size:
-            walk(descriptor, size).run()
+            walk(descriptor, size, tell).run()
     finally:
         os.close(descriptor)
 
 
 class _Walk:
-    def __init__(self, descriptor: int, size: int) -> None:
+    def __init__(self, descriptor: int, size: int, tell: Tell) -> None:
         self._descriptor = descriptor
+        self._tell = tell
+        #: Pages of the index that were read.
+        self._read_pages = 0
         self._meta = _newest_meta(descriptor)
         self._page_bytes = self._meta.page_bytes
         self._pages = self._meta.last_page + 1
@@ -129,19 +140,26 @@ class _Walk:
         self._used[0:2] = b"\1\1"
 
     def run(self) -> None:
-        free: list[array[int]] = []
-        for leaf in self._leaves(self._meta.free_root, is_sorted=False):
-            free.append(self._free_pages(leaf))
-        for leaf in self._leaves(self._meta.main_root, is_sorted=True):
-            if leaf.flags & _SUB_TREE:
-                if len(leaf.value) != _TREE.size:
-                    raise PageFaultError(f"the table check found {len(leaf.value)} bytes for {leaf.key!r}")
-                for _ in self._leaves(_TREE.unpack(leaf.value)[-1], is_sorted=True):
-                    pass
+        free = [
+            self._free_pages(self._entry(page, content, offset))
+            for page, content, offsets in self._leaves(self._meta.free_root, is_sorted=False)
+            for offset in offsets
+        ]
+        for page, content, offsets in self._leaves(self._meta.main_root, is_sorted=True):
+            for offset in offsets:
+                entry = self._entry(page, content, offset)
+                if entry.flags & _SUB_TREE:
+                    self._check_table(entry)
         self._check_free(free)
 
-    def _leaves(self, root: int, *, is_sorted: bool) -> Iterator[_Leaf]:
-        """Walk a tree; gives the entries of its leaves, those with big values without the value."""
+    def _check_table(self, entry: _Entry) -> None:
+        if len(entry.value) != _TREE.size:
+            raise PageFaultError(f"the table check found {len(entry.value)} bytes for {entry.key!r}")
+        for page, content, offsets in self._leaves(_TREE.unpack(entry.value)[-1], is_sorted=True):
+            self._check_entries(page, content, offsets)
+
+    def _leaves(self, root: int, *, is_sorted: bool) -> Iterator[tuple[int, bytes, list[int]]]:
+        """Walk a tree; gives its leaves: number, content, where in it the entries are."""
         if root == _NO_PAGE:
             return
         left = [_Visit(root, 1, None, None)]
@@ -155,13 +173,15 @@ class _Walk:
             else:
                 if is_sorted:
                     self._check_bounds(visit, content, offsets)
-                for offset in offsets:
-                    yield self._leaf(visit.page, content, offset)
+                yield visit.page, content, offsets
 
     def _read(self, visit: _Visit) -> bytes:
         """Give a page of an index, after a look at its head."""
         page = visit.page
         self._use(page, 1)
+        self._read_pages += 1
+        if self._read_pages % _TELL_PAGES == 0:
+            self._tell(self._read_pages, self._pages)
         if visit.depth > _DEPTH_MAX:
             raise PageFaultError(f"the page check found page {page} deeper than {_DEPTH_MAX}")
         content = os.pread(self._descriptor, self._page_bytes, page * self._page_bytes)
@@ -213,7 +233,16 @@ class _Walk:
             if (visit.low is not None and key < visit.low) or (visit.high is not None and key >= visit.high):
                 raise PageFaultError(f"the order check found the key {key.hex()} in page {visit.page}")
 
-    def _leaf(self, page: int, content: bytes, offset: int) -> _Leaf:
+    def _check_entries(self, page: int, content: bytes, offsets: list[int]) -> None:
+        """Look whether entries stay inside of their page, and big values inside of the file."""
+        unpack, page_bytes = _NODE.unpack_from, self._page_bytes
+        for offset in offsets:
+            low, high, flags, key_size = unpack(content, offset)
+            if flags & _BIG_VALUE or offset + _NODE.size + key_size + (low | high << 16) > page_bytes:
+                self._entry(page, content, offset)
+
+    def _entry(self, page: int, content: bytes, offset: int) -> _Entry:
+        """Give an entry of a leaf; of a big value the pages that it is in."""
         low, high, flags, key_size = _NODE.unpack_from(content, offset)
         size = low | high << 16
         key = self._key(page, content, offset, key_size)
@@ -224,7 +253,7 @@ class _Walk:
         value = content[start : start + stored]
         if flags & _BIG_VALUE:
             self._take_value(_NUMBER.unpack(value)[0], size)
-        return _Leaf(key, flags, value)
+        return _Entry(key, flags, value)
 
     def _take_value(self, page: int, size: int) -> int:
         """Look whether the pages of a big value are in the file, and nobody else's; gives how many they are."""
@@ -249,10 +278,10 @@ class _Walk:
             raise PageFaultError(f"the page check found page {page} in two places")
         self._used[page : page + count] = b"\1" * count
 
-    def _free_pages(self, leaf: _Leaf) -> array[int]:
+    def _free_pages(self, entry: _Entry) -> array[int]:
         """Give the page numbers of an entry of the list of free pages: their count, then each."""
-        content = leaf.value
-        if leaf.flags & _BIG_VALUE:
+        content = entry.value
+        if entry.flags & _BIG_VALUE:
             page = _NUMBER.unpack(content)[0]
             count = self._value_pages(page)
             at = page * self._page_bytes + _HEAD.size

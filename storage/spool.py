@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from storage.pages import Tell
+
 #: What is stored says this; another one is refused, never misread.
 FORMAT_VERSION: Final = b"1"
 #: Sparse: a new spool takes some megabytes of it.
@@ -292,8 +294,14 @@ class LmdbSpool:
         return damaged(self.directory, f"reading {table.name.lower()} failed: LMDB says {error}")
 
 
-def open_spool(directory: Path, map_bytes: int = MAP_BYTES) -> LmdbSpool:
+def open_spool(directory: Path, map_bytes: int = MAP_BYTES, tell: Tell = pages.silent) -> LmdbSpool:
     """Open the spool in a directory, or make it.
+
+    Args:
+        directory: of the environment; made if it is not there.
+        map_bytes: what it may grow to; it may be another size each time.
+        tell: called with (pages of the index that were checked, pages of the file) many times a second: who
+            is watched by a supervisor says with it that it lives.
 
     Raises:
         UnavailableError: another process has it, or the system does not let it be opened (50320); or it is
@@ -307,7 +315,7 @@ def open_spool(directory: Path, map_bytes: int = MAP_BYTES) -> LmdbSpool:
         detail = f"another process has the spool {directory} open"
         raise errors.error_for(errors.HOME_NOT_READY, detail)
     try:
-        _check_pages(directory)
+        _check_pages(directory, tell)
         spool = _open(directory, lock, map_bytes)
         # What is committed must not hang on names that are not on disk.
         for path in (directory, *(path.parent for path in missing)):
@@ -334,7 +342,7 @@ def open_readonly(directory: Path) -> LmdbSpool:
     if lock is not None:
         # Nobody writes it: its pages stand still.
         try:
-            _check_pages(directory)
+            _check_pages(directory, pages.silent)
         finally:
             os.close(lock)
     return _open(directory, None, 0)
@@ -380,11 +388,11 @@ def _seal(table: Table, key: bytes, value: bytes) -> bytes:
     return zlib.crc32(value, zlib.crc32(key, table)).to_bytes(_SEAL_BYTES, "big") + value
 
 
-def _check_pages(directory: Path) -> None:
+def _check_pages(directory: Path, tell: Tell) -> None:
     file = directory / DATA_FILE
     try:
         if file.exists():
-            pages.check_index(file)
+            pages.check_index(file, tell)
     except pages.PageFaultError as error:
         raise damaged(directory, str(error)) from None
     except OSError as error:

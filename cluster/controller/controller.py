@@ -312,16 +312,43 @@ class Controller:
         self._board.reply(asker, None)
         self._board.emit(StopNode())
 
-    def _scale(self, request: arguments.ScaleArguments, asker: Asker, _now: float) -> None:
+    def _scale(self, request: arguments.ScaleArguments, asker: Asker, now: float) -> None:
         """Give the lanes of workers that will leave new homes, and only then ask for another number.
 
         The new homes take over what the leaving ones hold when those have ended; until then it stays where it is. The
         number is durable with the homes: a controller that dies here has a successor that asks the supervisor.
+
+        One change at a time: a worker that is wanted back before its lanes were taken over would keep them from those
+        who have them now, so another change is refused until all of the last one is done.
         """
-        changes = [*self._catalog.leave_homes(request.workers), Counter(WORKERS, request.workers)]
-        scale = ScaleNode(request.workers)
-        verb = f"given homes among {request.workers} workers"
-        self._changes.make(changes, asker, verb, lambda: {"workers": request.workers}, after=[scale])
+        board = self._board
+        gathering = board.gather_view(None, now)
+        for place in [place for place in board.peers if place[0] == "worker"]:
+            board.ask(place, "stats", None, gathering)
+        asked = len(gathering.waiting)
+
+        def finish(answers: dict[int, Any]) -> None:
+            importing = sum(
+                (stats or {}).get("home", {}).get("lanes_importing", 0) for stats in answers.values()
+            )
+            if importing or len(answers) < asked or self._has_leaving_workers():
+                detail = "the last change of the number of workers is not complete; try again in a moment"
+                board.refuse(asker, errors.OBJECT_IN_USE, detail)
+                return
+            changes = [*self._catalog.leave_homes(request.workers), Counter(WORKERS, request.workers)]
+            scale = ScaleNode(request.workers)
+            verb = f"given homes among {request.workers} workers"
+            self._changes.make(changes, asker, verb, lambda: {"workers": request.workers}, after=[scale])
+
+        gathering.finish = finish
+        board.end_if_complete(gathering)
+
+    def _has_leaving_workers(self) -> bool:
+        """Tell whether a worker still runs that is not wanted any more."""
+        node = self._board.node
+        wanted = node.get("workers")
+        rows = [row for row in node.get("processes", ()) if row["role"] == "worker"]
+        return wanted is not None and any(row["index"] >= wanted for row in rows)
 
     # -- of our own ------------------------------------------------------------------------------------------
 

@@ -326,6 +326,9 @@ class Adoptions:
         if is_old:
             self._counts["messages_adopted"] += segment.live
             held.lane.load(segment, self._now, self._wall_ms)
+        elif segment.first < held.lane.next_position:
+            # It was stored before a restart in the middle of the import.
+            held.lane.load(segment, self._now, self._wall_ms)
         else:
             held.lane.append(segment, self._now, self._wall_ms)
 

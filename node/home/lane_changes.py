@@ -108,7 +108,7 @@ class LaneChanges:
         events: list[FlowEvent] = []
         if held.lane.generation != generation:
             events += self._end_flows(held, now, wall_ms)
-            self.empty(held, now)
+            self.empty(held, held.tail, now)
             held.lane.generation = generation
             self._lanes.rows[held] = None
         if held.lane.settings != settings:
@@ -118,10 +118,15 @@ class LaneChanges:
         self._moves.look_at(held)
         return events
 
-    def empty(self, held: HeldLane, now: float) -> int:
-        """Remove all messages of a lane, also those that are not accepted yet; gives how many it had."""
+    def purge(self, held: HeldLane, now: float) -> int:
+        """Remove what a lane has; what is not acknowledged yet is not touched. Gives how many messages."""
+        return self.empty(held, held.accepted, now)
+
+    def empty(self, held: HeldLane, upto: int, now: float) -> int:
+        """Remove all messages of a lane up to a position, at least what is accepted; gives how many it had."""
+        assert upto >= held.accepted
         messages = held.lane.purge()
-        held.floor = held.tail + 1
+        held.floor = upto + 1
         self._lanes.rows[held] = None
         for segment in held.lane.take_changed():
             self._writing.note(held, segment, now)
@@ -135,7 +140,7 @@ class LaneChanges:
 
     def delete(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
         """Delete a lane with everything that belongs to it; tells its flows."""
-        for segment in list(held.lane.segments):
+        for segment in (*held.lane.take_changed(), *held.lane.segments):
             self._writing.discard(segment, now)
         self._adoptions.drop(held, now)
         events = self.set_aside(held, now, wall_ms)
@@ -149,6 +154,8 @@ class LaneChanges:
 
     def set_aside(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
         """Serve a lane no longer, and leave it on disk for the worker that claims it; tells its flows."""
+        for segment in held.lane.take_changed():
+            self._writing.note(held, segment, now)
         events = self._end_flows(held, now, wall_ms)
         self._records.drop_lane(held.lane_id)
         self._moves.drop(held)

@@ -277,7 +277,7 @@ class Operations:
         return {**shown, "flags": row.flags, "properties": row.properties, "payload": row.payload}
 
     def _purge(self, request: _Lane) -> Answer:
-        messages = self._rooms.changes.empty(self._lane(request.lane_id), self._now)
+        messages = self._rooms.changes.purge(self._lane(request.lane_id), self._now)
         return self._when_durable(messages)
 
     def _delete_messages(self, request: _Positions) -> Answer:

@@ -84,6 +84,7 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
     producer.charge(a_round.rows, a_round.bytes, first, config.producer_window_bytes)
     a_round.producer = producer
     a_round.first = first
+    a_round.resent = producer.memory.is_known(first)
 
 
 def _check_credit(session: Session, number: int, config: RouterConfig) -> None:

@@ -83,6 +83,7 @@ class Round(Generic[S]):
         "plain",
         "producer",
         "refused",
+        "resent",
         "rows",
         "rules_id",
         "session",
@@ -126,5 +127,7 @@ class Round(Generic[S]):
         self.choice: list[ChoiceResult[S]] = []
         #: What endpoints take; a list as soon as there is something.
         self.endpoints: Sequence[EndpointResult] = ()
+        #: True if rows of it may have been stored before: it is matched without publish rules then.
+        self.resent = False
         #: Of a guaranteed round: what the workers took out.
         self.refused: Sequence[Refusal] = ()

@@ -131,7 +131,7 @@ class Rounds:
             self._shards.incarnation,
             self._reference,
             a_round.session.vpn.id,
-            a_round.rules_id,
+            0 if a_round.resent else a_round.rules_id,
             part.rows <= LEARN_ROWS_MAX and not is_guaranteed,
             part.rows,
             is_guaranteed,

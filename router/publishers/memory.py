@@ -86,6 +86,12 @@ class Memory:
         record = self.records.get(lane_id)
         return record is not None and sequence <= record.last
 
+    def may_be_held(self, sequence: int) -> bool:
+        """Tell whether some lane has stored this sequence or one above it, and none has refused it."""
+        if not self.is_known(sequence) or self.refusal(sequence, self.records):
+            return False
+        return any(sequence <= record.last for record in self.records.values())
+
     def take(self, rows: int, last: int, nacks: Iterable[tuple[int, int]]) -> None:
         """Take note of a round that was judged: its rows, its last sequence, and its (sequence, code) nacks."""
         if last > self.highest:

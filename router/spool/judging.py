@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from angarium import wire
+from angarium import errors, wire
 from router.publishers.producer import Nack
 from router.spool.rows import Row, partition_hash, salt_of
 from router.spool.usage import FILES, NODE_QUOTA, VPN_QUOTA, Account, Reason
@@ -139,12 +139,20 @@ def judge(
     first: int,
     rows: Iterable[tuple[Row, tuple[Endpoint, ...]]],
     *,
+    denied: dict[int, str] | None = None,
     tell_all: bool = False,
 ) -> Verdict | None:
     """Judge rows with the endpoints that they match, by rising index.
 
-    With `tell_all` the sender hears of every refusal, whatever the endpoint says. Gives None if the round has to
-    wait: an endpoint cannot take now what others have of an earlier sending.
+    Gives None if the round has to wait: an endpoint cannot take now what others have of an earlier sending.
+
+    Args:
+        usage: the accounts.
+        memory: what is known of the producer.
+        first: the sequence of index 0.
+        rows: with the endpoints that they match.
+        denied: index -> topic of rows that publish rules forbid, if no endpoint has them.
+        tell_all: the sender hears of every refusal, whatever the endpoint says.
     """
     verdict, tally = Verdict(), Tally(usage, tell_all=tell_all)
     for row, endpoints in rows:
@@ -158,6 +166,9 @@ def judge(
                 verdict.refuse(row, Nack(sequence, code, "refused before"), targets)
                 continue
             missing = [one for one in targets if not memory.is_held(sequence, one[1].lane_id)]
+        if denied and row.index in denied and len(missing) == len(targets):
+            verdict.refuse(row, Nack(sequence, errors.PUBLISH_DENIED, row.topic), targets)
+            continue
         taken, discards, refusal = tally.judge(missing, row)
         if refusal is None:
             tally.take(taken, row)

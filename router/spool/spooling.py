@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from router.matching.round import EndpointResult, Round
     from router.publishers.acks import Acks
     from router.session import Session
+    from router.spool.publish_rights import PublishRights
     from router.spool.streams import Streams
     from router.spool.usage import Account, Usage
 
@@ -65,6 +66,7 @@ class Spooling:
         counters: Counters,
         *,
         promoted_bytes_max: int,
+        rights: PublishRights,
         deliver: Callable[[Round[Session], float], None],
         break_off: Callable[[Producer[Session]], None],
         close: Callable[[Session, AngariumError, float], None],
@@ -79,6 +81,7 @@ class Spooling:
             acks: tells publishers.
             counters: totals of the router.
             promoted_bytes_max: spool bytes of promoted copies that one home may be given and has not on disk.
+            rights: publish rules, for what is sent again.
             deliver: sends a round to direct subscribers.
             break_off: ends a producer of which something is not taken.
             close: ends a session for a reason.
@@ -90,6 +93,7 @@ class Spooling:
         self._acks = acks
         self._counters = counters
         self._promoted_bytes_max = promoted_bytes_max
+        self._rights = rights
         self._deliver = deliver
         self._break_off = break_off
         self._close = close
@@ -157,16 +161,17 @@ class Spooling:
             return True
         memory = producer.memory
         frames = self._resolve(a_round)
-        stores = (
-            None if memory.is_known(first) or _has_orphans(frames) else self._whole(frames, producer, a_round)
-        )
+        stores = None if a_round.resent or _has_orphans(frames) else self._whole(frames, producer, a_round)
         verdict = Verdict()
         if stores is None:
-            judged = judge(self._usage, memory, a_round.first, _rows(frames))
+            rules_id = a_round.session.publish_rules_id
+            denied = self._rights.denied(rules_id, batches) if a_round.resent else {}
+            judged = judge(self._usage, memory, a_round.first, _rows(frames), denied=denied)
             if judged is None:
                 return False
             verdict = judged
             stores = _stores_of(verdict)
+            self._judge_denied(a_round, frames, producer, verdict, denied)
             self._judge_orphans(a_round, frames, producer, verdict)
         self._judge_refused(a_round, producer, verdict)
         self._hand_on(a_round, producer, stores, verdict, last, now)
@@ -274,7 +279,27 @@ class Spooling:
         """Take over what the workers refused."""
         for code, topic, indices in a_round.refused:
             for index in indices:
-                self._refuse(a_round, producer, verdict, index, code, topic)
+                if index not in verdict.left_out:
+                    self._refuse(a_round, producer, verdict, index, code, topic)
+
+    def _judge_denied(
+        self,
+        a_round: Round[Session],
+        frames: list[Frame],
+        producer: Producer[Session],
+        verdict: Verdict,
+        denied: dict[int, str],
+    ) -> None:
+        """Refuse what publish rules forbid and no endpoint matches; nobody gets a direct copy of the others."""
+        if not denied:
+            return
+        matched = {row.index: None for result, ends in frames if ends for row in decode_rows(result.batch)}
+        for index, topic in denied.items():
+            if index not in matched and index not in verdict.left_out:
+                self._refuse(a_round, producer, verdict, index, errors.PUBLISH_DENIED, topic)
+            elif index in verdict.left_out and index in matched:
+                self._count_discard(a_round.session, discard_name(errors.PUBLISH_DENIED), 1)
+            verdict.left_out[index] = None
 
     def _judge_orphans(
         self, a_round: Round[Session], frames: list[Frame], producer: Producer[Session], verdict: Verdict
@@ -285,7 +310,7 @@ class Spooling:
             return
         direct = direct_indices(a_round)
         for row in rows:
-            if row.index not in direct:
+            if row.index not in direct and row.index not in verdict.left_out:
                 for_queue = row.topic.startswith(wire.QUEUE_TOPIC_PREFIX)
                 code = errors.QUEUE_NOT_FOUND if for_queue else errors.NO_SUBSCRIPTION_MATCH
                 self._refuse(a_round, producer, verdict, row.index, code, row.topic)
@@ -304,7 +329,9 @@ class Spooling:
         self._count_discard(session, discard_name(code), 1)
         if before:
             verdict.nacks.append(Nack(sequence, before, "refused before"))
-        elif code != errors.NO_SUBSCRIPTION_MATCH or self._rejects_no_match(session):
+        elif code != errors.NO_SUBSCRIPTION_MATCH or (
+            self._rejects_no_match(session) and not memory.may_be_held(sequence)
+        ):
             verdict.nacks.append(Nack(sequence, code, topic))
 
     def _rejects_no_match(self, session: Session) -> bool:

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
     from guaranteed.records import GuaranteedHistory
 
-RULES = (*storage_rules.RULES, *flow_rules.RULES, lane_replay.owners, *removal_rules.RULES)
+RULES = (
+    *storage_rules.RULES,
+    *flow_rules.RULES,
+    lane_replay.owners,
+    lane_replay.limits,
+    *removal_rules.RULES,
+)
 
 
 def check(history: History, guaranteed: GuaranteedHistory) -> list[Violation]:

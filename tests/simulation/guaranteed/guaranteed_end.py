@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from angarium import wire
 from guaranteed.records import endpoint_of
 from storage.spool import Table
 
@@ -26,6 +27,8 @@ def exceeded(node: GuaranteedNode, world: GuaranteedWorld, history: GuaranteedHi
         if node.supervisor.workers.get(index) is None or not simulated.is_ready:
             continue
         for lane in simulated.home.lanes:
+            if _home_of(history, lane.lane_id) != index:
+                continue  # another home has it, or takes it over from here
             held[endpoint_of(lane.lane_id)] = held.get(endpoint_of(lane.lane_id), 0) + lane.lane.bytes
             unacked += lane.lane.unacked
         files += simulated.home.rooms.blocks.files.count
@@ -37,6 +40,14 @@ def exceeded(node: GuaranteedNode, world: GuaranteedWorld, history: GuaranteedHi
         yield f"{unacked} messages are delivered and not settled, {limits.max_delivered_unacked} are allowed"
 
 
+def _home_of(history: GuaranteedHistory, lane_id: int) -> int | None:
+    """Give the worker that has a lane, as the controller decided last."""
+    endpoint = history.endpoints.get(endpoint_of(lane_id))
+    partition = lane_id & (1 << wire.LANE_BITS) - 1
+    homes = endpoint.changes[-1].attributes["homes"] if endpoint is not None else []
+    return homes[partition] if partition < len(homes) else None
+
+
 def _quotas(
     node: GuaranteedNode, world: GuaranteedWorld, history: GuaranteedHistory, held: dict[int, int]
 ) -> Iterator[str]:
@@ -46,8 +57,9 @@ def _quotas(
         if endpoint is None:
             continue
         quotas = [change.attributes["max_spool_usage_mb"] for change in endpoint.changes]
-        if 0 in quotas:
-            continue  # a last-value queue has no quota
+        homes = [change.attributes["homes"] for change in endpoint.changes]
+        if 0 in quotas or any(one != homes[0] for one in homes):
+            continue  # a last-value queue has no quota, and what goes along with its lane is not judged
         sums[endpoint.vpn] = sums.get(endpoint.vpn, 0) + size
         if size > max(quotas) * world.mb_bytes:
             yield f"{endpoint} holds {size} bytes, its quota is {max(quotas) * world.mb_bytes}"

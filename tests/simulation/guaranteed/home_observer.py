@@ -160,11 +160,12 @@ class FrameObserver:
     def _verb(self, verb: str, flow: int, arguments: list[Any], now: float) -> None:
         events = self._history.home_events
         if verb == "bind":
-            lane, browse, selector, *_ = arguments
+            lane, browse, selector, _, _, options = arguments
+            own = options.get("max_unacked") or 0
             self._flows[flow] = lane
             if browse:
                 self._browsers[flow] = None
-            events.append(Bound(now, self._worker, flow, lane, browse, selector is not None))
+            events.append(Bound(now, self._worker, flow, lane, browse, selector is not None, own))
         elif flow not in self._flows:
             return
         elif verb == "settle":

@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from event_history import FOREVER
 
-from guaranteed.records import Bound, Emitted, Gone, HomeSettled, Stored, Unbound, endpoint_of, takes
+from angarium import wire
+from angarium.topic import matches
+from guaranteed.records import (
+    Bound,
+    Emitted,
+    Gone,
+    HomeSettled,
+    Stored,
+    Unbound,
+    endpoint_of,
+    filters_of,
+    takes,
+)
 
 if TYPE_CHECKING:
     from event_history import ConnectionRecord, History, Message
@@ -132,13 +144,24 @@ class GuaranteedIndex:
         return verdict
 
     def certain(self, vpn: str, topic: str, start: float, end: float) -> list[EndpointRecord]:
-        """Give the endpoints that certainly took a topic all the time between."""
+        """Give the endpoints that certainly took a topic all the time between, by one and the same subscription."""
         return [
             endpoint
             for endpoint in self._by_vpn.get(vpn, ())
             if endpoint.existed(start, end)
             and all(self.takes(endpoint, one, topic) for one in endpoint.possible(start, end))
+            and self._is_steady(endpoint, topic, start, end)
         ]
+
+    def _is_steady(self, endpoint: EndpointRecord, topic: str, start: float, end: float) -> bool:
+        """Tell whether one subscription of those that match was there all the time, and the endpoint never emptied."""
+        states = endpoint.possible(start, end)
+        if len({one.get("generation") for one in states}) > 1:
+            return False
+        if topic.startswith(wire.QUEUE_TOPIC_PREFIX) or len(states) == 1:
+            return True
+        common = set.intersection(*(set(filters_of(endpoint.kind, one)[0]) for one in states))
+        return any(matches(pattern, topic) for pattern in sorted(common))
 
     def may_take(self, endpoint: EndpointRecord, topic: str, start: float, end: float) -> bool:
         """Tell whether an endpoint may have taken a topic at some time between."""

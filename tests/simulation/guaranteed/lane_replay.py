@@ -50,6 +50,32 @@ def owners(index: GuaranteedIndex) -> Iterator[Violation]:
                 break
 
 
+def limits(index: GuaranteedIndex) -> Iterator[Violation]:
+    """A flow never has more messages of a lane unsettled than it may, as its home knows them (R192)."""
+    deaths = [Died(at, worker) for at, worker in index.deaths]
+    for lane, events in index.lanes.items():
+        endpoint = index.history.endpoints.get(endpoint_of(lane))
+        if endpoint is None:
+            continue
+        own: dict[int, int] = {}
+        replay = LaneReplay(lane, endpoint, is_plain=False)
+        for event in sorted([*events, *deaths], key=_time):
+            replay.take(event)
+            if isinstance(event, Bound):
+                own[event.flow] = event.max_unacked
+            if not isinstance(event, Emitted) or event.is_browser:
+                continue
+            names = endpoint.possible(0.0, event.at)
+            most = max(one.get("max_delivered_unacked_per_flow", 10_000) for one in names)
+            most = min(most, own.get(event.flow) or most)
+            if replay.unsettled(event.flow) > most:
+                text = (
+                    f"{replay.name}: flow {event.flow} has {replay.unsettled(event.flow)} messages unsettled"
+                )
+                yield Violation("limit", f"{text} at {event.at:.4f}, {most} are allowed")
+                break
+
+
 def _time(event: HomeEvent) -> float:
     return event.at
 
@@ -116,6 +142,10 @@ class LaneReplay:
         elif not event.is_browser:
             return self._emit(event)
         return ""
+
+    def unsettled(self, flow: int) -> int:
+        """Count the messages that a flow has."""
+        return sum(owner == flow for owner in self._out.values())
 
     def _end(self, flow: int) -> None:
         self._flows.pop(flow, None)

@@ -217,11 +217,9 @@ class FlowRecord:
         "endpoint_id",
         "faults",
         "is_browser",
-        "max_unacked",
         "name",
         "selector",
         "settles",
-        "unsettled_max",
     )
 
     def __init__(self, connection: ConnectionRecord, name: str, at: float) -> None:
@@ -238,10 +236,6 @@ class FlowRecord:
         self.is_browser = False
         self.selector: str | None = None
         self.access_type = ""
-        #: Messages that may be unsettled, as the node said; 0: it did not say.
-        self.max_unacked = 0
-        #: The most that were unsettled, as the client sees it.
-        self.unsettled_max = 0
         self.deliveries: list[FlowDelivery] = []
         self.settles: list[Settle] = []
         #: What the client itself found wrong: overdrawn credit, a frame for a partition that it does not have.
@@ -305,6 +299,8 @@ class Bound(NamedTuple):
     lane: int
     is_browser: bool
     has_selector: bool
+    #: Messages that the flow may have unsettled by its own wish, 0 if it has none.
+    max_unacked: int = 0
 
 
 class Emitted(NamedTuple):

@@ -7,7 +7,6 @@ away. The application accepts, fails and rejects, at once or late, in order or n
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors, wire
@@ -65,8 +64,6 @@ class SimulatedFlow:
         self.record: FlowRecord | None = None
         #: What came and is not settled, in the order in which it came.
         self.held: list[Held] = []
-        #: (partition, position) of everything that was settled through this bind.
-        self._settled: dict[tuple[int, int], None] = {}
         self.partitions: list[int] = []
         self.is_active = False
         self.access_type = ""
@@ -90,7 +87,6 @@ class SimulatedFlow:
             self.record.code = code
         self.window = self.record = None
         self.held.clear()
-        self._settled.clear()
         self.partitions = []
         self.is_active = self._is_asking = False
 
@@ -130,7 +126,6 @@ class SimulatedFlow:
         record.bound_at = self.client.loop.now
         record.endpoint_id = bound.endpoint_id
         record.access_type = bound.access_type
-        record.max_unacked = bound.max_unacked or 0
         self.record, self.window = record, window
         self.partitions = list(bound.partitions)
         self.is_active = bound.active
@@ -208,11 +203,6 @@ class SimulatedFlow:
             self.settle_some(len(self.held))
 
     def _check(self, record: FlowRecord, window: FlowWindow) -> None:
-        # Each partition has a limit of its own, as it would as a queue of its own. What was settled before and came
-        # again crossed its settlement.
-        open_places = {(one.partition, one.position): None for one in self.held}
-        counts = Counter(place[0] for place in open_places if place not in self._settled)
-        record.unsettled_max = max([record.unsettled_max, *counts.values()])
         if self.partitions:
             strange = [one.partition for one in self.held if one.partition not in self.partitions]
             if strange:
@@ -253,7 +243,6 @@ class SimulatedFlow:
         lane = record.endpoint_id << wire.LANE_BITS
         places = [(lane | one.partition, one.position) for one in some]
         record.settles.append(Settle(outcome, places, self.client.loop.now))
-        self._settled.update(((one.partition, one.position), None) for one in some)
         ranges = ranges_of([(one.partition, one.position) for one in some])
         session.guaranteed.settle(window.flow, outcome, ranges)
 

@@ -37,9 +37,8 @@ def completeness(index: GuaranteedIndex) -> Iterator[Violation]:
             else:
                 fault = _missing(index, endpoint, publication)
             if fault:
-                yield Violation(
-                    "lost", f"{publication} was acknowledged at {end:.4f}, but {endpoint} {fault}"
-                )
+                text = f"{publication} was acknowledged at {end:.4f}, but {endpoint} {fault}"
+                yield Violation("lost", text, whats=(_name(publication),))
 
 
 def _must_store(endpoint: EndpointRecord, start: float, end: float) -> bool:
@@ -214,30 +213,32 @@ _CAUSES = {
 def positions(index: GuaranteedIndex) -> Iterator[Violation]:
     """A position names one message for ever, and new messages get higher ones (contract: never reused)."""
     names: dict[tuple[int, int], str] = {}
-    newest: dict[int, int] = {}
-    for what, place, is_new in _uses(index):
+    #: (lane, worker) -> the newest; a lane that gets another home is at two for a while.
+    newest: dict[tuple[int, int], int] = {}
+    for what, place, worker in _uses(index):
         known = names.setdefault(place, what)
         if known != what:
             text = f"position {place} was {known!r}, and later {what!r}"
             yield Violation("position", text, whats=(known, what))
-        if is_new:
+        if worker is not None:
             lane, position = place
-            if position <= newest.get(lane, 0):
-                text = f"{what!r} was stored at {place}, when {newest[lane]} had been given already"
+            last = newest.get((lane, worker), 0)
+            if position <= last:
+                text = f"{what!r} was stored at {place}, when {last} had been given already"
                 yield Violation("position", text, whats=(what,))
-            newest[lane] = max(newest.get(lane, 0), position)
+            newest[lane, worker] = max(last, position)
 
 
-def _uses(index: GuaranteedIndex) -> Iterator[tuple[str, tuple[int, int], bool]]:
-    """Give every (what, place), and whether it was stored newly."""
+def _uses(index: GuaranteedIndex) -> Iterator[tuple[str, tuple[int, int], int | None]]:
+    """Give every (what, place), and the worker that stored it if that was new."""
     for event in index.stored.values():
-        yield event.what, event.place, True
+        yield event.what, event.place, event.worker
     for copies in index.copies.values():
         for one in copies:
-            yield one.what, one.place, False
+            yield one.what, one.place, None
     for flow in index.history.flows:
         for delivery in flow.deliveries:
-            yield delivery.what, delivery.place, False
+            yield delivery.what, delivery.place, None
 
 
 def order(index: GuaranteedIndex) -> Iterator[Violation]:

@@ -466,15 +466,27 @@ def test_after_a_death_of_the_home_its_messages_come_again(written: Written) -> 
 
 
 @pytest.mark.requirement("R192")
-def test_more_unsettled_messages_than_allowed_and_overdrawn_credit_are_found_out(written: Written) -> None:
-    one = written.queue("one", "t/>")
-    flow = written.bind(one, max_unacked=1)
-    flow.unsettled_max = 1
+def test_more_unsettled_messages_than_allowed_are_found_out(written: Written) -> None:
+    one = written.queue("one", "t/>", max_delivered_unacked_per_flow=2)
+    for _ in range(3):
+        written.publish("t/1", one)
+    flow = written.bind(one)
+    written.deliver(flow, place_of(one, 1), place_of(one, 2))
+    written.settle(flow, place_of(one, 1))
+    written.gone(place_of(one, 1))
+    written.deliver(flow, place_of(one, 3))
+    written.settle(flow, place_of(one, 2), place_of(one, 3))
+    for position in (2, 3):
+        written.gone(place_of(one, position))
     assert written.rules() == []
-    flow.unsettled_max = 2
+    one.changes[0].attributes["max_delivered_unacked_per_flow"] = 1
     assert written.rules() == ["limit"]
-    flow.unsettled_max, flow.faults = 0, ["more than was granted"]
-    assert written.rules() == ["limit"]
+
+
+def test_overdrawn_credit_is_found_out(written: Written) -> None:
+    flow = written.bind(written.queue("one", "t/>"))
+    flow.faults = ["more than was granted"]
+    assert written.rules() == ["credit"]
 
 
 @pytest.mark.requirement("R198", "R200", "R203")

@@ -309,9 +309,15 @@ def test_a_status_shows_the_figures_of_the_spool(served: World) -> None:
 # -- workers -------------------------------------------------------------------------------------------------
 
 
+def scale(served: World, workers: int) -> list[c.Effect]:
+    """Ask for a number of workers; those that are there say that they take nothing over."""
+    asked = served.call("workers.scale", workers=workers)
+    return served.answer(asked, *[{"home": {"lanes_importing": 0}} for _ in requests(asked)])
+
+
 @pytest.mark.requirement("R96")
 def test_lanes_of_workers_that_leave_have_new_homes_before_the_supervisor_is_asked(served: World) -> None:
-    seen = served.call("workers.scale", workers=1)
+    seen = scale(served, 1)
     order = [type(effect) for effect in seen if not isinstance(effect, c.Record)]
     assert order == [c.Commit, c.Request, c.Request, c.ScaleNode]
     assert {content[2]: content[3]["homes"] for _, content in requests(seen)} == {"q": [0], "p": [0, 0, 0]}
@@ -319,7 +325,7 @@ def test_lanes_of_workers_that_leave_have_new_homes_before_the_supervisor_is_ask
 
 
 def test_more_workers_change_no_home(served: World) -> None:
-    seen = served.call("workers.scale", workers=4)
+    seen = scale(served, 4)
     assert [type(effect) for effect in seen] == [c.Commit, c.ScaleNode, c.Reply]
     (commit,) = [effect for effect in seen if isinstance(effect, c.Commit)]
     assert commit.changes == [Counter("workers", 4)]
@@ -327,8 +333,15 @@ def test_more_workers_change_no_home(served: World) -> None:
     assert served.catalog.show("queue", "default", "new")["homes"] == [2]
 
 
+def test_a_second_change_waits_until_the_lanes_of_the_first_are_taken_over(served: World) -> None:
+    seen = served.call("workers.scale", workers=1)
+    refused = served.answer(seen, *[{"home": {"lanes_importing": 2}} for _ in requests(seen)])
+    assert code_of(refused) == errors.OBJECT_IN_USE
+    assert [effect for effect in refused if isinstance(effect, c.ScaleNode)] == []
+
+
 def test_homes_that_cannot_be_kept_keep_the_workers(served: World) -> None:
     served.store_refuses = True
-    seen = served.call("workers.scale", workers=1)
+    seen = scale(served, 1)
     assert [effect for effect in seen if isinstance(effect, c.ScaleNode)] == []
     assert code_of(seen) == errors.INTERNAL

@@ -201,6 +201,7 @@ def test_a_move_that_was_under_way_goes_on() -> None:
 def test_an_interrupted_import_begins_again_and_loses_and_doubles_nothing(writes: int) -> None:
     driven, folder = new_home(left_behind())
     driven.lanes(LANES)
+    driven.bind(LANE)
     driven.store(([LANE], rows_of(2, 30)), producer=(PRODUCER, 40))
     for _ in range(writes):
         driven.tick()

@@ -342,6 +342,23 @@ def test_a_purge_is_answered_when_it_is_durable() -> None:
     assert driven.events[-1][:3] == [flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED]
 
 
+def test_a_purge_does_not_touch_what_is_acknowledged_later() -> None:
+    driven, _ = filled(30)
+    driven.store(([LANE], rows_of(3, 30)))
+    driven.tick()
+    assert driven.begin_write()
+    driven.store(([LANE], rows_of(3, 33)))
+    answer = driven.home.request("endpoint.purge", {"lane_id": LANE}, driven.now, driven.wall_ms)
+    driven.end_write()
+    driven.settle_down(0.1)
+    assert answer.value == 30
+    driven.kill()
+    driven.start(ROUTER, {LANE: settings_of("q"), OTHER: settings_of("other")})
+    flow = driven.bind()
+    driven.settle_down()
+    assert driven.delivered[flow].order == list(range(31, 37))
+
+
 def test_single_messages_are_deleted_wherever_they_are() -> None:
     driven, _ = filled(30)
     flow = driven.bind(messages=10)

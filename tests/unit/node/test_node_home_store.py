@@ -557,3 +557,14 @@ def test_what_a_last_value_replaces_stays_on_disk_until_the_new_one_is_there() -
     flow = driven.bind()
     driven.settle_down()
     assert payloads(driven, flow) == [b"m1"]
+
+
+def test_a_lane_may_be_deleted_in_the_moment_in_which_its_last_message_is_settled() -> None:
+    driven = started()
+    flow = driven.bind(LANE)
+    driven.store(([LANE, OTHER], rows_of(2)))
+    driven.settle_down()
+    driven.settle(flow, (1, 2))
+    driven.lanes({}, LANE)
+    driven.settle_down(0.1)
+    assert on_disk(driven) == {"blocks": 1, "segments": 1, "states": 0}

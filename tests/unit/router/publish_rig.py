@@ -402,6 +402,18 @@ class PublishNode(WiredNode):
         self.router.operators.put_object("vpn", "", "default", attributes, self.now)
         self.settle()
 
+    def forbid(self, *topics: str) -> None:
+        """Change the ACL profile: nobody may publish to these topics."""
+        changes = {
+            "client_connect_default": "allow",
+            "publish_topic_default": "allow",
+            "publish_topic_exceptions": list(topics),
+            "subscribe_topic_default": "allow",
+        }
+        attributes = objects.complete("acl", changes)
+        self.router.operators.put_object("acl", "default", "default", attributes, self.now)
+        self.settle()
+
     def change_profile(self, **changes: Any) -> None:
         attributes = objects.complete("profile", changes)
         self.router.operators.put_object("profile", "default", "default", attributes, self.now)

@@ -160,6 +160,21 @@ def test_one_process_has_a_spool(tmp_path: Path) -> None:
     open_spool(tmp_path, MAP_BYTES).close()
 
 
+def test_opening_tells_how_far_it_is(tmp_path: Path) -> None:
+    """A supervisor takes a start without news for hung."""
+    spool = open_spool(tmp_path, MAP_BYTES)
+    for first in range(0, 40_000, 10_000):
+        spool.commit(
+            [(Table.SEGMENTS, key(1) + key(number), bytes(90)) for number in range(first, first + 10_000)]
+        )
+    spool.close()
+    told: list[tuple[int, int]] = []
+    open_spool(tmp_path, MAP_BYTES, lambda *step: told.append(step)).close()
+    assert len(told) >= 2
+    assert told == sorted(told)
+    assert all(0 < done <= total for done, total in told)
+
+
 def test_asking_who_has_it_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not is_owned(tmp_path)
     assert list(tmp_path.iterdir()) == []
