@@ -146,8 +146,8 @@ class Result:
         self.unmatched = 0
         #: Code -> [code, rows, first topic or detail, indices of guaranteed rows].
         self.refused: dict[int, list[Any]] = {}
-        #: [topic, plain set, shared set, deliver-always set, set of DTO candidates].
-        self.learned: list[tuple[str, int, int, int, int]] = []
+        #: [topic, plain set, shared set, deliver-always set, set of DTO candidates, set of endpoints].
+        self.learned: list[tuple[str, int, int, int, int, int]] = []
         #: Every set that is named above, by its number.
         self.used: dict[int, FilterSet] = {}
 
@@ -246,12 +246,10 @@ class Result:
         return self.batches if any(self.batches) else ()
 
     def teach(self, entries: dict[str, TopicEntry]) -> None:
-        """Tell the router all that is known about the topics that were not refused and reach no endpoint."""
+        """Tell the router all that is known about the topics that were not refused."""
         for topic, entry in entries.items():
-            if entry.endpoints is EMPTY_SET:
-                sets = (entry.plain, entry.choice, entry.always, entry.dto_choice)
-                plain, choice, always, dto_choice = map(self.use, sets)
-                self.learned.append((topic, plain, choice, always, dto_choice))
+            plain, choice, always, dto_choice, endpoints = map(self.use, entry.sets())
+            self.learned.append((topic, plain, choice, always, dto_choice, endpoints))
 
 
 def _goes_nowhere(entry: TopicEntry, row: Row) -> bool:

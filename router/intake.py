@@ -100,9 +100,8 @@ class Intake:
         self.streams = Streams(shards, self.usage, self._settled)
         self.gathering = Gathering(shards, self.streams)
         self.acks = Acks(egress, counters, self._idle)
-        self.producers = Producers(
-            node, asks, self.gathering, self.acks, self.thresholds, rng, self._forget_rounds
-        )
+        forget = self._forget_rounds
+        self.producers = Producers(node, asks, self.gathering, self.acks, self.thresholds, rng, forget)
         self.spooling = Spooling(
             self.usage, endpoints, self.streams, self.acks, counters, promoted_bytes_max=config.promoted_bytes_max,
             rights=PublishRights(shards.rules), deliver=deliver, break_off=self.producers.break_off, close=close,

@@ -298,7 +298,11 @@ class Router:
         if not a_round.parts:  # nothing but the wish to be told when all before it has retired
             self.rounds.accept_answered(a_round, now)
             return
-        unmatched = self.short_way.answer(a_round) if a_round.producer is None else None
+        unmatched: int | None
+        if a_round.producer is None:
+            unmatched = self.short_way.answer(a_round)
+        else:
+            unmatched = 0 if self.short_way.answer_guaranteed(a_round) else None
         if unmatched is None:
             a_round.stamp = self.short_way.stamp
             self.rounds.accept(a_round, now)

@@ -25,6 +25,7 @@ import enum
 import fcntl
 import os
 import secrets
+import shutil
 import zlib
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION: Final = b"1"
 #: Sparse: a new spool takes some megabytes of it.
 MAP_BYTES: Final = 64 << 30
+#: Of a reader: a writer never grows past it while it reads. It is addresses only, whatever the size of the file.
+READER_MAP_BYTES: Final = 1 << 40
 #: Threads of one process, and tools that look. A spool has few readers, and those that died are cleared.
 MAX_READERS: Final = 64
 #: The data file, as LMDB names it, and the lock of ours.
@@ -53,6 +56,8 @@ LOCK_FILE: Final = "owner.lock"
 KEY_FORMAT: Final = b"#format"
 KEY_ENVIRONMENT: Final = b"environment"
 _SEAL_BYTES: Final = 4
+#: Where a new environment is made.
+_MAKING: Final = ".making"
 #: What LMDB raises when the file is not as it wrote it; anything else is a fault of the system around it.
 _DAMAGE: Final = (
     lmdb.CorruptedError,
@@ -315,12 +320,15 @@ def open_spool(directory: Path, map_bytes: int = MAP_BYTES, tell: Tell = pages.s
         detail = f"another process has the spool {directory} open"
         raise errors.error_for(errors.HOME_NOT_READY, detail)
     try:
-        _check_pages(directory, tell)
-        spool = _open(directory, lock, map_bytes)
-        # What is committed must not hang on names that are not on disk.
-        for path in (directory, *(path.parent for path in missing)):
+        file = directory / DATA_FILE
+        if file.exists() and file.stat().st_size:
+            _check_pages(directory, tell)
+        else:
+            _make(directory)
+        # What is committed must not hang on names that are not on disk, also if one before was killed here.
+        for path in (directory, directory.parent, *(path.parent for path in missing)):
             _sync(path)
-        return spool
+        return _open(directory, lock, map_bytes)
     except BaseException:
         os.close(lock)
         raise
@@ -399,18 +407,39 @@ def _check_pages(directory: Path, tell: Tell) -> None:
         raise damaged(directory, f"the page check failed: {error}") from error
 
 
+def _make(directory: Path) -> None:
+    """Make an environment; it has its place only when it is complete and on disk, so others never see half of it."""
+    place = directory / _MAKING
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(mode=0o700)
+    environment = None
+    try:
+        environment = lmdb.open(str(place), max_dbs=len(Table), mode=0o600)
+        tables = {table: environment.open_db(_name(table)) for table in Table}
+        with environment.begin(write=True) as transaction:
+            environment_id = _seal(Table.META, KEY_ENVIRONMENT, secrets.token_hex(8).encode())
+            transaction.put(KEY_ENVIRONMENT, environment_id, db=tables[Table.META])
+            transaction.put(KEY_FORMAT, FORMAT_VERSION)
+    except lmdb.Error as error:
+        raise _refused(directory, error) from error
+    finally:
+        if environment is not None:
+            environment.close()
+    (place / DATA_FILE).rename(directory / DATA_FILE)
+    shutil.rmtree(place)
+
+
 def _open(directory: Path, lock: int | None, map_bytes: int) -> LmdbSpool:
-    """Open a spool for writing, or for reading if there is no lock."""
+    """Open a spool that is there, for writing, or for reading if there is no lock."""
     try:
         environment = lmdb.open(
             str(directory),
-            # To read, the size that the writer noted.
-            map_size=map_bytes if lock is not None else 0,
+            map_size=map_bytes if lock is not None else READER_MAP_BYTES,
             max_dbs=len(Table),
             max_readers=MAX_READERS,
             mode=0o600,
             readonly=lock is None,
-            create=lock is not None,
+            create=False,
             readahead=False,
             meminit=False,
         )
@@ -418,7 +447,7 @@ def _open(directory: Path, lock: int | None, map_bytes: int) -> LmdbSpool:
         raise _refused(directory, error) from error
     try:
         environment.reader_check()
-        _check_format(directory, environment, is_ours=lock is not None)
+        _check_format(directory, environment)
         return LmdbSpool(directory, environment, lock, map_bytes)
     except (lmdb.Error, OSError) as error:
         environment.close()
@@ -435,18 +464,9 @@ def _refused(directory: Path, error: Exception) -> errors.AngariumError:
     return errors.error_for(errors.HOME_NOT_READY, detail)
 
 
-def _check_format(directory: Path, environment: Any, *, is_ours: bool) -> None:
-    """Find the format version; a new environment gets one, its id and its tables, in one transaction."""
+def _check_format(directory: Path, environment: Any) -> None:
     with environment.begin() as transaction:
         stored = transaction.get(KEY_FORMAT)
-        is_empty = stored is None and not transaction.stat()["entries"]
-    if is_empty and is_ours:
-        with environment.begin(write=True) as transaction:
-            transaction.put(KEY_FORMAT, FORMAT_VERSION)
-            tables = {table: environment.open_db(_name(table), txn=transaction) for table in Table}
-            environment_id = _seal(Table.META, KEY_ENVIRONMENT, secrets.token_hex(8).encode())
-            transaction.put(KEY_ENVIRONMENT, environment_id, db=tables[Table.META])
-        stored = FORMAT_VERSION
     if stored != FORMAT_VERSION:
         known = FORMAT_VERSION.decode()
         raise damaged(directory, f"the format check found {stored!r}, this program knows {known}")

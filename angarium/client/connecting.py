@@ -117,25 +117,9 @@ def connect(
     """
     urls = (url,) if isinstance(url, str) else tuple(url)
     hello = Hello(
-        vpn=vpn,
-        username=username,
-        password=password,
-        client_name=client_name,
-        local_priority=local_priority,
-        network_priority=network_priority,
-        no_local=no_local,
-        keepalive_ms=keepalive_ms,
+        vpn, username, password, client_name, local_priority, network_priority, no_local, None, keepalive_ms
     )
+    window = window_messages, window_bytes
     return Connecting(
-        ClientOptions(
-            urls=urls,
-            hello=hello,
-            server_key=server_key,
-            timeout_s=timeout_s,
-            retry_for_s=retry_for_s,
-            reconnect=reconnect,
-            window_messages=window_messages,
-            window_bytes=window_bytes,
-            on_event=on_event,
-        )
+        ClientOptions(urls, hello, server_key, timeout_s, retry_for_s, reconnect, *window, on_event)
     )

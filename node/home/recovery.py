@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     MakeLane = Callable[[int, int, LaneSettings, int, int, int], Lane]
 
 #: Rows that are read at a time, in well under a tenth of a second.
-ROWS_PER_STEP: Final = 5_000
+ROWS_PER_STEP: Final = 2_000
 
 
 class Recovery:

@@ -132,7 +132,7 @@ class Rounds:
             self._reference,
             a_round.session.vpn.id,
             0 if a_round.resent else a_round.rules_id,
-            part.rows <= LEARN_ROWS_MAX and not is_guaranteed,
+            part.rows <= LEARN_ROWS_MAX or is_guaranteed,
             part.rows,
             is_guaranteed,
         ]

@@ -1,22 +1,27 @@
-"""The short way: small batches whose topics the router knows already need no worker.
+"""The short way: batches whose topics the router knows already need no worker to match them.
 
 Four hops cost a lone message about twice the time of two. So the router remembers, per Message VPN and
 topic, the set of filters that a worker found and under which publish rules the topic was allowed. Every
 change of a subscription passes the router, and `forget` drops what it touches before the workers even hear
-of it. An answer that was under way meanwhile is not learned: it carries the stamp of its departure. Large
-batches, and rows that need a choice, go the long way, which is the fast one under load; rounds retire in
-order whichever way they took.
+of it. An answer that was under way meanwhile is not learned: it carries the stamp of its departure. Rounds
+retire in order whichever way they took.
+
+Small direct batches take it; large ones, and rows that need a choice, go the long way, which is the fast one
+under load. Guaranteed batches take it at any size: a producer waits for its window, so each hop less is rate,
+and the home of the endpoints opens the batch anyhow.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from operator import lt
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from angarium import wire
 from angarium.trie import CacheEntry, TopicCache
-from router.matching.round import PlainResult, Round
+from router.matching.round import EndpointResult, PlainResult, Round
 
 if TYPE_CHECKING:
     from router.admission.directory import Vpn
@@ -32,20 +37,42 @@ RULES_PER_TOPIC_MAX: Final = 64
 #: Flags of rows that the short way leaves to the workers: deliver-to-one, guaranteed, and what is illegal.
 _LONG_WAY_FLAGS: Final = wire.FLAG_DTO | wire.FLAG_MODE
 _ILLEGAL_COS: Final = wire.FLAG_COS
+#: Class of service 3; what is below has low priority for endpoints (facts section 12).
+_HIGH_PRIORITY: Final = 2 << wire.COS_SHIFT
 
 #: A row without meta. What looks different in any way is for the worker to judge.
 _decode = msgspec.msgpack.Decoder(list[tuple[int, str, int, None, bytes | None, bytes]]).decode
 
 
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Byte = Annotated[int, msgspec.Meta(ge=0, le=255)]
+
+
+class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, eq=False):
+    """A guaranteed row. Its types are the check, as in a worker."""
+
+    index: _Natural
+    topic: str
+    flags: _Byte
+    meta: tuple[_Natural, _Natural, _Byte | None, str | None] | None
+    properties: bytes | None
+    payload: bytes
+
+
+_decode_guaranteed = msgspec.msgpack.Decoder(list[_Row]).decode
+
+
 class Entry(CacheEntry):
     """What is known about one topic."""
 
-    __slots__ = ("plain", "rules")
+    __slots__ = ("endpoints", "plain", "rules")
 
-    def __init__(self, plain: FilterSet[Session] | None) -> None:
+    def __init__(self, plain: FilterSet[Session] | None, endpoints: FilterSet[Any] | None) -> None:
         super().__init__()
         #: Where its rows go, or None if nobody subscribed.
         self.plain = plain
+        #: Which endpoints take them, or None.
+        self.endpoints = endpoints
         #: Publish rules under which it was allowed.
         self.rules: dict[int, None] = {}
 
@@ -55,6 +82,7 @@ class ShortWay:
 
     def __init__(self, topics_max: int, max_message_bytes: int) -> None:
         self._topics_max = topics_max
+        self._message_bytes_max = max_message_bytes
         #: A larger batch might hold a message that is too large, which the worker would refuse.
         self._bytes_max = min(BYTES_MAX, max_message_bytes)
         #: VPN number -> its topics.
@@ -75,19 +103,21 @@ class ShortWay:
         self._caches.pop(vpn.id, None)
 
     def learn(self, a_round: Round[Session], shard: Shard, learned: list[list[Any]]) -> None:
-        """Remember what a worker found out about the topics of a small round."""
-        if a_round.stamp != self.stamp or not self._topics_max:
-            return
+        """Remember what a worker found out about the topics of a round."""
+        if a_round.stamp != self.stamp or not self._topics_max or a_round.resent:
+            return  # what was sent again is matched without publish rules
         vpn_id = a_round.session.vpn.id
         cache = self._caches.get(vpn_id)
         if cache is None:
             cache = self._caches[vpn_id] = TopicCache(_nothing, self._topics_max)
-        for topic, plain, shared, _, _ in learned:
+        for topic, plain, shared, _, _, endpoints in learned:
             if shared:
                 continue
             entry = cache.get(topic)
             if entry is None:
-                entry = Entry(shard.find_set(plain) if plain else None)
+                entry = Entry(
+                    shard.find_set(plain) if plain else None, shard.find_set(endpoints) if endpoints else None
+                )
                 cache.put(topic, entry)
             elif len(entry.rules) >= RULES_PER_TOPIC_MAX:
                 entry.rules.clear()
@@ -121,7 +151,7 @@ class ShortWay:
         for index, topic, flags, _, _, _ in rows:
             if entry is None or topic != rows[0][wire.ROW_TOPIC]:
                 known = cache.get(topic)
-                if known is None or a_round.rules_id not in known.rules:
+                if known is None or known.endpoints is not None or a_round.rules_id not in known.rules:
                     return None
                 if entry is not None and known.plain is not entry.plain:
                     return None
@@ -144,10 +174,89 @@ class ShortWay:
         a_round.plain.append(PlainResult(entry.plain, len(rows), classes, batch))
         return 0
 
+    def answer_guaranteed(self, a_round: Round[Session]) -> bool:
+        """Answer a guaranteed round from what is known; False if it must go the long way.
+
+        Each of its parts goes as a whole to one set of endpoints, and perhaps to one set of subscribers.
+        """
+        cache = self._caches.get(a_round.session.vpn.id)
+        if cache is None or a_round.resent:
+            return False
+        plain: list[PlainResult[Session]] = []
+        endpoints: list[EndpointResult] = []
+        for part in a_round.parts:
+            if not self._judge_part(cache, part.batch, part.rows, a_round.rules_id, plain, endpoints):
+                return False
+        a_round.plain.extend(plain)
+        a_round.endpoints = endpoints
+        self.rounds += 1
+        return True
+
+    def _judge_part(
+        self,
+        cache: TopicCache[Entry],
+        batch: bytes,
+        count: int,
+        rules_id: int,
+        plain: list[PlainResult[Session]],
+        endpoints: list[EndpointResult],
+    ) -> bool:
+        """Judge one part as its worker would, and add where it goes; False if that is not known or not one place."""
+        try:
+            rows = _decode_guaranteed(batch)
+        except (ValueError, RecursionError):
+            return False
+        entry = self._common_entry(cache, dict.fromkeys([row.topic for row in rows]), rules_id)
+        classes = _guaranteed_classes(dict.fromkeys([row.flags for row in rows]))
+        indices = [row.index for row in rows]
+        sizes = [len(row.payload) + len(row.properties or b"") for row in rows]
+        if (
+            entry is None
+            or entry.endpoints is None
+            or not classes
+            or len(rows) != count
+            or not all(map(lt, indices, islice(indices, 1, None)))
+            or max(sizes) > self._message_bytes_max
+            or not batch.startswith(wire.array_head(count))
+        ):
+            return False
+        if entry.plain is not None:
+            plain.append(PlainResult(entry.plain, count, classes, batch))
+        low = sum([row.flags & wire.FLAG_COS < _HIGH_PRIORITY for row in rows])
+        size = sum(sizes) + wire.SPOOL_OVERHEAD_BYTES * count
+        endpoints.append(EndpointResult(entry.endpoints, count, size, max(sizes), low, batch))
+        return True
+
+    @staticmethod
+    def _common_entry(cache: TopicCache[Entry], topics: dict[str, None], rules_id: int) -> Entry | None:
+        """Give what is known of some topics if all lead to the same sets under these rules."""
+        common: Entry | None = None
+        for topic in topics:
+            known = cache.get(topic)
+            if known is None or rules_id not in known.rules:
+                return None
+            if common is not None and (
+                known.plain is not common.plain or known.endpoints is not common.endpoints
+            ):
+                return None
+            common = known
+        return common
+
     def validate(self) -> None:
         """Check the caches."""
         for cache in self._caches.values():
             cache.validate()
+
+
+def _guaranteed_classes(flags: dict[int, None]) -> int:
+    """Give the classes of rows with these flags; 0 if one is no guaranteed message that all get."""
+    classes = 0
+    for one in flags:
+        cos = (one & wire.FLAG_COS) >> wire.COS_SHIFT
+        if one & wire.FLAG_MODE in (wire.MODE_DIRECT, wire.FLAG_MODE) or one & wire.FLAG_DTO or cos == 3:
+            return 0
+        classes |= 1 << cos | (wire.CLASS_ELIDING if one & wire.FLAG_ELIDING else 0)
+    return classes
 
 
 def _nothing(_: Entry) -> None:

@@ -1,23 +1,28 @@
-"""A node whose guaranteed messaging is attacked, with healthy pairs beside it: one direct, one through a queue."""
+"""Nodes whose guaranteed messaging is attacked: with healthy pairs beside it, or alone where nobody is spared."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import os
+import signal
 from typing import TYPE_CHECKING, Any, Self
 
 import steady_queue
-from attacked_node import CONFIG, AttackedNode
+import zmq
+from attacked_node import AttackedNode
 from numbered import wait_until
-from raw_guaranteed import RawGuaranteed
+from raw_guaranteed import RawGuaranteed, RawProducer
 from steady_pair import SteadyPair
 
-from angarium import errors
+from angarium.testing import Node
+from cluster.admin import Admin
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-#: Of the 160 messages a second that the pair publishes through its queue, on a machine that others use.
-QUEUE_RATE_MIN = 15
+#: What a machine that others use may make the pair wait for its queue.
 QUEUE_PAUSE_MS = 4_000
 
 _names = itertools.count(1)
@@ -28,27 +33,14 @@ def new_name(kind: str = "q") -> str:
     return f"{kind}/{next(_names)}"
 
 
-class AttackedSpool(AttackedNode):
-    """A node with two pairs and raw clients that speak of guaranteed messages."""
+class Operated:
+    """What an operator does with a node, and processes that stand still; needs `node` and `ask`."""
 
-    def __init__(self, folder: Path, config: str = CONFIG) -> None:
-        """Describe it."""
-        super().__init__(folder, config)
-        self._expected_errors: dict[str, int] = {}
-
-    def stranger(self, *, url: str = "", **options: Any) -> RawGuaranteed:
-        """Give a connected socket that has not said HELLO."""
-        return RawGuaranteed(self._context, url or self.url, **options)
-
-    def client(self, **fields: Any) -> RawGuaranteed:
-        """Give a raw client that is logged in."""
-        return self.stranger().hello(**fields)
-
-    # -- operators -------------------------------------------------------------------------------------------
+    node: Node
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """Ask the controller."""
-        return self._admin.call(operation, **arguments)
+        raise NotImplementedError
 
     def create(self, kind: str, name: str, vpn: str | None = "default", **attributes: Any) -> str:
         """Make an object, and give its name."""
@@ -58,6 +50,18 @@ class AttackedSpool(AttackedNode):
     def queue(self, name: str = "", vpn: str = "default", **attributes: Any) -> str:
         """Make a queue that everybody may do everything with, unless told otherwise."""
         return self.create("queue", name or new_name(), vpn, **{"permission": "delete", **attributes})
+
+    def user(self, **attributes: Any) -> str:
+        """Make a username with a client profile of its own, which has no rights on endpoints but what they say."""
+        name = new_name("u").replace("/", "-")
+        self.create("profile", name, **attributes)
+        return self.create("username", name, client_profile=name)
+
+    def vpn(self, **attributes: Any) -> str:
+        """Make a Message VPN with a username like that of the default one."""
+        vpn = self.create("vpn", new_name("v").replace("/", "-"), None, **attributes)
+        self.create("username", "default", vpn, guaranteed_endpoint_permission_override=True)
+        return vpn
 
     def update(self, kind: str, name: str, vpn: str | None = "default", **attributes: Any) -> None:
         """Change an object."""
@@ -84,7 +88,37 @@ class AttackedSpool(AttackedNode):
         """Wait until an endpoint holds so many messages."""
         wait_until(lambda: self.held(name, kind, vpn) == count, f"{name} holds {count}")
 
-    # -- harm ------------------------------------------------------------------------------------------------
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """Give the events of a name, oldest first."""
+        return [event for event in self.ask("events", limit=10_000) if event["event"] == name]
+
+    @contextlib.contextmanager
+    def stopped(self, role: str, index: int = 0) -> Iterator[None]:
+        """Let a process stand still: for less than the five seconds after which it is killed."""
+        (pid,) = [
+            row["pid"] for row in self.node.ready["processes"] if (row["role"], row["index"]) == (role, index)
+        ]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+class AttackedSpool(Operated, AttackedNode):
+    """A node with two pairs and raw clients that speak of guaranteed messages."""
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Ask the controller."""
+        return self._admin.call(operation, **arguments)
+
+    def stranger(self, *, url: str = "", **options: Any) -> RawGuaranteed:
+        """Give a connected socket that has not said HELLO."""
+        return RawGuaranteed(self._context, url or self.url, **options)
+
+    def client(self, **fields: Any) -> RawGuaranteed:
+        """Give a raw client that is logged in."""
+        return self.stranger().hello(**fields)
 
     def begin(self) -> None:
         """Begin to watch for harm."""
@@ -113,4 +147,48 @@ class AttackedSpool(AttackedNode):
             noticed = self.queue_pair.finish()
         super().__exit__(*details)
         assert (noticed.missing, noticed.reconnects) == (0, 0), noticed
-        assert str(errors.INTERNAL) not in self._expected_errors
+
+
+class LoneSpool(Operated):
+    """A node without pairs: for limits that everybody feels, and for ends of the node."""
+
+    def __init__(self, folder: Path, config: str = "", workers: int = 2) -> None:
+        """Describe it."""
+        file = folder / "node.toml"
+        file.write_text(config, encoding="utf-8")
+        self.node = Node(folder / "data", workers=workers, config=file)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Ask the controller, by a connection for this alone: the node may be another one each time."""
+        with Admin(self.node.data) as admin:
+            return admin.call(operation, **arguments)
+
+    def status(self) -> dict[str, Any]:
+        """Give the status."""
+        found: dict[str, Any] = self.ask("status")
+        return found
+
+    def client(self, **fields: Any) -> RawGuaranteed:
+        """Give a raw client that is logged in."""
+        return RawGuaranteed(self._context, self.node.url).hello(**fields)
+
+    def producer(self, client: RawGuaranteed, name: str) -> RawProducer:
+        """Open a producer."""
+        return RawProducer(client, name=name)
+
+    def kill_everything(self) -> None:
+        """Kill every process of the node, all at once."""
+        for row in self.node.status()["processes"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(row["pid"], signal.SIGKILL)
+        self.node.kill_all()
+
+    def __enter__(self) -> Self:
+        self.node.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._context.destroy(linger=0)
+        self.node.stop()
+        assert "Traceback" not in self.node.output()

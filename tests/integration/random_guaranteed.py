@@ -14,10 +14,42 @@ if TYPE_CHECKING:
 
 QUEUES = ["odd/a", "odd/b", "odd/parts", "odd/last", "odd/gone"]
 _TOPIC_ENDPOINTS = ["odd/te", "odd/te2"]
-_NAMES = [*QUEUES, *_TOPIC_ENDPOINTS, "", "#x", "a//b", "/", "x" * 251, "\u00e9" * 126, "a\0b", "a*b", "\u2028", "steady/queue"]
+_NAMES = [
+    *QUEUES,
+    *_TOPIC_ENDPOINTS,
+    "",
+    "#x",
+    "a//b",
+    "/",
+    "x" * 251,
+    "\u00e9" * 126,
+    "a\0b",
+    "a*b",
+    "\u2028",
+    "steady/queue",
+]
 _NUMBERS = [0, 1, 2, 3, -1, 7, 255, 256, 1_000, 1 << 31, (1 << 62) - 1, 1 << 62, (1 << 62) + 1, (1 << 64) - 1]
-_SELECTORS = ["", "a = 1", "a = ", "(" * 100, "b LIKE '%x_'", "x" * 2_001, "JMSPriority > 3 AND NOT c IN ('d')", "\0"]
-_TOPICS = ["odd/>", "odd/*/x", "!odd/not", "#share/g/odd", "#P2P/QUE/odd/a", "#noexport/odd", "", "x" * 251, "odd/x"]
+_SELECTORS = [
+    "",
+    "a = 1",
+    "a = ",
+    "(" * 100,
+    "b LIKE '%x_'",
+    "x" * 2_001,
+    "JMSPriority > 3 AND NOT c IN ('d')",
+    "\0",
+]
+_TOPICS = [
+    "odd/>",
+    "odd/*/x",
+    "!odd/not",
+    "#share/g/odd",
+    "#P2P/QUE/odd/a",
+    "#noexport/odd",
+    "",
+    "x" * 251,
+    "odd/x",
+]
 #: Raw MessagePack that MessagePack libraries disagree about.
 _TWISTED = [
     b"\xd4\x05\x00",  # an extension
@@ -124,7 +156,9 @@ class OddSpeaker:
         fields: list[bytes] = []
         for name in [name for name in known if name == next(iter(known)) or rng.random() < 0.5]:
             value = known[name]
-            fields.append(wire.pack(name) + (self._attributes() if name == "attributes" else self._value(value)))
+            fields.append(
+                wire.pack(name) + (self._attributes() if name == "attributes" else self._value(value))
+            )
         if rng.random() < 0.02:
             fields.append(wire.pack("more") + wire.pack(1))
         return bytes([0x80 | len(fields)]) + b"".join(fields)
@@ -152,11 +186,20 @@ class OddSpeaker:
         for _ in range(rng.randrange(1, 6)):
             index += 1 if rng.random() < 0.97 else rng.choice([0, -1, 9])
             flags = rng.choice([1, 2, 5, 65]) if rng.random() < 0.95 else rng.randrange(256)
-            meta = rng.choice([None, None, [1, 0, None, None], [0, 50, 9, "k"], [1 << 62, 1 << 62, 255, "\0"]])
+            meta = rng.choice(
+                [None, None, [1, 0, None, None], [0, 50, 9, "k"], [1 << 62, 1 << 62, 255, "\0"]]
+            )
             topic = rng.choice([f"#P2P/QUE/{rng.choice(_NAMES)}", *_TOPICS])
             rows.append([index, topic, flags, meta, rng.choice([None, b"\x80", b"\xc1"]), rng.randbytes(9)])
         self._round += 1
-        header = [self._round, 0, True, [[0, len(rows)]], 1 + rng.randrange(3) if rng.random() < 0.99 else 99, self._round * 100]
+        header = [
+            self._round,
+            0,
+            True,
+            [[0, len(rows)]],
+            1 + rng.randrange(3) if rng.random() < 0.99 else 99,
+            self._round * 100,
+        ]
         if rng.random() < 0.05:
             header[5] = rng.choice(_NUMBERS)
         return [wire.PUBLISH, wire.pack(header), wire.pack(rows)]

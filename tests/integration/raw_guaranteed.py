@@ -134,9 +134,7 @@ class RawGuaranteed(RawClient):
     def publish(self, handle: int, first: int, rows: Sequence[Row]) -> None:
         """Publish rows of a producer in one round, not cut by worker."""
         self.round += 1
-        self.send(
-            wire.PUBLISH, [self.round, 0, True, [[0, len(rows)]], handle, first], wire.pack(list(rows))
-        )
+        self.send(wire.PUBLISH, [self.round, 0, True, [[0, len(rows)]], handle, first], wire.pack(list(rows)))
 
     def acked(self, handle: int, upto: int, timeout_s: float = RECEIVE_S) -> dict[int, int]:
         """Wait until a producer has heard of everything up to a sequence, and give sequence -> code of the refused."""
@@ -167,7 +165,9 @@ class RawGuaranteed(RawClient):
             found += read_messages(frame)
         return found
 
-    def settle(self, flow: int, ranges: Sequence[Sequence[int]], outcome: int = wire.OUTCOME_ACCEPTED) -> None:
+    def settle(
+        self, flow: int, ranges: Sequence[Sequence[int]], outcome: int = wire.OUTCOME_ACCEPTED
+    ) -> None:
         """Settle ranges of [partition, first, last]."""
         self.send(wire.SETTLE, [flow, outcome, [list(one) for one in ranges]])
 
@@ -175,6 +175,31 @@ class RawGuaranteed(RawClient):
         """Give code and detail of an INDICATION of this kind."""
         frame = self.next(wire.INDICATION, timeout_s, lambda frame: frame.header[:2] == [flow, event])
         return frame.header[2], frame.header[3]
+
+
+class RawProducer:
+    """A producer of a raw client that counts its sequences."""
+
+    def __init__(self, client: RawGuaranteed, **arguments: Any) -> None:
+        """Open it, and go on where its name was."""
+        opened = client.done("producer.open", **arguments)
+        self.client = client
+        self.handle = int(opened["producer"])
+        self.last = int(opened["last_sequence"])
+
+    def publish(self, *rows: Row) -> list[int]:
+        """Publish rows in one round, and give for each its code, 0 if it was acknowledged."""
+        first = self.last + 1
+        self.last += len(rows)
+        self.client.publish(self.handle, first, rows)
+        refused = self.client.acked(self.handle, self.last)
+        return [refused.get(first + at, 0) for at in range(len(rows))]
+
+    def fill(self, queue: str, *payloads: bytes, flags: int = PERSISTENT, meta: Any = None) -> list[int]:
+        """Publish to a queue by its name, and give the codes."""
+        return self.publish(
+            *[to_queue(index, queue, payload, flags, meta) for index, payload in enumerate(payloads)]
+        )
 
 
 def read_messages(frame: Frame) -> list[Got]:

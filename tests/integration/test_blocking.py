@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import threading
 import time
@@ -15,6 +16,7 @@ import angarium
 from angarium import blocking, errors, wire
 from angarium.client import connecting
 from angarium.client.consuming import threads as threaded_flow
+from angarium.client.consuming.flow_options import FlowOptions
 from angarium.client.guaranteed.calls import ConsumeArguments
 from angarium.client.sending import threads as threaded_producer
 
@@ -323,8 +325,8 @@ def test_both_clients_have_the_same_names() -> None:
         assert list(inspect.signature(getattr(angarium.Client, name)).parameters) == list(ours), name
     arguments = list(inspect.signature(angarium.connect).parameters)
     assert list(connecting.ConnectArguments.__annotations__) == arguments[1:]
-    arguments = [name for name in inspect.signature(angarium.Client.consume).parameters if name != "callback"]
-    assert list(ConsumeArguments.__annotations__) == arguments[2:]
+    fields = {field.name for field in dataclasses.fields(FlowOptions)} - {"name", "callback", "browse"}
+    assert set(ConsumeArguments.__annotations__) == fields
 
 
 def test_both_producers_and_both_flows_have_the_same_names() -> None:

@@ -373,8 +373,7 @@ def test_a_temporary_queue_lives_with_its_client_and_takes_replies(node: Node, q
                 await replier.consume(queue, temporary=True)
             await replies.close()
             with pytest.raises(angarium.InvalidRequestError, match="40029"):
-                for _ in range(200):  # What is published while it goes may still be taken.
-                    await replier.publish(payload=b"", queue=queue)
+                await publish_until_refused(replier, queue)
 
     run(test())
 
@@ -444,6 +443,12 @@ def test_a_deleted_queue_ends_its_flows(node: Node, queue: str) -> None:
                 await flow.receive(LIMIT_S)
 
     run(test())
+
+
+async def publish_until_refused(client: Client, queue: str) -> None:
+    """What is published while a temporary queue goes may still be taken."""
+    for _ in range(200):
+        await client.publish(payload=b"", queue=queue)
 
 
 async def fill(client: Client, queue: str, count: int) -> None:

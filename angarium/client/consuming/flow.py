@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from angarium import errors, wire
 from angarium.client.consuming.flow_buffer import Callbacks, FlowBuffer
-from angarium.client.consuming.flow_window import FlowWindow
+from angarium.client.consuming.flow_window import UNLIMITED, FlowWindow
 from angarium.client.consuming.messages import (
     GuaranteedBatch,
     GuaranteedDelivery,
@@ -108,6 +108,8 @@ class Flow:
         self._access_type = ""
         #: Of the bind that there is, or is tried.
         self._window = FlowWindow(options.window, options.window_bytes)
+        #: Messages that were taken through earlier binds.
+        self._taken_before = 0
         self._was_bound = False
         self._keeper = Keeper(operations, self._bind, is_passing, self.fail_for_good)
         #: What is unread; all of it came through `_window`.
@@ -477,7 +479,9 @@ class Flow:
         """Let the node send again what was taken of a bind."""
         window.take(messages, size_bytes)
         session = self._connection.session
-        if session is not None and session.is_open and session.guaranteed.renew(window):
+        if self._is_ended or session is None or not session.is_open:
+            return  # A flow that ends asks for nothing more.
+        if session.guaranteed.renew(window):
             self._connection.transmit()
 
     # Binding.
@@ -490,7 +494,11 @@ class Flow:
         """
         options = self._options
         self._registry.pop(self._window, None)
-        window = self._window = FlowWindow(options.window, options.window_bytes)
+        self._taken_before += self._window.taken_messages
+        limit = UNLIMITED
+        if options.max_messages is not None:
+            limit = max(options.max_messages - self._taken_before, 0)
+        window = self._window = FlowWindow(options.window, options.window_bytes, limit)
         self._registry[window] = self
         arguments = options.arguments(self._name)
         await self._operations.ask(
@@ -528,7 +536,10 @@ class Flow:
     def _set_partitions(self, partitions: list[int]) -> None:
         """Throw away what is unread of partitions that another flow has now."""
         self._partitions = tuple(partitions)
-        self._counters["dropped_messages"] += self._buffer.keep_only(self._partitions)
+        dropped = self._buffer.keep_only(self._partitions)
+        self._counters["dropped_messages"] += dropped
+        self._window.limit = min(self._window.limit + dropped, UNLIMITED)
+        self.release(self._window, 0, 0)
 
     async def _ready(self) -> bool:
         """Wait for rows; give False at the end."""

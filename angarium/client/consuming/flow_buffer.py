@@ -113,6 +113,10 @@ class FlowReader:
             self._open = None
         return count
 
+    def drop(self) -> None:
+        """Throw away the rest of the delivery that is read, with its credit."""
+        self._open = None
+
     def validate(self) -> None:
         """Check the sentences above."""
         assert self._open is None or self._released <= self._at <= len(self._open.rows)
@@ -144,11 +148,11 @@ class FlowBuffer:
             return None
 
     def clear(self) -> int:
-        """Throw everything away; give how many messages that were."""
+        """Throw everything away, with its credit; give how many messages that were."""
+        self.reader.give_back()
         count = len(self)
-        while (delivery := self.take_delivery()) is not None:
-            self._release(delivery.window, len(delivery.rows), delivery.size_bytes)
-        self.reader.skip()
+        self._deliveries.clear()
+        self.reader.drop()
         return count
 
     def keep_only(self, partitions: Sequence[int]) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from angarium.client.consuming.flow_buffer import MessageCallback
 
@@ -45,8 +45,9 @@ class FlowOptions:
     topic: str | None = None
     temporary: bool = False
     max_unacked: int | None = None
-    subscriptions: tuple[str, ...] = ()
-    attributes: Mapping[str, Any] = field(default_factory=dict)
+    max_messages: int | None = None
+    subscriptions: Sequence[str] = ()
+    attributes: Mapping[str, Any] | None = None
     callback: MessageCallback | None = None
     on_active: Callable[[bool], None] | None = None
     timeout_s: float
@@ -66,6 +67,7 @@ class FlowOptions:
             "ack_threshold_percent": not _is_between(self.ack_threshold_percent, 1, 100),
             "ack_delay_ms": not _is_between(self.ack_delay_ms, 0, ACK_DELAY_MS_MAX),
             "max_unacked": self.max_unacked is not None and not _is_between(self.max_unacked, 1, 1 << 31),
+            "max_messages": self.max_messages is not None and not _is_between(self.max_messages, 1, 1 << 62),
             "topic (of a topic endpoint)": self.topic is not None and self.kind != TOPIC_ENDPOINT,
             "subscriptions (of a temporary queue)": bool(self.subscriptions)
             and (self.kind != QUEUE or not self.temporary),
@@ -92,7 +94,7 @@ class FlowOptions:
 
     def arguments(self, name: str) -> dict[str, Any]:
         """Give the arguments of `flow.bind` but for the credit."""
-        attributes = dict(self.attributes)
+        attributes = dict(self.attributes or {})
         if self.subscriptions:
             attributes["subscriptions"] = list(self.subscriptions)
         return {

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: A home may overdraw the bytes by one message, and a partitioned queue has several homes. Beyond this it is
 #: a fault.
 OVERDRAFT_BYTES_MAX: Final = 64 * 1024 * 1024
+#: The largest total that a node takes.
+UNLIMITED: Final = 1 << 62
 
 
 def spool_size(rows: Sequence[Row]) -> int:
@@ -36,6 +38,7 @@ class FlowWindow:
         "flow",
         "granted_bytes",
         "granted_messages",
+        "limit",
         "messages_max",
         "received_bytes",
         "received_messages",
@@ -43,16 +46,19 @@ class FlowWindow:
         "taken_messages",
     )
 
-    def __init__(self, messages_max: int, bytes_max: int) -> None:
-        """Grant the first window."""
+    def __init__(self, messages_max: int, bytes_max: int, limit: int = UNLIMITED) -> None:
+        """Grant the first window, and never more than `limit` messages in all."""
         assert messages_max > 0
         assert bytes_max > 0
+        assert limit >= 0
+        #: What `granted_messages` never exceeds.
+        self.limit = limit
         self.messages_max: Final = messages_max
         self.bytes_max: Final = bytes_max
         #: The number of the flow in its session; 0 until it is bound.
         self.flow = 0
         #: What the node may send: totals since the bind. They never fall.
-        self.granted_messages = messages_max
+        self.granted_messages = min(messages_max, limit)
         self.granted_bytes = bytes_max
         #: What came.
         self.received_messages = 0
@@ -91,7 +97,7 @@ class FlowWindow:
 
     def renew(self) -> tuple[int, int] | None:
         """Give new totals to grant if they are half a window more in messages or bytes, else None."""
-        messages = self.taken_messages + self.messages_max
+        messages = min(self.taken_messages + self.messages_max, self.limit)
         size_bytes = self.taken_bytes + self.bytes_max
         more_messages = messages - self.granted_messages
         more_bytes = size_bytes - self.granted_bytes
@@ -105,5 +111,5 @@ class FlowWindow:
         """Check the sentences above."""
         assert 0 <= self.taken_messages <= self.received_messages
         assert 0 <= self.taken_bytes <= self.received_bytes
-        assert self.granted_messages <= self.taken_messages + self.messages_max
+        assert self.granted_messages <= min(self.taken_messages + self.messages_max, self.limit)
         assert self.granted_bytes <= self.taken_bytes + self.bytes_max

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from angarium.client.consuming.flow_options import (
-    ACK_DELAY_MS,
-    ACK_THRESHOLD_PERCENT,
     FLOW_WINDOW,
     FLOW_WINDOW_BYTES,
     QUEUE,
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ConsumeArguments(TypedDict, total=False):
-    """The arguments of `Client.consume` besides the queue and the callback."""
+    """The arguments of `Client.consume` besides the queue and the callback, which explains each."""
 
     kind: str
     window: int
@@ -45,8 +43,9 @@ class ConsumeArguments(TypedDict, total=False):
     subscriptions: Sequence[str]
     attributes: Mapping[str, Any] | None
     max_unacked: int | None
+    max_messages: int | None
     on_active: Callable[[bool], None] | None
-    timeout_s: float | None
+    timeout_s: float
 
 
 class GuaranteedCalls:
@@ -84,37 +83,22 @@ class GuaranteedCalls:
         return await self._parties.producer(name, window, on_ack, self._within(timeout_s))
 
     async def consume(
-        self,
-        queue: str,
-        *,
-        kind: str = QUEUE,
-        window: int = FLOW_WINDOW,
-        window_bytes: int = FLOW_WINDOW_BYTES,
-        ack: str = "auto",
-        ack_threshold_percent: int = ACK_THRESHOLD_PERCENT,
-        ack_delay_ms: int = ACK_DELAY_MS,
-        selector: str | None = None,
-        no_local: bool = False,
-        topic: str | None = None,
-        temporary: bool = False,
-        subscriptions: Sequence[str] = (),
-        attributes: Mapping[str, Any] | None = None,
-        max_unacked: int | None = None,
-        callback: MessageCallback | None = None,
-        on_active: Callable[[bool], None] | None = None,
-        timeout_s: float | None = None,
+        self, queue: str, *, callback: MessageCallback | None = None, **options: Unpack[ConsumeArguments]
     ) -> Flow:
         """Bind to a queue or topic endpoint; give the flow that its messages come through.
 
         Args:
             queue: the name of the endpoint.
-            kind: `queue` or `topic-endpoint`.
-            window: messages that the node may send ahead of the application.
-            window_bytes: bytes that it may send ahead.
-            ack: `auto`: a message is accepted when the next one is asked for, or its callback returned.
+            callback: called with each message instead of reading the flow; awaited if it is `async def`. With
+                `ack="auto"` a message whose callback raised is failed.
+            **options: as follows.
+            kind: `queue` (default) or `topic-endpoint`.
+            window: messages that the node may send ahead of the application, 255 by default.
+            window_bytes: bytes that it may send ahead, 4 MiB by default.
+            ack: `auto` (default): a message is accepted when the next one is asked for, or its callback returned;
                 `manual`: the application settles every message.
-            ack_threshold_percent: the node is told of accepted messages when so much of a window is together,
-            ack_delay_ms: ... or when the first of them has waited for so long.
+            ack_threshold_percent: when so much of a window was accepted the node is told, 60 by default.
+            ack_delay_ms: ... and so long after a message was accepted at the latest, 10 by default.
             selector: get only messages that this condition holds for.
             no_local: do not get what this client itself publishes.
             topic: the topic that a topic endpoint attracts.
@@ -122,8 +106,7 @@ class GuaranteedCalls:
             subscriptions: of a temporary queue: the filters whose messages it attracts.
             attributes: of a temporary endpoint that is made.
             max_unacked: messages that may be unsettled, to go below the endpoint's own limit.
-            callback: called with each message instead of reading the flow; awaited if it is `async def`. With
-                `ack="auto"` a message whose callback raised is failed.
+            max_messages: ask the node for so many in all, and no more; who wants a few leaves the others alone.
             on_active: called when the flow becomes active, or stands by.
             timeout_s: how long to wait for the node, by default the `timeout_s` of `connect`.
 
@@ -135,26 +118,8 @@ class GuaranteedCalls:
             TimeoutExpiredError: the node did not answer in time (TIMEOUT).
             AngariumError: the node refuses, or is not there.
         """
-        options = FlowOptions(
-            name=queue,
-            kind=kind,
-            window=window,
-            window_bytes=window_bytes,
-            ack=ack,
-            ack_threshold_percent=ack_threshold_percent,
-            ack_delay_ms=ack_delay_ms,
-            selector=selector,
-            no_local=no_local,
-            topic=topic,
-            temporary=temporary,
-            subscriptions=tuple(subscriptions),
-            attributes=attributes or {},
-            max_unacked=max_unacked,
-            callback=callback,
-            on_active=on_active,
-            timeout_s=self._within(timeout_s),
-        )
-        return await self._parties.flow(options)
+        options.setdefault("timeout_s", self._timeout_s)
+        return await self._parties.flow(FlowOptions(name=queue, callback=callback, **options))
 
     async def browse(
         self,
@@ -164,6 +129,7 @@ class GuaranteedCalls:
         kind: str = QUEUE,
         window: int = FLOW_WINDOW,
         window_bytes: int = FLOW_WINDOW_BYTES,
+        max_messages: int | None = None,
         timeout_s: float | None = None,
     ) -> Flow:
         """Look at the messages of a queue or topic endpoint, the oldest first; they stay where they are.
@@ -180,6 +146,7 @@ class GuaranteedCalls:
             selector=selector,
             window=window,
             window_bytes=window_bytes,
+            max_messages=max_messages,
             timeout_s=self._within(timeout_s),
         )
         return await self._parties.flow(options)

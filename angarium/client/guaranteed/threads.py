@@ -90,6 +90,7 @@ class GuaranteedCalls(ABC):
         kind: str = QUEUE,
         window: int = FLOW_WINDOW,
         window_bytes: int = FLOW_WINDOW_BYTES,
+        max_messages: int | None = None,
         timeout_s: float | None = None,
     ) -> Flow:
         """Look at the messages of a queue or topic endpoint, the oldest first; they stay where they are.
@@ -98,7 +99,13 @@ class GuaranteedCalls(ABC):
             AngariumError: as for `angarium.client.Client.browse`.
         """
         browsing = self._inner.browse(
-            queue, selector, kind=kind, window=window, window_bytes=window_bytes, timeout_s=timeout_s
+            queue,
+            selector,
+            kind=kind,
+            window=window,
+            window_bytes=window_bytes,
+            max_messages=max_messages,
+            timeout_s=timeout_s,
         )
         return self._add_flow(self.call(browsing), None)
 

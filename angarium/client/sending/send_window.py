@@ -119,8 +119,7 @@ class SendWindow:
         self._handed = 0
         #: The newest sequence that the node knew at the last open.
         self._known = 0
-        #: What the node knew at a later open if it was more than what was handed out here, else 0: somebody
-        #: else used the name, so these sequences mean other messages, and nothing is sent any more.
+        #: What the node knew at a later open, if that was not from here: somebody else used the name; else 0.
         self.foreign_sequence = 0
         #: What the node said of this open: everything up to it is settled. Never falls, never above `_sent_last`.
         self._acknowledged = 0

@@ -143,13 +143,16 @@ async def _consume(connect: ConnectOptions, consumption: _Consumption) -> _Consu
 
 
 async def _bind(client: Client, consumption: _Consumption) -> Flow:
-    kind, window = consumption.kind, consumption.window
+    kind, window, count = consumption.kind, consumption.window, consumption.count
     if consumption.browse:
-        return await client.browse(consumption.queue, consumption.selector, kind=kind, window=window)
+        return await client.browse(
+            consumption.queue, consumption.selector, kind=kind, window=window, max_messages=count
+        )
     return await client.consume(
         consumption.queue,
         kind=kind,
         window=window,
+        max_messages=count,
         ack="manual",
         selector=consumption.selector,
         topic=consumption.topic,

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from event_history import FOREVER
 from history_index import Violation
 
 from angarium import wire
 from angarium.topic import matches
 from guaranteed.index import is_moved
+from guaranteed.records import HomeSettled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from guaranteed.index import GuaranteedIndex
-    from guaranteed.records import EndpointRecord, FlowDelivery, FlowRecord, Place
+    from guaranteed.records import Emitted, EndpointRecord, FlowDelivery, FlowRecord, Place
 
 #: A home looks at its clock at least so often while it sends.
 CLOCK_S = 0.3
+#: What is due is in the next commit that begins; a little more if another one was out.
+WRITE_S = 0.01
 
 
 def unsynced(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -52,6 +56,43 @@ def resurrections(index: GuaranteedIndex) -> Iterator[Violation]:
                 text = f"{index.endpoint(place)} sent {place} at {sent.at:.4f}, it was gone at {gone.at:.4f}"
                 yield Violation("resurrected", text, whats=_whats(index, place))
                 break
+
+
+def forgotten(index: GuaranteedIndex) -> Iterator[Violation]:
+    """What a consumer accepted is written with the next commit that begins after the delay for it, and stays gone.
+
+    Nobody confirms it to the consumer, who has to expect a redelivery after a crash; but not for ever.
+    """
+    for lane, events in index.lanes.items():
+        for event in events:
+            if not isinstance(event, HomeSettled) or event.outcome != wire.OUTCOME_ACCEPTED:
+                continue
+            written = _written_by(index, event)
+            for position in event.positions:
+                sent = index.emitted.get((lane, position), [])
+                # Only what that flow had then: a late word on what is somebody else's counts for nothing.
+                last = max((one for one in sent if one.at <= event.at), key=_time, default=None)
+                if last is None or last.flow != event.flow or last.worker != event.worker:
+                    continue
+                if any(one.at > written for one in sent):
+                    text = f"{(lane, position)} was accepted at {event.at:.4f}, written by {written:.4f}"
+                    yield Violation(
+                        "forgotten", f"{text}, and sent again", whats=_whats(index, (lane, position))
+                    )
+
+
+def _written_by(index: GuaranteedIndex, event: HomeSettled) -> float:
+    """Give when what was settled is on disk for certain; FOREVER if the process may have died before."""
+    due = event.at + index.history.ack_delay_s + WRITE_S
+    died = min(
+        (at for at, worker in index.deaths if worker == event.worker and at >= event.at), default=FOREVER
+    )
+    writes = index.writes.get(event.worker, ())
+    return next((one.at for one in writes if one.begun_at >= due and one.at <= died), FOREVER)
+
+
+def _time(event: Emitted) -> float:
+    return event.at
 
 
 def purges(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -203,6 +244,7 @@ def copies_of_demoted(index: GuaranteedIndex) -> Iterator[Violation]:
 RULES = (
     unsynced,
     resurrections,
+    forgotten,
     purges,
     contents,
     marks,

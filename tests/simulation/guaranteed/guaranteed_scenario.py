@@ -88,6 +88,7 @@ class GuaranteedScenario:
         self.history = History()
         self.guaranteed = GuaranteedHistory()
         self.guaranteed.wall_offset_ms = WALL_OFFSET_MS
+        self.guaranteed.ack_delay_s = world.spool.home.ack_delay_ms / 1000
         self.guaranteed.is_node_wide = not {"small", "files"} & world.features
         self._rng = random.Random(rng.getrandbits(64))
         self.node = GuaranteedNode(
@@ -129,6 +130,7 @@ class GuaranteedScenario:
         self.begin()
         self._disturb()
         self._recover()
+        self._rest()
         self._drain("drain")
         self._calm()
         self._drain("last drain")
@@ -235,6 +237,23 @@ class GuaranteedScenario:
         self.loop.run_until(self.loop.now + scenario.SETTLE_S)
         self._await("recovery", scenario.RECOVERY_MAX_S, self._missing)
         self.loop.run_until(self.loop.now + scenario.SETTLE_S)
+
+    def _rest(self) -> None:
+        """Let disks, homes and router agree with messages in them; then all homes may have to read their disks."""
+        if self.history.broken:
+            return
+        self._await("rest", scenario.DRAIN_MAX_S, self._disagreements)
+        if self._rng.random() < 0.5:
+            self.history.fault(self.loop.now, "node", "loses all workers at rest")
+            for index in list(self.node.supervisor.workers):
+                self.node.supervisor.kill_worker(index)
+            self.loop.run_until(self.loop.now + scenario.SETTLE_S)
+            self._await("recovery from rest", scenario.RECOVERY_MAX_S, self._missing)
+            self._await("rest after recovery", scenario.DRAIN_MAX_S, self._disagreements)
+
+    def _disagreements(self) -> list[str]:
+        missing = self._missing()
+        return missing or list(guaranteed_end.disagreements(self.node, self.guaranteed))
 
     def _contenders(self) -> list[SimulatedProducer]:
         """Give the producers whose names others have too: one of each name goes on."""

@@ -16,6 +16,7 @@ from guaranteed.records import (
     HomeSettled,
     Stored,
     Unbound,
+    Wrote,
     endpoint_of,
     filters_of,
     takes,
@@ -73,6 +74,8 @@ class GuaranteedIndex:
         self.emitted: dict[Place, list[Emitted]] = {}
         #: Lane -> everything that concerns it, in order. Deaths are in `deaths`.
         self.lanes: dict[int, list[HomeEvent]] = {}
+        #: Worker -> its commits, in order.
+        self.writes: dict[int, list[Wrote]] = {}
         #: (time, worker).
         self.deaths: list[tuple[float, int]] = []
         for event in guaranteed.home_events:
@@ -102,6 +105,8 @@ class GuaranteedIndex:
             self.lanes.setdefault(event.lane, []).append(event)
         elif isinstance(event, (Bound, HomeSettled, Unbound)):
             self.lanes.setdefault(event.lane, []).append(event)
+        elif isinstance(event, Wrote):
+            self.writes.setdefault(event.worker, []).append(event)
         else:
             self.deaths.append((event.at, event.worker))
 

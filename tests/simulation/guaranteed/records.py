@@ -343,7 +343,16 @@ class Died(NamedTuple):
     worker: int
 
 
-HomeEvent = Stored | Gone | Bound | Emitted | HomeSettled | Unbound | Died
+class Wrote(NamedTuple):
+    """A commit of a home is durable."""
+
+    at: float
+    worker: int
+    #: When it was handed to the disk: it has everything that the home had to write by then.
+    begun_at: float
+
+
+HomeEvent = Stored | Gone | Bound | Emitted | HomeSettled | Unbound | Died | Wrote
 
 
 class GuaranteedHistory:
@@ -365,6 +374,8 @@ class GuaranteedHistory:
         self.demoted: list[tuple[ConnectionRecord, int, float]] = []
         #: Wall ms - 1000 x simulated seconds.
         self.wall_offset_ms = 0
+        #: Settled messages are written after so long at the latest.
+        self.ack_delay_s = 0.02
         #: Whether the limits of the node are never reached in the run.
         self.is_node_wide = True
         #: From then on nothing was disturbed.

@@ -17,12 +17,13 @@ from simulated_disk import SimulatedDisk
 from angarium import errors
 from guaranteed.control_plane import ControlPort
 from guaranteed.home_observer import DiskObserver, FrameObserver
+from guaranteed.records import Wrote
 from node.home.operations import Answer
 from storage.spool import SpoolFailedError, SpoolFullError
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from event_history import History
     from simulated_network import Frames, Loop
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from guaranteed.records import GuaranteedHistory
     from guaranteed.simulated_controller import SimulatedController
     from node.home.home import Home, HomeLimits
+    from storage.spool import Change
 
 #: A step of reading the spool takes so long at most.
 RECOVERY_STEP_MAX_S = 0.1
@@ -46,7 +48,15 @@ class ObservedDisk(SimulatedDisk):
     def __init__(self, history: GuaranteedHistory, index: int, loop: Loop) -> None:
         super().__init__()
         self.observer = DiskObserver(history, index)
+        self._history = history
+        self._index = index
         self._loop = loop
+        self._begun_at = 0.0
+
+    def begin(self, changes: Sequence[Change]) -> None:
+        """Hand a group over."""
+        super().begin(changes)
+        self._begun_at = self._loop.now
 
     def finish(self) -> None:
         """Make the group durable."""
@@ -54,6 +64,7 @@ class ObservedDisk(SimulatedDisk):
         super().finish()
         assert changes is not None
         self.observer.committed(self, changes, self._loop.now)
+        self._history.home_events.append(Wrote(self._loop.now, self._index, self._begun_at))
 
 
 class WorkerDisk:

@@ -49,7 +49,7 @@ def test_a_flow_says_what_it_wants_and_grants_a_window() -> None:
     "wrong",
     [
         {"window": 0}, {"window": True}, {"window": 1_000_001}, {"window_bytes": 0}, {"ack": "never"},
-        {"ack_threshold_percent": 0}, {"ack_threshold_percent": 101}, {"ack_delay_ms": -1}, {"max_unacked": 0},
+        {"ack_threshold_percent": 0}, {"ack_threshold_percent": 101}, {"ack_delay_ms": -1}, {"max_unacked": 0}, {"max_messages": 0},
         {"kind": "stack"}, {"topic": "a"}, {"subscriptions": ("a",)}, {"attributes": {"a": 1}}, {"name": ""},
         {"name": None},
     ],
@@ -454,6 +454,39 @@ def test_a_window_of_one_is_renewed_with_every_message() -> None:
             await flow.receive()
             (frame,) = node.sent(wire.FLOW_CREDIT)
             assert frame.header[:2] == [1, position + 1]
+
+    run(test())
+
+
+def test_who_wants_a_few_messages_asks_for_no_more() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=4, max_messages=6, ack="manual")
+        assert node.asked[0][1]["messages"] == 4
+        node.messages(1, 1, numbered(1, 4))
+        for _ in range(4):
+            await flow.receive()
+        node.messages(1, 5, numbered(5, 6))
+        await flow.receive()
+        assert [frame.header[1] for frame in node.sent(wire.FLOW_CREDIT)] == [6]
+        node.lose()
+        node.connect()
+        await node.steps()
+        assert node.asked[1][1]["messages"] == 1, "five were handed out, the sixth was thrown away"
+
+    run(test())
+
+
+def test_a_flow_that_ends_asks_for_nothing_more() -> None:
+    """What it asked for would come, and count as delivered, for nothing."""
+
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=4, ack="manual")
+        node.messages(1, 1, numbered(1, 4))
+        await flow.receive()
+        await flow.close(timeout_s=0)
+        assert node.sent(wire.FLOW_CREDIT) == []
 
     run(test())
 

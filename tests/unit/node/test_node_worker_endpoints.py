@@ -102,10 +102,10 @@ def test_direct_and_guaranteed_rows_share_no_batch(router: Router, guaranteed: b
     assert list(answer.refused) == [errors.MALFORMED_FRAME]
 
 
-def test_a_topic_that_reaches_an_endpoint_is_not_taught(router: Router) -> None:
-    router.filters((1, "a", ENDPOINT), (2, "b", PLAIN))
+def test_what_is_taught_of_a_topic_names_its_endpoints(router: Router) -> None:
+    router.filters((1, "a", ENDPOINT), (2, "b", PLAIN), (3, "a", PLAIN))
     answer = router.match(rows_of("a", "b"), learn=True)
-    assert list(answer.learned) == ["b"]
+    assert answer.learned == {"a": ((3,), (), (), (3,), (1,)), "b": ((2,), (), (), (2,), ())}
 
 
 def test_a_filter_that_goes_takes_the_endpoint_away(router: Router) -> None:

@@ -357,14 +357,14 @@ class TestFencing:
     def test_the_older_session_is_told_and_what_was_not_judged_is_dropped(
         self, spooling: PublishNode
     ) -> None:
-        spooling.queue("q", "a")
+        spooling.queue("q", "a", "new")
         old = spooling.publisher()
         old.publish("a")
         assert old.acked() == (1, [])
         spooling.hold()
         old.publish("a")
         spooling.pause(0)
-        old.publish("a")
+        old.publish("new")  # a topic that the router does not know: it goes to the worker
         client = spooling.client()
         number = ask(client, "producer.open", name="p")
         assert old.told() == [[old.handle, 1, [], errors.PRODUCER_FENCED]]

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from publish_rig import PublishNode
 
 
-def test_what_endpoints_hold_is_acknowledged_although_it_is_forbidden_now(
-    self, spooling: PublishNode
-) -> None:
+def test_what_endpoints_hold_is_acknowledged_although_it_is_forbidden_now(spooling: PublishNode) -> None:
     spooling.queue("q", "a", "b")
     subscriber = spooling.client()
     subscriber.subscribe("a", "b", "c")

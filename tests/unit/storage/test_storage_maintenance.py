@@ -147,6 +147,7 @@ def test_a_bit_that_flipped_on_disk_is_found_in_every_table(tmp_path: Path, tabl
     assert f"the checksum of the key {name.hex()} in {table.name.lower()} does not fit" in faults[0]
 
 
+@pytest.mark.slow
 def test_a_lost_page_is_refused_and_not_the_end_of_the_process(tmp_path: Path) -> None:
     make(tmp_path)
     data = bytearray((tmp_path / DATA_FILE).read_bytes())
@@ -162,6 +163,7 @@ def test_a_lost_page_is_refused_and_not_the_end_of_the_process(tmp_path: Path) -
     assert refused
 
 
+@pytest.mark.slow
 def test_a_spool_in_use_is_checked_while_it_changes(tmp_path: Path) -> None:
     """Nothing that comes or goes under the check is a fault; it takes whole groups of messages at any moment."""
     make(tmp_path)
@@ -303,6 +305,7 @@ def refused(archive: Path, target: Path) -> str:
     return caught.value.detail
 
 
+@pytest.mark.slow
 def test_a_backup_that_was_cut_changes_nothing(tmp_path: Path) -> None:
     archive = packed(tmp_path)
     content = archive.read_bytes()
@@ -314,6 +317,7 @@ def test_a_backup_that_was_cut_changes_nothing(tmp_path: Path) -> None:
         refused(archive, tmp_path / "restored")
 
 
+@pytest.mark.slow
 def test_a_bit_that_flipped_anywhere_in_a_backup_is_found_or_does_not_matter(tmp_path: Path) -> None:
     """Every byte of what is restored has a checksum, also the manifest; the rest is names of users and padding."""
     archive = packed(tmp_path)

@@ -103,6 +103,7 @@ def test_a_sound_file_passes_after_every_commit(tmp_path: Path) -> None:
     spool.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [pages.check_index, pages.check_file])
 def test_each_lost_page_of_the_index_is_found_and_no_other(
     used: Path, tmp_path: Path, check: Callable[[Path], None]
@@ -119,6 +120,7 @@ def test_each_lost_page_of_the_index_is_found_and_no_other(
     assert expected < found <= expected + 3, "the list of free pages has some pages of its own"
 
 
+@pytest.mark.slow
 def test_a_lost_head_of_a_large_value_is_found_by_the_whole_check(used: Path, tmp_path: Path) -> None:
     """LMDB takes from it how many pages become free with the value."""
     found = 0
@@ -148,6 +150,7 @@ for attempt in (lambda path: open_spool(path, 64 << 20), lambda path: verify(pat
 """
 
 
+@pytest.mark.slow
 def test_a_lost_page_is_refused_where_lmdb_would_end_the_process(used: Path, tmp_path: Path) -> None:
     data = (used / DATA_FILE).read_bytes()
     rng = random.Random(2)
@@ -222,6 +225,7 @@ def test_a_file_that_is_not_there_is_no_damage(tmp_path: Path) -> None:
         pages.check_index(tmp_path / DATA_FILE)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_whatever_is_in_the_file_the_check_ends_with_a_verdict(

@@ -196,6 +196,7 @@ _OWNED_CHILD = """
 """
 
 
+@pytest.mark.slow
 def test_another_process_may_read_but_not_write(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, MAP_BYTES)
     spool.commit([(Table.BLOCKS, key(0), b"x")])
@@ -222,13 +223,37 @@ def test_what_is_open_for_reading_cannot_be_written(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_a_spool_in_use_can_be_taken_by_a_reader_of_a_smaller_map(tmp_path: Path) -> None:
-    """A reader takes the size that the writer noted, whatever that is."""
-    spool = open_spool(tmp_path, 1 << 30)
+_GROWING_CHILD = """
+    import sys
+    from pathlib import Path
+    from storage.spool import Table, open_readonly
+    spool = open_readonly(Path(sys.argv[1]))
+    for line in sys.stdin:
+        print(spool.count(Table.BLOCKS), len(spool.scan(Table.BLOCKS)), flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_reader_follows_a_spool_that_grows(tmp_path: Path) -> None:
+    """It was opened when the spool was as small as it was made."""
+    spool = open_spool(tmp_path, MAP_BYTES)
+    with subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(_GROWING_CHILD), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        for expected in (0, 30):
+            spool.commit([(Table.BLOCKS, key(number), bytes(1_000_000)) for number in range(expected)])
+            child.stdin.write("count\n")
+            child.stdin.flush()
+            assert child.stdout.readline().split() == [str(expected)] * 2
+        child.stdin.close()
+        assert child.wait(20) == 0
     spool.close()
-    reader = open_readonly(tmp_path)
-    assert reader._environment.info()["map_size"] == 1 << 30
-    reader.close()
 
 
 # -- refusals ------------------------------------------------------------------------------------------------
@@ -291,6 +316,25 @@ def test_an_empty_file_is_a_new_spool(tmp_path: Path) -> None:
     spool = open_spool(tmp_path, MAP_BYTES)
     assert spool.count(Table.BLOCKS) == 0
     spool.close()
+
+
+def test_a_spool_is_there_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who looks while it is made finds none; one whose making was cut short is made anew."""
+    seen: list[list[str]] = []
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        seen.append(sorted(found.name for found in tmp_path.iterdir()))
+        with pytest.raises(errors.UnavailableError, match="no such file"):
+            open_readonly(tmp_path)
+        return real(path, target)
+
+    (tmp_path / ".making").mkdir()
+    (tmp_path / ".making" / DATA_FILE).write_bytes(b"half of it")
+    monkeypatch.setattr(Path, "rename", rename)
+    open_spool(tmp_path, MAP_BYTES).close()
+    assert seen == [[".making", LOCK_FILE]]
+    assert sorted(found.name for found in tmp_path.iterdir()) == [DATA_FILE, "lock.mdb", LOCK_FILE]
 
 
 def test_what_is_not_there_cannot_be_read(tmp_path: Path) -> None:
@@ -410,6 +454,7 @@ def test_lost_pages_do_not_keep_from_a_backup(tmp_path: Path) -> None:
 # -- full ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_map_that_is_smaller_than_the_spool_takes_deletions(tmp_path: Path) -> None:
     """The setting was lowered: LMDB takes what is there, and nothing more comes in."""
     filled(tmp_path, 500)
@@ -476,6 +521,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_without_room_stops_blocks_and_not_the_process(small_disk: Path) -> None:
     """Deletions go on, what they free is used again (until it is too scattered), and with room all goes on."""
     directory = small_disk / "spool"

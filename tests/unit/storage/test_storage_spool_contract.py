@@ -175,6 +175,7 @@ _changes = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(_changes, max_size=6), st.tuples(_keys, st.one_of(st.none(), _keys), st.integers(0, 5)))
 def test_both_do_what_dictionaries_do(

@@ -1,0 +1,213 @@
+"""The limits of a whole node, which everybody feels: quota, spool files, unsettled messages, names of producers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from attacked_spool import LoneSpool, new_name
+from numbered import wait_until
+from raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
+
+from angarium import errors, wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.slow
+
+MB = 1_000_000
+TENTH = bytes(MB // 10 - wire.SPOOL_OVERHEAD_BYTES)
+WHOLE = bytes(MB - wire.SPOOL_OVERHEAD_BYTES)
+QUIET_S = 0.3
+#: Of each of the two workers.
+UNACKED_MAX = 10
+FILES_MAX = 3
+WINDOW_BYTES = 65_536
+
+CONFIG = f"""
+[router]
+producer_window_bytes = {WINDOW_BYTES}
+[spool]
+max_usage_mb = 1
+max_delivered_unacked = {2 * UNACKED_MAX}
+subscription_exceptions = false
+"""
+CONFIG_OF_PRODUCERS = """
+[spool]
+producers_max = 5
+"""
+CONFIG_OF_FILES = f"""
+[spool]
+max_files = {FILES_MAX}
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneSpool]:
+    with LoneSpool(tmp_path_factory.mktemp("small"), CONFIG) as small:
+        yield small
+
+
+@pytest.fixture
+def client(small: LoneSpool) -> Iterator[RawGuaranteed]:
+    with small.client() as client:
+        yield client
+    wait_until(lambda: small.status()["sessions"] == 0, "everybody is gone")
+    for row in small.ask("endpoints.list"):
+        small.delete("queue", row["name"])
+
+
+def unsettled(small: LoneSpool) -> int:
+    return int(small.status()["spool"]["delivered_unacked"])
+
+
+@pytest.mark.requirement("R171", "R178")
+def test_the_node_holds_its_quota_to_the_byte_over_all_message_vpns(
+    small: LoneSpool, client: RawGuaranteed
+) -> None:
+    vpn = small.vpn()
+    queue, far = small.queue(), small.queue(vpn=vpn)
+    producer = RawProducer(client)
+    with small.client(vpn=vpn) as stranger:
+        other = RawProducer(stranger)
+        assert other.fill(far, *[TENTH] * 4) == [0] * 4
+        assert producer.fill(queue, *[TENTH] * 6) == [0] * 6
+        assert small.status()["spool"]["usage_bytes"] == MB
+        assert other.fill(far, b"") == [errors.SPOOL_OVER_QUOTA]
+        assert producer.fill(queue, b"") == [errors.SPOOL_OVER_QUOTA]
+        assert small.status()["discards"]["spool-usage-exceeded"] == 2
+        assert small.counter(queue, "node_spool_usage_exceeded") == 1
+        assert small.ask("endpoints.purge", name=far, vpn=vpn) == {"purged": 4}
+        small.expect_held(far, 0, vpn=vpn)
+        assert producer.fill(queue, TENTH) == [0]
+    (event,) = small.events("SYSTEM_AD_MSG_SPOOL_HIGH")
+    assert event["severity"] == "warning"
+
+
+@pytest.mark.requirement("R195", "R196", "R197")
+def test_the_node_delivers_nothing_more_at_its_limit_of_unsettled_messages_until_some_are_settled(
+    small: LoneSpool, client: RawGuaranteed
+) -> None:
+    queues = [small.queue() for _ in range(2)]
+    homes = [small.endpoint(queue)["homes"] for queue in queues]
+    assert homes[0] != homes[1], "each worker has one of them"
+    producer = RawProducer(client)
+    for queue in queues:
+        assert not any(producer.fill(queue, *[b""] * (2 * UNACKED_MAX)))
+    flows = [client.bind(queue) for queue in queues]
+    for flow in flows:
+        assert [one.position for one in client.messages(flow, UNACKED_MAX)] == [*range(1, UNACKED_MAX + 1)]
+    client.none_within(wire.MESSAGES, QUIET_S)
+    wait_until(lambda: unsettled(small) == 2 * UNACKED_MAX, "the node knows")
+    assert small.events("SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH")
+    with small.client() as other:
+        third = small.queue()
+        RawProducer(other).fill(third, b"")
+        flow = other.bind(third)
+        other.none_within(wire.MESSAGES, QUIET_S)
+        mine = flows[homes.index(small.endpoint(third)["homes"])]
+        client.settle(mine, [[0, 1, 1]])
+        wait_until(lambda: unsettled(small) == 2 * UNACKED_MAX, "one more is out")
+        client.settle(mine, [[0, 2, UNACKED_MAX]])
+        # What is free anybody of that worker may have, and nobody is left without.
+        assert len(other.messages(flow, 1)) == 1
+        assert len(client.messages(mine, UNACKED_MAX - 1)) == UNACKED_MAX - 1
+    for one in flows:
+        client.settle(one, [[0, 1, 3 * UNACKED_MAX]])
+    wait_until(lambda: small.events("SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH_CLEAR"), "operators hear of it")
+
+
+def test_a_consumer_that_goes_gives_its_part_of_the_unsettled_messages_back(
+    small: LoneSpool, client: RawGuaranteed
+) -> None:
+    queue = small.queue()
+    RawProducer(client).fill(queue, *[b""] * UNACKED_MAX)
+    with small.client() as dying:
+        assert len(dying.messages(dying.bind(queue), UNACKED_MAX)) == UNACKED_MAX
+    again = client.messages(client.bind(queue), UNACKED_MAX)
+    assert [(one.position, one.count) for one in again] == [(n, 1) for n in range(1, UNACKED_MAX + 1)]
+
+
+def test_bytes_of_a_producer_may_be_overdrawn_by_one_round(small: LoneSpool) -> None:
+    queue = small.queue()
+    half = bytes(WINDOW_BYTES // 2)
+    with small.client() as client:
+        handle = client.producer()
+        with small.stopped("worker", 0), small.stopped("worker", 1):
+            client.publish(handle, 1, [to_queue(0, queue, half[:-200])])
+            client.publish(handle, 2, [to_queue(0, queue, half), to_queue(1, queue, half)])
+            assert client.is_open()
+            client.publish(handle, 4, [to_queue(0, queue)])
+            assert client.closed() == errors.PRODUCER_WINDOW_EXCEEDED
+    assert small.held(queue) in (0, 1, 3)
+
+
+def test_the_node_remembers_so_many_producers_and_says_when_it_forgot_one(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("producers")
+    with LoneSpool(folder, CONFIG_OF_PRODUCERS, workers=1) as node, node.client() as client:
+        handles = {number: client.producer(name=f"many/{number}") for number in range(5)}
+        assert client.refused("producer.open", name="many/5") == errors.TOO_MANY_FLOWS, "all are in use"
+        assert node.status()["errors"] == {str(errors.TOO_MANY_FLOWS): 1}
+        client.done("producer.close", producer=handles[3])
+        client.producer(name="many/5")
+        assert client.refused("producer.open", name="many/3", resume=True) == errors.UNKNOWN_FLOW_NAME
+        assert client.refused("producer.open", name="many/3") == errors.TOO_MANY_FLOWS
+
+
+def test_names_that_the_node_made_up_are_forgotten_with_their_session(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("producers")
+    with LoneSpool(folder, CONFIG_OF_PRODUCERS, workers=1) as node:
+        queue = node.queue()
+        for _ in range(12):
+            with node.client() as client:
+                assert RawProducer(client).fill(queue, b"") == [0]
+
+
+@pytest.mark.requirement("R125")
+def test_exceptions_are_refused_where_they_are_switched_off(small: LoneSpool, client: RawGuaranteed) -> None:
+    queue = small.queue()
+    refused = client.done("endpoint.subscribe", name=queue, filters=["a/>", "!a/b"])
+    assert [verdict and verdict[0] for verdict in refused] == [None, errors.EXCEPTIONS_NOT_SUPPORTED]
+    name = new_name()
+    wish = {"name": name, "attributes": {"subscriptions": ["!a/b"]}}
+    assert client.refused("endpoint.create", **wish) == errors.EXCEPTIONS_NOT_SUPPORTED
+    with pytest.raises(errors.InvalidRequestError, match=str(errors.EXCEPTIONS_NOT_SUPPORTED)):
+        small.queue(subscriptions=["!a/b"])
+    with pytest.raises(errors.InvalidRequestError, match=str(errors.EXCEPTIONS_NOT_SUPPORTED)):
+        small.ask("objects.subscribe", name=queue, add=["!a/b"])
+    assert RawProducer(client).publish(kept(0, "a/b")) == [0]
+    assert small.held(queue) == 1
+
+
+@pytest.mark.requirement("R181", "R182", "R183", "R184", "R185")
+def test_at_the_limit_of_spool_files_everybody_is_refused_until_one_is_free(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """A file takes 8 MB; of three two belong to the worker of the first queue, the third to the other one's."""
+    with LoneSpool(tmp_path_factory.mktemp("files"), CONFIG_OF_FILES) as node, node.client() as client:
+        queues = [node.queue(reject_to_sender="never") for _ in range(2)]
+        producer = RawProducer(client)
+        for _ in range(2):
+            assert producer.fill(queues[0], *[WHOLE] * 8) == [0] * 8
+        assert producer.fill(queues[1], b"") == [0]
+        wait_until(lambda: node.status()["spool"]["files"] == FILES_MAX, "three files are in use")
+        assert producer.fill(queues[0], b"") == [errors.SPOOL_FILES_EXCEEDED], "also if it is not to be told"
+        assert node.status()["discards"]["spool-file-limit-exceeded"] == 1
+        assert producer.fill(queues[1], b"") == [0], "the third file is open"
+        assert [event["severity"] for event in node.events("SYSTEM_AD_SPOOL_FILES_HIGH")] == ["warning"]
+        assert node.events("SYSTEM_AD_SPOOL_FILES_HIGH_CLEAR") == []
+        flow = client.bind(queues[0])
+        first = client.messages(flow, 16)
+        client.settle(flow, [[0, 1, 7]])
+        assert producer.fill(queues[0], b"") == [errors.SPOOL_FILES_EXCEEDED], "the eighth is still there"
+        client.settle(flow, [[0, 8, 8]])
+        wait_until(lambda: node.status()["spool"]["files"] == FILES_MAX - 1, "a file is free")
+        assert producer.fill(queues[0], b"") == [0]
+        client.settle(flow, [[0, 9, 100]])
+        wait_until(lambda: node.events("SYSTEM_AD_SPOOL_FILES_HIGH_CLEAR"), "operators hear that it is over")
+        assert len(first) == 16

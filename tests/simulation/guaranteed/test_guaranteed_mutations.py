@@ -1,0 +1,216 @@
+"""Homes and routers with a fault of their own are found out within a few seeds.
+
+Each fault is one that a change could bring in, and many are known from other brokers. Homes are broken at their
+ports, by what they tell, hear and write, so that these tests know little of how they work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from simulate import name_of
+
+from angarium import errors, wire
+from guaranteed import guaranteed_scenario
+from node.endpoints.lifetimes import Lifetimes
+from node.endpoints.settings import LaneSettings
+from node.home import layout
+from node.home.home import Home
+from node.home.stream import Stream
+from router.guaranteed.endpoints import Endpoints
+from router.publishers.memory import Memory
+from router.spool.usage import Account
+from storage.spool import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from storage.spool import Change
+
+SERIES = 77
+#: Most faults show in the first ten seeds, all within these.
+SEEDS_MAX = 60
+
+
+def is_found(*rules: str, home_class: type[Home] = Home) -> bool:
+    """Run seeds until one of the rules objects; of `broken: words` one that says these words."""
+    for number in range(SEEDS_MAX):
+        outcome = guaranteed_scenario.run(name_of(SERIES, number, "guaranteed"), home_class=home_class)
+        for violation in outcome.violations:
+            texts = [rule.partition(": ")[2] for rule in rules if rule.partition(": ")[0] == violation.rule]
+            if any(text in violation.text for text in texts):
+                return True
+    return False
+
+
+class AcknowledgesBeforeTheCommit(Home):
+    """Tells the router that everything is stored as soon as it comes."""
+
+    _newest = 0
+
+    def handle(self, frames: list[bytes], now: float, wall_ms: int) -> None:
+        if frames[0] == wire.STORE:
+            self._newest = wire.unpack(frames[1])[1]
+        super().handle(frames, now, wall_ms)
+
+    def take_frames(self) -> list[list[bytes]]:
+        frames = super().take_frames()
+        if self._newest:
+            number, self._newest = self._newest, 0
+            frames.append([wire.COMMITTED, wire.pack([self.incarnation, number, 0, [], [0, 0, 0, 0]])])
+        return frames
+
+
+class ForgetsProducers(Home):
+    """Has no records of producers: whoever opens one again begins anew."""
+
+    def take_frames(self) -> list[list[bytes]]:
+        frames = super().take_frames()
+        for frame in frames:
+            if frame[0] == wire.RECORDS:
+                incarnation, reference, _ = wire.unpack(frame[1])
+                frame[1] = wire.pack([incarnation, reference, []])
+        return frames
+
+
+class NeverMarksRedeliveries(Home):
+    """Sends what was sent before as if it was new."""
+
+    def take_frames(self) -> list[list[bytes]]:
+        frames = super().take_frames()
+        for frame in frames:
+            if frame[0] == wire.FLOW_MESSAGES:
+                incarnation, flow, parts, *more = wire.unpack(frame[1])
+                parts = [[*part[:3], None, *part[4:]] for part in parts]
+                frame[1] = wire.pack([incarnation, flow, parts, *more])
+        return frames
+
+
+class WritesLess(Home):
+    """Leaves out some of what is to be written, and takes it for written."""
+
+    table = Table.SEGMENTS
+    #: Leaves out every so many of the changes of the table.
+    every = 5
+    _count = 0
+
+    def take_write(self) -> tuple[int, Sequence[Change]] | None:
+        write = super().take_write()
+        return None if write is None else (write[0], [one for one in write[1] if self._is_kept(one)])
+
+    def _is_kept(self, change: Change) -> bool:
+        if change[0] is not self.table or change[2] is None:
+            return True
+        self._count += 1
+        return self._count % self.every != 0
+
+
+class LosesTheTail(WritesLess):
+    """Some of what it acknowledges never gets to the disk."""
+
+
+class LosesStates(WritesLess):
+    """What consumers accepted is not written down."""
+
+    table = Table.STATES
+    every = 1
+
+
+class LosesPurges(WritesLess):
+    """A purge is in memory only."""
+
+    table = Table.LANES
+    every = 2
+
+
+class ThrowsTheDeadAway(Home):
+    """Tells itself that dead messages were moved, and asks nobody to do it."""
+
+    def take_frames(self) -> list[list[bytes]]:
+        kept = []
+        for frame in super().take_frames():
+            if frame[0] != wire.MOVE:
+                kept.append(frame)
+                continue
+            _, lane_id, first, _, rows, _ = wire.unpack(frame[1])
+            answer = [self.stream.router, lane_id, first, first + rows - 1, []]
+            self.handle([wire.MOVED, wire.pack(answer)], self._now, self._wall_ms)
+        return kept
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("home_class", "rules"),
+    [
+        (AcknowledgesBeforeTheCommit, ["lost"]),
+        (ForgetsProducers, ["duplicate", "sequence"]),
+        (NeverMarksRedeliveries, ["unmarked"]),
+        (LosesTheTail, ["lost"]),
+        (LosesStates, ["broken: in memory, and", "resurrected"]),
+        (LosesPurges, ["vanished", "resurrected", "position", "unmarked"]),
+        (ThrowsTheDeadAway, ["dmq"]),
+    ],
+)
+def test_a_home_with_a_fault_is_found_out(home_class: type[Home], rules: list[str]) -> None:
+    assert is_found(*rules, home_class=home_class)
+
+
+@pytest.mark.slow
+def test_positions_that_begin_anew_after_a_death_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids that are given twice after a kill."""
+    monkeypatch.setattr(layout, "unpack_positions", lambda value: layout.Positions(0, 0))
+    assert is_found("position", "unmarked")
+
+
+@pytest.mark.slow
+def test_a_home_that_takes_what_is_sent_again_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stream, "expects", lambda self, number: True)
+    assert is_found("duplicate")
+
+
+@pytest.mark.slow
+def test_an_exclusive_queue_that_feeds_two_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LaneSettings, "exclusive", False)
+    assert is_found("owner")
+
+
+@pytest.mark.slow
+def test_messages_that_live_for_ever_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lifetimes, "expires_ms", lambda self, segment, i: 0)
+    assert is_found("expired")
+
+
+@pytest.mark.slow
+def test_a_router_that_knows_no_quota_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = Account.refusal
+
+    def refusal_but_for_quotas(self: Account, *arguments: Any) -> Any:
+        reason = refusal(self, *arguments)
+        return None if reason is not None and reason.code == errors.SPOOL_OVER_QUOTA else reason
+
+    monkeypatch.setattr(Account, "refusal", refusal_but_for_quotas)
+    assert is_found("broken: its quota is")
+
+
+@pytest.mark.slow
+def test_a_router_that_forgets_refusals_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message was refused and the refusal lost, later ones are stored, and all are sent again."""
+    monkeypatch.setattr(Memory, "refusal", lambda self, sequence, lane_ids: 0)
+    assert is_found("order", "lost")
+
+
+@pytest.mark.slow
+def test_a_router_that_knows_no_exceptions_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = Endpoints.resolve
+
+    def resolve_without(self: Endpoints, a_set: Any) -> Any:
+        filters = a_set.filters
+        a_set.filters = tuple(one for one in filters if one.kind != wire.KIND_EXCEPTION)
+        try:
+            return resolve(self, a_set)
+        finally:
+            a_set.filters = filters
+
+    monkeypatch.setattr(Endpoints, "resolve", resolve_without)
+    assert is_found("leak")

@@ -1,0 +1,76 @@
+"""Guaranteed rounds of known topics need no worker to match them; whatever is not plain goes to one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import errors, wire
+
+if TYPE_CHECKING:
+    from tests.unit.router.publish_rig import PublishNode
+
+
+@pytest.fixture
+def known(spooling: PublishNode) -> Any:
+    """Give a publisher whose topic `a` the router knows."""
+    spooling.queue("q", "a", "b")
+    publisher = spooling.publisher()
+    publisher.publish("a")
+    assert publisher.acked() == (1, [])
+    return publisher
+
+
+def rounds(node: PublishNode) -> int:
+    return int(node.router.stats()["short_way_rounds"])
+
+
+@pytest.mark.requirement("R162")
+def test_a_known_topic_needs_no_worker(spooling: PublishNode, known: Any) -> None:
+    before = rounds(spooling)
+    known.publish(*["a"] * 100)
+    assert known.acked() == (101, [])
+    assert rounds(spooling) == before + 1
+    assert spooling.sequences("q") == list(range(1, 102))
+
+
+def test_topics_that_lead_elsewhere_go_to_the_worker(spooling: PublishNode, known: Any) -> None:
+    spooling.queue("other", "c")
+    known.publish("c")
+    assert known.acked() == (2, [])
+    before = rounds(spooling)
+    known.publish("a", "c")
+    assert known.acked() == (4, [])
+    assert rounds(spooling) == before
+    assert (spooling.sequences("q"), spooling.sequences("other")) == ([1, 3], [2, 4])
+
+
+def test_a_new_queue_is_seen_at_once(spooling: PublishNode, known: Any) -> None:
+    spooling.queue("late", "a")
+    known.publish("a")
+    assert known.acked() == (2, [])
+    assert spooling.sequences("late") == [2]
+
+
+def test_a_queue_that_goes_is_not_remembered(spooling: PublishNode, known: Any) -> None:
+    spooling.drop("q")
+    known.publish("a")
+    assert known.acked() == (2, [])
+    assert spooling.router.counters.totals["discard.no-subscription-match"] == 1
+
+
+def test_the_short_way_can_be_switched_off(make_publish_node: Any) -> None:
+    node = make_publish_node(1, short_way_topics_max=0)
+    node.queue("q", "a")
+    publisher = node.publisher()
+    for _ in range(3):
+        publisher.publish("a")
+    assert publisher.acked() == (3, [])
+    assert rounds(node) == 0
+
+
+@pytest.mark.parametrize("flags", [wire.MODE_DIRECT, wire.FLAG_MODE, wire.MODE_PERSISTENT | wire.FLAG_COS])
+def test_flags_that_a_worker_refuses_are_refused(spooling: PublishNode, known: Any, flags: int) -> None:
+    known.publish("a", flags=flags)
+    assert known.client.closed_with() == errors.MALFORMED_FRAME
