@@ -296,7 +296,8 @@ async def _publish(
         started = time.monotonic()
         try:
             with progress("publishing", publication.total) as show:
-                if not await until_signal(_pump(client, publication, result, show, connect.timeout_s)):
+                limit_s = retry_for_s or connect.timeout_s
+                if not await until_signal(_pump(client, publication, result, show, limit_s)):
                     failure = click.Abort()
             await _flush(client, connect.timeout_s)
         except errors.AngariumError as error:

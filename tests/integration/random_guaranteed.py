@@ -12,11 +12,20 @@ from angarium import wire
 if TYPE_CHECKING:
     import random
 
-QUEUES = ["odd/a", "odd/b", "odd/parts", "odd/last", "odd/gone"]
-_TOPIC_ENDPOINTS = ["odd/te", "odd/te2"]
+#: Queues that must be there, with their attributes.
+ODD_QUEUES: dict[str, dict[str, Any]] = {
+    "odd/a": {},
+    "odd/b": {"max_spool_usage_mb": 1, "dead_message_queue": "odd/a"},
+    "odd/parts": {"access_type": "non-exclusive", "partition_count": 3},
+    "odd/last": {"max_spool_usage_mb": 0},
+}
+#: Topic endpoints that must be there.
+ODD_ENDPOINTS = ("odd/te",)
 _NAMES = [
-    *QUEUES,
-    *_TOPIC_ENDPOINTS,
+    *ODD_QUEUES,
+    *ODD_ENDPOINTS,
+    "odd/gone",
+    "odd/te2",
     "",
     "#x",
     "a//b",
@@ -26,7 +35,6 @@ _NAMES = [
     "a\0b",
     "a*b",
     "\u2028",
-    "steady/queue",
 ]
 _NUMBERS = [0, 1, 2, 3, -1, 7, 255, 256, 1_000, 1 << 31, (1 << 62) - 1, 1 << 62, (1 << 62) + 1, (1 << 64) - 1]
 _SELECTORS = [
@@ -86,7 +94,11 @@ _ATTRIBUTES: dict[str, list[Any]] = {
     "nonsense": [1],
 }
 _ARGUMENTS: dict[str, dict[str, list[Any]]] = {
-    "producer.open": {"name": ["", "odd", "odd2", "x" * 161, "\0"], "window": [1, 10, 255, 256, 0], "resume": [True, False]},
+    "producer.open": {
+        "name": ["", "odd", "odd2", "x" * 161, "\0"],
+        "window": [1, 10, 255, 256, 0],
+        "resume": [True, False],
+    },
     "producer.close": {"producer": _NUMBERS, "forget": [True, False]},
     "endpoint.create": {
         "name": _NAMES,
@@ -122,11 +134,11 @@ _ODD: list[Any] = [None, True, 0, -1, 1.5, "", "x", b"", b"x", [], {}, [[]], {"a
 class OddSpeaker:
     """Makes frames about guaranteed messages."""
 
-    def __init__(self, rng: random.Random) -> None:
-        """Begin a session."""
+    def __init__(self, rng: random.Random, asked: int) -> None:
+        """Speak in a session that has opened producers and bound flows 1 to 3, with so many requests."""
         self._rng = rng
         self._round = 0
-        self._request = 0
+        self._request = asked
         #: Requests that were made, whose answers have to come if the session stays.
         self.asked: list[int] = []
 

@@ -1,7 +1,7 @@
 """A raw client that speaks of guaranteed messages: requests, rounds of producers, flows, and what comes back.
 
-Like `RawClient` it keeps no rule: it sends what it is told to, and gives what came. Frames of other operations that come
-while one is waited for are kept for later, and PINGs are answered.
+Like `RawClient` it keeps no rule: it sends what it is told to, and gives what came. Frames of other
+operations that come while one is waited for are kept for later, and PINGs are answered.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class RawGuaranteed(RawClient):
         super().__init__(*arguments, **options)
         #: Frames that came while another one was waited for.
         self.kept: list[Frame] = []
-        self._asked = 0
+        #: The number of the last request.
+        self.asked = 0
 
     # -- frames ----------------------------------------------------------------------------------------------
 
@@ -99,14 +100,27 @@ class RawGuaranteed(RawClient):
 
     def ask(self, operation: str, **arguments: Any) -> int:
         """Send a REQUEST and give its number."""
-        self._asked += 1
-        self.send(wire.REQUEST, [self._asked, operation, arguments])
-        return self._asked
+        self.asked += 1
+        self.send(wire.REQUEST, [self.asked, operation, arguments])
+        return self.asked
 
     def answer(self, number: int, timeout_s: float = RECEIVE_S) -> tuple[int, Any]:
         """Give code and value of the answer to a REQUEST."""
         frame = self.next(wire.ANSWER, timeout_s, lambda frame: frame.header[0] == number)
         return frame.header[1], frame.header[2]
+
+    def answers_or_end(self, numbers: Sequence[int], timeout_s: float) -> None:
+        """Wait until all these requests are answered, or the session has ended."""
+        deadline = time.monotonic() + timeout_s
+        waiting = dict.fromkeys(numbers)
+        while waiting:
+            frame = self.receive(max(0.0, deadline - time.monotonic()))
+            if frame.operation == wire.CLOSED:
+                return
+            if frame.operation == wire.ANSWER:
+                waiting.pop(frame.header[0], None)
+            elif frame.operation == wire.PING:
+                self.send(wire.PONG, frame.header)
 
     def request(self, operation: str, **arguments: Any) -> tuple[int, Any]:
         """Ask, and give code and value of the answer."""

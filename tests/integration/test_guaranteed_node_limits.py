@@ -58,6 +58,15 @@ def client(small: LoneSpool) -> Iterator[RawGuaranteed]:
         small.delete("queue", row["name"])
 
 
+def queues_apart(small: LoneSpool) -> tuple[list[str], list[list[int]]]:
+    """Make two queues at different homes, and give them and their homes."""
+    by_home: dict[int, str] = {}
+    while len(by_home) < 2:
+        queue = small.queue()
+        by_home.setdefault(small.endpoint(queue)["homes"][0], queue)
+    return list(by_home.values()), [[home] for home in by_home]
+
+
 def unsettled(small: LoneSpool) -> int:
     return int(small.status()["spool"]["delivered_unacked"])
 
@@ -89,9 +98,7 @@ def test_the_node_holds_its_quota_to_the_byte_over_all_message_vpns(
 def test_the_node_delivers_nothing_more_at_its_limit_of_unsettled_messages_until_some_are_settled(
     small: LoneSpool, client: RawGuaranteed
 ) -> None:
-    queues = [small.queue() for _ in range(2)]
-    homes = [small.endpoint(queue)["homes"] for queue in queues]
-    assert homes[0] != homes[1], "each worker has one of them"
+    queues, homes = queues_apart(small)
     producer = RawProducer(client)
     for queue in queues:
         assert not any(producer.fill(queue, *[b""] * (2 * UNACKED_MAX)))
@@ -157,7 +164,7 @@ def test_the_node_remembers_so_many_producers_and_says_when_it_forgot_one(
         assert client.refused("producer.open", name="many/3") == errors.TOO_MANY_FLOWS
 
 
-def test_names_that_the_node_made_up_are_forgotten_with_their_session(
+def test_clients_that_name_no_producer_do_not_use_up_the_names(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("producers")

@@ -1,4 +1,4 @@
-"""A worker process with a home on LMDB, and a router that is played by the test.
+"""Worker processes with homes on LMDB, and a router and a controller that are played by the test.
 
 What the state machine does is shown in the unit tests; here a process is killed, stopped in order, and started
 again on its data, and what was promised is counted.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,7 @@ import pytest
 import zmq
 
 from angarium import wire
+from storage.spool import Table, is_owned, open_readonly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,36 +38,47 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class PlayedRouter:
-    """The router's end of the socket, and the worker process at the other."""
+    """The router's end of the socket to one worker process, and the controller's."""
 
-    def __init__(self, folder: Path, runtime: Path) -> None:
+    def __init__(self, folder: Path, runtime: Path, index: int = 0) -> None:
         self.runtime = runtime
+        self.index = index
         config = {"spool_dir": str(folder / "spool"), "spool_map_bytes": 1 << 28}
         (runtime / "worker.json").write_text(json.dumps(config), encoding="utf-8")
         self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.bind(f"ipc://{runtime}/workers")
+        self.socket = self._bind("workers")
+        self.control = self._bind("control")
         self.incarnation = 10
         self.process: subprocess.Popen[bytes] | None = None
-        self.identity = b""
+        self.identity = self.control_identity = b""
+        self.requests = 0
         self.clear()
+
+    def _bind(self, name: str) -> zmq.Socket[bytes]:
+        socket = self.context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.bind(f"ipc://{self.runtime}/{name}")
+        return socket
 
     def clear(self) -> None:
         self.home: list[Any] | None = None
         self.stored = 0
         self.totals: list[Any] = []
         self.rows: list[tuple[int, bytes, int]] = []
+        self.replies: dict[int, list[Any]] = {}
+        self.events: list[dict[str, Any]] = []
 
-    def begin(self) -> None:
+    def begin(self, *lanes: int) -> None:
         """Start the process, and tell it everything until it says HOME."""
         self.clear()
         self.incarnation += 1
-        arguments = ["--runtime", str(self.runtime), "--index", "0", "--incarnation", str(self.incarnation)]
+        index, incarnation = str(self.index), str(self.incarnation)
+        arguments = ["--runtime", str(self.runtime), "--index", index, "--incarnation", incarnation]
         self.process = subprocess.Popen([sys.executable, "-m", "node", *arguments], cwd=ROOT)
-        self.until(lambda: self.identity == b"w0.%d" % self.incarnation, "READY")
+        self.until(lambda: self.identity == b"w%d.%d" % (self.index, self.incarnation), "READY")
         self.send(wire.START, [ROUTER, 1, bytes(1024)])
-        self.send(wire.LANES, [ROUTER, 1, True, [[LANE, 1, {"name": "q"}]], []])
+        puts = [[lane, 1, {"name": "q"}] for lane in lanes or (LANE,)]
+        self.send(wire.LANES, [ROUTER, 1, True, puts, []])
         self.until(lambda: self.home is not None, "HOME")
 
     def end(self, how: signal.Signals) -> None:
@@ -90,15 +104,42 @@ class PlayedRouter:
     def bind(self, flow: int) -> None:
         self.send(wire.FLOW, [ROUTER, "bind", flow, [LANE, False, None, 1 << 40, 1 << 60, {}]])
 
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        """Ask as the controller does."""
+        self.until(lambda: self.control_identity != b"", "hello")
+        self.requests += 1
+        number = self.requests
+        frame = wire.pack(["request", number, operation, arguments])
+        self.control.send_multipart([self.control_identity, frame])
+        self.until(lambda: number in self.replies, f"reply to {operation}")
+        done, value = self.replies[number]
+        assert done, value
+        return value
+
     def until(self, done: Any, what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
+        poller = zmq.Poller()
+        poller.register(self.socket, zmq.POLLIN)
+        poller.register(self.control, zmq.POLLIN)
         while not done():
             assert time.monotonic() < deadline, f"no {what} in {PATIENCE_S} s"
-            if self.socket.poll(100):
-                self._read(self.socket.recv_multipart())
+            for socket, _ in poller.poll(100):
+                read = self._read if socket is self.socket else self._read_control
+                read(socket.recv_multipart())
+
+    def _read_control(self, frames: list[bytes]) -> None:
+        kind, *body = wire.unpack(frames[1])
+        if kind == "hello" and body[2] == self.incarnation:
+            self.control_identity = frames[0]
+        elif kind == "reply":
+            self.replies[body[0]] = body[1:]
+        elif kind == "event":
+            self.events.append(body[0])
 
     def _read(self, frames: list[bytes]) -> None:
         identity, operation, header, *batches = frames
+        if identity != b"w%d.%d" % (self.index, self.incarnation):
+            return  # What an earlier process had sent before its end.
         body = wire.unpack(header)
         if operation == wire.READY:
             self.identity = identity
@@ -114,18 +155,28 @@ class PlayedRouter:
                 self.rows += [(position, row[5], count) for position, row, count in rows]
 
 
-@pytest.fixture
-def router(tmp_path: Path) -> Iterator[PlayedRouter]:
-    runtime = Path(f"/tmp/ang-home-{os.getpid()}")
+def _runtime(name: str) -> Path:
+    """Make a short directory: a socket's path has at most 107 bytes."""
+    runtime = Path(tempfile.gettempdir()) / f"ang-home-{os.getpid()}{name}"
     runtime.mkdir(mode=0o700)
-    played = PlayedRouter(tmp_path, runtime)
+    return runtime
+
+
+@pytest.fixture
+def routers(tmp_path: Path) -> Iterator[list[PlayedRouter]]:
+    """Two workers of one node."""
+    played = [PlayedRouter(tmp_path, _runtime(str(index)), index) for index in range(2)]
     try:
         yield played
     finally:
-        played.close()
-        for left in runtime.iterdir():
-            left.unlink()
-        runtime.rmdir()
+        for one in played:
+            one.close()
+            shutil.rmtree(one.runtime)
+
+
+@pytest.fixture
+def router(routers: list[PlayedRouter]) -> PlayedRouter:
+    return routers[0]
 
 
 @pytest.mark.slow
@@ -177,3 +228,48 @@ def test_settled_messages_stay_away_after_a_kill(router: PlayedRouter) -> None:
     router.end(signal.SIGKILL)
     router.begin()
     assert router.totals[0][:2] == [LANE, 3]
+
+
+@pytest.mark.slow
+def test_a_lane_comes_from_the_spool_of_a_worker_that_left(
+    routers: list[PlayedRouter], tmp_path: Path
+) -> None:
+    old, new = routers[1], routers[0]
+    old.begin()
+    for number in range(1, 9):
+        old.store(number, b"m%d" % number)
+    old.until(lambda: old.stored == 8, "COMMITTED")
+    new.begin(LANE + 1024)
+    new.send(wire.LANES, [ROUTER, 2, False, [[LANE, 1, {"name": "q"}]], []])
+    new.bind(1)
+    new.store(1, b"new")
+    new.until(lambda: new.stored == 1, "COMMITTED")
+    assert (tmp_path / "spool" / "1" / f"claim-{LANE}").exists()
+    assert new.rows == []
+    old.end(signal.SIGTERM)
+    new.until(lambda: len(new.rows) == 9 * ROWS, "messages")
+    payloads = [payload for _, payload, _ in new.rows]
+    assert payloads == [b"m%d" % number for number in range(1, 9) for _ in range(ROWS)] + [b"new"] * ROWS
+    assert [position for position, _, _ in new.rows[: 8 * ROWS]] == list(range(1, 8 * ROWS + 1))
+    new.until(lambda: "lane_adopted" in [event["event"] for event in new.events], "event")
+    assert not (tmp_path / "spool" / "1").exists()
+
+
+@pytest.mark.slow
+def test_a_backup_is_a_spool_and_messages_go_on_meanwhile(router: PlayedRouter, tmp_path: Path) -> None:
+    router.begin()
+    for number in range(1, 9):
+        router.store(number, b"m%d" % number)
+    place = tmp_path / "backup" / "0"
+    job = router.ask("spool.backup", directory=str(place))["job"]
+    router.store(9, b"later")
+    router.until(lambda: router.ask("job", job=job)["state"] == "done", "end of the backup")
+    copy = open_readonly(place)
+    assert copy.count(Table.SEGMENTS) >= 8
+    copy.close()
+    assert not is_owned(place)
+    router.until(lambda: router.stored == 9, "COMMITTED")
+    assert router.ask("endpoint.purge", lane_id=LANE) == 9 * ROWS
+    assert router.ask("spool.show")["messages_spooled"] == 0
+    job = router.ask("spool.backup", directory=str(place))["job"]
+    router.until(lambda: router.ask("job", job=job)["state"] == "failed", "refusal of the second backup")

@@ -96,12 +96,13 @@ class FlowWindow:
         self.taken_bytes += size_bytes
 
     def renew(self) -> tuple[int, int] | None:
-        """Give new totals to grant if they are half a window more in messages or bytes, else None."""
+        """Give new totals to grant if they are half a window more in messages or bytes, or the last ones."""
         messages = min(self.taken_messages + self.messages_max, self.limit)
         size_bytes = self.taken_bytes + self.bytes_max
         more_messages = messages - self.granted_messages
         more_bytes = size_bytes - self.granted_bytes
-        if more_messages * 2 < self.messages_max and more_bytes * 2 < self.bytes_max:
+        is_last = messages == self.limit and more_messages > 0
+        if more_messages * 2 < self.messages_max and more_bytes * 2 < self.bytes_max and not is_last:
             return None
         self.granted_messages = messages
         self.granted_bytes = size_bytes

@@ -49,9 +49,9 @@ def test_a_flow_says_what_it_wants_and_grants_a_window() -> None:
     "wrong",
     [
         {"window": 0}, {"window": True}, {"window": 1_000_001}, {"window_bytes": 0}, {"ack": "never"},
-        {"ack_threshold_percent": 0}, {"ack_threshold_percent": 101}, {"ack_delay_ms": -1}, {"max_unacked": 0}, {"max_messages": 0},
+        {"ack_threshold_percent": 0}, {"ack_threshold_percent": 101}, {"ack_delay_ms": -1}, {"max_unacked": 0},
         {"kind": "stack"}, {"topic": "a"}, {"subscriptions": ("a",)}, {"attributes": {"a": 1}}, {"name": ""},
-        {"name": None},
+        {"name": None}, {"max_messages": 0},
     ],
 )  # fmt: skip
 def test_an_argument_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
@@ -473,6 +473,24 @@ def test_who_wants_a_few_messages_asks_for_no_more() -> None:
         node.connect()
         await node.steps()
         assert node.asked[1][1]["messages"] == 1, "five were handed out, the sixth was thrown away"
+
+    run(test())
+
+
+@pytest.mark.parametrize("wanted", [1, 3, 9, 10, 11, 57, 100])
+def test_who_wants_a_number_of_messages_gets_them_whatever_the_window(wanted: int) -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=10, max_messages=wanted, ack="manual")
+        granted, given = min(wanted, 10), 0
+        while given < wanted:
+            assert granted > given, "it waits for what it does not ask for"
+            node.messages(1, given + 1, numbered(given + 1, granted))
+            for _ in range(granted - given):
+                await flow.receive()
+            given = granted
+            granted = max([granted, *(frame.header[1] for frame in node.sent(wire.FLOW_CREDIT))])
+        assert granted == wanted
 
     run(test())
 

@@ -1,0 +1,307 @@
+"""Stories that other brokers lost messages in, told step by step.
+
+Each is played with several seeds, which differ in the delays of the network and in what a dying disk keeps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from angarium import errors, wire
+from guaranteed.stage import Stage, names
+from node.home.home import Home, HomeLimits
+from router.publishers.memory import Memory
+
+SEEDS = [f"story {number}" for number in range(6)]
+FIFTY = ["t/1"] * 50
+
+
+@pytest.fixture(params=SEEDS)
+def seed(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.requirement("R163")
+def test_an_acknowledged_tail_survives_a_kill(seed: str) -> None:
+    stage = Stage(seed, write_max_s=0.05, orders={"subscriptions": ["t/>"]})
+    producer = stage.producer()
+    sent = []
+    while not any(one.is_acked for one in sent):
+        sent += stage.publish(producer, *["t/1"] * 5)
+        stage.wait(0.003)
+    acknowledged = [one for one in sent if one.is_acked]
+    stage.kill_worker()
+    stage.wait(0.001)
+    assert set(names(acknowledged)) <= set(stage.on_disk("orders"))
+    assert stage.finish() == []
+    assert all(one.is_acked for one in sent)
+    assert stage.stored("orders")[: len(sent)] == names(sent)
+
+
+def test_positions_are_not_given_again_after_a_kill(seed: str) -> None:
+    """A consumer has messages from memory; their numbers died with the process, and must not mean others."""
+    stage = Stage(
+        seed,
+        orders={"subscriptions": ["t/>"], "durability": "relaxed"},
+        limits=HomeLimits(write_delay_ms=10_000),
+    )
+    producer, flow = stage.producer(), stage.flow("orders")
+    stage.publish(producer, *FIFTY)
+    stage.wait(0.1)
+    seen = {held.position for held in flow.held}
+    assert len(seen) == 50
+    assert stage.on_disk("orders") == []
+    stage.kill_worker()
+    stage.wait(2.0)
+    later = stage.publish(producer, *FIFTY)
+    stage.wait(0.5)
+    positions = {held.position for held in flow.held}
+    assert all(one.is_acked for one in later)
+    assert len(positions - seen) >= 50
+    assert stage.finish() == []
+
+
+@pytest.mark.requirement("R190")
+def test_a_consumer_position_never_jumps(seed: str) -> None:
+    """Half is accepted, the home dies before that is written everywhere, and the rest comes in order."""
+    stage = Stage(seed, orders={"subscriptions": ["t/>"]})
+    producer, flow = stage.producer(), stage.flow("orders", window=20)
+    sent = stage.publish(producer, *FIFTY)
+    stage.wait(0.2)
+    flow.settle_some(5)
+    stage.wait(0.002)
+    stage.kill_worker()
+    stage.wait(1.0)
+    held = [one.position for one in flow.held]
+    fresh = held[15:]  # The first fifteen were there before.
+    assert fresh == sorted(fresh)
+    assert stage.finish() == []
+    assert all(one.is_acked for one in sent)
+
+
+@pytest.mark.parametrize("is_first_bound", [True, False])
+def test_a_joining_consumer_does_not_break_the_order_of_a_key(seed: str, is_first_bound: bool) -> None:
+    stage = Stage(
+        seed,
+        workers=2,
+        orders={
+            "subscriptions": ["t/>"],
+            "access_type": "non-exclusive",
+            "partition_count": 3,
+            "partition_rebalance_delay_s": 0,
+            "partition_rebalance_max_handoff_s": 1,
+        },
+    )
+    producer = stage.producer()
+    first = stage.flow("orders", window=10) if is_first_bound else None
+    for key in "abcdef":
+        stage.publish(producer, *["t/1"] * 8, partition_key=key)
+    stage.wait()
+    if first is not None:
+        first.settle_some(3)
+    second = stage.flow("orders", number=1, window=10)
+    for _ in range(40):
+        for flow in (first, second):
+            if flow is not None:
+                flow.settle_some(2)
+        for key in "abc":
+            stage.publish(producer, "t/1", partition_key=key)
+        stage.wait(0.05)
+    assert second.partitions
+    assert stage.finish() == []
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_purge_whose_sync_fails_is_not_remembered(
+    seed: str, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(seed, orders={"subscriptions": ["t/>"]})
+    sent = stage.publish(stage.producer(), *FIFTY)
+    stage.wait()
+    disk = stage.scenario.node.disks[0].disk
+    crash = disk.crash
+    monkeypatch.setattr(disk, "crash", lambda rng: crash(Dice(0.9 if is_lost else 0.1)))
+    stage.fail_sync()
+    wish = stage.purge("orders")
+    stage.wait(2.0)
+    assert not wish.is_done
+    assert stage.on_disk("orders") == (names(sent) if is_lost else [])
+    assert stage.finish() == []
+
+
+class Dice:
+    """Always throws the same."""
+
+    def __init__(self, number: float) -> None:
+        self._number = number
+
+    def random(self) -> float:
+        return self._number
+
+
+def test_what_was_purged_does_not_come_back_after_delete_and_create(seed: str) -> None:
+    stage = Stage(seed, orders={"subscriptions": ["t/>"]}, other={"subscriptions": ["t/2"]})
+    producer = stage.producer()
+    stage.publish(producer, *FIFTY)
+    stage.wait()
+    wish = stage.purge("orders")
+    stage.wait()
+    assert wish.is_done
+    stage.publish(producer, *FIFTY)
+    stage.wait()
+    before = stage.endpoint("orders").id
+    stage.delete("orders")
+    stage.define("orders", permission="delete", subscriptions=["t/>"])
+    assert stage.endpoint("orders").id > before
+    stage.kill_worker()
+    stage.wait(1.0)
+    flow = stage.flow("orders")
+    later = stage.publish(producer, "t/1")
+    stage.wait()
+    record = flow.record
+    assert record is not None
+    assert [one.what for one in record.deliveries] == names(later)
+    assert stage.finish() == []
+
+
+def lost_refusal(seed: str, topic: str = "t/1") -> tuple[Stage, list[Any]]:
+    """Number 5 is refused and 6 to 10 are stored, the publisher hears of neither and sends 5 to 10 again.
+
+    In between the reason for the refusal has gone.
+    """
+    stage = Stage(seed, orders={"subscriptions": ["t/>"], "max_message_bytes": 100})
+    producer = stage.producer()
+    stage.publish(producer, *["t/1"] * 4)
+    stage.wait()
+    assert stage.publisher.connection is not None
+    stage.publisher.connection.down.stall()
+    sent = stage.publish(producer, topic, padding=200)
+    sent += stage.publish(producer, *["t/1"] * 5)
+    stage.wait(0.1)
+    stage.cut(stage.publisher)
+    stage.define("orders", max_message_bytes=1_000)
+    stage.define("late", permission="delete")
+    stage.wait(2.0)
+    return stage, sent
+
+
+@pytest.mark.parametrize("topic", ["t/1", f"{wire.QUEUE_TOPIC_PREFIX}late"])
+def test_a_refusal_that_was_lost_is_told_again(seed: str, topic: str) -> None:
+    stage, sent = lost_refusal(seed, topic)
+    code = errors.MESSAGE_TOO_LARGE if topic == "t/1" else errors.QUEUE_NOT_FOUND
+    assert [one.code for one in sent] == [code, 0, 0, 0, 0, 0]
+    assert all(one.is_acked for one in sent[1:])
+    assert stage.stored("late") == []
+    assert stage.finish() == []
+
+
+def test_a_router_that_forgets_the_refusal_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Memory, "refusal", lambda self, sequence, lane_ids: 0)
+    stage, sent = lost_refusal(SEEDS[0])
+    assert sent[0].is_acked
+    assert {violation.rule for violation in stage.finish()} & {"order", "lost"}
+
+
+def test_what_was_stored_is_not_stored_again_when_the_home_died_before_it_said_so(seed: str) -> None:
+    """The commit is on disk, the word of it is not on its way yet."""
+    stage = Stage(seed, orders={"subscriptions": ["t/>"]})
+    producer = stage.producer()
+    for _ in range(10):
+        stage.slow_disk(0.5)
+        sent = stage.publish(producer, *["t/1"] * 3)
+        stage.wait(0.05)
+        stage.kill_worker()
+        stage.wait(4.0)
+        assert all(one.is_acked for one in sent)
+    assert stage.stored("orders") == names(stage.scenario.guaranteed.publications)
+    assert stage.finish() == []
+
+
+class SaysThatNothingIsStored(Home):
+    """Knows after a start nothing of what it stored for the router."""
+
+    def take_frames(self) -> list[list[bytes]]:
+        frames = super().take_frames()
+        for frame in frames:
+            if frame[0] == wire.HOME:
+                incarnation, router, number, _, *more = wire.unpack(frame[1])
+                self.stream.received = 0
+                frame[1] = wire.pack([incarnation, router, number, 0, *more])
+        return frames
+
+
+def test_a_home_that_stores_again_what_is_sent_again_is_found_out() -> None:
+    found: set[str] = set()
+    for seed in SEEDS:
+        stage = Stage(seed, home_class=SaysThatNothingIsStored, orders={"subscriptions": ["t/>"]})
+        producer = stage.producer()
+        stage.slow_disk(0.5)
+        stage.publish(producer, *["t/1"] * 3)
+        stage.wait(0.05)
+        stage.kill_worker()
+        stage.wait(1.0)
+        found |= {violation.rule for violation in stage.finish()}
+    assert "duplicate" in found
+
+
+def test_a_journal_makes_a_publisher_that_crashes_exact(seed: str) -> None:
+    stage = Stage(seed, write_max_s=0.05, orders={"subscriptions": ["t/>"]})
+    producer = stage.producer(window=20, has_journal=True)
+    for _ in range(5):
+        stage.publish(producer, *["t/1"] * 10)
+        stage.wait(0.01)
+        stage.scenario.history.fault(stage.now, "publisher", "crashes")
+        stage.publisher.crash(is_noticed=True)
+        stage.wait(1.5)
+    sent = stage.scenario.guaranteed.publications
+    assert all(one.is_acked for one in sent)
+    assert stage.stored("orders") == names(sent)
+    assert stage.finish() == []
+
+
+def test_an_older_session_of_a_producer_is_fenced(seed: str) -> None:
+    stage = Stage(seed, orders={"subscriptions": ["t/>"]})
+    producer = stage.producer("shared")
+    stage.publish(producer, *FIFTY[:10])
+    stage.wait()
+    other = stage.consumers[0].add_producer("shared", 255, has_journal=False)
+    stage.wait(0.04)
+    assert other.rows.last_sequence == 10
+    made = stage.consumers[0].publish_guaranteed(other, [("t/1", {})] * 5)
+    stage.wait(0.1)
+    producer.retire()
+    stage.wait()
+    assert all(one.is_acked for one in made) or other.rows.held_messages == 0
+    assert stage.finish() == []
+
+
+def test_a_full_disk_refuses_nothing_and_loses_nothing(seed: str) -> None:
+    """What a home cannot store waits: no acknowledgement, never a refusal (design section 7.3)."""
+    stage = Stage(seed, orders={"subscriptions": ["t/>"]})
+    producer = stage.producer()
+    stage.scenario.node.disks[0].full_until = stage.now + 2.0
+    sent = stage.publish(producer, *FIFTY)
+    stage.wait(1.0)
+    assert not any(one.is_acked or one.code for one in sent)
+    stage.wait(4.0)
+    assert all(one.is_acked for one in sent)
+    assert stage.stored("orders") == names(sent)
+    assert stage.finish() == []
+
+
+@pytest.mark.requirement("R180")
+def test_a_queue_that_is_deleted_while_messages_are_under_way_leaves_nothing_behind(seed: str) -> None:
+    stage = Stage(seed, write_max_s=0.05, orders={"subscriptions": ["t/>"]}, other={"subscriptions": ["t/>"]})
+    producer = stage.producer()
+    for _ in range(4):
+        stage.publish(producer, *["t/1"] * 10)
+        stage.wait(0.004)
+        stage.scenario.node.remove("queue", "default", "orders")
+        stage.publish(producer, *["t/1"] * 10)
+        stage.wait(0.02)
+        stage.define("orders", permission="delete", subscriptions=["t/>"])
+    stage.wait()
+    assert all(one.is_acked for one in stage.scenario.guaranteed.publications)
+    assert stage.finish() == []
