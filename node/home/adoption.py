@@ -323,6 +323,7 @@ class Adoptions:
         if block.files is None:
             block.size = sum(segment.sizes)
             self._blocks.place(block, segment.sizes)
+        held.add(segment.live, segment.live_bytes)
         if is_old:
             self._counts["messages_adopted"] += segment.live
             held.lane.load(segment, self._now, self._wall_ms)

@@ -67,6 +67,8 @@ class Blocks:
         #: No block has this id or a higher one.
         self.next_id = 1
         self._blocks: dict[int, Block] = {}
+        #: Blocks that went and may still be on disk -> their spool files.
+        self._leaving: dict[int, tuple[int, int]] = {}
         #: Batches of blocks that are not on disk for sure; the write path bounds them.
         self._fresh: dict[int, bytes] = {}
         self._batches: _Cache[bytes] = _Cache(cache_bytes_max)
@@ -147,8 +149,17 @@ class Blocks:
         self._batches.drop(block.id)
         self._rows.drop(block.id)
         self._raws.drop(block.id)
-        if block.files is not None:
+        if block.files is not None and block.is_written:
+            # After an unclean stop it may be back, so its place in the files is free when it is off the disk.
+            self._leaving[block.id] = block.files
+        elif block.files is not None:
             self.files.leave(*block.files)
+
+    def freed(self, block_id: int) -> None:
+        """Note that a block that went is off the disk."""
+        files = self._leaving.pop(block_id, None)
+        if files is not None:
+            self.files.leave(*files)
 
     # -- bodies ----------------------------------------------------------------------------------------------
 

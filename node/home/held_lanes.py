@@ -9,6 +9,7 @@ No I/O, no clock; `node.home.home` and its rooms use this.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
@@ -32,6 +33,7 @@ class HeldLane:
 
     __slots__ = (
         "accepted",
+        "added",
         "bytes",
         "counts",
         "delivered",
@@ -44,6 +46,8 @@ class HeldLane:
         "is_retiring",
         "lane",
         "lane_id",
+        "losses",
+        "lost",
         "messages",
         "parcels",
         "peak_bytes",
@@ -87,6 +91,12 @@ class HeldLane:
         self.messages = 0
         self.bytes = 0
         self.unacked = 0
+        #: Messages and spool bytes that the lane ever got here, and how many of them are gone for sure: what
+        #: consumers settled may come back after an unclean stop, so the router is told of it when it is durable.
+        self.added = (0, 0)
+        self.lost = (0, 0)
+        #: (number of the loss, messages and bytes gone with it) that are not durable, oldest first.
+        self.losses: deque[tuple[int, int, int]] = deque()
         #: High-water marks since the process started.
         self.peak_messages = 0
         self.peak_bytes = 0
@@ -101,6 +111,10 @@ class HeldLane:
     def count(self, name: str, number: int = 1) -> None:
         """Count something that happened."""
         self.counts[name] = self.counts.get(name, 0) + number
+
+    def add(self, messages: int, size: int) -> None:
+        """Count messages that the lane got."""
+        self.added = (self.added[0] + messages, self.added[1] + size)
 
     def reserve(self, position: int) -> None:
         """Have the next write note that messages up to a position may have been seen."""
@@ -124,7 +138,7 @@ class HeldLane:
     def totals(self) -> tuple[int, int, int, int, int]:
         """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged."""
         lane = self.lane
-        messages, size = lane.messages, lane.bytes
+        messages, size = self.added[0] - self.lost[0], self.added[1] - self.lost[1]
         for segment in self.waiting:
             messages += segment.live
             size += segment.live_bytes
@@ -137,6 +151,9 @@ class HeldLane:
         assert self.lane.unacked >= 0
         assert 1 <= self.floor <= self.tail + 1
         assert self.importing or not self.waiting
+        assert self.added[0] - self.lost[0] >= self.lane.messages
+        assert self.added[1] - self.lost[1] >= self.lane.bytes
+        assert list(self.losses) == sorted(self.losses)
 
 
 class HeldLanes:
@@ -152,6 +169,8 @@ class HeldLanes:
         self.changed: dict[HeldLane, None] = {}
         #: Lanes whose row in the spool is to be written.
         self.rows: dict[HeldLane, None] = {}
+        #: Lanes with losses that are not durable.
+        self.lossy: dict[HeldLane, None] = {}
         #: Lanes that want their positions written, those that cannot go on before among them.
         self.reserving: dict[HeldLane, None] = {}
         #: (when, lane) for every lane that wants a tick; may hold outdated ones.
@@ -184,7 +203,7 @@ class HeldLanes:
         held.parcels = []
         del self._lanes[held.lane_id]
         self.unacked -= held.unacked
-        for table in (self.touched, self.changed, self.rows, self.reserving):
+        for table in (self.touched, self.changed, self.rows, self.reserving, self.lossy):
             table.pop(held, None)
         for flow_id in [flow_id for flow_id, lane in self.flows.items() if lane is held]:
             del self.flows[flow_id]
@@ -192,7 +211,7 @@ class HeldLanes:
     def refresh(self, held: HeldLane) -> None:
         """Bring what is known of a lane up to date after something happened in it."""
         lane = held.lane
-        if lane.messages != held.messages or lane.unacked != held.unacked or lane.bytes != held.bytes:
+        if lane.unacked != held.unacked:
             self.changed[held] = None
         self.unacked += lane.unacked - held.unacked
         held.messages, held.bytes, held.unacked = lane.messages, lane.bytes, lane.unacked
@@ -203,6 +222,24 @@ class HeldLanes:
             held.due = due
             if due is not None:
                 heapq.heappush(self._due, (due, held.lane_id))
+
+    def note_losses(self, held: HeldLane, number: int) -> None:
+        """Note what a lane has lost by now; it is durable when every loss up to a number is."""
+        messages, size = held.added[0] - held.lane.messages, held.added[1] - held.lane.bytes
+        last = held.losses[-1][1:] if held.losses else held.lost
+        if (messages, size) != last:
+            held.losses.append((number, messages, size))
+            self.lossy[held] = None
+
+    def losses_durable(self, number: int) -> None:
+        """Take note that every loss up to a number is durable."""
+        for held in list(self.lossy):
+            losses = held.losses
+            while losses and losses[0][0] <= number:
+                held.lost = losses.popleft()[1:]
+                self.changed[held] = None
+            if not losses:
+                del self.lossy[held]
 
     def take_due(self, now: float) -> list[HeldLane]:
         """Give the lanes whose time has come."""
@@ -227,7 +264,7 @@ class HeldLanes:
             assert held.lane_id == lane_id
             assert not held.is_gone
             held.validate()
-        for table in (self.touched, self.changed, self.rows, self.reserving):
+        for table in (self.touched, self.changed, self.rows, self.reserving, self.lossy):
             assert all(not held.is_gone for held in table)
         for flow_id, held in self.flows.items():
             assert flow_id in held.lane.flows

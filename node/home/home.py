@@ -186,6 +186,7 @@ class Home:
             held.importing = 0
             self.lanes.rows[held] = None
             for segment in held.waiting:
+                held.add(segment.live, segment.live_bytes)
                 held.lane.load(segment, self._now, self._wall_ms)
             held.waiting = []
 
@@ -389,7 +390,7 @@ class Home:
                 self.lanes.touched[held] = None
         if write.dead:
             self._reports.note_freed()
-        for segment in write.partial:
+        for segment, _ in write.partial:
             self.rooms.repacking.note_loss(self.rooms.blocks.get(segment.block))
         for task in write.tasks:
             if task.after is not None:
@@ -424,6 +425,7 @@ class Home:
             if held.importing:
                 held.waiting.append(segment)
                 continue
+            held.add(segment.count, segment.live_bytes)
             held.lane.append(segment, self._now, self._wall_ms)
             lanes.touched[held] = None
             lanes.changed[held] = None

@@ -126,6 +126,7 @@ class Recovery:
         if held.importing:
             held.waiting.append(segment)
         else:
+            held.add(segment.live, segment.live_bytes)
             held.lane.load(segment, now, wall_ms)
         held.tail = held.accepted = max(held.tail, segment.last)
         self._blocks.find(segment.block).segments.append(segment)

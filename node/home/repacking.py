@@ -195,7 +195,7 @@ class Repacking:
         stored_ms = min(segment.stored_ms for segment in new.segments)
         value = self._blocks.value(new, stored_ms)
         old = [block.id for block in chosen]
-        self._writing.add(Task(lambda: self._changes(new, value, old, deleted), lambda: self._done(new)))
+        self._writing.add(Task(lambda: self._changes(new, value, old, deleted), lambda: self._done(new, old)))
 
     def _merge(self, held: HeldLane, new: Block, deleted: list[bytes]) -> None:
         """Make one segment of each run of neighbours of a lane in the new block."""
@@ -227,8 +227,10 @@ class Repacking:
         changes += [(Table.BLOCKS, number_key(block_id), None) for block_id in old]
         return changes
 
-    def _done(self, new: Block) -> None:
+    def _done(self, new: Block, old: list[int]) -> None:
         self._blocks.written(new)
+        for block_id in old:
+            self._blocks.freed(block_id)
         self._is_under_way = False
 
     def stats(self) -> dict[str, int]:

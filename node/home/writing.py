@@ -57,24 +57,39 @@ class Dead(NamedTuple):
     key: bytes
     #: The block to delete with it; 0: others have messages in it.
     block_id: int
+    #: Number of the loss.
+    number: int = 0
 
 
 class Write:
     """A write that is out."""
 
-    __slots__ = ("changes", "dead", "frees_only", "number", "partial", "positions", "rows", "stores", "tasks")
+    __slots__ = (
+        "changes",
+        "dead",
+        "frees_only",
+        "losses_upto",
+        "number",
+        "partial",
+        "positions",
+        "rows",
+        "stores",
+        "tasks",
+    )
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.changes: list[Change] = []
         self.stores: list[Store] = []
         self.dead: list[Dead] = []
-        self.partial: list[Segment] = []
+        self.partial: list[tuple[Segment, int]] = []
         self.positions: list[tuple[HeldLane, int, int]] = []
         self.rows: list[HeldLane] = []
         self.tasks: list[Task] = []
         #: Whether it is one of those that go first while the disk is full.
         self.frees_only = False
+        #: With it every loss up to this number is durable.
+        self.losses_upto = 0
 
 
 class Writing:
@@ -94,8 +109,11 @@ class Writing:
         #: How many such segments there ever were, and how many of them are deleted; the first ones first.
         self.buried = 0
         self.cleared = 0
-        #: Segments on disk that lost some messages or tried some, and until when that is to be durable.
-        self._partial: dict[Segment, float] = {}
+        #: Segments on disk that lost some messages or tried some: until when that is to be durable, and the number
+        #: of their first loss.
+        self._partial: dict[Segment, tuple[float, int]] = {}
+        #: Rises with every loss; nothing older waits behind something newer.
+        self.noted = 0
         self._tasks: deque[Task] = deque()
         #: The write that is out; None: none is.
         self.out: Write | None = None
@@ -117,7 +135,8 @@ class Writing:
             return
         if segment.live:
             if block.is_written and segment not in self._partial:
-                self._partial[segment] = now + self._ack_delay_s
+                self.noted += 1
+                self._partial[segment] = (now + self._ack_delay_s, self.noted)
             return
         if self.discard(segment, now) and segment.last > held.want_given:
             held.want_given = segment.last
@@ -131,7 +150,8 @@ class Writing:
             return False
         is_last = self._blocks.release(block, segment)
         if block.is_written:
-            self.bury(Dead(segment.key(), block.id if is_last else 0), now)
+            self.noted += 1
+            self.bury(Dead(segment.key(), block.id if is_last else 0, self.noted), now)
         return block.is_written
 
     def add(self, task: Task) -> None:
@@ -166,7 +186,7 @@ class Writing:
         if self._dead:
             dues.append(self._dead_due)
         if self._partial:
-            dues.append(next(iter(self._partial.values())))
+            dues.append(next(iter(self._partial.values()))[0])
         return min(dues, default=None)
 
     def take(self, now: float) -> Write | None:
@@ -191,7 +211,7 @@ class Writing:
     def _is_due(self, now: float, *, frees_only: bool) -> bool:
         if self._dead and (self._dead_due <= now or len(self._dead) >= DEAD_PER_WRITE):
             return True
-        if self._partial and next(iter(self._partial.values())) <= now:
+        if self._partial and next(iter(self._partial.values()))[0] <= now:
             return True
         if frees_only:
             return False
@@ -260,12 +280,16 @@ class Writing:
         self._dead_due = now
         partial = self._partial
         while partial:
-            segment, due = next(iter(partial.items()))
+            segment, (due, number) = next(iter(partial.items()))
             if due > now and not everything:
                 break
             del partial[segment]
-            write.partial.append(segment)
+            write.partial.append((segment, number))
             changes.append((Table.STATES, segment.key(), segment.pack_state()))
+        waiting = [self._dead[0].number] if self._dead else []
+        if partial:
+            waiting.append(next(iter(partial.values()))[1])
+        write.losses_upto = min(waiting, default=self.noted + 1) - 1
 
     def _add_positions(self, write: Write) -> None:
         for held in self._lanes.reserving:
@@ -284,6 +308,9 @@ class Writing:
         if not write.frees_only:
             self.full_until = None
         self.cleared += len(write.dead)
+        for dead in write.dead:
+            self._blocks.freed(dead.block_id)
+        self._lanes.losses_durable(write.losses_upto)
         self._stream.note_stored(write.stores)
         for store in write.stores:
             if store.block is not None:
@@ -316,11 +343,14 @@ class Writing:
         self._dead.extendleft(reversed(write.dead))
         # What frees space is tried at once, unless it was just that.
         self._dead_due = self.full_until if write.frees_only else now
-        for segment in write.partial:
+        partial, self._partial = self._partial, {}
+        for segment, number in write.partial:
             # It may have died meanwhile, or have been merged into another one.
             block = self._blocks.get(segment.block)
             if block is not None and segment in block.segments:
-                self._partial.setdefault(segment, self._dead_due)
+                self._partial[segment] = (self._dead_due, number)
+        for segment, entry in partial.items():
+            self._partial.setdefault(segment, entry)
         self._restore_records(write)
 
     def _restore_records(self, write: Write) -> None:

@@ -219,8 +219,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
         {"name": "n", "attributes": {"max_message_bytes": 30_000_001}},
         errors.INVALID_ATTRIBUTE,
     ),
-    "attribute-type": ("endpoint.create", {"name": "n", "attributes": {"max_ttl_s": "1"}}, errors.INVALID_ATTRIBUTE),
-    "attribute-of-the-node": ("endpoint.create", {"name": "n", "attributes": {"homes": [0]}}, errors.INVALID_ATTRIBUTE),
+    "attribute-type": ("endpoint.create", {"name": "n", "attributes": {"max_ttl_s": "long"}}, errors.INVALID_ATTRIBUTE),
+    "attribute-of-the-node": ("endpoint.create", {"name": "n", "attributes": {"generation": 1}}, errors.INVALID_ATTRIBUTE),
     "attribute-of-operators": (
         "endpoint.create",
         {"name": "n", "attributes": {"owner": "somebody"}},

@@ -169,7 +169,8 @@ class Parties:
         """Wait until every producer is settled, and tell what consumers said."""
         for producer in list(self._producers.values()):
             with contextlib.suppress(errors.AngariumError):  # Its senders have been told.
-                await producer.settled()
+                # The node need not keep a name that it made up and nobody can ask for.
+                await (producer.close() if producer.is_nameless else producer.settled())
         for flow in self._used():
             flow.tell()
 

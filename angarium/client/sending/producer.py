@@ -79,6 +79,8 @@ class Producer:
         self._connection = connection
         self._operations = operations
         self._name = name
+        #: Whether the node makes the name up: nobody can ask for it again, so the node need not keep it.
+        self.is_nameless = not name
         self._asked_window: Final = window
         self._on_ack = on_ack
         #: Called once when the producer is over.
@@ -270,7 +272,7 @@ class Producer:
         """Wait until everything is settled, and end the producer. Nothing happens the second time.
 
         Args:
-            forget: let the node forget the name and its sequences.
+            forget: let the node forget the name and its sequences; a name that the node made up is forgotten anyhow.
             timeout_s: how long to wait at most; what is not settled then fails with CLIENT_CLOSED.
         """
         if self._error is not None:
@@ -279,7 +281,7 @@ class Producer:
             async with asyncio.timeout(timeout_s):
                 await self.settled()
                 if self._rows.handle and self._error is None:
-                    handle = self._rows.handle
+                    handle, forget = self._rows.handle, forget or self.is_nameless
                     await self._operations.ask(
                         lambda session: session.guaranteed.close_producer(handle, forget=forget)
                     )

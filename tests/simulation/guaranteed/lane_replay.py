@@ -55,8 +55,8 @@ def limits(index: GuaranteedIndex) -> Iterator[Violation]:
     deaths = [Died(at, worker) for at, worker in index.deaths]
     for lane, events in index.lanes.items():
         endpoint = index.history.endpoints.get(endpoint_of(lane))
-        if endpoint is None:
-            continue
+        if endpoint is None or endpoint.operations:
+            continue  # what an operator takes away is gone at once, and from the disk later
         own: dict[int, int] = {}
         replay = LaneReplay(lane, endpoint, is_plain=False)
         for event in sorted([*events, *deaths], key=_time):

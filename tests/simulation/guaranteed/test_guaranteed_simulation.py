@@ -1,0 +1,161 @@
+"""A node with real homes over disks that fail keeps the promises of guaranteed messaging in every run.
+
+`ANGARIUM_SIMULATION_SEEDS=1000 scripts/test tests/simulation` runs more seeds, `scripts/simulate` many.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import failure_story
+import pytest
+import simulate
+from event_history import FOREVER
+from simulate import GUARANTEED, name_of
+
+from angarium import wire
+from guaranteed import guaranteed_scenario
+from guaranteed.index import GuaranteedIndex
+from guaranteed.lane_replay import is_owned, is_plain
+
+if TYPE_CHECKING:
+    from scenario import Outcome
+
+SERIES = 0
+#: About fifteen seconds on one core.
+SEEDS_DEFAULT = 100
+#: Seeds of one test, so that a failure is found, and named, soon.
+SEEDS_PER_TEST = 10
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "first_seed" in metafunc.fixturenames:
+        seeds = int(os.environ.get("ANGARIUM_SIMULATION_SEEDS", SEEDS_DEFAULT))
+        firsts = range(0, seeds, SEEDS_PER_TEST)
+        metafunc.parametrize("first_seed", firsts, ids=lambda first: f"from-{first}")
+
+
+def play(number: int) -> Outcome:
+    return guaranteed_scenario.run(name_of(SERIES, number, GUARANTEED))
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R96", "R113", "R155", "R163")  # acknowledged means on every disk, `completeness`
+@pytest.mark.requirement("R112", "R122", "R126", "R162")  # by its subscriptions only, `strangers`
+@pytest.mark.requirement(
+    "R114", "R115", "R177", "R184"
+)  # refused everywhere and for a cause, `refusals`, `reasons`
+@pytest.mark.requirement("R101", "R105")  # one flow at a time has an exclusive lane, `owners`
+@pytest.mark.requirement("R164", "R165", "R166", "R168", "R179", "R180", "R190")  # deliveries, `flow_rules`
+@pytest.mark.requirement(
+    "R145", "R148", "R149"
+)  # topic endpoints and their selectors, `contents`, `vanished`
+@pytest.mark.requirement("R171", "R172", "R173", "R174", "R175", "R176", "R182", "R183")  # limits, `exceeded`
+@pytest.mark.requirement("R186", "R188", "R191", "R192", "R193", "R194", "R195", "R196")  # windows, `limits`
+@pytest.mark.requirement(
+    "R198", "R200", "R202", "R203"
+)  # times to live and the dead, `times`, `dead_messages`
+@pytest.mark.requirement("R151", "R153", "R156", "R157", "R170")  # promoted, demoted and relaxed messages
+def test_every_run_keeps_the_promises_of_guaranteed_messaging(first_seed: int) -> None:
+    stories = []
+    for number in range(first_seed, first_seed + SEEDS_PER_TEST):
+        outcome = play(number)
+        if outcome.violations:
+            stories.append(failure_story.tell(outcome))
+    assert not stories, "\n\n".join(stories)
+
+
+def fingerprint(outcome: Outcome) -> str:
+    """Give a short text that differs if anything in a history does."""
+    guaranteed = outcome.guaranteed
+    assert guaranteed is not None
+    lines = [
+        f"{one} {one.sends} {one.acked_at} {one.refused_at} {one.code}" for one in guaranteed.publications
+    ]
+    lines += [str(event) for event in guaranteed.home_events]
+    for flow in guaranteed.flows:
+        lines.append(f"{flow} {flow.bound_at} {flow.closed_at} {flow.code} {flow.deliveries} {flow.settles}")
+    for endpoint in guaranteed.endpoints.values():
+        lines.append(f"{endpoint} {endpoint.changes} {endpoint.deleted_at} {endpoint.gone_at}")
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+@pytest.mark.slow
+def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
+    """Nothing in router, home, controller or SDK may depend on the order of a set, on the clock or on chance."""
+    numbers = [3, 8, 11]
+    program = (
+        "import sys; from guaranteed import test_guaranteed_simulation as t; "
+        "print(*(t.fingerprint(t.play(int(number))) for number in sys.argv[1:]))"
+    )
+    here = Path(__file__).resolve().parents[1]
+    environment = {
+        **os.environ,
+        "PYTHONHASHSEED": "4711",
+        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program, *map(str, numbers)],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [fingerprint(play(number)) for number in numbers]
+
+
+def material(outcome: Outcome) -> Counter[str]:
+    """Count what the rules had to judge in a run."""
+    assert outcome.guaranteed is not None
+    index = GuaranteedIndex(outcome.history, outcome.guaranteed)
+    found: Counter[str] = Counter()
+    for one in outcome.guaranteed.publications:
+        found["acknowledged"] += one.is_acked
+        found["refused"] += one.refused_at < FOREVER
+        found["sent again"] += len(one.sends) > 1
+        found["with a key"] += one.key is not None
+    for place, stored in index.stored.items():
+        found["stored"] += 1
+        found["moved"] += stored.origin is not None
+        found["promoted"] += stored.what.isdigit()
+        found["gone"] += place in index.gone
+        found["sent more than once"] += len(index.emitted.get(place, ())) > 1
+    for flow in outcome.guaranteed.flows:
+        for settle in flow.settles:
+            found[f"outcome {settle.outcome}"] += len(settle.places)
+        found["browsed"] += len(flow.deliveries) * flow.is_browser
+        found["selected"] += len(flow.deliveries) * (flow.selector is not None)
+    for lane, events in index.lanes.items():
+        endpoint = index.endpoint((lane, 0))
+        if endpoint is not None and is_owned(endpoint):
+            found["owned lanes"] += 1
+            found["plain lanes"] += is_plain(index, endpoint, events)
+        if endpoint is not None:
+            found["relaxed lanes"] += outcome.guaranteed.is_relaxed(endpoint)
+            found["partitions"] += bool(lane & (1 << wire.LANE_BITS) - 1)
+    found["deaths of homes"] += len(index.deaths)
+    found["demoted"] += len(outcome.guaranteed.demoted)
+    found["operations"] += sum(len(one.operations) for one in outcome.guaranteed.endpoints.values())
+    return found
+
+
+@pytest.mark.slow
+def test_the_runs_give_every_rule_something_to_judge() -> None:
+    found: Counter[str] = Counter()
+    for number in range(40):
+        found += material(play(number))
+    scarce = {name: count for name, count in found.items() if count < 10}
+    assert len(found) == 22, found
+    assert not scarce, found
+
+
+@pytest.mark.slow
+def test_the_script_runs_both_worlds_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    status = simulate.main(["--seeds", "2", "--seed", "7", "--first", "2", "--processes", "1"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert status == 0, last
+    assert '"seeds": 2, "failed_seeds": [], "verdict": "good"' in last
