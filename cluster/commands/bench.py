@@ -17,7 +17,7 @@ import click
 import msgspec
 
 from angarium import errors
-from cluster.commands.bench_client import STAMP_BYTES, Task
+from cluster.commands.bench_task import STAMP_BYTES, Task
 from cluster.commands.connection import ConnectOptions, client_options, json_option
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.output import print_attributes, print_json, wants_json

@@ -18,6 +18,7 @@ import msgspec
 import angarium
 from angarium import errors
 from cluster.commands import bench_queue_client
+from cluster.commands.bench_task import STAMP_BYTES, Task
 from cluster.commands.receiving import receive
 from cluster.commands.source import Pace
 
@@ -27,30 +28,6 @@ if TYPE_CHECKING:
 
 #: Longer than a loaded machine pauses, short enough that a lost end does not look like a hang.
 IDLE_TIMEOUT_S: Final = 10.0
-#: The send time in nanoseconds, at the start of each payload of a latency run.
-STAMP_BYTES: Final = 8
-
-
-class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """What one client does."""
-
-    role: str
-    #: Arguments of `angarium.connect`.
-    connect: dict[str, Any]
-    #: Topics are `<prefix>/<number>`; a publisher says `<prefix>/end` at its end.
-    prefix: str
-    #: How many messages this publisher sends, or all publishers together send to this subscriber.
-    messages: int
-    size_bytes: int
-    topics: int
-    batch: int
-    #: How many ends a subscriber waits for.
-    publishers: int
-    #: Messages per second, each on its own, or None for batches at full speed.
-    rate: float | None = None
-    #: Queues that get each message, and messages that may be unacknowledged.
-    queues: int = 1
-    window: int = 255
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from angarium.client.client import Client
-    from cluster.commands.bench_client import Task
+    from cluster.commands.bench_task import Task
 
     Say = Callable[[dict[str, Any]], None]
 

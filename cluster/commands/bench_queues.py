@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cluster.commands.bench import BenchClient, bench, bench_size, show_figures
-from cluster.commands.bench_client import Task
 from cluster.commands.bench_queue_client import PARTS
+from cluster.commands.bench_task import Task
 from cluster.commands.connection import ConnectOptions, client_options, json_option
 
 if TYPE_CHECKING:

@@ -309,6 +309,7 @@ class Adoptions:
         if one.moves is not None:
             self._moves.load(held.lane_id, one.moves)
         self._lanes.touched[held] = None
+        self._lanes.changed[held] = None
         self._lanes.refresh(held)
         self._counts["lanes_adopted"] += 1
         text = f"lane {held.lane_id} came from spool {one.name} and has {held.lane.messages} messages"

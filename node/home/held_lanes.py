@@ -223,12 +223,23 @@ class HeldLanes:
             if due is not None:
                 heapq.heappush(self._due, (due, held.lane_id))
 
-    def note_losses(self, held: HeldLane, number: int) -> None:
-        """Note what a lane has lost by now; it is durable when every loss up to a number is."""
-        messages, size = held.added[0] - held.lane.messages, held.added[1] - held.lane.bytes
-        last = held.losses[-1][1:] if held.losses else held.lost
-        if (messages, size) != last:
-            held.losses.append((number, messages, size))
+    def note_losses(self, held: HeldLane, number: int, durable: int) -> None:
+        """Note what a lane has lost by now; it is durable when every loss up to a number is.
+
+        Args:
+            held: the lane.
+            number: of the newest loss, of any lane.
+            durable: every loss up to this number is durable already.
+        """
+        lost = held.added[0] - held.lane.messages, held.added[1] - held.lane.bytes
+        if lost == (held.losses[-1][1:] if held.losses else held.lost):
+            return
+        if number <= durable:
+            # Nothing of it was ever on disk.
+            held.lost = lost
+            self.changed[held] = None
+        else:
+            held.losses.append((number, *lost))
             self.lossy[held] = None
 
     def losses_durable(self, number: int) -> None:

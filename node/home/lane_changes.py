@@ -134,7 +134,7 @@ class LaneChanges:
             messages += segment.live
             self._writing.discard(segment, now)
         held.waiting = []
-        self._lanes.note_losses(held, self._writing.noted)
+        self._lanes.note_losses(held, self._writing.noted, self._writing.durable)
         self._lanes.touched[held] = None
         self._lanes.changed[held] = None
         return messages

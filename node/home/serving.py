@@ -97,7 +97,7 @@ class Serving:
             self._writing.note(held, segment, self._now)
         assert self.moves is not None
         self.moves.take_dead(held)
-        self._lanes.note_losses(held, self._writing.noted)
+        self._lanes.note_losses(held, self._writing.noted, self._writing.durable)
         self._lanes.refresh(held)
 
     def _withdraw(self, held: HeldLane, damages: list[Damage]) -> None:

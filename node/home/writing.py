@@ -114,6 +114,8 @@ class Writing:
         self._partial: dict[Segment, tuple[float, int]] = {}
         #: Rises with every loss; nothing older waits behind something newer.
         self.noted = 0
+        #: Every loss up to this number is durable.
+        self.durable = 0
         self._tasks: deque[Task] = deque()
         #: The write that is out; None: none is.
         self.out: Write | None = None
@@ -290,6 +292,9 @@ class Writing:
         if partial:
             waiting.append(next(iter(partial.values()))[1])
         write.losses_upto = min(waiting, default=self.noted + 1) - 1
+        if self._tasks:
+            # A task that waits for room may hold losses of segments that were merged.
+            write.losses_upto = self.durable
 
     def _add_positions(self, write: Write) -> None:
         for held in self._lanes.reserving:
@@ -310,7 +315,8 @@ class Writing:
         self.cleared += len(write.dead)
         for dead in write.dead:
             self._blocks.freed(dead.block_id)
-        self._lanes.losses_durable(write.losses_upto)
+        self.durable = max(self.durable, write.losses_upto)
+        self._lanes.losses_durable(self.durable)
         self._stream.note_stored(write.stores)
         for store in write.stores:
             if store.block is not None:

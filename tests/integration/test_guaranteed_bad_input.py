@@ -220,7 +220,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
         errors.INVALID_ATTRIBUTE,
     ),
     "attribute-type": ("endpoint.create", {"name": "n", "attributes": {"max_ttl_s": "long"}}, errors.INVALID_ATTRIBUTE),
-    "attribute-of-the-node": ("endpoint.create", {"name": "n", "attributes": {"generation": 1}}, errors.INVALID_ATTRIBUTE),
+    "attribute-of-the-node": (
+        "endpoint.create",
+        {"name": "n", "attributes": {"generation": 1}},
+        errors.INVALID_ATTRIBUTE,
+    ),
     "attribute-of-operators": (
         "endpoint.create",
         {"name": "n", "attributes": {"owner": "somebody"}},

@@ -32,9 +32,9 @@ from angarium.client.consuming.messages import (
     GuaranteedMessage,
     Range,
     Settleable,
-    Settlement,
     Settler,
 )
+from angarium.client.consuming.outcomes import Outcomes
 from angarium.client.guaranteed.operations import Keeper
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from angarium.client.connection import Connection
     from angarium.client.consuming.flow_options import FlowOptions
+    from angarium.client.consuming.pace import Pace
     from angarium.client.events import Indicated
     from angarium.client.guaranteed.answers import FlowBound
     from angarium.client.guaranteed.operations import Operations
@@ -92,6 +93,7 @@ class Flow:
         operations: Operations,
         options: FlowOptions,
         registry: dict[FlowWindow, Flow],
+        pace: Pace,
         emit: Emit,
     ) -> None:
         """Be ready to bind; applications call `Client.consume`."""
@@ -100,6 +102,7 @@ class Flow:
         self._options = options
         #: The flows of the client by their windows; this one is in it while it is in use.
         self._registry = registry
+        self._pace = pace
         self._emit = emit
         self._loop = asyncio.get_running_loop()
         self._name = options.name
@@ -117,16 +120,8 @@ class Flow:
         self._reader = self._buffer.reader
         #: Message of `receive` that the next call accepts.
         self._handed: GuaranteedMessage | None = None
-        #: By outcome, what the node was not told.
-        self._outcomes: Final = {
-            wire.OUTCOME_ACCEPTED: Settlement(),
-            wire.OUTCOME_FAILED: Settlement(),
-            wire.OUTCOME_REJECTED: Settlement(),
-        }
-        self._ack_threshold = options.threshold(None)
-        self._ack_timer: asyncio.TimerHandle | None = None
-        #: Whether outcomes are told at the end of this step.
-        self._is_telling = False
+        self._outcomes = Outcomes(connection, pace, self._window, options.ack_delay_s)
+        self._outcomes.threshold = options.threshold(None)
         #: Who takes the outcome of messages; the blocking client puts itself here.
         self.settler: Settler = self
         #: Called instead of waking readers; the blocking client's door.
@@ -180,9 +175,10 @@ class Flow:
         """Counters since the start; what is buffered, or settled and not told, is of this moment."""
         return {
             **self._counters,
+            **self._outcomes.counters,
             "callback_errors": self._callbacks.errors if self._callbacks else 0,
             "buffered_messages": self.buffered,
-            "untold_messages": sum(one.messages for one in self._outcomes.values()),
+            "untold_messages": self._outcomes.untold,
         }
 
     # Reading.
@@ -291,40 +287,11 @@ class Flow:
 
     def record(self, window: FlowWindow, outcome: int, ranges: Iterable[Range]) -> None:
         """Tell the node the outcome of positions soon; those of an earlier bind are only counted."""
-        settlement = self._outcomes[outcome]
-        before = settlement.messages
-        if window is not self._window or not window.flow:
-            self._counters["late_settles"] += sum(last - first + 1 for _, first, last in ranges)
-            return
-        for partition, first, last in ranges:
-            settlement.add(partition, first, last)
-        self._counters[_OUTCOME_COUNTERS[outcome]] += settlement.messages - before
-        if outcome != wire.OUTCOME_ACCEPTED:
-            if not self._is_telling:
-                self._is_telling = True
-                self._loop.call_soon(self.tell)
-        elif settlement.messages >= self._ack_threshold:
-            self.tell()
-        elif self._ack_timer is None:
-            self._ack_timer = self._loop.call_later(self._options.ack_delay_s, self.tell)
+        self._outcomes.record(window, outcome, ranges)
 
     def tell(self) -> None:
         """Tell the node every outcome that it was not told."""
-        self._is_telling = False
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
-            self._ack_timer = None
-        session, flow = self._connection.session, self._window.flow
-        for outcome, settlement in self._outcomes.items():
-            count = settlement.messages
-            ranges = settlement.take()
-            if not ranges:
-                continue
-            if session is not None and session.is_open and flow:
-                session.guaranteed.settle(flow, outcome, ranges)
-            else:
-                self._counters["late_settles"] += count
-        self._connection.transmit()
+        self._outcomes.tell()
 
     # The end.
 
@@ -386,8 +353,7 @@ class Flow:
         """Take note that the bind is over: what came through it is the node's again."""
         self._counters["dropped_messages"] += self._buffer.clear()
         self._partitions = ()
-        if any(one.messages for one in self._outcomes.values()):
-            self.tell()
+        self._outcomes.tell()
         self._set_active(active=False)
 
     def arrived(self, deliveries: list[GuaranteedDelivery]) -> None:
@@ -444,8 +410,6 @@ class Flow:
         self._error = error
         self._keeper.stop()
         self._registry.pop(self._window, None)
-        if self._ack_timer is not None:
-            self._ack_timer.cancel()
         self.lost()
         self.wake()
 
@@ -478,10 +442,16 @@ class Flow:
     def release(self, window: FlowWindow, messages: int, size_bytes: int) -> None:
         """Let the node send again what was taken of a bind."""
         window.take(messages, size_bytes)
+        self._renew()
+
+    def _renew(self) -> None:
+        """Ask for more if there is room for it, now if the pace allows it."""
         session = self._connection.session
-        if self._is_ended or session is None or not session.is_open:
+        if self._is_ended or session is None or not session.is_open or not self._window.can_renew():
             return  # A flow that ends asks for nothing more.
-        if session.guaranteed.renew(window):
+        if not self._pace.take():
+            self._pace.wait(self._renew)
+        elif session.guaranteed.renew(self._window):
             self._connection.transmit()
 
     # Binding.
@@ -498,7 +468,9 @@ class Flow:
         limit = UNLIMITED
         if options.max_messages is not None:
             limit = max(options.max_messages - self._taken_before, 0)
-        window = self._window = FlowWindow(options.window, options.window_bytes, limit)
+        window = self._window = self._outcomes.window = FlowWindow(
+            options.window, options.window_bytes, limit
+        )
         self._registry[window] = self
         arguments = options.arguments(self._name)
         await self._operations.ask(
@@ -510,7 +482,7 @@ class Flow:
         self._name = bound.name
         self._partitions = tuple(bound.partitions)
         self._access_type = bound.access_type
-        self._ack_threshold = self._options.threshold(bound.max_unacked)
+        self._outcomes.threshold = self._options.threshold(bound.max_unacked)
         self._set_active(active=bound.active)
 
     def _unbind_late(self, bound: FlowBound) -> None:
@@ -560,25 +532,10 @@ class Flow:
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         self._window.validate()
-        for settlement in self._outcomes.values():
-            settlement.validate()
+        self._outcomes.validate()
         self._buffer.validate(self._window)
         assert not self._is_ended or not self.buffered
         assert (self._registry.get(self._window) is self) == (not self._is_ended) or not self._was_bound
 
 
-_COUNTERS: Final = (
-    "received_messages",
-    "redelivered_messages",
-    "accepted_messages",
-    "failed_messages",
-    "rejected_messages",
-    "late_settles",
-    "refused_settles",
-    "dropped_messages",
-)
-_OUTCOME_COUNTERS: Final = {
-    wire.OUTCOME_ACCEPTED: "accepted_messages",
-    wire.OUTCOME_FAILED: "failed_messages",
-    wire.OUTCOME_REJECTED: "rejected_messages",
-}
+_COUNTERS: Final = ("received_messages", "redelivered_messages", "refused_settles", "dropped_messages")

@@ -95,18 +95,21 @@ class FlowWindow:
         self.taken_messages += messages
         self.taken_bytes += size_bytes
 
-    def renew(self) -> tuple[int, int] | None:
-        """Give new totals to grant if they are half a window more in messages or bytes, or the last ones."""
+    def can_renew(self) -> bool:
+        """Tell whether there is half a window more to grant, in messages or bytes, or the last messages."""
         messages = min(self.taken_messages + self.messages_max, self.limit)
-        size_bytes = self.taken_bytes + self.bytes_max
         more_messages = messages - self.granted_messages
-        more_bytes = size_bytes - self.granted_bytes
+        more_bytes = self.taken_bytes + self.bytes_max - self.granted_bytes
         is_last = messages == self.limit and more_messages > 0
-        if more_messages * 2 < self.messages_max and more_bytes * 2 < self.bytes_max and not is_last:
+        return more_messages * 2 >= self.messages_max or more_bytes * 2 >= self.bytes_max or is_last
+
+    def renew(self) -> tuple[int, int] | None:
+        """Give new totals to grant if there is enough more, else None."""
+        if not self.can_renew():
             return None
-        self.granted_messages = messages
-        self.granted_bytes = size_bytes
-        return messages, size_bytes
+        self.granted_messages = min(self.taken_messages + self.messages_max, self.limit)
+        self.granted_bytes = self.taken_bytes + self.bytes_max
+        return self.granted_messages, self.granted_bytes
 
     def validate(self) -> None:
         """Check the sentences above."""

@@ -14,6 +14,7 @@ import msgspec
 
 from angarium import errors
 from angarium.client.consuming.flow import Flow
+from angarium.client.consuming.pace import Pace
 from angarium.client.events import Acknowledged, Arrived, Indicated, Replied
 from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
 from angarium.client.guaranteed.operations import Operations
@@ -59,6 +60,7 @@ class Parties:
         self._emit = emit
         self.check_open = check_open
         self.operations = Operations(connection.transmit)
+        self._pace = Pace()
         self._producers: dict[SendWindow, Producer] = {}
         self._flows: dict[FlowWindow, Flow] = {}
         #: All flows in use; `_flows` has those that tried to bind, by the window of the newest try.
@@ -103,7 +105,7 @@ class Parties:
     async def flow(self, options: FlowOptions) -> Flow:
         """Bind a flow."""
         self.check_open()
-        flow = Flow(self._connection, self.operations, options, self._flows, self._emit)
+        flow = Flow(self._connection, self.operations, options, self._flows, self._pace, self._emit)
         self._in_use[flow] = None
         await flow.open()
         return flow
@@ -199,6 +201,7 @@ class Parties:
         return {
             "producers": len(producers),
             "flows": len(flows),
+            "paced_flows": self._pace.waits,
             "unacknowledged_messages": sum(producer.unacknowledged for producer in producers),
             **totals,
         }
@@ -221,6 +224,7 @@ class Parties:
     def validate(self) -> None:
         """Check the parts."""
         self.operations.validate()
+        self._pace.validate()
         for rows, producer in self._producers.items():
             assert producer.rows is rows
             producer.validate()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Whether an operator changes the number of workers while an earlier change is under way. A worker that is to
 #: leave and is wanted again keeps what others wait for.
-OVERLAPPING_SCALES: Final = False
+OVERLAPPING_SCALES: Final = True
 
 
 class GuaranteedFaults(Faults):

@@ -235,7 +235,7 @@ class GuaranteedScenario:
                 flow.is_draining = True
                 flow.settle_some(len(flow.held))
         self.loop.run_until(self.loop.now + scenario.SETTLE_S)
-        self._await("recovery", scenario.RECOVERY_MAX_S, self._missing)
+        self._await("recovery", scenario.RECOVERY_MAX_S, self._not_back)
         self.loop.run_until(self.loop.now + scenario.SETTLE_S)
 
     def _rest(self) -> None:
@@ -248,11 +248,11 @@ class GuaranteedScenario:
             for index in list(self.node.supervisor.workers):
                 self.node.supervisor.kill_worker(index)
             self.loop.run_until(self.loop.now + scenario.SETTLE_S)
-            self._await("recovery from rest", scenario.RECOVERY_MAX_S, self._missing)
+            self._await("recovery from rest", scenario.RECOVERY_MAX_S, self._not_back)
             self._await("rest after recovery", scenario.DRAIN_MAX_S, self._disagreements)
 
     def _disagreements(self) -> list[str]:
-        missing = self._missing()
+        missing = self._not_back()
         return missing or list(guaranteed_end.disagreements(self.node, self.guaranteed))
 
     def _contenders(self) -> list[SimulatedProducer]:
@@ -269,6 +269,20 @@ class GuaranteedScenario:
 
     def _missing(self) -> list[str]:
         """Say who is not back yet, and what is not settled."""
+        found = self._not_back()
+        for client in self.clients:
+            found += [
+                f"producer {one.name} of {client.plan.name} has {one.rows.held_messages} unsettled"
+                for one in client.producers
+                if not one.is_settled
+            ]
+        return found
+
+    def _not_back(self) -> list[str]:
+        """Say who is not back yet.
+
+        What is sent again, is in some endpoints and has no room in others, waits until there is room.
+        """
         router = self.node.router
         if router is None or not self.node.is_healthy or not self.node.controller.is_working:
             return ["the node is not healthy"]
@@ -282,11 +296,10 @@ class GuaranteedScenario:
             client.ask(list(client.interest.wishes))
             if not client.interest.is_settled:
                 found.append(f"{client.plan.name} waits for SUBACK")
-            found += [
-                f"producer {one.name} of {client.plan.name} has {one.rows.held_messages} unsettled"
-                for one in client.producers
-                if not one.is_settled
-            ]
+            if not {"small", "files"} & self.world.features and not all(
+                one.is_settled for one in client.producers
+            ):
+                found.append(f"{client.plan.name} has producers that are not settled")
         return found
 
     # Draining.

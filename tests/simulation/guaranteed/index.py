@@ -136,7 +136,12 @@ class GuaranteedIndex:
         for one in self.history.publications:
             if one.sends:
                 users.setdefault((id(one.producer), one.sequence), []).append(one.number)
-        return {number for numbers in users.values() if len(numbers) > 1 for number in numbers}
+        found = {number for numbers in users.values() if len(numbers) > 1 for number in numbers}
+        # Who sends again what another one made the node forget, sends something new.
+        found |= {
+            one.number for one in self.history.publications if one.producer.forgotten_at < one.settled_at
+        }
+        return found
 
     # Matching.
 

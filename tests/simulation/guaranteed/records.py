@@ -31,12 +31,14 @@ PUBLICATION_MARK = "g"
 class ProducerRecord:
     """One name of one (Message VPN, username)."""
 
-    __slots__ = ("name", "opens", "username", "vpn")
+    __slots__ = ("forgotten_at", "name", "opens", "username", "vpn")
 
     def __init__(self, vpn: str, username: str, name: str) -> None:
         self.vpn = vpn
         self.username = username
         self.name = name
+        #: When somebody asked the node to forget it.
+        self.forgotten_at = FOREVER
         #: When it was opened, for whom, and what the node said of it.
         self.opens: list[Opening] = []
 
@@ -392,8 +394,9 @@ class GuaranteedHistory:
             self.producers[key] = ProducerRecord(*key)
         return self.producers[key]
 
-    def forget(self, producer: ProducerRecord) -> None:
+    def forget(self, producer: ProducerRecord, at: float) -> None:
         """A name is about to be given up: whoever opens it after that begins anew."""
+        producer.forgotten_at = at
         key = (producer.vpn, producer.username, producer.name)
         if self.producers.get(key) is producer:
             del self.producers[key]

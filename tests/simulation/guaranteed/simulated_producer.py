@@ -217,7 +217,7 @@ class SimulatedProducer:
         if not handle or self.rows.held_messages or session is None or not session.can_ask():
             return
         if forget:
-            client.guaranteed.forget(self.record)
+            client.guaranteed.forget(self.record, client.loop.now)
         request = session.guaranteed.close_producer(handle, forget=forget)
         client.wait_for(request, lambda value, error: self._closed())
         client.transmit()

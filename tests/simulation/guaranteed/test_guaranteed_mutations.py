@@ -1,7 +1,8 @@
 """Homes and routers with a fault of their own are found out within a few seeds.
 
 Each fault is one that a change could bring in, and many are known from other brokers. Homes are broken at their
-ports, by what they tell, hear and write, so that these tests know little of how they work.
+ports, by what they tell, hear and write, so that these tests know little of how they work. Faults that need one
+certain story are in `test_guaranteed_stories`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,7 @@ from node.endpoints.lifetimes import Lifetimes
 from node.endpoints.settings import LaneSettings
 from node.home import layout
 from node.home.home import Home
-from node.home.stream import Stream
 from router.guaranteed.endpoints import Endpoints
-from router.publishers.memory import Memory
 from router.spool.usage import Account
 from storage.spool import Table
 
@@ -164,12 +163,6 @@ def test_positions_that_begin_anew_after_a_death_are_found_out(monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_home_that_takes_what_is_sent_again_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stream, "expects", lambda self, number: True)
-    assert is_found("duplicate")
-
-
-@pytest.mark.slow
 def test_an_exclusive_queue_that_feeds_two_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LaneSettings, "exclusive", False)
     assert is_found("owner")
@@ -191,13 +184,6 @@ def test_a_router_that_knows_no_quota_is_found_out(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Account, "refusal", refusal_but_for_quotas)
     assert is_found("broken: its quota is")
-
-
-@pytest.mark.slow
-def test_a_router_that_forgets_refusals_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message was refused and the refusal lost, later ones are stored, and all are sent again."""
-    monkeypatch.setattr(Memory, "refusal", lambda self, sequence, lane_ids: 0)
-    assert is_found("order", "lost")
 
 
 @pytest.mark.slow

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from angarium.message import Delivery, Message, MessageBatch
 from cluster.commands.bench import Run, percentile
-from cluster.commands.bench_client import STAMP_BYTES, Tally, Task
+from cluster.commands.bench_client import Tally
+from cluster.commands.bench_task import STAMP_BYTES, Task
 from cluster.commands.connection import ConnectOptions
 
 if TYPE_CHECKING:

@@ -1,0 +1,86 @@
+"""How flows share the frames that a client may say: nobody is ended for consuming fast."""
+
+from __future__ import annotations
+
+import asyncio
+
+from spoken_node import SpokenNode, open_flow, run
+
+from angarium import wire
+from angarium.client.consuming import pace
+from angarium.client.consuming.pace import Pace
+
+
+def test_after_a_silence_a_burst_may_be_said_and_then_the_rate() -> None:
+    async def test() -> None:
+        bucket = Pace()
+        said = 0
+        while bucket.take():
+            said += 1
+            assert said < 3 * pace.FRAMES_BURST
+        assert said >= pace.FRAMES_BURST
+        began = asyncio.get_running_loop().time()
+        await asyncio.sleep(0.05)
+        said = 0
+        while bucket.take():
+            said += 1
+        passed = asyncio.get_running_loop().time() - began
+        assert said <= passed * pace.FRAMES_PER_SECOND + 1
+        bucket.validate()
+
+    run(test())
+
+
+def test_who_waits_is_called_once_and_soon() -> None:
+    async def test() -> None:
+        bucket, called = Pace(), []
+
+        def speak() -> None:
+            called.append(1)
+
+        for _ in range(3):
+            bucket.wait(speak)
+        assert bucket.waits == 1
+        while not called:
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(pace.WAIT_S * 3)
+        assert called == [1]
+
+    run(test())
+
+
+def test_what_a_flow_may_not_say_now_it_says_together_later() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, window=2, ack="manual")
+        bucket = node.parties._pace
+        bucket._frames = -100.0
+        node.messages(1, 1, [b"1", b"2"])
+        for _ in range(2):
+            flow.accept(await flow.receive())
+        await node.steps()
+        assert node.sent() == []
+        assert bucket.waits == 2, "one for credit, one for outcomes"
+        frames = []
+        while len(frames) < 2:
+            await asyncio.sleep(0.001)
+            frames += [(frame.operation, frame.header[:2]) for frame in node.sent()]
+        assert sorted(frames) == [(wire.SETTLE, [1, 0]), (wire.FLOW_CREDIT, [1, 4])]
+        assert node.parties.stats["paced_flows"] >= 2
+
+    run(test())
+
+
+def test_what_waits_is_told_when_the_flow_is_closed() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        flow = await open_flow(node, ack="manual", ack_delay_ms=0)
+        node.parties._pace._frames = -1e6
+        node.messages(1, 1, [b"1"])
+        (await flow.receive()).reject()
+        await node.steps()
+        assert node.sent() == []
+        await flow.close(timeout_s=0)
+        assert [frame.operation for frame in node.sent()] == [wire.SETTLE, wire.REQUEST]
+
+    run(test())
