@@ -413,7 +413,7 @@ class Flows:
 
 
 def _max_unacked(flow: Flow) -> int:
-    limit = int(flow.endpoint.attributes["max_delivered_unacked_per_flow"])
+    limit = flow.endpoint.max_unacked
     return limit if flow.max_unacked is None else min(limit, flow.max_unacked)
 
 

@@ -158,6 +158,14 @@ class Endpoint:
         return bool(own == "relaxed" or self.vpn.attributes.get("durability") == "relaxed")
 
     @property
+    def max_unacked(self) -> int:
+        """Give how many messages a flow may have delivered and not settled (R192).
+
+        Of a last-value queue it has one: what was replaced while it is out stays until it is settled, in no quota.
+        """
+        return 1 if self.is_last_value else int(self.attributes["max_delivered_unacked_per_flow"])
+
+    @property
     def is_last_value(self) -> bool:
         """Tell whether it keeps only the newest message (facts section 5: quota 0)."""
         return int(self.attributes["max_spool_usage_mb"]) == 0
@@ -502,7 +510,7 @@ def lane_settings(endpoint: Endpoint, partition: int) -> Settings:
         "partitions": endpoint.partitions,
         "access_type": "exclusive" if endpoint.is_exclusive else "non-exclusive",
         "egress_enabled": bool(attributes["egress_enabled"]),
-        "max_unacked": int(attributes["max_delivered_unacked_per_flow"]),
+        "max_unacked": endpoint.max_unacked,
         "max_redeliveries": int(attributes["max_redelivery_count"]),
         "redelivery_enabled": bool(attributes["redelivery_enabled"]),
         "redelivery_delay": delay,

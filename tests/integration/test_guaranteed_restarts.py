@@ -1,157 +1,325 @@
-"""Producers and flows while processes of the node die and come back: every message once, and nothing lost."""
+"""What survives the end of a node, in order or by force, and a change of the number of its workers: all of it."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from attacked_spool import LoneSpool
+from numbered import wait_until
+from raw_guaranteed import Got, RawGuaranteed, RawProducer, kept, to_queue
 
 import angarium
-from angarium import blocking
-from angarium.testing import Node
+from angarium import errors, wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
     from pathlib import Path
-
-    from angarium import Client, Flow
 
 pytestmark = pytest.mark.slow
 
-LIMIT_S = 60.0
-RETRY_S = 40.0
+#: The same port after each start, so that clients find their way back.
+CONFIG = """
+[router]
+resume_ms = 1000
+"""
+LIMIT_S = 20.0
 
 
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, LIMIT_S))
+@pytest.fixture
+def lone(tmp_path: Path) -> Iterator[LoneSpool]:
+    with LoneSpool(tmp_path, CONFIG) as lone:
+        yield lone
 
 
-@contextlib.asynccontextmanager
-async def connected(node: Node) -> AsyncIterator[Client]:
-    async with angarium.connect(node.url, retry_for_s=RETRY_S, timeout_s=RETRY_S) as client:
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def payloads(messages: list[Got]) -> list[bytes]:
+    return [one.payload for one in messages]
+
+
+def end_in_order(lone: LoneSpool) -> None:
+    lone.node.stop()
+
+
+def end_by_force(lone: LoneSpool) -> None:
+    lone.kill_everything()
+
+
+@pytest.mark.requirement("R95", "R96", "R163", "R168", "R190")
+@pytest.mark.parametrize("end", [end_in_order, end_by_force], ids=["in-order", "by-force"])
+def test_a_node_that_comes_back_has_all_that_it_had(
+    lone: LoneSpool, end: Callable[[LoneSpool], None]
+) -> None:
+    dead = lone.queue("dead")
+    plain = lone.queue("plain", subscriptions=["in/>"], access_type="non-exclusive")
+    waiting = lone.queue("waiting", delivery_delay_s=1)
+    mortal = lone.queue("mortal", dead_message_queue=dead)
+    first = lone.queue("first", respect_priority=True)
+    last = lone.queue("last", max_spool_usage_mb=0)
+    small = lone.queue("small", max_message_bytes=10)
+    parts = lone.queue("parts", access_type="non-exclusive", partition_count=3)
+    endpoint = lone.create("topic-endpoint", "endpoint", permission="delete")
+    client = lone.client()
+    producer = RawProducer(client, name="before")
+    of_endpoint = client.bind(endpoint, kind="topic-endpoint", topic="te/>", selector="JMSPriority > 4")
+    client.done("flow.unbind", flow=of_endpoint)
+    assert not any(producer.publish(*[kept(n, f"in/{n % 5}", b"%d" % n) for n in range(100)]))
+    assert not any(producer.fill(first, b"low", meta=[0, 0, 1, None]))
+    assert not any(producer.fill(first, b"high", meta=[0, 0, 8, None]))
+    assert not any(producer.fill(last, *numbers(5)))
+    keys = [to_queue(n, parts, b"%d" % n, meta=[0, 0, None, f"k{n % 7}"]) for n in range(50)]
+    assert not any(producer.publish(*keys))
+    chosen = [kept(n, "te/x", b"%d" % n, meta=[0, 0, n, None]) for n in range(10)]
+    assert not any(producer.publish(*chosen))
+    assert producer.fill(small, b"fits", bytes(11)) == [0, errors.MESSAGE_TOO_LARGE]
+    flow = client.bind(plain, credit=(30, 1 << 30))
+    got = client.messages(flow, 30)
+    client.settle(flow, [[0, 3, 5], [0, 9, 10]])
+    lone.expect_held(plain, 95)
+    assert producer.fill(waiting, b"later") == [0]
+    assert producer.fill(mortal, b"dies while nobody is there", meta=[200, 0, None, None]) == [0]
+    stored = producer.last
+    end(lone)
+    client.close()
+    lone.node.start()
+
+    client = lone.client()
+    producer = RawProducer(client, name="before")
+    assert producer.last == stored
+    producer.last = stored - 4  # what it sent last, once more
+    assert producer.fill(small, b"fits", bytes(11)) == [0, errors.MESSAGE_TOO_LARGE]
+    lone.expect_held(small, 1)
+    again = sorted(client.messages(client.bind(plain), 95), key=lambda one: one.position)
+    out = [one.position for one in got if one.position not in (3, 4, 5, 9, 10)]
+    assert [one.position for one in again] == [*out, *range(31, 101)]
+    assert payloads(again) == [b"%d" % (one.position - 1) for one in again]
+    assert {one.count for one in again[: len(out)]} == {1}, "what was out is marked"
+    assert payloads(client.messages(client.bind(first), 2)) == [b"high", b"low"]
+    assert payloads(client.messages(client.bind(last), 1)) == [b"4"]
+    assert sorted(map(int, payloads(client.messages(client.bind(parts), 50)))) == [*range(50)]
+    te = {"kind": "topic-endpoint", "topic": "te/>", "selector": "JMSPriority > 4"}
+    assert payloads(client.messages(client.bind(endpoint, **te), 5)) == numbers(5, 5)
+    assert payloads(client.messages(client.bind(waiting), 1)) == [b"later"]
+    (corpse,) = client.messages(client.bind(dead), 1)
+    assert corpse.origin == ["queue", mortal, "expired"]
+
+
+def test_settled_messages_do_not_come_back_and_refused_names_stay_known_after_force(lone: LoneSpool) -> None:
+    queue = lone.queue()
+    client = lone.client()
+    producer = RawProducer(client, name="settling")
+    assert not any(producer.fill(queue, *numbers(200)))
+    flow = client.bind(queue)
+    client.messages(flow, 200)
+    client.settle(flow, [[0, 1, 150]])
+    lone.expect_held(queue, 50)
+    time.sleep(0.1)  # `spool.ack_delay_ms` is 20
+    lone.kill_everything()
+    client.close()
+    lone.node.start()
+    client = lone.client()
+    got = client.messages(client.bind(queue), 50)
+    assert [one.position for one in got] == [*range(151, 201)]
+    assert client.refused("producer.open", name="never", resume=True) == errors.UNKNOWN_FLOW_NAME
+    assert client.done("producer.open", name="settling", resume=True)["last_sequence"] == 200
+
+
+def test_what_a_lower_limit_finds_above_it_stays_and_can_be_taken(tmp_path: Path) -> None:
+    with LoneSpool(tmp_path, "[spool]\nmax_usage_mb = 3\nmax_delivered_unacked = 1000\n") as lone:
+        queue = lone.queue()
+        client = lone.client()
+        whole = bytes(1_000_000 - wire.SPOOL_OVERHEAD_BYTES)
+        assert RawProducer(client).fill(queue, whole, whole, b"") == [0, 0, 0]
+        client.close()
+        lone.node.stop()
+        file = tmp_path / "node.toml"
+        file.write_text(
+            "[spool]\nmax_usage_mb = 1\nmax_files = 1\nmax_delivered_unacked = 2\n", encoding="utf-8"
+        )
+        lone.node.start()
+        client = lone.client()
+        producer = RawProducer(client)
+        assert producer.fill(queue, b"") == [errors.SPOOL_OVER_QUOTA]
+        flow = client.bind(queue)
+        for position in (1, 2, 3):
+            (got,) = client.messages(flow, 1)
+            assert got.position == position
+            client.settle(flow, [[0, position, position]])
+        lone.expect_held(queue, 0)
+        wait_until(lambda: lone.status()["spool"]["usage_bytes"] == 0, "there is room")
+        assert producer.fill(queue, b"") == [0]
+
+
+# Under load.
+
+
+class Load:
+    """Producers and consumers that go on meanwhile, and what must be true of them in the end."""
+
+    def __init__(self, client: angarium.Client, consumer: angarium.Client, queues: list[str]) -> None:
+        self._client = client
+        self._consumer = consumer
+        self._queues = queues
+        #: Queue -> numbers that were acknowledged.
+        self.acknowledged: dict[str, list[int]] = {queue: [] for queue in queues}
+        #: Queue -> (number, redelivered) as they came.
+        self.received: dict[str, list[tuple[int, bool]]] = {queue: [] for queue in queues}
+        self._stopping = asyncio.Event()
+
+    async def run(self, disturb: Callable[[], Awaitable[None]]) -> None:
+        """Publish and consume while something happens, and wait until everything has come."""
+        consuming = [asyncio.create_task(self._consume(queue)) for queue in self._queues]
+        publishing = asyncio.create_task(self._publish())
+        await asyncio.sleep(0.5)
+        await disturb()
+        await asyncio.sleep(0.5)
+        self._stopping.set()
+        await publishing
+        deadline = time.monotonic() + LIMIT_S
+        while any(self.missing(queue) for queue in self._queues):
+            assert time.monotonic() < deadline, {queue: len(self.missing(queue)) for queue in self._queues}
+            await asyncio.sleep(0.05)
+        for task in consuming:
+            task.cancel()
+        await asyncio.gather(*consuming, return_exceptions=True)
+
+    def missing(self, queue: str) -> set[int]:
+        """Give what was acknowledged and has not come."""
+        return set(self.acknowledged[queue]) - {number for number, _ in self.received[queue]}
+
+    def check(self) -> None:
+        """Fail if something came twice without a mark, out of order, or was never published."""
+        for queue in self._queues:
+            seen: dict[int, None] = {}
+            for number, redelivered in self.received[queue]:
+                assert redelivered or number not in seen, (queue, number)
+                seen[number] = None
+            assert list(seen) == sorted(seen), queue
+            assert set(self.acknowledged[queue]) == set(seen), queue
+            assert len(seen) > 100
+
+    async def _consume(self, queue: str) -> None:
+        flow = await self._consumer.consume(queue)
+        async for message in flow:
+            self.received[queue].append((int(message.payload), message.redelivered))
+
+    async def _publish(self) -> None:
+        async with await self._client.producer("load") as producer:
+            number = 0
+            while not self._stopping.is_set():
+                messages = [
+                    angarium.Message(
+                        f"#P2P/QUE/{self._queues[n % len(self._queues)]}", b"%d" % n, mode="persistent"
+                    )
+                    for n in range(number, number + 40)
+                ]
+                report = await producer.publish_many(messages)
+                assert not report.refused, report
+                for n in range(number, number + 40):
+                    self.acknowledged[self._queues[n % len(self._queues)]].append(n)
+                number += 40
+                await asyncio.sleep(0.01)
+
+
+async def connected(lone: LoneSpool) -> AsyncIterator[angarium.Client]:
+    async with angarium.connect(lone.node.url) as client:
         yield client
 
 
-async def is_empty(client: Client, queue: str) -> None:
-    """Wait until a queue holds nothing: what was accepted is deleted a moment later."""
-    while (await client.show_queue(queue))["messages"]:
-        await asyncio.sleep(0.05)
+def under_load(lone: LoneSpool, disturb: Callable[[], Any]) -> None:
+    """Run a load on four queues, disturb the node in a thread meanwhile, and check that nobody lost anything."""
+    queues = [lone.queue(f"load/{number}") for number in range(4)]
+
+    async def test() -> None:
+        async with angarium.connect(lone.node.url) as one, angarium.connect(lone.node.url) as other:
+            load = Load(one, other, queues)
+            await load.run(lambda: asyncio.to_thread(disturb))
+            load.check()
+
+    asyncio.run(asyncio.wait_for(test(), LIMIT_S * 2))
 
 
-async def publish_steadily(client: Client, queue: str, count: int) -> angarium.PublishReport:
-    """Publish numbers, a few every few milliseconds."""
-    async with await client.producer("steady") as producer:
-        receipts = []
-        for number in range(count):
-            receipts.append(await producer.send(payload=b"%d" % number, queue=queue))
-            if number % 10 == 9:
-                await asyncio.sleep(0.005)
-        return angarium.PublishReport(sum([1 for one in receipts if await one]), [])
+@pytest.mark.requirement("R97", "R212", "R213")
+@pytest.mark.parametrize("end", [end_in_order, end_by_force], ids=["in-order", "by-force"])
+def test_a_node_that_ends_under_load_loses_nothing(lone: LoneSpool, end: Callable[[LoneSpool], None]) -> None:
+    def disturb() -> None:
+        end(lone)
+        lone.node.start()
+
+    under_load(lone, disturb)
 
 
-async def consume_all(flow: Flow, count: int) -> tuple[list[int], list[int]]:
-    """Accept numbers until all came; give them in order, and those that said that they come again."""
-    numbers: list[int] = []
-    again: list[int] = []
-    async for message in flow:
-        (again if message.redelivered else numbers).append(int(message.payload))
-        if len({*numbers, *again}) == count:
-            message.accept()
-            return numbers, again
-    raise AssertionError("the flow has ended")
-
-
-@pytest.mark.requirement("R190", "R163", "R168")
 @pytest.mark.parametrize("role", ["worker", "router", "controller"])
-def test_a_process_that_is_killed_costs_nothing_and_doubles_nothing(tmp_path: Path, role: str) -> None:
-    """What was delivered and not settled may come again, and says so."""
-    count = 1_500
+def test_a_process_that_dies_under_load_loses_nothing(lone: LoneSpool, role: str) -> None:
+    def disturb() -> None:
+        lone.node.kill(role)
+        time.sleep(0.3)
 
-    async def test(node: Node) -> None:
-        async with connected(node) as publisher, connected(node) as consumer:
-            await publisher.create_queue("q", permission="consume")
-            flow = await consumer.consume("q")
-            publishing = asyncio.ensure_future(publish_steadily(publisher, "q", count))
-            consuming = asyncio.ensure_future(consume_all(flow, count))
-            for index in (0, 1):
-                await asyncio.sleep(0.2)
-                with contextlib.suppress(AssertionError):
-                    await asyncio.to_thread(node.kill, role, index if role == "worker" else 0)
-            report = await publishing
-            numbers, again = await consuming
-            assert report.acknowledged == count
-            assert sorted({*numbers, *again}) == list(range(count))
-            assert len(numbers) == len(set(numbers)), "twice, and not said so"
-            assert [*numbers] == sorted(numbers)
-            await flow.close()
-            await is_empty(publisher, "q")
-
-    with Node(tmp_path / "data", workers=2) as node:
-        run(test(node))
+    under_load(lone, disturb)
 
 
-@pytest.mark.requirement("R96", "R190")
-def test_a_node_that_is_stopped_and_started_has_everything_and_its_clients_go_on(tmp_path: Path) -> None:
-    count = 1_000
+def test_workers_come_and_go_under_load_and_take_the_queues_with_them(lone: LoneSpool) -> None:
+    homes = []
 
-    async def test(node: Node) -> None:
-        async with connected(node) as client:
-            await client.create_queue("q", subscriptions=["orders/>"])
-            publishing = asyncio.ensure_future(publish_steadily(client, "q", count))
-            await asyncio.sleep(0.1)
-            await asyncio.to_thread(node.kill_all)
-            await asyncio.to_thread(node.start)
-            assert (await publishing).acknowledged == count
-            await client.publish("orders/1", b"%d" % count, mode="persistent")
-            await asyncio.to_thread(node.restart)
-            flow = await client.consume("q")
-            numbers, again = await consume_all(flow, count + 1)
-            assert [*numbers, *again] == list(range(count + 1)), "nobody had seen them before"
+    def disturb() -> None:
+        for count in (4, 2, 1, 2):
+            lone.node.run("worker", "scale", str(count), "--wait")
+            homes.append([lone.endpoint(f"load/{number}")["homes"][0] for number in range(4)])
 
-    with Node(tmp_path / "data", workers=2) as node:
-        run(test(node))
+    under_load(lone, disturb)
+    assert all(home < 1 for home in homes[2]), "one worker has all of them"
+    assert {row["index"] for row in lone.status()["processes"] if row["role"] == "worker"} == {0, 1}
 
 
-@pytest.mark.requirement("R96")
-def test_messages_and_sequences_survive_a_restart_without_clients(tmp_path: Path) -> None:
-    with Node(tmp_path / "data", workers=1) as node:
-        with blocking.connect(node.url) as client:
-            client.create_queue("q")
-            with client.producer("named") as producer:
-                report = producer.publish_many([("#P2P/QUE/q", b"%d" % n) for n in range(500)])
-                assert report.acknowledged == 500
-        url = node.url
-        node.restart()
-        assert node.url == url, "the port is kept"
-        with blocking.connect(node.url) as client:
-            with client.producer("named") as producer:
-                assert producer.last_sequence == 500
-            with client.consume("q") as flow:
-                assert [flow.receive(10.0).payload for _ in range(500)] == [b"%d" % n for n in range(500)]
+def test_a_backlog_goes_with_its_queue_when_its_worker_leaves(lone: LoneSpool) -> None:
+    lone.node.run("worker", "scale", "4", "--wait")
+    queues = [lone.queue() for _ in range(8)]
+    client = lone.client()
+    producer = RawProducer(client, name="backlog")
+    for queue in queues:
+        assert not any(producer.fill(queue, *numbers(100)))
+    flow = client.bind(queues[-1])
+    client.messages(flow, 100)
+    client.settle(flow, [[0, 1, 10]])
+    lone.expect_held(queues[-1], 90)
+    lone.node.run("worker", "scale", "1", "--wait")
+    for queue in queues[:-1]:
+        got = client.messages(client.bind(queue), 100)
+        assert [(one.position, one.payload) for one in got] == [(n + 1, b"%d" % n) for n in range(100)]
+    with lone.client() as other:
+        waiting = other.bind(queues[-1])
+        client.close()
+        rest = other.messages(waiting, 90)
+        assert [(one.position, one.count > 0) for one in rest] == [(n, True) for n in range(11, 101)]
+        again = RawProducer(other, name="backlog")
+        assert again.last == producer.last, "records of producers went along"
+        assert again.fill(queues[0], b"next") == [0]
 
 
-@pytest.mark.requirement("R190")
-def test_a_message_in_hand_at_a_reconnect_comes_again(tmp_path: Path) -> None:
-    async def test(node: Node) -> None:
-        async with connected(node) as client:
-            await client.create_queue("q")
-            for number in range(3):
-                await client.publish(payload=b"%d" % number, queue="q")
-            flow = await client.consume("q", ack="manual")
-            first = await flow.receive(LIMIT_S)
-            await asyncio.to_thread(node.kill, "router")
-            while flow.active:
-                await asyncio.sleep(0.01)
-            again = await flow.receive(LIMIT_S)
-            assert (again.payload, again.redelivered) == (b"0", True)
-            first.accept()
-            assert flow.stats["late_settles"] == 1
-            again.accept()
-            rest = [await flow.receive(LIMIT_S) for _ in range(2)]
-            flow.accept(rest)
-            assert [one.payload for one in rest] == [b"1", b"2"]
+@pytest.mark.requirement("R89")
+def test_an_endpoint_is_on_its_own_node_only(
+    lone: LoneSpool, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    queue = lone.queue(subscriptions=["both/>"])
+    with LoneSpool(tmp_path_factory.mktemp("other"), CONFIG, workers=1) as other, other.client() as stranger:
+        assert stranger.refused("endpoint.show", name=queue) == errors.UNKNOWN_ENDPOINT
+        assert RawProducer(stranger).fill(queue, b"") == [errors.QUEUE_NOT_FOUND]
+        assert RawProducer(stranger).publish(kept(0, "both/x")) == [0]
+    assert lone.held(queue) == 0
 
-    with Node(tmp_path / "data", workers=1) as node:
-        run(test(node))
+
+def test_a_raw_client_is_told_that_the_node_goes_down(lone: LoneSpool) -> None:
+    queue = lone.queue()
+    client: RawGuaranteed = lone.client()
+    handle = client.producer()
+    client.bind(queue)
+    client.publish(handle, 1, [to_queue(n, queue) for n in range(100)])
+    lone.node.stop()
+    assert client.closed() == errors.SHUTTING_DOWN
+    lone.node.start()
+    assert lone.held(queue) in (0, 100), "a round is taken as a whole or not at all"
