@@ -12,10 +12,11 @@ import steady_queue
 import zmq
 from attacked_node import AttackedNode
 from numbered import wait_until
-from raw_guaranteed import RawGuaranteed, RawProducer
+from raw_guaranteed import RawGuaranteed
 from steady_pair import SteadyPair
 
-from angarium.testing import Node
+from angarium import errors
+from angarium.testing import Node, NodeFailedError
 from cluster.admin import Admin
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ class LoneSpool(Operated):
         file.write_text(config, encoding="utf-8")
         self.node = Node(folder / "data", workers=workers, config=file)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._clients: list[RawGuaranteed] = []
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """Ask the controller, by a connection for this alone: the node may be another one each time."""
@@ -170,12 +172,24 @@ class LoneSpool(Operated):
         return found
 
     def client(self, **fields: Any) -> RawGuaranteed:
-        """Give a raw client that is logged in."""
-        return RawGuaranteed(self._context, self.node.url).hello(**fields)
+        """Give a raw client that is logged in; it is closed with the node at the latest."""
+        client = RawGuaranteed(self._context, self.node.url)
+        self._clients.append(client)
+        return client.hello(**fields)
 
-    def producer(self, client: RawGuaranteed, name: str) -> RawProducer:
-        """Open a producer."""
-        return RawProducer(client, name=name)
+    def scale(self, workers: int) -> None:
+        """Change the number of workers, as soon as the change before it is complete."""
+
+        def was_taken() -> bool:
+            try:
+                self.node.run("worker", "scale", str(workers), "--wait")
+            except NodeFailedError as error:
+                if str(errors.OBJECT_IN_USE) not in str(error):
+                    raise
+                return False
+            return True
+
+        wait_until(was_taken, f"a change to {workers} workers")
 
     def kill_everything(self) -> None:
         """Kill every process of the node, all at once."""
@@ -189,6 +203,8 @@ class LoneSpool(Operated):
         return self
 
     def __exit__(self, *_: object) -> None:
+        for client in self._clients:
+            client.close()
         self._context.destroy(linger=0)
         self.node.stop()
         assert "Traceback" not in self.node.output()

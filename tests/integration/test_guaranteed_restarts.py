@@ -15,7 +15,7 @@ import angarium
 from angarium import errors, wire
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -226,11 +226,6 @@ class Load:
                 await asyncio.sleep(0.01)
 
 
-async def connected(lone: LoneSpool) -> AsyncIterator[angarium.Client]:
-    async with angarium.connect(lone.node.url) as client:
-        yield client
-
-
 def under_load(lone: LoneSpool, disturb: Callable[[], Any]) -> None:
     """Run a load on four queues, disturb the node in a thread meanwhile, and check that nobody lost anything."""
     queues = [lone.queue(f"load/{number}") for number in range(4)]
@@ -244,7 +239,6 @@ def under_load(lone: LoneSpool, disturb: Callable[[], Any]) -> None:
     asyncio.run(asyncio.wait_for(test(), LIMIT_S * 2))
 
 
-@pytest.mark.requirement("R97", "R212", "R213")
 @pytest.mark.parametrize("end", [end_in_order, end_by_force], ids=["in-order", "by-force"])
 def test_a_node_that_ends_under_load_loses_nothing(lone: LoneSpool, end: Callable[[LoneSpool], None]) -> None:
     def disturb() -> None:
@@ -268,7 +262,7 @@ def test_workers_come_and_go_under_load_and_take_the_queues_with_them(lone: Lone
 
     def disturb() -> None:
         for count in (4, 2, 1, 2):
-            lone.node.run("worker", "scale", str(count), "--wait")
+            lone.scale(count)
             homes.append([lone.endpoint(f"load/{number}")["homes"][0] for number in range(4)])
 
     under_load(lone, disturb)
@@ -277,7 +271,7 @@ def test_workers_come_and_go_under_load_and_take_the_queues_with_them(lone: Lone
 
 
 def test_a_backlog_goes_with_its_queue_when_its_worker_leaves(lone: LoneSpool) -> None:
-    lone.node.run("worker", "scale", "4", "--wait")
+    lone.scale(4)
     queues = [lone.queue() for _ in range(8)]
     client = lone.client()
     producer = RawProducer(client, name="backlog")
@@ -287,7 +281,7 @@ def test_a_backlog_goes_with_its_queue_when_its_worker_leaves(lone: LoneSpool) -
     client.messages(flow, 100)
     client.settle(flow, [[0, 1, 10]])
     lone.expect_held(queues[-1], 90)
-    lone.node.run("worker", "scale", "1", "--wait")
+    lone.scale(1)
     for queue in queues[:-1]:
         got = client.messages(client.bind(queue), 100)
         assert [(one.position, one.payload) for one in got] == [(n + 1, b"%d" % n) for n in range(100)]
@@ -299,6 +293,13 @@ def test_a_backlog_goes_with_its_queue_when_its_worker_leaves(lone: LoneSpool) -
         again = RawProducer(other, name="backlog")
         assert again.last == producer.last, "records of producers went along"
         assert again.fill(queues[0], b"next") == [0]
+
+
+def test_a_change_of_workers_that_was_waited_for_is_complete(lone: LoneSpool) -> None:
+    for number in range(4):
+        lone.queue(f"waited/{number}")
+    for count in (3, 1, 2):
+        lone.node.run("worker", "scale", str(count), "--wait")
 
 
 @pytest.mark.requirement("R89")

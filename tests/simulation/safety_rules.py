@@ -28,6 +28,7 @@ HONEST_ENDS = {
     errors.SESSION_UNKNOWN: True,
     errors.EGRESS_BLOCKED: True,
     errors.SHUTTING_DOWN: False,
+    errors.SHARD_UNAVAILABLE: False,  # a worker left for good with guaranteed messages on their way
     errors.DISCONNECTED_BY_OPERATOR: False,
     errors.USERNAME_SHUTDOWN: False,
     errors.VPN_UNAVAILABLE: False,
