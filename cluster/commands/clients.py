@@ -258,7 +258,9 @@ def scale_workers(*, admin: AdminOptions, workers: int, wait: bool, timeout_s: f
 
 
 def _has_workers(rows: list[dict[str, Any]], workers: int) -> bool:
-    return len(rows) == workers and all(row["state"] == "ready" for row in rows)
+    """Tell whether so many workers run, and none still takes over what one that left had."""
+    importing = sum((row.get("home") or {}).get("lanes_importing", 0) for row in rows)
+    return len(rows) == workers and all(row["state"] == "ready" for row in rows) and not importing
 
 
 @worker.command("list")

@@ -323,8 +323,8 @@ class Controller:
         """
         board = self._board
         gathering = board.gather_view(None, now)
-        for place in [place for place in board.peers if place[0] == "worker"]:
-            board.ask(place, "stats", None, gathering)
+        for index in self._running_workers():
+            board.ask(("worker", index), "stats", None, gathering)
         asked = len(gathering.waiting)
 
         def finish(answers: dict[int, Any]) -> None:
@@ -343,12 +343,15 @@ class Controller:
         gathering.finish = finish
         board.end_if_complete(gathering)
 
+    def _running_workers(self) -> list[int]:
+        """Give the indices of the workers that run."""
+        rows = self._board.node.get("processes", ())
+        return [row["index"] for row in rows if row["role"] == "worker" and row["pid"]]
+
     def _has_leaving_workers(self) -> bool:
         """Tell whether a worker still runs that is not wanted any more."""
-        node = self._board.node
-        wanted = node.get("workers")
-        rows = [row for row in node.get("processes", ()) if row["role"] == "worker"]
-        return wanted is not None and any(row["index"] >= wanted for row in rows)
+        wanted = self._board.node.get("workers")
+        return wanted is not None and any(index >= wanted for index in self._running_workers())
 
     # -- of our own ------------------------------------------------------------------------------------------
 

@@ -118,6 +118,8 @@ class LaneReplay:
         self._out: dict[int, int] = {}
         #: Accepted or rejected, and not gone from the disk yet.
         self._settled: dict[int, None] = {}
+        #: Flow -> what it ever got; a resumed one begins anew.
+        self._seen: dict[int, dict[int, None]] = {}
         #: Flow -> its worker; browsers are left out.
         self._flows: dict[int, int] = {}
 
@@ -149,6 +151,7 @@ class LaneReplay:
 
     def _end(self, flow: int) -> None:
         self._flows.pop(flow, None)
+        self._seen.pop(flow, None)
         for position in [position for position, owner in self._out.items() if owner == flow]:
             del self._out[position]
 
@@ -174,15 +177,19 @@ class LaneReplay:
                 f"{self.name}: flow {event.flow} was sent {event.positions} at {event.at:.4f} while "
                 f"flows {sorted(others)} have unsettled messages"
             )
+        seen = self._seen.setdefault(event.flow, {})
         for position in event.positions:
             if self._is_plain:
-                first = min((one for one in self._live if self._waits(one)), default=FOREVER)
+                # What the flow had and failed may come again behind what was on its way to it by then.
+                waiting = (one for one in self._live if self._waits(one) and one not in seen)
+                first = min(waiting, default=FOREVER)
                 if first < position:
                     return (
                         f"{self.name}: flow {event.flow} was sent {position} at {event.at:.4f} before {first}"
                     )
             self._settled.pop(position, None)
             self._out[position] = event.flow
+            seen[position] = None
         return ""
 
     def _waits(self, position: int) -> bool:
