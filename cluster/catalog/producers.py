@@ -2,7 +2,8 @@
 
 A name is one of its (Message VPN, username). Its id is in the records that tell a resend from a new message (design
 7.5), so it is given once and never again; a name that was forgotten and is opened anew gets another id and starts from
-nothing. The registry is bounded: a name that nobody opened for `idle_days` goes, and at `limit` names no new one comes.
+nothing. The registry is bounded: a name that nobody opened for `idle_days` goes, and at `limit` names a new one takes the
+place of the one that was unused for longest, or does not come if all are in use.
 
 Pure: methods give the entries to make durable, `take` takes them over. Days are ordinals.
 """
@@ -50,8 +51,16 @@ class Producers:
     def __len__(self) -> int:
         return len(self._known)
 
-    def open(self, key: Key, *, resume: bool, today: int) -> tuple[int, list[Entry]]:
+    def open(
+        self, key: Key, *, resume: bool, today: int, in_use: Sequence[int] | None = None
+    ) -> tuple[int, list[Entry]]:
         """Give the id of a name, and what has to be durable first.
+
+        Args:
+            key: (Message VPN, username, name).
+            resume: whether it must be known.
+            today: a day.
+            in_use: ids of the producers that are open; None: there are too many to tell, so none gives way.
 
         Raises:
             InvalidRequestError: the name does not fit (40018), or is not known and should be (40019).
@@ -64,12 +73,21 @@ class Producers:
             return known.id, list(used)
         if resume:
             raise errors.error_for(errors.UNKNOWN_FLOW_NAME, f"producer {key[2]!r} of username {key[1]!r}")
-        if len(self._known) >= self._limit:
-            detail = (
-                f"the node knows {self._limit} producers; close some for good, or raise spool.producers_max"
-            )
+        room = self._make_room(in_use) if len(self._known) >= self._limit else []
+        return self._next_id, [
+            *room,
+            Counter(COUNTER, self._next_id + 1),
+            Producer(*key, self._next_id, today),
+        ]
+
+    def _make_room(self, in_use: Sequence[int] | None) -> list[Entry]:
+        """Give what removes the producer that was unused for longest."""
+        used = dict.fromkeys(in_use or ())
+        idle = [(known.used_day, known.id) for known in self._known.values() if known.id not in used]
+        if in_use is None or not idle:
+            detail = f"the node knows {self._limit} producers; close some, or raise spool.producers_max"
             raise errors.error_for(errors.TOO_MANY_FLOWS, detail)
-        return self._next_id, [Counter(COUNTER, self._next_id + 1), Producer(*key, self._next_id, today)]
+        return self.forget(min(idle)[1])
 
     def forget(self, producer: int) -> list[Entry]:
         """Give what removes a producer by its id; nothing if it is not known."""

@@ -39,6 +39,8 @@ class OpenWish(msgspec.Struct):
     username: str
     name: str
     resume: bool = False
+    #: Ids of the producers that are open; None if there are very many.
+    in_use: list[int] | None = None
 
 
 class ForgetWish(msgspec.Struct):
@@ -109,8 +111,12 @@ class Asks:
 
     def _open(self, wish: OpenWish, asker: ProcessAsker) -> None:
         key = (wish.vpn, wish.username, wish.name)
-        number, entries = self._producers.open(key, resume=wish.resume, today=day_of(self._wall_time()))
-        self._changes.make(entries, asker, "opened", lambda: {"id": number, "name": wish.name})
+        today = day_of(self._wall_time())
+        number, entries = self._producers.open(key, resume=wish.resume, today=today, in_use=wish.in_use)
+        forgotten = self._producers.ids_of(entries)
+        self._changes.make(
+            entries, asker, "opened", lambda: {"id": number, "name": wish.name}, forgotten=forgotten
+        )
 
     def _forget(self, wish: ForgetWish, asker: ProcessAsker) -> None:
         self._changes.make(self._producers.forget(wish.id), asker, "forgotten", lambda: None)

@@ -42,6 +42,8 @@ NAME_BYTES_MAX: Final = 160
 #: Producers that were closed, and of which it is remembered how far direct subscribers had their copies; of the oldest
 #: one that is forgotten a copy may come twice.
 CLOSED_MAX: Final = 100_000
+#: Open producers that the controller is told of; with more a full registry refuses new names.
+TOLD_MAX: Final = 1_000
 _Handle = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
 
 
@@ -121,6 +123,8 @@ class Producers:
             "username": producer.username,
             "name": name,
             "resume": arguments.resume,
+            # The registry may be full: who is open must not give way.
+            "in_use": list(self.by_id) if len(self.by_id) <= TOLD_MAX else None,
         }
         self._asks.ask(
             "producer.open",

@@ -173,6 +173,7 @@ def test_clients_that_name_no_producer_do_not_use_up_the_names(
         for _ in range(12):
             with node.client() as client:
                 assert RawProducer(client).fill(queue, b"") == [0]
+            wait_until(lambda: not node.status()["sessions"], "it is gone")
 
 
 @pytest.mark.requirement("R125")
