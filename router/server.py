@@ -188,12 +188,16 @@ class RouterServer:
     def _read_workers(self) -> None:
         receive = self._workers.recv_multipart
         handle = self._router.worker_frames
+        until = time.monotonic() + DRAIN_S  # deliveries of homes may be large
         for _ in range(DRAIN_MAX):
+            now = time.monotonic()
+            if now >= until:
+                break
             try:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
                 break
-            handle(frames[0], frames[1:], time.monotonic())
+            handle(frames[0], frames[1:], now)
         self._carry_out()
 
     def _read_monitor(self) -> None:
