@@ -2,8 +2,8 @@
 
 A name is one of its (Message VPN, username). Its id is in the records that tell a resend from a new message (design
 7.5), so it is given once and never again; a name that was forgotten and is opened anew gets another id and starts from
-nothing. The registry is bounded: a name that nobody opened for `idle_days` goes, and at `limit` names a new one takes the
-place of the one that was unused for longest, or does not come if all are in use.
+nothing. The registry is bounded: a name that nobody opened for `idle_days` goes, and at `limit` names a new one takes
+the place of the one that was unused for longest, or does not come if all are in use.
 
 Pure: methods give the entries to make durable, `take` takes them over. Days are ordinals.
 """
@@ -11,6 +11,7 @@ Pure: methods give the entries to make durable, `take` takes them over. Days are
 from __future__ import annotations
 
 import fnmatch
+from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 COUNTER: Final = "producer"
 #: Bytes of a producer's name: what a client name may have, which is what most names are made from.
 MAX_NAME_BYTES: Final = 160
+
+#: Ids opened again that are not given away at once.
+REOPENED_MAX: Final = 100
 
 Key = tuple[str, str, str]
 
@@ -46,13 +50,20 @@ class Producers:
         #: Id -> its name: the other way round.
         self._keys: dict[int, Key] = {}
         self._next_id = max(next_id, 1)
+        #: Ids that were asked for again of late: whoever asked may not have heard the answer yet.
+        self._reopened: deque[int] = deque(maxlen=REOPENED_MAX)
         self.take(stored)
 
     def __len__(self) -> int:
         return len(self._known)
 
+    @property
+    def newest(self) -> int:
+        """The highest id that was given."""
+        return self._next_id - 1
+
     def open(
-        self, key: Key, *, resume: bool, today: int, in_use: Sequence[int] | None = None
+        self, key: Key, *, resume: bool, today: int, in_use: Sequence[int] | None = None, newest: int = 0
     ) -> tuple[int, list[Entry]]:
         """Give the id of a name, and what has to be durable first.
 
@@ -61,6 +72,7 @@ class Producers:
             resume: whether it must be known.
             today: a day.
             in_use: ids of the producers that are open; None: there are too many to tell, so none gives way.
+            newest: the highest id that whoever asks has heard of, 0 for none; higher ones are being opened.
 
         Raises:
             InvalidRequestError: the name does not fit (40018), or is not known and should be (40019).
@@ -69,21 +81,26 @@ class Producers:
         _check_name(key[2])
         known = self._known.get(key)
         if known is not None:
+            self._reopened.append(known.id)
             used = [] if known.used_day >= today else [Producer(*key, known.id, today)]
             return known.id, list(used)
         if resume:
             raise errors.error_for(errors.UNKNOWN_FLOW_NAME, f"producer {key[2]!r} of username {key[1]!r}")
-        room = self._make_room(in_use) if len(self._known) >= self._limit else []
+        room = self._make_room(in_use, newest) if len(self._known) >= self._limit else []
         return self._next_id, [
             *room,
             Counter(COUNTER, self._next_id + 1),
             Producer(*key, self._next_id, today),
         ]
 
-    def _make_room(self, in_use: Sequence[int] | None) -> list[Entry]:
+    def _make_room(self, in_use: Sequence[int] | None, newest: int) -> list[Entry]:
         """Give what removes the producer that was unused for longest."""
-        used = dict.fromkeys(in_use or ())
-        idle = [(known.used_day, known.id) for known in self._known.values() if known.id not in used]
+        used = dict.fromkeys([*(in_use or ()), *self._reopened])
+        idle = [
+            (known.used_day, known.id)
+            for known in self._known.values()
+            if known.id not in used and (known.id <= newest or not newest)
+        ]
         if in_use is None or not idle:
             detail = f"the node knows {self._limit} producers; close some, or raise spool.producers_max"
             raise errors.error_for(errors.TOO_MANY_FLOWS, detail)

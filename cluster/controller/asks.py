@@ -41,6 +41,8 @@ class OpenWish(msgspec.Struct):
     resume: bool = False
     #: Ids of the producers that are open; None if there are very many.
     in_use: list[int] | None = None
+    #: The highest id that the router has heard of.
+    newest: int = 0
 
 
 class ForgetWish(msgspec.Struct):
@@ -112,11 +114,15 @@ class Asks:
     def _open(self, wish: OpenWish, asker: ProcessAsker) -> None:
         key = (wish.vpn, wish.username, wish.name)
         today = day_of(self._wall_time())
-        number, entries = self._producers.open(key, resume=wish.resume, today=today, in_use=wish.in_use)
-        forgotten = self._producers.ids_of(entries)
-        self._changes.make(
-            entries, asker, "opened", lambda: {"id": number, "name": wish.name}, forgotten=forgotten
+        number, entries = self._producers.open(
+            key, resume=wish.resume, today=today, in_use=wish.in_use, newest=wish.newest
         )
+        forgotten = self._producers.ids_of(entries)
+
+        def answer() -> dict[str, Any]:
+            return {"id": number, "name": wish.name, "newest": self._producers.newest}
+
+        self._changes.make(entries, asker, "opened", answer, forgotten=forgotten)
 
     def _forget(self, wish: ForgetWish, asker: ProcessAsker) -> None:
         self._changes.make(self._producers.forget(wish.id), asker, "forgotten", lambda: None)

@@ -93,6 +93,8 @@ class Producers:
         self.by_id: dict[int, Producer[Session]] = {}
         #: VPN number -> producers of connected clients; no zeros.
         self._vpns: dict[int, int] = {}
+        #: The highest id that the controller has given.
+        self._newest = 0
         #: Number -> the last sequence that was judged, of producers that were closed; the oldest first.
         self._closed: dict[int, int] = {}
 
@@ -125,6 +127,7 @@ class Producers:
             "resume": arguments.resume,
             # The registry may be full: who is open must not give way.
             "in_use": list(self.by_id) if len(self.by_id) <= TOLD_MAX else None,
+            "newest": self._newest,
         }
         self._asks.ask(
             "producer.open",
@@ -167,6 +170,7 @@ class Producers:
             self._leave(producer)
             answer.refuse(refusal(value))
             return
+        self._newest = max(self._newest, int(value.get("newest", value["id"])))
         if producer.session.closed:
             answer.give(None)
             return

@@ -38,7 +38,7 @@ def test_an_opened_producer_is_durable_before_its_id_is_answered(served: World) 
     assert [type(effect) for effect in seen] == [c.Commit, c.Answer]
     (commit,) = [effect for effect in seen if isinstance(effect, c.Commit)]
     assert {type(entry) for entry in commit.changes} == {Counter, Producer}
-    assert answers(seen) == [(True, {"id": 1, "name": "p"})]
+    assert answers(seen) == [(True, {"id": 1, "name": "p", "newest": 1})]
     again = served.question("producer.open", vpn="default", username="alice", name="p", resume=True)
     assert [type(effect) for effect in again] == [c.Answer]
 
@@ -52,7 +52,7 @@ def test_a_store_that_refuses_gives_no_id(served: World) -> None:
     served.store_refuses = True
     assert opened(served) == (False, [errors.INTERNAL, "full"])
     served.store_refuses = False
-    assert opened(served) == (True, {"id": 1, "name": "p"})
+    assert opened(served) == (True, {"id": 1, "name": "p", "newest": 1})
 
 
 def test_a_producer_that_is_forgotten_gets_another_id(served: World) -> None:
