@@ -344,8 +344,10 @@ class Controller:
         board.end_if_complete(gathering)
 
     def _running_workers(self) -> list[int]:
-        """Give the indices of the workers that run."""
-        rows = self._board.node.get("processes", ())
+        """Give the indices of the workers that run; before the supervisor told, of those that said hello."""
+        rows = self._board.node.get("processes")
+        if rows is None:
+            return [index for role, index in self._board.peers if role == "worker"]
         return [row["index"] for row in rows if row["role"] == "worker" and row["pid"]]
 
     def _has_leaving_workers(self) -> bool:

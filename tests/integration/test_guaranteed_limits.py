@@ -367,3 +367,27 @@ def test_a_client_that_grants_without_end_and_reads_nothing_leaves_its_messages_
     (first,) = client.messages(flow, 1)
     assert (first.position, first.count) == (1, 1)
     attacked.delete("queue", queue)
+
+
+def test_many_browsers_that_read_nothing_do_not_stop_the_others(
+    attacked: AttackedSpool, client: RawGuaranteed
+) -> None:
+    queue = attacked.queue(max_bind_count=10_000)
+    publisher = RawProducer(client)
+    for _ in range(20):
+        assert not any(publisher.fill(queue, *[bytes(1_000)] * 250))
+    greedy = [attacked.stranger(receive_mark=1).hello() for _ in range(8)]
+    try:
+        for one in greedy:
+            for _ in range(20):
+                one.ask("flow.bind", name=queue, browse=True, messages=1 << 40, bytes=1 << 50)
+        wait_until(lambda: attacked.endpoint(queue)["bind_count"] == 160, "all are bound")
+        attacked.pair.look()
+        assert client.is_open()
+        wait_until(lambda: attacked.endpoint(queue)["messages_browsed"] > 100_000, "much was sent")
+        assert attacked.pair.look().longest_pause_ms < 1_500
+    finally:
+        for one in greedy:
+            one.close()
+    wait_until(lambda: attacked.endpoint(queue)["bind_count"] == 0, "they are gone")
+    attacked.delete("queue", queue)

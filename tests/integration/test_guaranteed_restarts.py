@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from attacked_spool import LoneSpool
 from numbered import wait_until
 from raw_guaranteed import Got, RawGuaranteed, RawProducer, kept, to_queue
 
-import angarium
 from angarium import errors, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
@@ -25,7 +23,6 @@ CONFIG = """
 [router]
 resume_ms = 1000
 """
-LIMIT_S = 20.0
 
 
 @pytest.fixture
@@ -155,119 +152,7 @@ def test_what_a_lower_limit_finds_above_it_stays_and_can_be_taken(tmp_path: Path
         assert producer.fill(queue, b"") == [0]
 
 
-# Under load.
-
-
-class Load:
-    """Producers and consumers that go on meanwhile, and what must be true of them in the end."""
-
-    def __init__(self, client: angarium.Client, consumer: angarium.Client, queues: list[str]) -> None:
-        self._client = client
-        self._consumer = consumer
-        self._queues = queues
-        #: Queue -> numbers that were acknowledged.
-        self.acknowledged: dict[str, list[int]] = {queue: [] for queue in queues}
-        #: Queue -> (number, redelivered) as they came.
-        self.received: dict[str, list[tuple[int, bool]]] = {queue: [] for queue in queues}
-        self._stopping = asyncio.Event()
-
-    async def run(self, disturb: Callable[[], Awaitable[None]]) -> None:
-        """Publish and consume while something happens, and wait until everything has come."""
-        consuming = [asyncio.create_task(self._consume(queue)) for queue in self._queues]
-        publishing = asyncio.create_task(self._publish())
-        await asyncio.sleep(0.5)
-        await disturb()
-        await asyncio.sleep(0.5)
-        self._stopping.set()
-        await publishing
-        deadline = time.monotonic() + LIMIT_S
-        while any(self.missing(queue) for queue in self._queues):
-            assert time.monotonic() < deadline, {queue: len(self.missing(queue)) for queue in self._queues}
-            await asyncio.sleep(0.05)
-        for task in consuming:
-            task.cancel()
-        await asyncio.gather(*consuming, return_exceptions=True)
-
-    def missing(self, queue: str) -> set[int]:
-        """Give what was acknowledged and has not come."""
-        return set(self.acknowledged[queue]) - {number for number, _ in self.received[queue]}
-
-    def check(self) -> None:
-        """Fail if something came twice without a mark, out of order, or was never published."""
-        for queue in self._queues:
-            seen: dict[int, None] = {}
-            for number, redelivered in self.received[queue]:
-                assert redelivered or number not in seen, (queue, number)
-                seen[number] = None
-            assert list(seen) == sorted(seen), queue
-            assert set(self.acknowledged[queue]) == set(seen), queue
-            assert len(seen) > 100
-
-    async def _consume(self, queue: str) -> None:
-        flow = await self._consumer.consume(queue)
-        async for message in flow:
-            self.received[queue].append((int(message.payload), message.redelivered))
-
-    async def _publish(self) -> None:
-        async with await self._client.producer("load") as producer:
-            number = 0
-            while not self._stopping.is_set():
-                messages = [
-                    angarium.Message(
-                        f"#P2P/QUE/{self._queues[n % len(self._queues)]}", b"%d" % n, mode="persistent"
-                    )
-                    for n in range(number, number + 40)
-                ]
-                report = await producer.publish_many(messages)
-                assert not report.refused, report
-                for n in range(number, number + 40):
-                    self.acknowledged[self._queues[n % len(self._queues)]].append(n)
-                number += 40
-                await asyncio.sleep(0.01)
-
-
-def under_load(lone: LoneSpool, disturb: Callable[[], Any]) -> None:
-    """Run a load on four queues, disturb the node in a thread meanwhile, and check that nobody lost anything."""
-    queues = [lone.queue(f"load/{number}") for number in range(4)]
-
-    async def test() -> None:
-        async with angarium.connect(lone.node.url) as one, angarium.connect(lone.node.url) as other:
-            load = Load(one, other, queues)
-            await load.run(lambda: asyncio.to_thread(disturb))
-            load.check()
-
-    asyncio.run(asyncio.wait_for(test(), LIMIT_S * 2))
-
-
-@pytest.mark.parametrize("end", [end_in_order, end_by_force], ids=["in-order", "by-force"])
-def test_a_node_that_ends_under_load_loses_nothing(lone: LoneSpool, end: Callable[[LoneSpool], None]) -> None:
-    def disturb() -> None:
-        end(lone)
-        lone.node.start()
-
-    under_load(lone, disturb)
-
-
-@pytest.mark.parametrize("role", ["worker", "router", "controller"])
-def test_a_process_that_dies_under_load_loses_nothing(lone: LoneSpool, role: str) -> None:
-    def disturb() -> None:
-        lone.node.kill(role)
-        time.sleep(0.3)
-
-    under_load(lone, disturb)
-
-
-def test_workers_come_and_go_under_load_and_take_the_queues_with_them(lone: LoneSpool) -> None:
-    homes = []
-
-    def disturb() -> None:
-        for count in (4, 2, 1, 2):
-            lone.scale(count)
-            homes.append([lone.endpoint(f"load/{number}")["homes"][0] for number in range(4)])
-
-    under_load(lone, disturb)
-    assert all(home < 1 for home in homes[2]), "one worker has all of them"
-    assert {row["index"] for row in lone.status()["processes"] if row["role"] == "worker"} == {0, 1}
+# Other numbers of workers.
 
 
 def test_a_backlog_goes_with_its_queue_when_its_worker_leaves(lone: LoneSpool) -> None:

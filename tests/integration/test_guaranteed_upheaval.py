@@ -476,45 +476,7 @@ def test_another_topic_empties_a_topic_endpoint_and_not_while_others_use_it(atta
         attacked.expect_held(name, 1, "topic-endpoint")
 
 
-# Partitions.
-
-
-@pytest.mark.requirement("R192")
-def test_acknowledgements_that_come_after_a_partition_has_moved_are_refused(attacked: AttackedSpool) -> None:
-    queue = attacked.queue(
-        access_type="non-exclusive",
-        partition_count=2,
-        partition_rebalance_delay_s=0,
-        partition_rebalance_max_handoff_s=1,
-    )
-    with attacked.client() as one, attacked.client() as other:
-        producer = RawProducer(one)
-        keys = [f"key-{number}" for number in range(8)]
-        rows = [to_queue(n, queue, key.encode(), meta=[0, 0, None, key]) for n, key in enumerate(keys)]
-        assert not any(producer.publish(*rows))
-        flow = one.bind(queue)
-        got = one.messages(flow, 8)
-        assert {message.partition for message in got} == {0, 1}
-        second = other.bind(queue)
-        code, mine = one.indication(flow, wire.FLOW_PARTITIONS)
-        assert (code, len(mine)) == (0, 1)
-        lost = [message for message in got if message.partition not in mine]
-        counted = attacked.errors(errors.PARTITION_LOST)
-        one.settle(flow, [[lost[0].partition, lost[0].position, lost[0].position]])
-        assert one.indication(flow, wire.FLOW_SETTLE_REFUSED)[0] == errors.PARTITION_LOST
-        assert attacked.errors(errors.PARTITION_LOST) == counted + 1
-        again = other.messages(second, len(lost))
-        assert [(one.payload, one.count) for one in again] == [(one.payload, 1) for one in lost]
-        one.settle(
-            flow,
-            [
-                [message.partition, message.position, message.position]
-                for message in got
-                if message.partition in mine
-            ],
-        )
-        other.settle(second, [[message.partition, message.position, message.position] for message in again])
-        attacked.expect_held(queue, 0)
+# Both kinds of messages.
 
 
 @pytest.mark.requirement("R24")
