@@ -40,11 +40,6 @@ LANE_HOME: Final = "lane-home"
 WINDOW: Final = 255
 
 
-#: Why dead messages move. The node holds them already and they cannot be consumed where they are, so a full node
-#: must not keep them there: it could never be emptied.
-DEAD_REASONS: Final = ("expired", "redeliveries", "rejected")
-
-
 class Move:
     """One MOVE under way."""
 
@@ -54,7 +49,6 @@ class Move:
         "home",
         "homes",
         "incarnation",
-        "is_of_the_dead",
         "lane_id",
         "nacks",
         "origins",
@@ -65,10 +59,6 @@ class Move:
     def __init__(self, shard: Shard, header: list[Any], batch: bytes) -> None:
         _, self.lane_id, self.first, self.target, _, self.origins = header
         self.batch = batch
-        #: Whether all of it is dead: it goes to a dead message queue, and is gone at its source with the answer.
-        self.is_of_the_dead = bool(self.origins) and all(
-            one and one[2] in DEAD_REASONS for one in self.origins
-        )
         #: The home that asked, and its incarnation: another one asks anew.
         self.home = shard.index
         self.incarnation = shard.incarnation
@@ -199,10 +189,7 @@ class Moves:
         return self._endpoints.find(vpn_name, kind, name)
 
     def _admit(self, memory: Memory, move: Move, rows: list[Row], endpoint: Endpoint) -> Verdict:
-        targets = ((row, (endpoint,)) for row in rows)
-        verdict = judge(
-            self._usage, memory, move.first, targets, tell_all=True, adds_nothing=move.is_of_the_dead
-        )
+        verdict = judge(self._usage, memory, move.first, ((row, (endpoint,)) for row in rows), tell_all=True)
         assert verdict is not None, "with one target nothing is held in part"
         return verdict
 

