@@ -222,7 +222,7 @@ def times(index: GuaranteedIndex) -> Iterator[Violation]:
 
 
 def credit(index: GuaranteedIndex) -> Iterator[Violation]:
-    """A flow never gets more than it granted, and nothing of a partition that it does not have."""
+    """A flow never gets more messages than it granted."""
     for flow in index.history.flows:
         for fault in flow.faults:
             yield Violation("credit", f"{flow}: {fault}")

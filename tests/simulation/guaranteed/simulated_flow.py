@@ -203,11 +203,9 @@ class SimulatedFlow:
             self.settle_some(len(self.held))
 
     def _check(self, record: FlowRecord, window: FlowWindow) -> None:
-        if self.partitions:
-            strange = [one.partition for one in self.held if one.partition not in self.partitions]
-            if strange:
-                record.faults.append(f"messages of partition {strange[0]} came, it has {self.partitions}")
-        elif window.received_messages > window.granted_messages:
+        # On a partitioned queue frames of several homes may overdraw it, and what was under way when a partition was
+        # handed over may come behind the word of it; settling that is refused.
+        if not self.partitions and window.received_messages > window.granted_messages:
             text = f"{window.received_messages} messages came, {window.granted_messages} were granted"
             record.faults.append(text)
 
