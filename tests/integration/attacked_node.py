@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import zmq
+from numbered import expect_value
 from raw_client import RawClient
 from steady_pair import ROOT, SteadyPair
 
@@ -27,11 +28,53 @@ PAUSE_MS = 2_500
 RATE_MIN = 100
 #: What a router may keep after any attack, above what it had before: caches, and what the allocator holds.
 RSS_GROWTH_MAX = 96 << 20
+#: What a busy machine may make an operator wait for the router.
+ANSWER_S = 20.0
 #: Attackers connect as often as they like, except where that is the attack.
 CONFIG = "[router]\nconnects_per_second = 100000\nconnect_burst = 100000\n"
 
 
-class AttackedNode:
+class Counted:
+    """What a node counts; needs `status`."""
+
+    def status(self) -> dict[str, Any]:
+        """Give the status."""
+        raise NotImplementedError
+
+    def told(self) -> dict[str, Any]:
+        """Give a status with the figures of the router, which are zeros where it did not answer at once."""
+        deadline = time.monotonic() + ANSWER_S
+        while not (status := self.status())["spool"]:
+            assert time.monotonic() < deadline, f"the router does not answer: {status}"
+        return status
+
+    def errors(self, code: int) -> int:
+        """Give how often clients were told a code."""
+        return int(self.told()["errors"].get(str(code), 0))
+
+    def expect_errors(self, code: int, count: int) -> None:
+        """Wait until clients were told a code so often."""
+        expect_value(lambda: self.errors(code), count, f"answers {code}")
+
+    def discards(self, reason: str) -> int:
+        """Give how many messages were discarded for a reason."""
+        return int(self.told()["discards"].get(reason, 0))
+
+    def expect_discards(self, reason: str, count: int) -> None:
+        """Wait until so many messages were discarded for a reason."""
+        expect_value(lambda: self.discards(reason), count, f"messages discarded for {reason}")
+
+    def expect_spool(self, **figures: int) -> None:
+        """Wait until the spool of the node has these figures."""
+
+        def read() -> dict[str, Any]:
+            told = self.told()["spool"]
+            return {name: told.get(name) for name in figures}
+
+        expect_value(read, figures, "figures of the spool")
+
+
+class AttackedNode(Counted):
     """A node, a pair, and a ZeroMQ context for attackers; a context manager that owns all of it."""
 
     def __init__(self, folder: Path, config: str = CONFIG) -> None:
@@ -60,22 +103,14 @@ class AttackedNode:
         found: dict[str, Any] = self._admin.call("status")
         return found
 
-    def errors(self, code: int) -> int:
-        """Give how often clients were told a code."""
-        return int(self.status()["errors"].get(str(code), 0))
-
-    def discards(self, reason: str) -> int:
-        """Give how many messages were discarded for a reason."""
-        return int(self.status()["discards"].get(reason, 0))
-
-    def wait_for(self, what: str, condition: Any, timeout_s: float = 10.0) -> None:
+    def wait_for(self, what: str, condition: Any, timeout_s: float = 20.0) -> None:
         """Look at the status until a condition holds for it."""
         deadline = time.monotonic() + timeout_s
         while not condition(status := self.status()):
             assert time.monotonic() < deadline, f"{what} did not happen in {timeout_s:g} s: {status}"
             time.sleep(0.02)
 
-    def wait_for_client(self, name: str, what: str, timeout_s: float = 10.0) -> None:
+    def wait_for_client(self, name: str, what: str, timeout_s: float = 20.0) -> None:
         """Wait until a client of this name is connected."""
         deadline = time.monotonic() + timeout_s
         while name not in {row["name"] for row in self._admin.call("clients.list")}:

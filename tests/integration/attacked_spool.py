@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import steady_queue
 import zmq
-from attacked_node import AttackedNode
-from numbered import wait_until
+from attacked_node import AttackedNode, Counted
+from numbered import expect_value, wait_until
 from raw_guaranteed import RawGuaranteed
 from steady_pair import SteadyPair
 
@@ -34,8 +34,8 @@ def new_name(kind: str = "q") -> str:
     return f"{kind}/{next(_names)}"
 
 
-class Operated:
-    """What an operator does with a node, and processes that stand still; needs `node` and `ask`."""
+class Operated(Counted):
+    """What an operator does with a node, and processes that stand still; needs `node`, `ask` and `status`."""
 
     node: Node
 
@@ -82,16 +82,32 @@ class Operated:
         return int(self.endpoint(name, vpn=vpn)["counters"].get(counter, 0))
 
     def held(self, name: str, kind: str = "queue", vpn: str = "default") -> int:
-        """Give the messages in an endpoint."""
-        return int(self.endpoint(name, kind, vpn)["messages_spooled"])
+        """Give the messages in an endpoint, -1 where the router did not answer at once."""
+        told = self.endpoint(name, kind, vpn)["messages_spooled"]
+        return -1 if told is None else int(told)
 
     def expect_held(self, name: str, count: int, kind: str = "queue", vpn: str = "default") -> None:
         """Wait until an endpoint holds so many messages."""
-        wait_until(lambda: self.held(name, kind, vpn) == count, f"{name} holds {count}")
+        expect_value(lambda: self.held(name, kind, vpn), count, f"messages in {name}")
+
+    def expect_counters(self, name: str, vpn: str = "default", **figures: int) -> None:
+        """Wait until figures of a queue, or what the router counted for it, have these values."""
+
+        def read() -> dict[str, Any]:
+            found = self.endpoint(name, vpn=vpn)
+            told = {**found, **found["counters"]}
+            return {figure: told.get(figure, 0) for figure in figures}
+
+        expect_value(read, figures, f"figures of {name}")
 
     def events(self, name: str) -> list[dict[str, Any]]:
         """Give the events of a name, oldest first."""
         return [event for event in self.ask("events", limit=10_000) if event["event"] == name]
+
+    def expect_events(self, name: str, count: int) -> list[dict[str, Any]]:
+        """Wait until there are so many events of a name, and give them, oldest first."""
+        expect_value(lambda: len(self.events(name)), count, f"events {name}")
+        return self.events(name)
 
     @contextlib.contextmanager
     def stopped(self, role: str, index: int = 0) -> Iterator[None]:

@@ -45,7 +45,7 @@ class Tally:
             received[publisher] = received.get(publisher, 0) + 1
 
 
-def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 10.0) -> None:
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
     """Look until a condition holds.
 
     Raises:
@@ -54,4 +54,16 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 10
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:g} s: {value!r}"
+        time.sleep(0.01)
+
+
+def expect_value(read: Callable[[], object], value: object, what: str, timeout_s: float = 20.0) -> None:
+    """Look until something is what it should be: what is counted behind an action is often seen a little later.
+
+    Raises:
+        AssertionError: it was not in time; the text has the last value.
+    """
+    deadline = time.monotonic() + timeout_s
+    while (seen := read()) != value:
+        assert time.monotonic() < deadline, f"{what}: {seen!r} and not {value!r} after {timeout_s:g} s"
         time.sleep(0.01)

@@ -60,11 +60,11 @@ def test_an_endpoint_holds_its_quota_to_the_byte(attacked: AttackedSpool, client
     publisher = RawProducer(client)
     refused, discarded = attacked.status()["spool"]["nacks"], attacked.discards("endpoint-usage-exceeded")
     assert publisher.publish(*rows(queue, *[TENTH] * 10)) == [0] * 10
-    assert attacked.endpoint(queue)["spool_usage_bytes"] == MB
+    attacked.expect_counters(queue, spool_usage_bytes=MB)
     assert publisher.publish(*rows(queue, b"")) == [errors.SPOOL_OVER_QUOTA]
-    assert attacked.status()["spool"]["nacks"] == refused + 1
-    assert attacked.discards("endpoint-usage-exceeded") == discarded + 1
-    assert attacked.counter(queue, "spool_usage_exceeded") == 1
+    attacked.expect_spool(nacks=refused + 1)
+    attacked.expect_discards("endpoint-usage-exceeded", discarded + 1)
+    attacked.expect_counters(queue, spool_usage_exceeded=1)
     flow = client.bind(queue, credit=(1, 1 << 30))
     client.settle(flow, [[0, message.position, message.position] for message in client.messages(flow, 1)])
     attacked.expect_held(queue, 9)
@@ -74,7 +74,7 @@ def test_an_endpoint_holds_its_quota_to_the_byte(attacked: AttackedSpool, client
         errors.SPOOL_OVER_QUOTA,
         errors.SPOOL_OVER_QUOTA,
     ]
-    assert attacked.endpoint(queue)["spool_usage_bytes"] == MB - 1
+    attacked.expect_counters(queue, spool_usage_bytes=MB - 1)
 
 
 @pytest.mark.requirement("R172", "R114")
@@ -89,8 +89,9 @@ def test_a_message_vpn_holds_its_quota_to_the_byte_and_a_refused_message_goes_no
         discarded = attacked.discards("vpn-spool-usage-exceeded")
         assert publisher.publish(kept(0, "both")) == [errors.SPOOL_OVER_QUOTA]
         assert publisher.publish(*rows(queues[0], b"")) == [errors.SPOOL_OVER_QUOTA]
-        assert attacked.discards("vpn-spool-usage-exceeded") == discarded + 2
-        assert [attacked.held(queue, vpn=vpn) for queue in queues] == [5, 5]
+        attacked.expect_discards("vpn-spool-usage-exceeded", discarded + 2)
+        for queue in queues:
+            attacked.expect_held(queue, 5, vpn=vpn)
         attacked.ask("endpoints.purge", name=queues[0], vpn=vpn)
         attacked.expect_held(queues[0], 0, vpn=vpn)
         # Now there is room for one copy of a tenth five times: for two copies twice.
@@ -99,7 +100,8 @@ def test_a_message_vpn_holds_its_quota_to_the_byte_and_a_refused_message_goes_no
             0,
             errors.SPOOL_OVER_QUOTA,
         ]
-        assert [attacked.held(queue, vpn=vpn) for queue in queues] == [2, 7]
+        for queue, count in zip(queues, (2, 7), strict=True):
+            attacked.expect_held(queue, count, vpn=vpn)
 
 
 def test_a_last_value_queue_takes_no_quota_and_keeps_the_newest(attacked: AttackedSpool) -> None:
@@ -133,8 +135,8 @@ def test_a_message_may_be_as_large_as_the_endpoint_allows_and_no_byte_larger(
     )
     assert verdicts == [0, errors.MESSAGE_TOO_LARGE, 0, errors.MESSAGE_TOO_LARGE]
     assert publisher.publish(*rows(nothing, b"", b"x")) == [0, errors.MESSAGE_TOO_LARGE]
-    assert attacked.discards("max-message-size-exceeded") == discarded + 3
-    assert attacked.counter(queue, "max_message_size_exceeded") == 2
+    attacked.expect_discards("max-message-size-exceeded", discarded + 3)
+    attacked.expect_counters(queue, max_message_size_exceeded=2)
 
 
 def test_a_message_over_the_limit_of_the_node_is_refused_and_those_beside_it_are_kept(
@@ -144,8 +146,8 @@ def test_a_message_over_the_limit_of_the_node_is_refused_and_those_beside_it_are
     discarded = attacked.discards("msg-too-big")
     verdicts = RawProducer(client).publish(*rows(queue, b"a", bytes(10_000_001), b"b"))
     assert verdicts == [0, errors.MESSAGE_TOO_LARGE, 0]
-    assert attacked.discards("msg-too-big") == discarded + 1
-    assert attacked.held(queue) == 2
+    attacked.expect_discards("msg-too-big", discarded + 1)
+    attacked.expect_held(queue, 2)
 
 
 @pytest.mark.requirement("R176")
@@ -162,9 +164,9 @@ def test_low_priority_is_refused_above_its_limit_only(attacked: AttackedSpool, c
     ]
     assert publisher.publish(*rows(queue, b"5", flags=middle)) == [errors.LOW_PRIORITY_CONGESTION]
     assert publisher.publish(*rows(queue, b"6", flags=high)) == [0]
-    assert attacked.discards("low-priority-msg-congestion") == discarded + 2
-    assert attacked.counter(queue, "low_priority_msg_congestion_discard") == 2
-    assert attacked.held(queue) == 4
+    attacked.expect_discards("low-priority-msg-congestion", discarded + 2)
+    attacked.expect_counters(queue, low_priority_msg_congestion_discard=2)
+    attacked.expect_held(queue, 4)
 
 
 # How many of a kind.
@@ -180,8 +182,8 @@ def test_an_endpoint_has_as_many_consumers_as_it_may(
     bind = {"name": queue, "messages": 1, "bytes": 1}
     assert client.refused("flow.bind", **bind) == errors.MAX_BIND_COUNT_EXCEEDED
     assert client.refused("flow.bind", browse=True, **bind) == errors.MAX_BIND_COUNT_EXCEEDED
-    assert attacked.errors(errors.MAX_BIND_COUNT_EXCEEDED) == refused + 2
-    assert attacked.counter(queue, "bind_max_count_exceeded") == 2
+    attacked.expect_errors(errors.MAX_BIND_COUNT_EXCEEDED, refused + 2)
+    attacked.expect_counters(queue, bind_max_count_exceeded=2)
     for flow in flows[:1]:
         client.done("flow.unbind", flow=flow)
         client.bind(queue)
@@ -216,7 +218,7 @@ def test_flows_and_producers_are_counted_per_client_and_per_message_vpn(
     with attacked.client(vpn=vpn) as one, attacked.client(vpn=vpn) as other:
         assert [attempt(one) for _ in range(3)] == [0, 0, errors.TOO_MANY_FLOWS]
         assert [attempt(other) for _ in range(2)] == [0, errors.TOO_MANY_FLOWS]
-        assert attacked.errors(errors.TOO_MANY_FLOWS) == refused + 2
+        attacked.expect_errors(errors.TOO_MANY_FLOWS, refused + 2)
         one.send(wire.BYE, [])
         assert one.closed() == 0
         assert [attempt(other) for _ in range(2)] == [0, errors.TOO_MANY_FLOWS]
@@ -232,7 +234,7 @@ def test_endpoints_are_counted_per_message_vpn_whoever_creates_them(attacked: At
         assert client.refused("endpoint.create", name=f"c/{next(name)}") == errors.TOO_MANY_ENDPOINTS
         bind = {"name": f"c/{next(name)}", "temporary": True, "messages": 1, "bytes": 1}
         assert client.refused("flow.bind", **bind) == errors.TOO_MANY_ENDPOINTS
-        assert attacked.errors(errors.TOO_MANY_ENDPOINTS) == refused + 2
+        attacked.expect_errors(errors.TOO_MANY_ENDPOINTS, refused + 2)
         with pytest.raises(errors.UnavailableError, match=str(errors.TOO_MANY_ENDPOINTS)):
             attacked.queue(vpn=vpn)
         client.done("endpoint.delete", name="c/1", kind="topic-endpoint")
@@ -272,7 +274,7 @@ def test_a_selector_has_2000_bytes(attacked: AttackedSpool, client: RawGuarantee
     counted = attacked.errors(errors.INVALID_SELECTOR)
     for selector in (f"{longest} ", f"{longest[:-7]}\u00e9\u00e9 = 1"):
         assert client.refused("flow.bind", name=queue, selector=selector) == errors.INVALID_SELECTOR
-    assert attacked.errors(errors.INVALID_SELECTOR) == counted + 2
+    attacked.expect_errors(errors.INVALID_SELECTOR, counted + 2)
 
 
 def test_a_queue_has_so_many_subscriptions_of_clients(attacked: AttackedSpool, client: RawGuaranteed) -> None:
@@ -281,7 +283,7 @@ def test_a_queue_has_so_many_subscriptions_of_clients(attacked: AttackedSpool, c
     added = client.done("endpoint.subscribe", name=queue, filters=["more/1", "more/2", "s/1"])
     assert [verdict and verdict[0] for verdict in added] == [None, errors.MAX_SUBSCRIPTIONS_EXCEEDED, None]
     assert RawProducer(client).publish(kept(0, "more/1"), kept(1, "more/2")) == [0, 0]
-    assert attacked.held(queue) == 1
+    attacked.expect_held(queue, 1)
     client.done("endpoint.delete", name=queue)
 
 
@@ -300,8 +302,8 @@ def test_a_window_of_255_messages_may_be_filled_and_not_exceeded(attacked: Attac
         assert client.acked(handle, 255) == {}
         client.publish(handle, 256, rows(queue, *[b""] * 256))
         assert client.closed() == errors.PRODUCER_WINDOW_EXCEEDED
-    assert attacked.errors(errors.PRODUCER_WINDOW_EXCEEDED) == counted + 1
-    assert attacked.held(queue) == 255, "nothing of the round that overdrew is kept"
+    attacked.expect_errors(errors.PRODUCER_WINDOW_EXCEEDED, counted + 1)
+    attacked.expect_held(queue, 255)  # Nothing of the round that overdrew is kept.
 
 
 def test_an_overdraft_of_a_window_that_is_not_acknowledged_ends_the_session(attacked: AttackedSpool) -> None:

@@ -78,7 +78,7 @@ def test_a_delayed_message_comes_when_its_time_has_come(
     flow = client.bind(queue)
     started = time.monotonic()
     assert RawProducer(client).fill(queue, b"later", meta=meta) == [0]
-    assert attacked.endpoint(queue)["messages_delayed"] == 1
+    attacked.expect_counters(queue, messages_delayed=1)
     client.none_within(wire.MESSAGES, 0.4)
     assert payloads(client.messages(flow, 1)) == [b"later"]
     assert time.monotonic() - started >= (0.7 if by == "message" else 1.0) - 0.05
@@ -110,13 +110,13 @@ def test_a_last_value_queue_holds_the_newest_and_what_is_out_but_no_more(
     for number in range(20):
         producer.fill(queue, b"%d" % number)
     client.none_within(wire.MESSAGES, QUIET_S)
-    assert attacked.held(queue) == 2
+    attacked.expect_held(queue, 2)
     client.settle(flow, ranges([old]), wire.OUTCOME_FAILED)
     (new,) = client.messages(flow, 1)
     assert (new.payload, new.count) == (b"19", 0), "the old one does not come again"
     client.settle(flow, ranges([new]))
     attacked.expect_held(queue, 0)
-    assert attacked.endpoint(queue)["last_value_replaced"] == 20
+    attacked.expect_counters(queue, last_value_replaced=20)
 
 
 @pytest.mark.requirement("R136", "R150")
@@ -132,7 +132,7 @@ def test_a_browser_sees_what_there_is_and_takes_nothing(
     assert payloads(seen) == numbers(250)
     client.settle(browser, ranges(seen[20:30]))
     assert client.indication(browser, wire.FLOW_SETTLE_REFUSED)[0] == errors.NOT_DELIVERED
-    assert attacked.held(queue) == 250
+    attacked.expect_held(queue, 250)
     client.settle(consumer, ranges(taken))
     attacked.expect_held(queue, 240)
 
@@ -231,8 +231,8 @@ def test_the_smaller_of_both_lives_counts_and_dead_messages_are_found_in_the_dea
         (b"short life", ["queue", queue, "expired"]),
         (b"long life", ["queue", queue, "expired"]),
     ]
-    assert attacked.endpoint(queue)["ttl_expired_to_dmq"] == 2
-    assert attacked.held(patient) == 1
+    attacked.expect_counters(queue, ttl_expired_to_dmq=2)
+    attacked.expect_held(patient, 1)
 
 
 @pytest.mark.requirement("R199")
@@ -247,7 +247,7 @@ def test_a_life_goes_on_when_a_message_is_moved(attacked: AttackedSpool, client:
     attacked.expect_held(second, 1)
     attacked.expect_held(second, 0)
     assert 1.4 < time.monotonic() - started < 2.2
-    assert attacked.endpoint(second)["ttl_expired_discard"] == 1
+    attacked.expect_counters(second, ttl_expired_discard=1)
 
 
 def test_what_is_out_when_its_life_ends_waits_for_its_verdict(
@@ -259,7 +259,7 @@ def test_what_is_out_when_its_life_ends_waits_for_its_verdict(
     flow = client.bind(queue)
     got = client.messages(flow, 2)
     time.sleep(0.6)
-    assert attacked.held(queue) == 2
+    attacked.expect_held(queue, 2)
     client.settle(flow, ranges(got[:1]))
     client.done("flow.unbind", flow=flow)
     attacked.expect_held(queue, 0)
@@ -279,7 +279,7 @@ def test_dead_messages_wait_while_their_queue_is_full_and_none_is_lost(
     )
     flow = client.bind(queue)
     client.none_within(wire.MESSAGES, QUIET_S)
-    assert attacked.held(queue) == 5
+    attacked.expect_held(queue, 5)
     assert producer.fill(queue, b"alive") == [0], "the living go on"
     assert payloads(client.messages(flow, 1)) == [b"alive"]
     attacked.ask("endpoints.purge", name=dead)
@@ -297,7 +297,7 @@ def test_dead_messages_without_a_queue_are_deleted_and_counted(
     flow = client.bind(queue)
     client.settle(flow, ranges(client.messages(flow, 3)), wire.OUTCOME_REJECTED)
     attacked.expect_held(queue, 0)
-    assert attacked.endpoint(queue)["rejected_discard"] == 3
+    attacked.expect_counters(queue, rejected_discard=3)
 
 
 def test_where_only_marked_messages_are_kept_the_others_are_deleted(
@@ -311,8 +311,7 @@ def test_where_only_marked_messages_are_kept_the_others_are_deleted(
     flow = client.bind(queue)
     client.settle(flow, ranges(client.messages(flow, 2)), wire.OUTCOME_REJECTED)
     assert payloads(client.messages(client.bind(dead), 1)) == [b"marked"]
-    found = attacked.endpoint(queue)
-    assert (found["rejected_to_dmq"], found["rejected_discard"]) == (1, 1)
+    attacked.expect_counters(queue, rejected_to_dmq=1, rejected_discard=1)
 
 
 @pytest.mark.parametrize("limit", [1, 2])
@@ -331,7 +330,7 @@ def test_a_message_is_tried_as_often_as_it_may_and_then_is_dead(
         client.settle(flow, ranges([bad]), wire.OUTCOME_FAILED)
     (corpse,) = client.messages(client.bind(dead), 1)
     assert (corpse.payload, corpse.origin) == (b"bad", ["queue", queue, "redeliveries"])
-    assert attacked.endpoint(queue)["max_redelivery_exceeded_to_dmq"] == 1
+    attacked.expect_counters(queue, max_redelivery_exceeded_to_dmq=1)
     attacked.expect_held(queue, 0)
 
 
@@ -402,10 +401,10 @@ def test_a_move_that_finds_the_target_full_leaves_the_rest_where_it_is(
     assert (job["done"], job["refused"]) == (2, 1)
     attacked.expect_held(source, 1)
     attacked.expect_held(full, 2)
-    assert attacked.endpoint(full)["spool_usage_bytes"] == 1_000_000
+    attacked.expect_counters(full, spool_usage_bytes=1_000_000)
     copied = run_job(attacked, "endpoints.copy", source, target=full)
     assert copied["refused"] == 1
-    assert attacked.held(source) == 1
+    attacked.expect_held(source, 1)
 
 
 def test_what_operators_ask_for_that_cannot_be_is_refused(attacked: AttackedSpool) -> None:

@@ -82,15 +82,15 @@ def test_the_node_holds_its_quota_to_the_byte_over_all_message_vpns(
         other = RawProducer(stranger)
         assert other.fill(far, *[TENTH] * 4) == [0] * 4
         assert producer.fill(queue, *[TENTH] * 6) == [0] * 6
-        assert small.status()["spool"]["usage_bytes"] == MB
+        small.expect_spool(usage_bytes=MB)
         assert other.fill(far, b"") == [errors.SPOOL_OVER_QUOTA]
         assert producer.fill(queue, b"") == [errors.SPOOL_OVER_QUOTA]
-        assert small.status()["discards"]["spool-usage-exceeded"] == 2
-        assert small.counter(queue, "node_spool_usage_exceeded") == 1
+        small.expect_discards("spool-usage-exceeded", 2)
+        small.expect_counters(queue, node_spool_usage_exceeded=1)
         assert small.ask("endpoints.purge", name=far, vpn=vpn) == {"purged": 4}
         small.expect_held(far, 0, vpn=vpn)
         assert producer.fill(queue, TENTH) == [0]
-    (event,) = small.events("SYSTEM_AD_MSG_SPOOL_HIGH")
+    (event,) = small.expect_events("SYSTEM_AD_MSG_SPOOL_HIGH", 1)
     assert event["severity"] == "warning"
 
 
@@ -107,7 +107,7 @@ def test_the_node_delivers_nothing_more_at_its_limit_of_unsettled_messages_until
         assert [one.position for one in client.messages(flow, UNACKED_MAX)] == [*range(1, UNACKED_MAX + 1)]
     client.none_within(wire.MESSAGES, QUIET_S)
     wait_until(lambda: unsettled(small) == 2 * UNACKED_MAX, "the node knows")
-    assert small.events("SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH")
+    wait_until(lambda: small.events("SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH"), "operators hear of it")
     with small.client() as other:
         third = small.queue()
         RawProducer(other).fill(third, b"")
@@ -157,7 +157,7 @@ def test_the_node_remembers_so_many_producers_and_says_when_it_forgot_one(
     with LoneSpool(folder, CONFIG_OF_PRODUCERS, workers=1) as node, node.client() as client:
         handles = {number: client.producer(name=f"many/{number}") for number in range(5)}
         assert client.refused("producer.open", name="many/5") == errors.TOO_MANY_FLOWS, "all are in use"
-        assert node.status()["errors"] == {str(errors.TOO_MANY_FLOWS): 1}
+        node.expect_errors(errors.TOO_MANY_FLOWS, 1)
         client.done("producer.close", producer=handles[3])
         client.producer(name="many/5")
         assert client.refused("producer.open", name="many/3", resume=True) == errors.UNKNOWN_FLOW_NAME
@@ -189,7 +189,7 @@ def test_exceptions_are_refused_where_they_are_switched_off(small: LoneSpool, cl
     with pytest.raises(errors.InvalidRequestError, match=str(errors.EXCEPTIONS_NOT_SUPPORTED)):
         small.ask("objects.subscribe", name=queue, add=["!a/b"])
     assert RawProducer(client).publish(kept(0, "a/b")) == [0]
-    assert small.held(queue) == 1
+    small.expect_held(queue, 1)
 
 
 @pytest.mark.requirement("R181", "R182", "R183", "R184", "R185")
@@ -205,9 +205,10 @@ def test_at_the_limit_of_spool_files_everybody_is_refused_until_one_is_free(
         assert producer.fill(queues[1], b"") == [0]
         wait_until(lambda: node.status()["spool"]["files"] == FILES_MAX, "three files are in use")
         assert producer.fill(queues[0], b"") == [errors.SPOOL_FILES_EXCEEDED], "also if it is not to be told"
-        assert node.status()["discards"]["spool-file-limit-exceeded"] == 1
+        node.expect_discards("spool-file-limit-exceeded", 1)
         assert producer.fill(queues[1], b"") == [0], "the third file is open"
-        assert [event["severity"] for event in node.events("SYSTEM_AD_SPOOL_FILES_HIGH")] == ["warning"]
+        (event,) = node.expect_events("SYSTEM_AD_SPOOL_FILES_HIGH", 1)
+        assert event["severity"] == "warning"
         assert node.events("SYSTEM_AD_SPOOL_FILES_HIGH_CLEAR") == []
         flow = client.bind(queues[0])
         first = client.messages(flow, 16)

@@ -196,7 +196,7 @@ def test_an_endpoint_is_on_its_own_node_only(
         assert stranger.refused("endpoint.show", name=queue) == errors.UNKNOWN_ENDPOINT
         assert RawProducer(stranger).fill(queue, b"") == [errors.QUEUE_NOT_FOUND]
         assert RawProducer(stranger).publish(kept(0, "both/x")) == [0]
-    assert lone.held(queue) == 0
+    lone.expect_held(queue, 0)
 
 
 def test_a_raw_client_is_told_that_the_node_goes_down(lone: LoneSpool) -> None:

@@ -73,7 +73,7 @@ def test_a_queue_that_is_deleted_while_it_is_used_ends_its_flows_and_refuses_the
         assert consumer.is_open()
         assert RawProducer(client).publish(kept(0, "deleted/x")) == [0], "nobody takes it, so it is dropped"
         attacked.queue(queue)
-        assert attacked.held(queue) == 0
+        attacked.expect_held(queue, 0)
         again = consumer.bind(queue)
         assert RawProducer(client).fill(queue, b"new") == [0]
         assert [(one.position, one.payload) for one in consumer.messages(again, 1)] == [(1, b"new")]
@@ -94,7 +94,7 @@ def test_a_purge_takes_what_is_out_too_and_positions_are_never_used_again(
     client.send(wire.FLOW_CREDIT, [flow, *PLENTY])
     producer.fill(queue, b"after")
     assert [(one.position, one.payload) for one in client.messages(flow, 1)] == [(201, b"after")]
-    assert attacked.endpoint(queue)["purged_messages"] == 200
+    attacked.expect_counters(queue, purged_messages=200)
 
 
 def test_a_purge_during_delivery_loses_nothing_that_comes_after_it(
@@ -132,13 +132,13 @@ def test_a_shut_endpoint_takes_or_gives_nothing_and_says_so(
     for browse in (False, True):
         bind = {"name": queue, "browse": browse, "messages": 1, "bytes": 1}
         assert client.refused("flow.bind", **bind) == errors.ENDPOINT_SHUTDOWN
-    assert attacked.errors(errors.ENDPOINT_SHUTDOWN) == counted + 3
-    assert attacked.counter(queue, "bind_disabled") == 2
+    attacked.expect_errors(errors.ENDPOINT_SHUTDOWN, counted + 3)
+    attacked.expect_counters(queue, bind_disabled=2)
     assert producer.fill(queue, b"3") == [0]
     attacked.update("queue", queue, egress_enabled=True, ingress_enabled=False)
     discarded = attacked.discards("endpoint-disabled")
     assert producer.fill(queue, b"no") == [errors.ENDPOINT_SHUTDOWN]
-    assert attacked.discards("endpoint-disabled") == discarded + 1
+    attacked.expect_discards("endpoint-disabled", discarded + 1)
     got = client.messages(client.bind(queue), 4)
     assert [(one.payload, one.count) for one in got] == [(b"0", 1), (b"1", 1), (b"2", 1), (b"3", 0)]
 
@@ -156,7 +156,8 @@ def test_a_shut_queue_speaks_for_all_as_it_is_told(
     other = attacked.queue(subscriptions=[topic])
     producer = RawProducer(client)
     assert producer.publish(kept(0, topic)) == [verdict]
-    assert [attacked.held(shut), attacked.held(other)] == [0, held]
+    attacked.expect_held(shut, 0)
+    attacked.expect_held(other, held)
     assert producer.fill(shut, b"") == [verdict], "the same whether it is named or matched"
 
 
@@ -175,7 +176,7 @@ def test_rights_that_are_taken_away_end_the_flows_that_lived_by_them(attacked: A
         attacked.update("queue", queue, permission="no-access")
         assert client.indication(browser, wire.FLOW_CLOSED)[0] == errors.PERMISSION_DENIED
         assert client.is_open()
-        assert attacked.held(queue) == 3
+        attacked.expect_held(queue, 3)
 
 
 # Who may.
@@ -199,7 +200,7 @@ def test_each_permission_allows_what_it_says_and_no_more(attacked: AttackedSpool
                 code, value = client.request(operation, **arguments)
                 if needed not in allowed:
                     assert code == errors.PERMISSION_DENIED, (level, needed)
-                    assert attacked.errors(errors.PERMISSION_DENIED) == counted + 1
+                    attacked.expect_errors(errors.PERMISSION_DENIED, counted + 1)
                 elif needed == "delete":
                     assert code == errors.OPERATOR_ENDPOINT
                 else:
@@ -227,7 +228,7 @@ def test_a_right_that_the_profile_does_not_give_is_refused(
     with attacked.client(username=attacked.user(**{right: False})) as client:
         assert client.refused(operation, **arguments) == code
         assert client.is_open()
-    assert attacked.errors(code) == counted + 1
+    attacked.expect_errors(code, counted + 1)
 
 
 def test_the_durability_that_a_profile_allows_is_the_one_that_is_created(attacked: AttackedSpool) -> None:
@@ -263,7 +264,7 @@ def test_an_acl_keeps_publishers_from_queues_and_subscribers_from_what_is_sent_t
             0,
             errors.PUBLISH_DENIED,
         ]
-        assert attacked.discards("publish-topic-acl") == denied + 3
+        attacked.expect_discards("publish-topic-acl", denied + 3)
         own = new_name()
         client.done("endpoint.create", name=own)
         assert client.done("endpoint.subscribe", name=own, filters=["denied/a", "denied/>", "fine"]) == [
@@ -276,7 +277,8 @@ def test_an_acl_keeps_publishers_from_queues_and_subscribers_from_what_is_sent_t
         client.subscribe(">", "*/>")
         RawProducer(client).fill(open_one, b"for one")
         client.none_within(wire.DELIVER, QUIET_S)
-    assert [attacked.held(queue), attacked.held(open_one)] == [0, 2]
+    attacked.expect_held(open_one, 2)
+    attacked.expect_held(queue, 0)
 
 
 def test_endpoints_of_another_message_vpn_are_not_there(
@@ -295,7 +297,7 @@ def test_endpoints_of_another_message_vpn_are_not_there(
         assert client.refused("producer.open", name=name, resume=True) == errors.UNKNOWN_FLOW_NAME
         RawProducer(client, name=name)
         assert other.is_open()
-    assert attacked.held(queue, vpn=vpn) == 1
+    attacked.expect_held(queue, 1, vpn=vpn)
 
 
 def test_what_is_bound_but_not_the_owners_may_be_deleted_by_who_may(attacked: AttackedSpool) -> None:
@@ -381,7 +383,7 @@ def test_a_refused_sequence_stays_refused_and_a_stored_one_stored(
     again.last = 0
     assert again.fill(queue, b"1", bytes(11), b"3", b"4") == [0, errors.MESSAGE_TOO_LARGE, 0, 0]
     assert payloads(client.messages(client.bind(queue), 3)) == [b"1", b"3", b"4"]
-    assert attacked.held(queue) == 3
+    attacked.expect_held(queue, 3)
 
 
 # Sessions.

@@ -304,7 +304,9 @@ def test_an_acl_profile_made_by_the_command_line_is_in_force_at_once(shell: Shel
         shell("acl", "update", "readers", "--set", "publish_topic_exceptions=news/other/>")
         client.publish_many([("news/frank/a", b"4"), ("news/other/a", b"5")])
         assert allowed.receive(LIMIT_S).payload == b"5"
-    assert shell.node.status()["discards"]["publish-topic-acl"] >= 2
+    shell.node.wait_for(
+        "both refusals are counted", lambda status: status["discards"]["publish-topic-acl"] >= 2
+    )
     failed = shell("pub", "secret/a", "x", "--user", "frank", "--password-file", file, status=1)
     assert "error 40302" in failed.stderr
 
