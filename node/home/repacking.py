@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from node.home.writing import Writing
     from storage.spool import Change
 
-#: A block with fewer rows and bytes is small.
-SMALL_ROWS: Final = 64
-SMALL_BYTES: Final = 64 << 10
 #: Small blocks are left alone so long, because most are consumed by then.
 SMALL_AGE_S: Final = 1.0
 #: So many small blocks are worth a new one.
@@ -43,9 +40,14 @@ SMALL_BLOCKS: Final = 32
 #: A sparse block is worth packing if it takes so many bytes; LMDB stores in pages of 4 KiB.
 SPARSE_BYTES: Final = 16 << 10
 #: What one step takes: rows, bytes of messages, and blocks, each of which may have to be read.
-STEP_ROWS: Final = 1_000
+STEP_ROWS: Final = 1_024
 STEP_BYTES: Final = 512 << 10
 STEP_BLOCKS: Final = 250
+#: A block with at most so many rows and bytes is small. So many small ones as are worth a step fit into one.
+SMALL_ROWS: Final = STEP_ROWS // SMALL_BLOCKS
+SMALL_BYTES: Final = STEP_BYTES // SMALL_BLOCKS
+#: After nothing was found to be done: what is missing comes with time, or with the write that is out.
+LOOK_INTERVAL_S: Final = 0.1
 #: Ages of the rows of a segment fit into 32 bits.
 AGES_MAX_MS: Final = (1 << 32) - 1
 
@@ -65,20 +67,22 @@ class Repacking:
         #: Blocks that lost most of their messages; some are gone by then.
         self._sparse: dict[int, None] = {}
         self._is_under_way = False
+        #: When to look for something to do at the earliest.
+        self._look_at = 0.0
         self._counts = dict.fromkeys(("repacked_blocks", "repacked_rows", "merged_segments"), 0)
 
     # -- candidates ------------------------------------------------------------------------------------------
 
     def note_new(self, block: Block, now: float) -> None:
         """Take note of a new block."""
-        if block.rows < SMALL_ROWS and block.size < SMALL_BYTES and not self._is_importing(block):
+        if block.rows <= SMALL_ROWS and block.size <= SMALL_BYTES and not self._is_importing(block):
             self._small[block.id] = now + SMALL_AGE_S
 
     def note_found(self, block: Block, now: float) -> None:
         """Take note of a block that was found at the start; its rows are not known."""
         if self._is_importing(block):
             return
-        if max(segment.count for segment in block.segments) < SMALL_ROWS and block.size < SMALL_BYTES:
+        if max(segment.count for segment in block.segments) <= SMALL_ROWS and block.size <= SMALL_BYTES:
             self._small[block.id] = now
         else:
             self.note_loss(block)
@@ -104,23 +108,26 @@ class Repacking:
 
     def next_due(self) -> float | None:
         """Give when there may be something to do; None: not as things are."""
-        if self._is_under_way:
+        if self._is_under_way or self._writing.full_until is not None:
             return None
         if self._sparse:
-            return 0.0
+            return self._look_at
         if len(self._small) >= SMALL_BLOCKS:
-            return next(iter(self._small.values()))
+            return max(self._look_at, next(iter(self._small.values())))
         return None
 
     # -- steps -----------------------------------------------------------------------------------------------
 
     def work(self, now: float) -> None:
         """Do one step if there is something to do and none is under way."""
-        if self._is_under_way or self._writing.full_until is not None:
+        due = self.next_due()
+        if due is None or now < due:
             return
         chosen = self._choose_sparse() or self._choose_small(now)
         if chosen:
             self._pack(chosen, now)
+        else:
+            self._look_at = now + LOOK_INTERVAL_S
 
     def _choose_sparse(self) -> list[Block]:
         chosen: list[Block] = []

@@ -11,7 +11,7 @@ from angarium import wire
 from node.endpoints.segment import Segment
 from node.home import repacking
 from node.home.home import HomeLimits
-from node.home.repacking import SMALL_BLOCKS, merge_segments
+from node.home.repacking import SMALL_BLOCKS, SMALL_ROWS, merge_segments
 from storage.spool import Table
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, row_of, settings_of, started
 
@@ -44,6 +44,54 @@ def test_lone_messages_that_stay_are_put_together() -> None:
     assert received(driven, flow) == [b"m%d" % i for i in range(400)]
     ages = driven.delivered[flow].stored_ms
     assert ages[400] - ages[1] == 399, "each keeps its age"
+
+
+def assert_rests(driven: DrivenHome) -> None:
+    """See that the loop sleeps when there is nothing to write: it shares the interpreter with the writer."""
+    for _ in range(20):
+        due = driven.tick()
+        if driven.begin_write():
+            break
+        if due is None or due > driven.now:
+            return
+    due = driven.tick()
+    assert due is None or due > driven.now, f"due {driven.now - due:.3f} s ago"
+
+
+@pytest.mark.parametrize("rows", [SMALL_ROWS - 1, SMALL_ROWS, SMALL_ROWS + 1, 2 * SMALL_ROWS])
+def test_blocks_of_any_size_leave_the_loop_at_rest(rows: int) -> None:
+    driven = started()
+    for _ in range(3 * SMALL_BLOCKS):
+        driven.store(([LANE], [row_of(i, b"m") for i in range(rows)]))
+        driven.settle_down(0.01)
+    driven.settle_down(3.0)
+    assert_rests(driven)
+    packed = driven.home.stats()["repacked_blocks"]
+    assert packed >= 2 * SMALL_BLOCKS if rows <= SMALL_ROWS else packed == 0
+
+
+def test_small_blocks_that_are_too_young_leave_the_loop_at_rest() -> None:
+    driven = started()
+    lone_messages(driven, SMALL_BLOCKS - 1, [LANE])
+    driven.settle_down(3.0)
+    for _ in range(3):
+        lone_messages(driven, 1, [LANE])
+        driven.settle_down()
+        assert_rests(driven)
+    assert driven.home.stats()["repacked_blocks"] == 0
+    driven.settle_down(3.0)
+    assert driven.home.stats()["repacked_blocks"] >= SMALL_BLOCKS
+
+
+def test_a_full_disk_leaves_the_loop_at_rest() -> None:
+    driven = started()
+    lone_messages(driven, 2 * SMALL_BLOCKS, [LANE])
+    driven.pass_time(2.0)
+    driven.disk.is_full = True
+    driven.store(([LANE], [row_of(0, b"m")]))
+    while driven.write():
+        pass
+    assert_rests(driven)
 
 
 def test_what_was_put_together_survives_a_kill() -> None:
