@@ -8,9 +8,10 @@ held, sent or not, are at most one window, so the window bounds the memory too.
                  ▲                       │
                  └──────── reopen ───────┘          same rows, same sequences
 
-Rows are gathered into rounds of up to half a window: while one half is on its way the other is gathered, and a
-frame carries as many rows as the window allows without waiting for the last acknowledgement. A round leaves
-whole. Who waits for a message is its *claim* (`angarium.client.sending.receipts`). No I/O, no clock.
+Rows are gathered into rounds of up to half a window, so that two are on their way at a time: while the node writes
+one of them it takes the next. Two halves must fit into the window, or each would wait for the one before; smaller
+parts cost more for each message than they save. A round leaves whole. Who waits for a message is its *claim*
+(`angarium.client.sending.receipts`). No I/O, no clock.
 """
 
 from __future__ import annotations
@@ -164,8 +165,8 @@ class SendWindow:
 
     @property
     def half(self) -> int:
-        """Rows of a full round."""
-        return (self.window + 1) // 2
+        """Rows of a full round; two of them are never more than a window, unless it is one message."""
+        return max(self.window // 2, 1)
 
     def oldest_sequence(self) -> int:
         """Give the sequence of the oldest message held, 0 if there is none."""

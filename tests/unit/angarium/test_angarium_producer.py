@@ -128,6 +128,19 @@ def test_a_full_round_is_half_a_window() -> None:
     run(test())
 
 
+@pytest.mark.parametrize(("window", "rounds"), [(1, [1]), (2, [1, 1]), (10, [5, 5]), (255, [127, 127])])
+def test_two_rounds_are_on_their_way_at_a_time(window: int, rounds: list[int]) -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        producer = await open_producer(node, window=window)
+        task = asyncio.ensure_future(producer.publish_many([("t", b"")] * 1_000))
+        await node.steps(3)
+        assert [len(one.sequences) for one in node.published()] == rounds
+        task.cancel()
+
+    run(test())
+
+
 def test_rows_are_cut_by_the_owner_of_their_topic() -> None:
     async def test() -> None:
         node = SpokenNode(workers=3, slots=slot_table(3), epoch=9)
