@@ -116,8 +116,8 @@ class LaneReplay:
         self._live: dict[int, None] = {}
         #: Position -> the flow that has it unsettled.
         self._out: dict[int, int] = {}
-        #: Accepted or rejected, and not gone from the disk yet.
-        self._settled: dict[int, None] = {}
+        #: Accepted or rejected, and not gone from the disk yet -> the outcome.
+        self._settled: dict[int, int] = {}
         #: Flow -> what it ever got; a resumed one begins anew.
         self._seen: dict[int, dict[int, None]] = {}
         #: Flow -> its worker; browsers are left out.
@@ -159,8 +159,10 @@ class LaneReplay:
         for flow in [flow for flow, its in self._flows.items() if its == worker]:
             self._end(flow)
         if worker == self._home:
-            # What was accepted and not on disk may come again, marked.
-            self._settled.clear()
+            # What was accepted and not on disk comes again, marked. What was rejected may be marked as dead on disk;
+            # then it only waits for its move.
+            rejected = {at: one for at, one in self._settled.items() if one == wire.OUTCOME_REJECTED}
+            self._settled = rejected
 
     def _settle(self, event: HomeSettled) -> None:
         for position in event.positions:
@@ -168,7 +170,7 @@ class LaneReplay:
                 continue
             self._out.pop(position, None)
             if event.outcome != wire.OUTCOME_FAILED:
-                self._settled[position] = None
+                self._settled[position] = event.outcome
 
     def _emit(self, event: Emitted) -> str:
         others = {owner for owner in self._out.values() if owner != event.flow}

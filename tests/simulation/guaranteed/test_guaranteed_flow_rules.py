@@ -168,6 +168,20 @@ def test_after_a_death_of_the_home_its_messages_come_again(written: Written) -> 
     assert written.rules() == []
 
 
+def test_what_was_rejected_before_a_death_may_be_dead_on_disk_and_never_come_again(written: Written) -> None:
+    one = written.queue("one", "t/>")
+    for _ in range(2):
+        written.publish("t/1", one)
+    first = written.bind(one)
+    written.deliver(first, place_of(one, 1), place_of(one, 2))
+    written.settle(first, place_of(one, 1), outcome=REJECTED)
+    written.history.home_events.append(Died(written.now, WORKER))
+    written.now += 0.1
+    written.consume(written.bind(one), place_of(one, 2), count=1)
+    written.gone(place_of(one, 1))
+    assert written.rules() == []
+
+
 @pytest.mark.requirement("R192")
 def test_more_unsettled_messages_than_allowed_are_found_out(written: Written) -> None:
     one = written.queue("one", "t/>", max_delivered_unacked_per_flow=2)
