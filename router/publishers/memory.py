@@ -3,12 +3,13 @@
 Exactly-once publish (design section 7, 5): each lane keeps, per producer, the last sequence that it stored and those
 below that were refused. They are gathered when the producer is opened, and judge what it sends again:
 
-    lane A: last 10, refused 5      a row for A with sequence 5    refused again, with the same code
-                                    ... 7                          it is there: acknowledged, not stored again
-                                    ... 11                         new
-    lane B: last 6                  a row for A and B, 7           A has it, B gets it, and no quota may refuse it
+    lane A: last 10, refused 5      a row with sequence 5, for any lane    refused again, with the same code
+                                    a row for A, 7                         it is there: acknowledged, not stored again
+                                    ... 11                                 new
+    lane B: last 6                  a row for A and B, 7                   A has it, B gets it; no quota refuses it
 
-A lane without a record has nothing of this producer. What a publisher was told to be refused must be known wherever
+A lane without a record has nothing of this producer. What was refused went nowhere, so one lane that knows of it is
+enough, whichever lanes the message would go to now. What a publisher was told to be refused must be known wherever
 a later sequence of it is stored, else 'at or below the last' would read as 'stored': so every nack of the newest window
 goes into the records of every lane that the producer touches after it (`untold`).
 """
@@ -73,11 +74,10 @@ class Memory:
         """Tell whether a row with this sequence may have been taken before."""
         return sequence <= self.highest
 
-    def refusal(self, sequence: int, lane_ids: Iterable[int]) -> int:
-        """Give the code with which a row for these lanes was refused before, 0 if it was not."""
-        for lane_id in lane_ids:
-            record = self.records.get(lane_id)
-            if record is not None and sequence in record.refused:
+    def refusal(self, sequence: int) -> int:
+        """Give the code with which a row was refused before, 0 if it was not."""
+        for record in self.records.values():
+            if sequence in record.refused:
                 return record.refused[sequence]
         return 0
 
@@ -88,7 +88,7 @@ class Memory:
 
     def may_be_held(self, sequence: int) -> bool:
         """Tell whether some lane has stored this sequence or one above it, and none has refused it."""
-        if not self.is_known(sequence) or self.refusal(sequence, self.records):
+        if not self.is_known(sequence) or self.refusal(sequence):
             return False
         return any(sequence <= record.last for record in self.records.values())
 

@@ -190,7 +190,7 @@ class Moves:
 
     def _admit(self, memory: Memory, move: Move, rows: list[Row], endpoint: Endpoint) -> Verdict:
         verdict = judge(self._usage, memory, move.first, ((row, (endpoint,)) for row in rows), tell_all=True)
-        assert verdict is not None, "with one target nothing is held in part"
+        assert verdict.waits_from is None, "with one target nothing is held in part"
         return verdict
 
     def _stores(self, move: Move, verdict: Verdict) -> dict[int, Store]:

@@ -6,8 +6,9 @@ its publisher is told so, unless that endpoint is set not to tell (`reject_to_se
 without it (R114, R177, facts section 10).
 
 What a producer sends again is judged by the records of the lanes before any quota (`memory`): refused stays refused,
-what a lane has is not given to it again, and what some lanes have is not refused because of the others: the round
-waits until they can take it.
+what a lane has is not given to it again, and what some lanes have is not refused because of the others: it waits
+until they can take it, and so do the rows behind it; those that have no room for it however empty they are do
+without it.
 
 Judging changes nothing: it gives a verdict, which `spooling` carries out.
 """
@@ -42,7 +43,7 @@ class Discard(NamedTuple):
 class Verdict:
     """What is to become of the rows of a round."""
 
-    __slots__ = ("discards", "left_out", "nacks", "stores", "touched")
+    __slots__ = ("discards", "left_out", "nacks", "stores", "touched", "waits_from")
 
     def __init__(self) -> None:
         #: Targets -> the rows for exactly these, by rising index.
@@ -53,6 +54,9 @@ class Verdict:
         #: Indices of rows that were refused.
         self.left_out: dict[int, None] = {}
         self.discards: list[Discard] = []
+        #: Index of the first row that has to wait: an endpoint cannot take now what others have of an earlier sending.
+        #: Neither it nor any row behind it is in this verdict. None: there is none.
+        self.waits_from: int | None = None
 
     def refuse(self, row: Row, nack: Nack, targets: Iterable[Target]) -> None:
         """A row goes nowhere, and its publisher is told."""
@@ -94,6 +98,23 @@ class Tally:
         if taken and not self._files_fit(taken, size):
             return [], [], Discard(taken[0][0], FILES)
         return taken, discards, None
+
+    def judge_rest(
+        self, missing: list[Target], row: Row
+    ) -> tuple[list[Target], list[Discard], Discard | None]:
+        """Say who takes a row that others hold; who has no room for it however empty it is does without it."""
+        size = row.message_bytes + wire.SPOOL_OVERHEAD_BYTES
+        possible, without = [], []
+        for target in missing:
+            account = target[0]
+            if account.takes_never(size, row.message_bytes, int(row.is_low_priority)):
+                reason = account.refusal(1, size, row.message_bytes, int(row.is_low_priority))
+                assert reason is not None
+                without.append(Discard(account, reason))
+            else:
+                possible.append(target)
+        taken, discards, refusal = self.judge(possible, row)
+        return taken, without + discards, refusal
 
     def _refusal(self, account: Account, row: Row, size: int, more: int) -> Reason | None:
         """Ask one endpoint; `more` bytes of the row go to others already."""
@@ -141,10 +162,8 @@ def judge(
     *,
     denied: dict[int, str] | None = None,
     tell_all: bool = False,
-) -> Verdict | None:
-    """Judge rows with the endpoints that they match, by rising index.
-
-    Gives None if the round has to wait: an endpoint cannot take now what others have of an earlier sending.
+) -> Verdict:
+    """Judge rows with the endpoints that they match, by rising index, up to the first one that has to wait.
 
     Args:
         usage: the accounts.
@@ -161,7 +180,7 @@ def judge(
         targets = [(usage.account(one), lane_of(one, row, salt)) for one in endpoints]
         missing = targets
         if memory.is_known(sequence):
-            code = memory.refusal(sequence, [lane.lane_id for _, lane in targets])
+            code = memory.refusal(sequence)
             if code:
                 verdict.refuse(row, Nack(sequence, code, "refused before"), targets)
                 continue
@@ -170,13 +189,16 @@ def judge(
             verdict.refuse(row, Nack(sequence, errors.PUBLISH_DENIED, row.topic), targets)
             continue
         taken, discards, refusal = tally.judge(missing, row)
+        if refusal is not None and len(missing) < len(targets):
+            taken, discards, refusal = tally.judge_rest(missing, row)
+            if refusal is not None:
+                verdict.waits_from = row.index
+                break
         if refusal is None:
             tally.take(taken, row)
             verdict.discards += discards
             if taken:
                 verdict.stores.setdefault(tuple(taken), []).append(row)
-        elif len(missing) < len(targets):
-            return None
         else:
             verdict.discards.append(refusal)
             verdict.refuse(row, Nack(sequence, refusal.reason.code, refusal.reason.detail), targets)

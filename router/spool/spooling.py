@@ -6,8 +6,9 @@ before, or if rows match nothing (`judging`). What is admitted goes to the strea
 their copies (R156), and `acks` tells the publisher when the homes have it. Direct rounds: endpoints that match get
 promoted copies, without acknowledgement and without a way to wait (R151, R153).
 
-A round that was sent again waits in the line of its producer while some endpoint cannot take what others have; later
-rounds of that producer wait behind it. That is bounded by the producer's window, and ingress credit does not wait.
+A round that was sent again waits in the line of its producer while some endpoint cannot take what others have; the rows
+before do not wait (`cutting`), later rounds of that producer do. That is bounded by the producer's window, and ingress
+credit does not wait.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from angarium.errors import AngariumError, error_for
 from router.matching.accounting import discard_name
 from router.matching.copies import direct_indices, leave_out
 from router.publishers.producer import SEQUENCE_MAX, Nack, Pending, Producer
+from router.spool.cutting import cut
 from router.spool.judging import Verdict, judge, judge_copies
 from router.spool.rows import (
     Row,
@@ -150,7 +152,7 @@ class Spooling:
                 self._lines.pop(producer, None)
 
     def _admit(self, a_round: Round[Session], producer: Producer[Session], now: float) -> bool:
-        """Judge a round and hand it on; false if it has to wait for room."""
+        """Judge a round and hand it on; false if it, or its rest, has to wait for room."""
         batches = [part.batch for part in a_round.parts]
         lowest, highest = index_span(batches)
         first, last = a_round.first + lowest, a_round.first + highest
@@ -166,10 +168,12 @@ class Spooling:
         if stores is None:
             rules_id = a_round.session.publish_rules_id
             denied = self._rights.denied(rules_id, batches) if a_round.resent else {}
-            judged = judge(self._usage, memory, a_round.first, _rows(frames), denied=denied)
-            if judged is None:
+            verdict = judge(self._usage, memory, a_round.first, _rows(frames), denied=denied)
+            if verdict.waits_from is not None:
+                head = cut(a_round, verdict.waits_from)
+                if head is not None:
+                    self._admit(head, producer, now)
                 return False
-            verdict = judged
             stores = _stores_of(verdict)
             self._judge_denied(a_round, frames, producer, verdict, denied)
             self._judge_orphans(a_round, frames, producer, verdict)
@@ -325,7 +329,7 @@ class Spooling:
         topic: str,
     ) -> None:
         sequence, memory, session = a_round.first + index, producer.memory, a_round.session
-        before = memory.refusal(sequence, memory.records) if memory.is_known(sequence) else 0
+        before = memory.refusal(sequence) if memory.is_known(sequence) else 0
         self._count_discard(session, discard_name(code), 1)
         if before:
             verdict.nacks.append(Nack(sequence, before, "refused before"))

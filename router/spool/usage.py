@@ -166,6 +166,13 @@ class Account:
             return LOW_PRIORITY
         return None
 
+    def takes_never(self, size: int, largest: int, low_priority: int) -> bool:
+        """Tell whether it has no room for a message however empty it is; the arguments are those of `refusal`."""
+        if self.takes_quota and size > self.quota_bytes:
+            return True
+        limit = self.low_priority_limit
+        return largest > self.max_message_bytes or (limit is not None and low_priority > 0 and limit < 1)
+
     def tells_sender(self, reason: Reason) -> bool:
         """Tell whether the publisher hears of it, so that the message goes nowhere (facts section 10)."""
         if reason is FILES:  # all publishers do (R184)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from event_history import FOREVER
 from history_index import Violation
 
-from angarium import errors
+from angarium import errors, wire
 from guaranteed.index import is_moved, partition_of
 from guaranteed.records import endpoint_of
 
@@ -30,7 +30,7 @@ def completeness(index: GuaranteedIndex) -> Iterator[Violation]:
             continue
         start, end = publication.sent_at, publication.acked_at
         for endpoint in index.certain(publication.vpn, publication.topic, start, end):
-            if not _must_store(endpoint, start, end):
+            if not _must_store(endpoint, start, end) or _never_takes(endpoint, publication):
                 continue
             if index.history.is_relaxed(endpoint, start, end):
                 fault = _missing_relaxed(index, endpoint, publication)
@@ -50,6 +50,20 @@ def _must_store(endpoint: EndpointRecord, start: float, end: float) -> bool:
         if behaviour == "when-enabled" and not attributes.get("ingress_enabled", True):
             return False
     return True
+
+
+def _never_takes(endpoint: EndpointRecord, publication: Publication) -> bool:
+    """Tell whether others may have had it from an earlier sending, and this one could not take it however empty."""
+    is_low = (publication.flags & wire.FLAG_COS) >> wire.COS_SHIFT < 2
+    return len(publication.sends) > 1 and any(
+        _CAUSES[errors.MESSAGE_TOO_LARGE](publication, attributes)
+        or (
+            is_low
+            and attributes.get("reject_low_priority")
+            and not attributes.get("reject_low_priority_limit")
+        )
+        for attributes in endpoint.possible(publication.sent_at, publication.acked_at)
+    )
 
 
 def _missing(index: GuaranteedIndex, endpoint: EndpointRecord, publication: Publication) -> str:

@@ -38,8 +38,8 @@ class TestMemory:
         assert [memory.is_held(sequence, 7) for sequence in (1, 10, 11)] == [True, True, False]
         assert [memory.is_held(sequence, 8) for sequence in (6, 7)] == [True, False]
         assert not memory.is_held(1, 9), "a lane without a record has nothing"
-        assert memory.refusal(5, [8, 7]) == 50310
-        assert memory.refusal(5, [8]) == 0
+        assert memory.refusal(5) == 50310
+        assert memory.refusal(6) == 0
         memory.validate()
 
     def test_a_lane_that_moves_may_be_known_to_two_homes(self) -> None:

@@ -153,6 +153,32 @@ class TestResend:
         assert again.acked() == (3, nack)
         assert spooling.sequences("up") == [2, 3]
 
+    def test_a_refusal_is_known_to_a_queue_that_was_made_later(self, spooling: PublishNode) -> None:
+        """The nack was lost; no endpoint had matched, so only others with later messages know of it."""
+        spooling.queue("orders", "a")
+        publisher = spooling.publisher()
+        publisher.publish("#P2P/QUE/late", "a", "a")
+        spooling.queue("late", "b")
+        spooling.change("orders", subscriptions=["a", "b"])
+        spooling.restart_router()
+        again = publisher.reopen()
+        again.publish("#P2P/QUE/late", "a", "a", first=1)
+        assert again.acked() == (3, [[1, errors.QUEUE_NOT_FOUND]])
+        assert spooling.stored("late") == []
+        assert spooling.sequences("orders") == [2, 3]
+
+    def test_a_refusal_is_kept_if_others_match_now(self, spooling: PublishNode) -> None:
+        spooling.queue("down", "a", ingress_enabled=False)
+        spooling.queue("up", "b")
+        publisher = spooling.publisher()
+        publisher.publish("a")
+        spooling.change("down", subscriptions=[])
+        spooling.change("up", subscriptions=["a", "b"])
+        again = publisher.reopen()
+        again.publish("a", "b", first=1)
+        assert again.acked() == (2, [[1, errors.ENDPOINT_SHUTDOWN]])
+        assert spooling.sequences("up") == [2]
+
     def test_old_refusals_are_not_told_for_ever(self, spooling: PublishNode) -> None:
         spooling.queue("down", "a", ingress_enabled=False)
         spooling.queue("up", "b")
@@ -283,9 +309,42 @@ class TestPartial:
         again.publish(("a", b"2"), ("a", b"3"), first=2)
         assert again.told() == []
         node.consume("far", 1)
-        assert again.told() == [], "room for one of them only"
+        assert again.acked() == (2, []), "room for one of them only"
         node.consume("far", 1)
         assert again.acked() == (3, [])
+
+    def test_a_round_that_is_larger_than_the_queue_goes_in_pieces(self, make_publish_node: Any) -> None:
+        """Two messages of which the queue holds one at a time: together they would wait for ever."""
+        node = make_publish_node(2)
+        publisher = self.half_stored(node)
+        subscriber = node.client()
+        subscriber.subscribe("a")
+        node.consume("far", 1)
+        again = publisher.reopen()
+        half = bytes(600_000)
+        again.publish(("a", half), ("a", half), ("none", b""), first=2)
+        assert again.acked() == (2, [])
+        assert node.sequences("far") == [2]
+        node.consume("far", 1)
+        assert again.acked() == (4, [])
+        assert node.sequences("far") == [3]
+        assert node.router.stats()["spool"]["rounds_waiting"] == 0
+        assert subscriber.payloads() == [half, half], "this router does not know of copies before it"
+
+    @pytest.mark.parametrize(
+        "limit",
+        [{"max_message_bytes": 0}, {"reject_low_priority": True, "reject_low_priority_limit": 0}],
+        ids=["too large", "no low priority"],
+    )
+    def test_who_can_never_take_it_does_without(self, make_publish_node: Any, limit: dict[str, Any]) -> None:
+        node = make_publish_node(2)
+        publisher = self.half_stored(node)
+        node.change("far", **limit)
+        again = publisher.reopen()
+        again.publish(("a", b"2"), ("a", b"3"), first=2)
+        assert again.acked() == (3, [])
+        assert node.sequences("far") == [1]
+        assert sum(node.endpoint("far").counters.values()) == 2, "and it is counted"
 
     def test_while_it_waits_ingress_goes_on(self, make_publish_node: Any) -> None:
         node = make_publish_node(2)
