@@ -41,8 +41,6 @@ class Sources(NamedTuple):
     read_row: Callable[[Segment, int], Row]
     #: Raises an InvalidRequestError for an invalid text (40601).
     compile_selector: Callable[[str], Selector]
-    #: Gives the name of the client that published a message, None if nobody knows it.
-    publisher_of: Callable[[Segment, int], str | None] | None
 
 
 class Handout(NamedTuple):
@@ -107,13 +105,12 @@ class Consumers:
             InvalidRequestError: the selector is invalid (40601).
         """
         by_selector = None if text is None else self.selecting(self._sources.compile_selector(text))
-        publisher_of = self._sources.publisher_of
-        if not options.no_local or not options.client or publisher_of is None:
+        own = options.no_local
+        if not own:
             return by_selector
-        client = options.client
 
         def matches(segment: Segment, i: int) -> bool:
-            return publisher_of(segment, i) != client and (by_selector is None or by_selector(segment, i))
+            return segment.publisher(i) != own and (by_selector is None or by_selector(segment, i))
 
         return matches
 
@@ -149,7 +146,7 @@ class Consumers:
         if flow.is_browser:
             return
         # Only flows that see the same messages may share: no_local makes that depend on the client.
-        key = (flow.selector, flow.options.client if flow.options.no_local else None)
+        key = (flow.selector, flow.options.no_local)
         reader = self._readers.get(key)
         if reader is None:
             reader = Reader[Flow](key, flow.matches, by_priority=self._backlog.settings.by_priority)

@@ -27,8 +27,8 @@ class FlowEvent(NamedTuple):
 class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a bind may ask for besides selector and credit."""
 
-    #: Messages that `client` published are not for this flow; only if the lane knows who published a message.
-    no_local: bool = False
+    #: Number of the client whose messages are not for this flow (`Segment.publishers`); 0: all are.
+    no_local: int = 0
     #: Lowers the limit of the endpoint (R192); never raises it.
     max_unacked: int | None = None
     #: The flow existed before its home was restarted, so it may settle what it got then.

@@ -56,7 +56,6 @@ class Lane:
         *,
         tried_upto: int | None = None,
         compile_selector: Callable[[str], Selector] | None = None,
-        publisher_of: Callable[[Segment, int], str | None] | None = None,
     ) -> None:
         """Make a lane without messages.
 
@@ -71,8 +70,6 @@ class Lane:
             tried_upto: messages up to it without a recorded attempt count as tried once, because the home did
                 not stop in order; None for `delivered_upto`. After an orderly stop 0.
             compile_selector: None for the real one.
-            publisher_of: gives the name of the client that published a message, for no_local; without it
-                no_local has no effect.
 
         Raises:
             InvalidRequestError: the selector of a topic endpoint is invalid (40601).
@@ -84,7 +81,7 @@ class Lane:
         self.next_position = next_position
         #: After `hand_out`: whether it left something that could have been handed out.
         self.more = False
-        self._sources = Sources(read_row, compile_selector or _compile_selector, publisher_of)
+        self._sources = Sources(read_row, compile_selector or _compile_selector)
         self._backlog = Backlog(settings)
         self._consumers = Consumers(self._backlog, self._sources)
         self._consumers.delivered_upto = delivered_upto

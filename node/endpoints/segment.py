@@ -55,9 +55,10 @@ POSITION_MAX: Final = (1 << 63) - 1
 #: Row numbers of a block fit into 16 bits.
 BLOCK_ROWS_MAX: Final = 1 << 16
 
-_FORMAT: Final = 1
+#: Format 1 had no publisher; it is read, never written.
+_FORMAT: Final = 2
+_FORMATS: Final = {1: 13, 2: 14}
 _KEY_BYTES: Final = 16
-_SEGMENT_FIELDS: Final = 13
 _STATE_FIELDS: Final = 3
 #: Flags of a row -> 1 if it has low priority: class of service 1 or 2 (facts section 12).
 _LOW_PRIORITY: Final = bytes(int((flags & wire.FLAG_COS) >> wire.COS_SHIFT < 2) for flags in range(256))
@@ -111,6 +112,7 @@ class Segment:
         "low_priority",
         "origins",
         "priorities",
+        "publishers",
         "rows",
         "sizes",
         "state",
@@ -135,6 +137,7 @@ class Segment:
         dmq: bytes | None = None,
         origins: list[Origin | None] | None = None,
         low_priority: int = 0,
+        publishers: int | array[int] = 0,
     ) -> None:
         self.lane_id = lane_id
         #: Position of row 0.
@@ -163,18 +166,18 @@ class Segment:
         self.origins = origins
         #: Rows with low priority as the publisher sent them.
         self.low_priority = low_priority
+        #: Number of the client that published all rows, or of each row (`StoreHeader.publisher`); 0: nobody knows.
+        self.publishers = publishers
         #: State of each row.
         self.state = bytearray(b"\x01") * self.count
         #: Delivery attempts of each row that ended without acceptance, at most `TRIES_MAX`; None: no row has one.
         self.tries: bytearray | None = None
         #: Why each MOVING row is dead (index of `REASONS`); None: no row is dead.
         self.dead: bytearray | None = None
-        #: Rows that are not GONE.
+        #: Rows that are not GONE, and the sum of their `sizes`.
         self.live = self.count
-        #: Sum of `sizes` over rows that are not GONE.
         self.live_bytes = sum(sizes)
-        #: Of the lane: the time at which the time index has this segment, 0 if it has not; rows in order of
-        #: their ends and of their delays.
+        #: Of the lane: when the time index has this segment, or 0; rows by their ends and by their delays.
         self.timer = 0
         self.expiry: Schedule | None = None
         self.delay: Schedule | None = None
@@ -199,6 +202,10 @@ class Segment:
     def priority(self, i: int) -> int:
         """Give the priority 0..9 of row `i`."""
         return PRIORITY_UNSET if self.priorities is None else self.priorities[i]
+
+    def publisher(self, i: int) -> int:
+        """Give the number of the client that published row `i`, 0 if nobody knows it."""
+        return self.publishers if isinstance(self.publishers, int) else self.publishers[i]
 
     def dmq_eligible(self, i: int) -> bool:
         """Tell whether the publisher allowed row `i` to move to a dead message queue."""
@@ -225,6 +232,7 @@ class Segment:
                 self.dmq,
                 self.origins,
                 self.low_priority,
+                self.publishers if isinstance(self.publishers, int) else _array_bytes(self.publishers),
             ]
         )
         return packed
@@ -266,6 +274,7 @@ class Segment:
         assert 1 <= self.count == len(self.sizes) == len(self.state)
         for column in (self.rows, self.ages, self.expires, self.due, self.priorities, self.origins):
             assert column is None or len(column) == self.count
+        assert isinstance(self.publishers, int) or len(self.publishers) == self.count
         for changing in (self.tries, self.dead):
             assert changing is None or len(changing) == self.count
         assert self.dmq is None or len(self.dmq) == (self.count + 7) // 8
@@ -292,6 +301,7 @@ def make_segment(
     stored_ms: int,
     *,
     origins: list[Origin | None] | None = None,
+    publishers: int | array[int] = 0,
 ) -> Segment:
     """Give the segment of new messages.
 
@@ -303,6 +313,7 @@ def make_segment(
         indices: which of them the segment has, rising; None for all.
         stored_ms: wall ms, from which times to live and delays of the messages count.
         origins: for each row of the segment where it was moved from; None: none was.
+        publishers: number of the client that published them, or one for each; 0: nobody knows.
     """
     chosen = rows if indices is None else [rows[i] for i in indices]
     # One comprehension per column: this is work per row on the path of every guaranteed message.
@@ -324,6 +335,7 @@ def make_segment(
         dmq=_bitmap(flags.translate(_ELIGIBLE_DIGIT)) if _has_eligible(flags) else None,
         origins=origins if origins is not None and any(origins) else None,
         low_priority=flags.translate(_LOW_PRIORITY).count(1),
+        publishers=publishers,
     )
 
 
@@ -343,6 +355,7 @@ def make_twin(segment: Segment, lane_id: int, first: int) -> Segment:
         dmq=segment.dmq,
         origins=segment.origins,
         low_priority=segment.low_priority,
+        publishers=segment.publishers,
     )
 
 
@@ -409,12 +422,23 @@ def _array_of(kind: str, data: bytes | None, count: int) -> array[int] | None:
     return values
 
 
+def _publishers_of(packed: int | bytes, count: int) -> int | array[int]:
+    if isinstance(packed, int):
+        return packed
+    numbers = _array_of("Q", packed, count)
+    if numbers is None:
+        raise ValueError("no publishers")
+    return numbers
+
+
 def _unpack_segment(key: bytes, fields: Any) -> Segment:
-    if len(key) != _KEY_BYTES or not isinstance(fields, list) or len(fields) != _SEGMENT_FIELDS:
+    if len(key) != _KEY_BYTES or not isinstance(fields, list) or not fields:
         raise ValueError("no segment")
-    version, block, count, stored_ms, rows, sizes, ages, expires, due, priorities, dmq, origins, low = fields
-    if version != _FORMAT:
-        raise ValueError(f"format {version}, this program reads {_FORMAT}")
+    if fields[0] not in _FORMATS:
+        raise ValueError(f"format {fields[0]}, this program reads 1 to {_FORMAT}")
+    if len(fields) != _FORMATS[fields[0]]:
+        raise ValueError(f"{len(fields)} fields")
+    _, block, count, stored_ms, rows, sizes, ages, expires, due, priorities, dmq, origins, low = fields[:13]
     sizes_array = _array_of("I", sizes, count)
     if sizes_array is None or not count:
         raise ValueError("no rows")
@@ -438,6 +462,7 @@ def _unpack_segment(key: bytes, fields: Any) -> Segment:
         dmq=dmq,
         origins=None if origins is None else [origin and tuple(origin) for origin in origins],
         low_priority=low,
+        publishers=_publishers_of(fields[13], count) if fields[0] > 1 else 0,
     )
 
 

@@ -348,28 +348,31 @@ class Moves:
         settings = held.lane.settings
         rows: list[tuple[Any, ...]] = []
         origins: list[tuple[str, str, str] | None] = []
+        publishers: dict[int, int] = {}
         for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
-            row = self._row(held, position, index, keep_times=intent.kind != KIND_DEAD)
-            if row is None:
+            found = held.lane.find(position)
+            row = found and self._row(held, *found, index, keep_times=intent.kind != KIND_DEAD)
+            if not found or not row:
                 continue
             rows.append(row)
+            publisher = found[0].publisher(found[1])
+            if publisher:
+                publishers[index] = publisher
             if intent.kind == KIND_RETIRE:
-                origins.append(_origin_of(held, position))
+                origins.append(_origin_of(*found))
             else:
                 origins.append((settings.kind, settings.name, reason))
         if not rows:
             self._answer(mover, intent)
             return
         self._counts["moves_sent"] += 1
-        head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins)
+        head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins, publishers)
         self._frames.append([wire.MOVE, _encode(head), _encode(rows)])
 
-    def _row(self, held: HeldLane, position: int, index: int, *, keep_times: bool) -> tuple[Any, ...] | None:
-        """Give a row with its index in the MOVE; None if it is gone, or its block cannot be read."""
-        found = held.lane.find(position)
-        if found is None:
-            return None
-        segment, i = found
+    def _row(
+        self, held: HeldLane, segment: Segment, i: int, index: int, *, keep_times: bool
+    ) -> tuple[Any, ...] | None:
+        """Give a row with its index in the MOVE; None if its block cannot be read."""
         block = self._blocks.get(segment.block)
         assert block is not None
         try:
@@ -487,11 +490,8 @@ def retiring_positions(held: HeldLane) -> list[int]:
     return positions
 
 
-def _origin_of(held: HeldLane, position: int) -> tuple[str, str, str] | None:
-    found = held.lane.find(position)
-    if found is None or found[0].origins is None:
-        return None
-    return found[0].origins[found[1]]
+def _origin_of(segment: Segment, i: int) -> tuple[str, str, str] | None:
+    return None if segment.origins is None else segment.origins[i]
 
 
 def _times_left(segment: Segment, i: int, wall_ms: int) -> tuple[int, int]:

@@ -301,6 +301,7 @@ def merge_segments(run: Sequence[Segment]) -> Segment:
         dmq=_joined_eligible(run),
         origins=_joined_origins(run),
         low_priority=sum(one.low_priority for one in run),
+        publishers=_joined_publishers(run),
     )
     merged.state = bytearray(b"".join(one.state for one in run))
     merged.tries = _joined_bytes([one.tries for one in run], run)
@@ -337,6 +338,13 @@ def _joined_eligible(run: Sequence[Segment]) -> bytes | None:
     bits = [one.dmq_eligible(i) for one in run for i in range(one.count)]
     number = sum(1 << i for i, eligible in enumerate(bits) if eligible)
     return number.to_bytes((len(bits) + 7) // 8, "little")
+
+
+def _joined_publishers(run: Sequence[Segment]) -> int | array[int]:
+    first = run[0].publishers
+    if isinstance(first, int) and all(one.publishers == first for one in run):
+        return first
+    return array("Q", [one.publisher(i) for one in run for i in range(one.count)])
 
 
 def _joined_origins(run: Sequence[Segment]) -> list[tuple[str, str, str] | None] | None:

@@ -10,6 +10,7 @@ No I/O, no clock; `node.home.stream` uses this.
 from __future__ import annotations
 
 import itertools
+from array import array
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -44,6 +45,8 @@ class StoreHeader(NamedTuple):
     groups: list[_Group]
     refused: list[_Refusals]
     wall_ms: _Natural
+    #: Number of the client that published the rows, or of moved rows index -> number; 0: nobody knows.
+    publisher: _Natural | dict[int, _Natural] = 0
 
 
 class Store:
@@ -156,7 +159,7 @@ class Stores:
             first = held.tail + 1
             twin = made.get(groups)
             if twin is None:
-                segment = made[groups] = _segment(held, first, block, body, indices, header.wall_ms)
+                segment = made[groups] = _segment(held, first, block, body, indices, header)
             else:
                 segment = make_twin(twin, held.lane_id, first)
             held.tail += segment.count
@@ -176,12 +179,31 @@ def spool_size(row: Row) -> int:
 
 
 def _segment(
-    held: HeldLane, first: int, block: Block, body: _Body, indices: list[int] | None, wall_ms: int
+    held: HeldLane, first: int, block: Block, body: _Body, indices: list[int] | None, header: StoreHeader
 ) -> Segment:
     origins = body.origins
     if origins is not None and indices is not None:
         origins = [origins[i] for i in indices]
-    return make_segment(held.lane_id, first, block.id, body.rows, indices, wall_ms, origins=origins)
+    return make_segment(
+        held.lane_id,
+        first,
+        block.id,
+        body.rows,
+        indices,
+        header.wall_ms,
+        origins=origins,
+        publishers=_publishers(header.publisher, body.rows, indices),
+    )
+
+
+def _publishers(
+    publisher: int | dict[int, int], rows: list[Row], indices: list[int] | None
+) -> int | array[int]:
+    """Give the publishers of the rows of a segment."""
+    if isinstance(publisher, int):
+        return publisher
+    chosen = rows if indices is None else [rows[i] for i in indices]
+    return array("Q", [publisher.get(row.index, 0) for row in chosen])
 
 
 def _rows_by_lane(body: _Body) -> dict[HeldLane, tuple[tuple[int, ...], list[int] | None]]:

@@ -247,7 +247,7 @@ class Binding:
         # The selector of a topic endpoint's consumers is its own: it filters what comes in (R145).
         is_own = endpoint.kind == TOPIC_ENDPOINT and not wish.browse
         flow.selector = None if is_own else wish.selector or None
-        flow.no_local = wish.no_local
+        flow.no_local = wish.no_local or session.no_local
         flow.active_indication = wish.active_indication
         flow.max_unacked = wish.max_unacked
         flow.may_settle = level_of(session, endpoint) >= Level.CONSUME

@@ -139,7 +139,7 @@ class Ends:
     def _tell_bind(self, end: HomeFlow) -> None:
         flow = end.flow
         options = {
-            "no_local": flow.no_local,
+            "no_local": flow.session.publisher if flow.no_local else 0,
             "max_unacked": flow.max_unacked,
             "resume": end.is_resumed,
             "client": flow.session.client_name,

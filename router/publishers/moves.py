@@ -52,12 +52,13 @@ class Move:
         "lane_id",
         "nacks",
         "origins",
+        "publishers",
         "target",
         "upto",
     )
 
     def __init__(self, shard: Shard, header: list[Any], batch: bytes) -> None:
-        _, self.lane_id, self.first, self.target, _, self.origins = header
+        _, self.lane_id, self.first, self.target, _, self.origins, self.publishers = header
         self.batch = batch
         #: The home that asked, and its incarnation: another one asks anew.
         self.home = shard.index
@@ -233,7 +234,7 @@ class Moves:
         memory.take(rows, move.upto, [(nack.sequence, nack.code) for nack in move.nacks])
         tell_nacks(stores, verdict.touched, memory)
         head = [memory.id, move.first]
-        self._streams.store(stores, head, self._wall_ms(now), move, relaxed=False)
+        self._streams.store(stores, head, self._wall_ms(now), move, relaxed=False, publisher=move.publishers)
         if not move.homes:
             self.settled(move)
 

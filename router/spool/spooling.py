@@ -201,7 +201,14 @@ class Spooling:
         pending = Pending(producer, last, a_round.rows, a_round.bytes, nacks)
         producer.unsettled.append(pending)
         head = [memory.id, a_round.first]
-        self._streams.store(stores, head, self._wall_ms(now), pending, relaxed=_is_relaxed(stores))
+        self._streams.store(
+            stores,
+            head,
+            self._wall_ms(now),
+            pending,
+            relaxed=_is_relaxed(stores),
+            publisher=a_round.session.publisher,
+        )
         if not pending.homes:
             self._acks.settled(pending)
 
@@ -392,7 +399,9 @@ class Spooling:
             promoted = sum(result.rows for result, _ in frames)
         self._promoted += promoted
         self._counters.count("ingress_messages_promoted", promoted)
-        self._streams.store(stores, None, self._wall_ms(now), relaxed=True)
+        self._streams.store(
+            stores, None, self._wall_ms(now), relaxed=True, publisher=a_round.session.publisher
+        )
 
     def _congested(self, session: Session, copies: int) -> None:
         if copies:

@@ -170,13 +170,24 @@ class Streams:
         pending: Any | None = None,
         *,
         relaxed: bool,
+        publisher: int | dict[int, int] = 0,
     ) -> None:
-        """Give a round to its homes; `producer` is `[id, first]`, or None for promoted copies."""
+        """Give a round to its homes.
+
+        Args:
+            stores: what each is to store.
+            producer: `[id, first]`, or None for promoted copies.
+            wall_ms: when it was taken.
+            pending: what waits for it.
+            relaxed: whether it may be written later.
+            publisher: number of the client that published it, or index -> number; 0: nobody knows.
+        """
         for index, store in stores.items():
             stream = self._stream(index)
             stream.number += 1
             header = [
                 self._shards.incarnation, stream.number, relaxed, producer, store.groups, store.refused, wall_ms,
+                publisher,
             ]  # fmt: skip
             sent = _Sent(header, store, pending, promoted=producer is None)
             self._count(index, sent)

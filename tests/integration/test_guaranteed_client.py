@@ -69,6 +69,30 @@ def numbered(count: int, start: int = 0) -> list[tuple[str, bytes]]:
     return [(f"orders/{number % 7}", b"%d" % number) for number in range(start, start + count)]
 
 
+# Who gets what.
+
+
+def test_no_local_keeps_own_messages_from_a_flow_and_leaves_them_to_others(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as own, connected(node) as other:
+            await own.create_queue(queue, subscriptions=[f"{queue}/>"], access_type="non-exclusive")
+            flow = await own.consume(queue, no_local=True)
+            async with await own.producer() as mine, await other.producer() as theirs:
+                await mine.publish(f"{queue}/1", b"own")
+                await theirs.publish(f"{queue}/1", b"other")
+                await own.publish(f"{queue}/1", b"own, direct")
+                await mine.publish(f"{queue}/1", b"own, the last")
+                await theirs.publish(f"{queue}/1", b"other, the last")
+            received = await take(flow, 2)
+            assert [message.payload for message in received] == [b"other", b"other, the last"]
+            for message in received:
+                message.accept()
+            left = await take(await other.consume(queue), 3)
+            assert {message.payload for message in left} == {b"own", b"own, direct", b"own, the last"}
+
+    run(test())
+
+
 # Publishing.
 
 

@@ -100,7 +100,7 @@ class GuaranteedCalls:
             ack_threshold_percent: when so much of a window was accepted the node is told, 60 by default.
             ack_delay_ms: ... and so long after a message was accepted at the latest, 10 by default.
             selector: get only messages that this condition holds for.
-            no_local: do not get what this client itself publishes.
+            no_local: do not get what this client itself published: it stays for others.
             topic: the topic that a topic endpoint attracts.
             temporary: make the endpoint if it is not there; it goes with this client.
             subscriptions: of a temporary queue: the filters whose messages it attracts.

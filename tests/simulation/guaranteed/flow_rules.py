@@ -135,6 +135,8 @@ def _wrong(index: GuaranteedIndex, flow: FlowRecord, delivery: FlowDelivery) -> 
         return f"{stored.what!r} is stored there"
     if flow.selector is not None and not selects(flow.selector, delivery.what):
         return f"the selector {flow.selector!r} does not select it"
+    if flow.no_local and index.senders_of(delivery.what) == {flow.connection.client}:
+        return "its own client sent it, and it is bound with no_local"
     origin = index.origin_of(delivery.what)
     if origin is None or delivery.origin is not None or (stored is not None and is_moved(stored, endpoint)):
         return ""

@@ -49,6 +49,8 @@ FEATURES: Final = {
     "browsers": 0.2,
     "scaling": 0.25,
 }
+#: How often flows of a world want nothing of what their own client sent. Drawn last, with what it leads to.
+NO_LOCAL: Final = 0.2
 USERNAME: Final = "app"
 KEYS: Final = ("k0", "k1", "k2", "k3")
 QUEUE_FILTERS: Final = ("t/>", "t/1/*", "t/*/1", "t/1/1*", "t/2/2", "t/3/0", "*/0", "t/0/*", "t/u/*", ">")
@@ -115,7 +117,7 @@ def draw(
         for number in range(rng.randint(2, 5))
     ]
     is_small = "small" in features
-    return GuaranteedWorld(
+    world = GuaranteedWorld(
         features=features,
         settings=_settings(rng, router_class),
         spool=_spool(rng, features, home_class),
@@ -130,6 +132,10 @@ def draw(
         mb_bytes=SMALL_MB_BYTES if is_small else MB_BYTES,
         file_bytes=SMALL_FILE_BYTES if is_small or "files" in features else FILE_BYTES,
     )
+    if rng.random() < NO_LOCAL:
+        for plan in world.plans:
+            plan.flows[:] = [flow._replace(no_local=rng.random() < 0.5) for flow in plan.flows]
+    return world
 
 
 def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:

@@ -161,11 +161,12 @@ class FrameObserver:
         events = self._history.home_events
         if verb == "bind":
             lane, browse, selector, _, _, options = arguments
+            is_choosy = selector is not None or bool(options["no_local"])
             own = options.get("max_unacked") or 0
             self._flows[flow] = lane
             if browse:
                 self._browsers[flow] = None
-            events.append(Bound(now, self._worker, flow, lane, browse, selector is not None, own))
+            events.append(Bound(now, self._worker, flow, lane, browse, is_choosy, own))
         elif flow not in self._flows:
             return
         elif verb == "settle":

@@ -200,6 +200,13 @@ class GuaranteedIndex:
         message: Message = self.direct.messages[int(what)]
         return message.publisher.vpn, message.topic, message.sent_at, message.retired_at
 
+    def senders_of(self, what: str) -> frozenset[str]:
+        """Name the clients that sent what is in a payload."""
+        publication = self.history.publication(what)
+        if publication is not None:
+            return publication.senders
+        return frozenset([self.direct.messages[int(what)].publisher.client] if what.isdigit() else [])
+
     def copies_in(self, endpoint: EndpointRecord, what: str) -> list[Stored]:
         """Give where an endpoint stored something, but for what was moved there from another one."""
         return [

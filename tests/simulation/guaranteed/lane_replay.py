@@ -93,7 +93,7 @@ def is_plain(index: GuaranteedIndex, endpoint: EndpointRecord, events: list[Home
         return False
     if any(one.ttl_ms for one in index.history.publications) or endpoint.kind != "queue":
         return False
-    if any(isinstance(event, Bound) and event.has_selector for event in events):
+    if any(isinstance(event, Bound) and event.is_choosy for event in events):
         return False
     return all(
         change.attributes.get("redelivery_enabled", True)

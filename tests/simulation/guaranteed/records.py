@@ -119,6 +119,11 @@ class Publication:
         return self.sends[0][0] if self.sends else FOREVER
 
     @property
+    def senders(self) -> frozenset[str]:
+        """Name the clients that sent it: more than one if they share the producer."""
+        return frozenset(connection.client for _, connection in self.sends)
+
+    @property
     def settled_at(self) -> float:
         """Tell when its publisher knew what became of it."""
         return min(self.acked_at, self.refused_at)
@@ -220,6 +225,7 @@ class FlowRecord:
         "faults",
         "is_browser",
         "name",
+        "no_local",
         "selector",
         "settles",
     )
@@ -237,6 +243,8 @@ class FlowRecord:
         self.code: int | None = None
         self.is_browser = False
         self.selector: str | None = None
+        #: It is to get nothing that its own client published.
+        self.no_local = False
         self.access_type = ""
         self.deliveries: list[FlowDelivery] = []
         self.settles: list[Settle] = []
@@ -300,7 +308,8 @@ class Bound(NamedTuple):
     flow: int
     lane: int
     is_browser: bool
-    has_selector: bool
+    #: It passes over messages: it has a selector, or no_local.
+    is_choosy: bool
     #: Messages that the flow may have unsettled by its own wish, 0 if it has none.
     max_unacked: int = 0
 

@@ -43,6 +43,7 @@ class FlowPlan(NamedTuple):
     #: Chances that a message that is settled is failed, or rejected.
     fails: float = 0.0
     rejects: float = 0.0
+    no_local: bool = False
 
 
 class Held(NamedTuple):
@@ -104,6 +105,7 @@ class SimulatedFlow:
         self._is_asking = True
         record = FlowRecord(connection, plan.name, client.loop.now)
         record.is_browser, record.selector = plan.browse, plan.selector
+        record.no_local = plan.no_local
         client.guaranteed.flows.append(record)
         window = FlowWindow(plan.window, plan.window_bytes)
         arguments = {
@@ -115,7 +117,7 @@ class SimulatedFlow:
             "temporary": plan.temporary,
             "attributes": {},
             "active_indication": True,
-            "no_local": False,
+            "no_local": plan.no_local,
             "max_unacked": plan.max_unacked,
         }
         request = session.guaranteed.bind(window, arguments, lambda bound: self._bound(record, window, bound))

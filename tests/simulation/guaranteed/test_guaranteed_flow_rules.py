@@ -90,6 +90,17 @@ def test_flows_get_what_is_stored_and_selected_and_nothing_else(written: Written
     assert written.rules() == ["leak"]
 
 
+def test_a_flow_with_no_local_that_gets_what_its_own_client_sent_is_found_out(written: Written) -> None:
+    one = written.queue("one", "t/>")
+    written.publish("t/1", one)
+    flow = written.bind(one)
+    flow.no_local = True
+    written.consume(flow, place_of(one, 1))
+    assert written.rules() == []
+    flow.connection.client = written.publisher.client
+    assert written.rules() == ["leak"]
+
+
 @pytest.mark.requirement("R101")
 def test_a_flow_that_gets_messages_in_another_order_is_found_out(written: Written) -> None:
     one = written.queue("one", "t/>", access_type="non-exclusive")

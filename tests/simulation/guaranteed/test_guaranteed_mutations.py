@@ -132,10 +132,21 @@ class ThrowsTheDeadAway(Home):
             if frame[0] != wire.MOVE:
                 kept.append(frame)
                 continue
-            _, lane_id, first, _, rows, _ = wire.unpack(frame[1])
+            _, lane_id, first, _, rows, _, _ = wire.unpack(frame[1])
             answer = [self.stream.router, lane_id, first, first + rows - 1, []]
             self.handle([wire.MOVED, wire.pack(answer)], self._now, self._wall_ms)
         return kept
+
+
+class ForgetsPublishers(Home):
+    """Does not store which client published."""
+
+    def handle(self, frames: list[bytes], now: float, wall_ms: int) -> None:
+        if frames[0] == wire.STORE:
+            header = wire.unpack(frames[1])
+            header[7] = 0
+            frames = [frames[0], wire.pack(header), *frames[2:]]
+        super().handle(frames, now, wall_ms)
 
 
 @pytest.mark.slow
@@ -149,6 +160,7 @@ class ThrowsTheDeadAway(Home):
         (LosesStates, ["broken: in memory, and", "resurrected"]),
         (LosesPurges, ["vanished", "resurrected", "position", "unmarked"]),
         (ThrowsTheDeadAway, ["dmq"]),
+        (ForgetsPublishers, ["leak"]),
     ],
 )
 def test_a_home_with_a_fault_is_found_out(home_class: type[Home], rules: list[str]) -> None:

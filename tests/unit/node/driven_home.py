@@ -151,13 +151,23 @@ class DrivenHome:
         origins: list[Any] | None = None,
         number: int | None = None,
         router: int | None = None,
+        publisher: int = 0,
     ) -> int:
         if number is None:
             self.number += 1
             number = self.number
         heads = [[lanes, len(rows), origins] for lanes, rows in groups]
         batches = tuple(_encode(rows) for _, rows in groups)
-        head = (router or self.router, number, relaxed, producer, heads, list(refused), self.wall_ms)
+        head = (
+            router or self.router,
+            number,
+            relaxed,
+            producer,
+            heads,
+            list(refused),
+            self.wall_ms,
+            publisher,
+        )
         self.send(wire.STORE, *head, batches=batches)
         return number
 

@@ -112,11 +112,13 @@ class Driver:
         self.wall_ms += ms
         self.now = round(self.now + ms / 1000, 3)
 
-    def put(self, *rows: Row) -> Segment:
+    def put(self, *rows: Row, publisher: int = 0) -> Segment:
         """Append rows as one segment, stored at once."""
         block = len(self.blocks) + 1
         self.blocks[block] = list(rows)
-        segment = make_segment(LANE_ID, self.lane.next_position, block, rows, None, self.wall_ms)
+        segment = make_segment(
+            LANE_ID, self.lane.next_position, block, rows, None, self.wall_ms, publishers=publisher
+        )
         self.records[segment.key()] = (segment.pack(), None)
         self.lane.append(segment, self.now, self.wall_ms)
         return segment

@@ -15,9 +15,9 @@ def flow(*, browser: bool = False, **options: object) -> Flow:
 
 def test_options_that_are_not_given_or_of_another_type_have_their_defaults() -> None:
     assert options_from({}) == FlowOptions()
-    given = {"resume": True, "max_unacked": 5, "client": "c", "no_local": True, "active_indication": True}
+    given = {"resume": True, "max_unacked": 5, "client": "c", "no_local": 7, "active_indication": True}
     assert options_from(given) == FlowOptions(
-        resume=True, max_unacked=5, client="c", no_local=True, active_indication=True
+        resume=True, max_unacked=5, client="c", no_local=7, active_indication=True
     )
     wrong = {"resume": 1, "max_unacked": True, "client": 5, "no_local": None, "unknown": 1}
     assert options_from(wrong) == FlowOptions()

@@ -66,6 +66,27 @@ def ack(driven: DrivenHome, number: int = -1, *refused: tuple[int, int]) -> None
     driven.settle_down(0.05)
 
 
+def test_who_published_a_message_goes_with_it() -> None:
+    ann, bob = 11, 22
+    driven = begun()
+    flow = driven.bind()
+    driven.store(([LANE], rows_of(2)), publisher=ann)
+    driven.store(([LANE], rows_of(1, 2)), publisher=0)
+    driven.store(([LANE], rows_of(1, 3)), publisher=bob)
+    driven.settle_down()
+    driven.settle(flow, (1, 4), outcome=wire.OUTCOME_REJECTED)
+    driven.settle_down(0.05)
+    ((header, rows),) = driven.moves
+    publishers = header[5]
+    assert publishers == {0: ann, 1: ann, 3: bob}
+    driven.store(([OTHER], rows), producer=(wire.INTERNAL_PRODUCER | LANE, 1), publisher=publishers)
+    driven.settle_down()
+    again(driven)
+    flow = driven.bind(OTHER, no_local=ann)
+    driven.settle_down()
+    assert [row[5] for row in driven.delivered[flow].rows.values()] == [b"m2", b"m3"]
+
+
 # -- three causes --------------------------------------------------------------------------------------------
 
 
@@ -73,7 +94,7 @@ def test_a_rejected_message_moves_to_the_dead_message_queue() -> None:
     driven = begun()
     reject_all(driven)
     ((header, rows),) = driven.moves
-    assert header == [LANE, 1, ["queue", "default", DEAD], 3, [["queue", "q", "rejected"]] * 3]
+    assert header == [LANE, 1, ["queue", "default", DEAD], 3, [["queue", "q", "rejected"]] * 3, {}]
     assert [(row[0], row[5]) for row in rows] == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
     assert driven.totals[LANE][0] == 3, "it is deleted when the move is acknowledged"
     ack(driven)
@@ -320,7 +341,7 @@ def test_a_partition_that_is_taken_away_moves_its_messages_to_the_others() -> No
     )
     driven.settle_down()
     ((header, rows),) = driven.moves
-    assert header == [P1, 1, ["lane-home", P1 >> wire.LANE_BITS], 3, [["queue", "old", "moved"]] * 3]
+    assert header == [P1, 1, ["lane-home", P1 >> wire.LANE_BITS], 3, [["queue", "old", "moved"]] * 3, {}]
     assert [row[5] for row in rows] == [b"m2", b"m3", b"m4"]
     assert [row[3] for row in rows] == [[59_000, 0, None, "k"]] * 3
     ack(driven)

@@ -107,6 +107,23 @@ def test_what_was_put_together_survives_a_kill() -> None:
     assert driven.disk.count(Table.BLOCKS) <= 200 // SMALL_BLOCKS + SMALL_BLOCKS
 
 
+def test_who_published_what_was_put_together_is_known_over_a_kill() -> None:
+    driven = started()
+    ann, bob = 11, 22
+    for i in range(200):
+        driven.store(([LANE], [row_of(0, b"m%d" % i)]), publisher=(0, ann, bob)[i % 3])
+        driven.tick()
+        driven.write()
+        driven.pass_time(0.001)
+    driven.settle_down(3.0)
+    assert driven.home.stats()["repacked_blocks"]
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    flow = driven.bind(browse=True, no_local=ann)
+    driven.settle_down()
+    assert received(driven, flow) == [b"m%d" % i for i in range(200) if i % 3 != 1]
+
+
 def test_messages_that_are_consumed_soon_are_left_alone() -> None:
     driven = started()
     flow = driven.bind()

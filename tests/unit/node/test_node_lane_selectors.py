@@ -134,16 +134,35 @@ def test_a_message_that_cannot_be_read_stays_and_is_counted(make: type[Driver]) 
 
 def test_no_local_leaves_out_what_the_client_published_itself(make: type[Driver]) -> None:
     driver = make(**SPREAD)
-    driver.lane = driver.make_lane(
-        driver.lane.settings, 1, 0, publisher_of=lambda segment, i: "ann" if i % 2 else "bob"
-    )
-    driver.bind(1, no_local=True, client="ann")
-    driver.fill(4)
-    assert driver.deliver() == {1: [1, 3]}
-    driver.bind(2, no_local=True, client="bob", selector="x")
+    ann, bob = 11, 22
+    driver.bind(1, no_local=ann)
+    driver.put(row(0), row(1), publisher=bob)
+    driver.put(row(0), row(1), publisher=ann)
+    driver.put(row(0))
+    assert driver.deliver() == {1: [1, 2, 5]}
+    driver.bind(2, no_local=bob, selector="x")
     assert driver.deliver() == {}
-    driver.bind(3, no_local=True, client="bob")
-    assert driver.deliver() == {3: [2, 4]}
+    driver.bind(3, no_local=bob)
+    assert driver.deliver() == {3: [3, 4]}
+
+
+def test_a_browser_with_no_local_does_not_see_what_its_client_published(make: type[Driver]) -> None:
+    driver = make()
+    driver.put(row(0), row(1), publisher=11)
+    driver.put(row(0), publisher=22)
+    driver.bind(1, browse=True, no_local=11)
+    assert driver.deliver() == {1: [3]}
+    assert driver.lane.messages == 3
+
+
+def test_what_only_its_publisher_would_get_stays_until_somebody_else_comes(make: type[Driver]) -> None:
+    driver = make()
+    driver.bind(1, no_local=11)
+    driver.put(row(0), publisher=11)
+    assert driver.deliver() == {}
+    driver.bind(2)
+    driver.unbind(1)
+    assert driver.deliver() == {2: [1]}
 
 
 # --- priorities -----------------------------------------------------------------------------------------------

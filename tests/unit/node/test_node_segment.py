@@ -189,6 +189,21 @@ def test_a_segment_without_a_state_is_untouched() -> None:
     assert columns(reload(segment, with_state=False)) == columns(segment)
 
 
+def test_who_published_is_kept_for_all_rows_or_for_each() -> None:
+    segment = make_segment(LANE_ID, 1, 1, [row(i) for i in range(3)], None, NOW_MS, publishers=1 << 62)
+    assert [reload(segment).publisher(i) for i in range(3)] == [1 << 62] * 3
+    assert make_twin(segment, LANE_ID + 1, 1).publisher(2) == 1 << 62
+    segment.publishers = array("Q", [5, 0, 1 << 62])
+    assert [reload(segment).publisher(i) for i in range(3)] == [5, 0, 1 << 62]
+
+
+def test_a_segment_that_was_written_without_a_publisher_is_read() -> None:
+    segment = make_segment(LANE_ID, 1, 1, [row(i) for i in range(3)], None, NOW_MS)
+    fields = msgpack.unpackb(segment.pack())
+    old = Segment.unpack(segment.key(), msgpack.packb([1, *fields[1:13]]), None)
+    assert columns(old) == columns(segment)
+
+
 def test_numbers_are_little_endian_wherever_they_are_written() -> None:
     segment = make_segment(LANE_ID, 1, 1, [row(0, ttl=5)], None, NOW_MS)
     fields = msgpack.unpackb(segment.pack())
@@ -211,7 +226,7 @@ def damaged_records() -> list[tuple[bytes, bytes, bytes | None]]:
     ]
     changes: list[tuple[int, object]] = [
         (0, 99), (2, 4), (2, 0), (4, b"1"), (5, None), (5, b"123"), (7, b"12345678"), (9, b"\x01"),
-        (9, b"\x01\x02\x0a"), (10, b"12"), (10, b"\xff"), (11, [None]),
+        (9, b"\x01\x02\x0a"), (10, b"12"), (10, b"\xff"), (11, [None]), (0, 1), (13, bytes(8)), (13, None),
     ]  # fmt: skip
     for at, changed in changes:
         cases.append((key, msgpack.packb([*fields[:at], changed, *fields[at + 1 :]]), None))
@@ -247,6 +262,7 @@ def test_a_message_costs_at_most_64_bytes_of_index_even_with_every_column() -> N
             segment.tries = bytearray(100) if name == "rich" else None
             segment.ages = array("I", range(100)) if name == "rich" else None
             segment.dead = bytearray(100) if name == "rich" else None
+            segment.publishers = array("Q", range(100)) if name == "rich" else 1 << 61 | k
             segments.append(segment)
         sizes[name] = tracemalloc.get_traced_memory()[0] / (100 * len(segments))
         tracemalloc.stop()

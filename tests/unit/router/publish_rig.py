@@ -217,7 +217,7 @@ def _spool_of(disk: Disk) -> list[int]:
 
 def _apply(disk: Disk, body: list[Any], batches: list[bytes]) -> dict[int, None]:
     """Carry out a STORE; gives the lanes that changed."""
-    _, _, _, producer, groups, refused, _ = body
+    _, _, _, producer, groups, refused, _, _ = body
     rows = []
     for (lanes, _, origins), batch in zip(groups, batches, strict=True):
         for number, row in enumerate(wire.unpack(batch)):

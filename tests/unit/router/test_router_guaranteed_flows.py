@@ -32,12 +32,12 @@ def queue(rig: Rig) -> Endpoint:
 def test_a_bind_is_answered_when_the_home_has_answered(rig: Rig, client: FakeClient, queue: Endpoint) -> None:
     home = rig.homes[0]
     home.answers = False
-    number = client.ask("flow.bind", name="q", messages=10, bytes=1000, selector="a = 1", no_local=True)
+    number = client.ask("flow.bind", name="q", messages=10, bytes=1000, selector="a = 1")
     assert not client.has_answer(number)
     (arguments,) = home.arguments("bind")
     assert arguments[:5] == [queue.id << wire.LANE_BITS, False, "a = 1", 10, 1000]
     assert arguments[5] == {
-        "no_local": True, "max_unacked": None, "resume": False, "client": "consumer", "active_indication": False,
+        "no_local": 0, "max_unacked": None, "resume": False, "client": "consumer", "active_indication": False,
     }  # fmt: skip
     home.event(home.flow_at(queue), wire.FLOW_INACTIVE)
     rig.settle()
@@ -47,6 +47,19 @@ def test_a_bind_is_answered_when_the_home_has_answered(rig: Rig, client: FakeCli
         "flow": 1, "name": "q", "endpoint_id": queue.id, "active": False, "partitions": [],
         "access_type": "exclusive", "max_unacked": 10_000,
     }  # fmt: skip
+
+
+def test_no_local_of_a_flow_or_of_its_client_tells_the_home_whose_messages_are_not_for_it(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    rig.controller.put("other", owner="owner")
+    client.bind("q", no_local=True)
+    client.session.no_local = True
+    client.bind("other")
+    assert client.session.publisher
+    assert [arguments[5]["no_local"] for arguments in rig.homes[0].arguments("bind")] == [
+        client.session.publisher
+    ] * 2
 
 
 def test_what_a_home_sends_before_the_answer_comes_after_it(

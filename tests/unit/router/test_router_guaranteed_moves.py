@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from publish_rig import PublishNode
 
 MODE = wire.MODE_PERSISTENT
+#: Who published the rows of a move, by index.
+PUBLISHERS = {0: 11, 1: 22}
 
 
 def move(
@@ -32,7 +34,9 @@ def move(
     ]
     origins = [["queue", source, "moved"]] * len(rows)
     lane = node.endpoint(source).all_lanes()[partition].lane_id
-    home.send(wire.MOVE, [home.incarnation, lane, first, target, len(rows), origins], wire.pack(rows))
+    home.send(
+        wire.MOVE, [home.incarnation, lane, first, target, len(rows), origins, PUBLISHERS], wire.pack(rows)
+    )
 
 
 def to(name: str) -> list[Any]:
@@ -61,6 +65,7 @@ def test_rows_go_to_the_named_endpoint_with_their_origin(queues: PublishNode) ->
     assert queues.payloads("target") == [b"1", b"2"]
     assert [row.origin for row in queues.stored("target")] == [["queue", "source", "moved"]] * 2
     assert moved(queues, "source") == [[1, 2, []]]
+    assert [store[7] for store in queues.homes[1].stores] == [PUBLISHERS]
     number = wire.INTERNAL_PRODUCER | queues.lane("source")
     assert [(row.producer, row.sequence) for row in queues.stored("target")] == [(number, 1), (number, 2)]
     assert queues.router.stats()["spool"]["moved_messages"] == 2

@@ -8,6 +8,7 @@ import pytest
 
 from angarium import errors, wire
 from router.config import SpoolLimits
+from router.session import publisher_number
 
 if TYPE_CHECKING:
     from publish_rig import PublishNode
@@ -39,6 +40,19 @@ def test_promoted_copies_go_the_relaxed_way_without_a_producer(spooling: Publish
     spooling.client().publish("a", "a")
     (store,) = spooling.homes[0].stores
     assert (store[2], store[3]) == (True, None)
+
+
+def test_a_home_is_told_which_client_published(spooling: PublishNode) -> None:
+    """For no_local: a producer, and the same client without one, are one publisher; another client is another."""
+    spooling.queue("q", "a")
+    publisher = spooling.publisher(client_name="one")
+    publisher.publish(("a", b"1"))
+    publisher.client.publish("a")
+    spooling.client(client_name="two").publish("a")
+    first, second, third = (store[7] for store in spooling.homes[0].stores)
+    assert first == second == publisher_number("one")
+    assert third == publisher_number("two")
+    assert 0 < first != third
 
 
 def test_a_small_direct_round_to_a_queue_is_never_taken_for_known(spooling: PublishNode) -> None:
