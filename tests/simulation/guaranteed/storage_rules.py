@@ -179,7 +179,7 @@ def was_emptied(endpoint: EndpointRecord, at: float) -> bool:
 def reasons(index: GuaranteedIndex) -> Iterator[Violation]:
     """Messages are refused for what is the case, and nobody who may not publish is acknowledged (R57)."""
     for publication in index.history.publications:
-        if publication.settled_at == FOREVER:
+        if publication.settled_at == FOREVER or publication.number in index.ambiguous:
             continue
         verdict = index.publish_verdict(publication)
         if publication.is_acked and verdict is False:

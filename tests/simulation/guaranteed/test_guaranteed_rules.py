@@ -186,6 +186,15 @@ def test_one_message_refused_and_acknowledged_is_found_out(written: Written) -> 
     assert written.rules() == ["refused"]
 
 
+def test_who_uses_a_sequence_of_somebody_else_gets_the_verdict_of_that(written: Written) -> None:
+    written.queue("one", "t/>")
+    message = written.refuse("#P2P/QUE/one", errors.QUEUE_NOT_FOUND)
+    assert written.rules() == ["refused"]
+    other = written.refuse("#P2P/QUE/missing", errors.QUEUE_NOT_FOUND)
+    other.sequence = message.sequence
+    assert written.rules() == []
+
+
 @pytest.mark.parametrize(
     ("topic", "code"),
     [
