@@ -308,15 +308,15 @@ class Consumers:
         backlog.statistics["delivered"] += got
         return got
 
-    def browse(self, upto: int, work: Work) -> list[Handout]:
-        """Give browsers what they have not seen, up to a position."""
+    def browse(self, work: Work) -> list[Handout]:
+        """Give browsers what they have not seen."""
         runs: list[tuple[Flow, Segment, int, int]] = []
         left = BROWSED_MAX
         for flow in self._browsing.values():
             while left > 0 and (room := flow.room()) > 0:
                 rows = min(room, left)
                 flow.cursor, run = browse(
-                    self._backlog.segments, flow.cursor, upto, flow.matches, rows, flow.room_bytes(), work
+                    self._backlog.segments, flow.cursor, flow.matches, rows, flow.room_bytes(), work
                 )
                 if run is None:
                     break

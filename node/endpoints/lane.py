@@ -21,7 +21,17 @@ from node.endpoints.flow import Flow, FlowEvent
 from node.endpoints.lifetimes import Lifetimes
 from node.endpoints.outcomes import Outcomes
 from node.endpoints.reader import Work
-from node.endpoints.segment import GONE, HELD, MOVING, OUT, READY, REDELIVERIES, Row, Segment
+from node.endpoints.segment import (
+    GONE,
+    HELD,
+    MOVING,
+    OUT,
+    POSITION_MAX,
+    READY,
+    REDELIVERIES,
+    Row,
+    Segment,
+)
 from node.endpoints.topic_selector import TopicSelector
 
 if TYPE_CHECKING:
@@ -81,6 +91,8 @@ class Lane:
         self.next_position = next_position
         #: After `hand_out`: whether it left something that could have been handed out.
         self.more = False
+        #: After `hand_out`: whether there is something for somebody above the last position that it was given.
+        self.barred = False
         self._sources = Sources(read_row, compile_selector or _compile_selector)
         self._backlog = Backlog(settings)
         self._consumers = Consumers(self._backlog, self._sources)
@@ -422,25 +434,26 @@ class Lane:
 
     # --- messages go ------------------------------------------------------------------------------------
 
-    def hand_out(self, now: float, wall_ms: int, limit: int = HAND_OUT_MAX) -> list[Handout]:
-        """Hand out what may go now: at most `limit` messages to consumers, and some to browsers.
+    def hand_out(
+        self, now: float, wall_ms: int, limit: int = HAND_OUT_MAX, upto: int = POSITION_MAX
+    ) -> list[Handout]:
+        """Hand out what may go now: at most `limit` messages to consumers, and some to browsers; none above `upto`.
 
-        `more` tells whether something was left that could go at once.
+        `more` tells whether something was left that could go at once, `barred` if only `upto` was in its way.
         """
         self._now, self._wall_ms = now, wall_ms
-        self.more = False
+        self.more = self.barred = False
         if not self.flows or not self.settings.egress_enabled:
             return []
         # Nothing that has expired may go out, so expiry comes first, in steps.
         if self._lifetimes.run(round(now * 1000), wall_ms):
             self.more = True
             return []
-        work, browsing = Work(), Work()
+        work, browsing = Work(upto), Work(min(upto, self._lifetimes.filtered_upto))
         handouts = self._consumers.hand_out(min(limit, HAND_OUT_MAX), work)
-        handouts += self._consumers.browse(
-            min(self._lifetimes.filtered_upto, self.next_position - 1), browsing
-        )
+        handouts += self._consumers.browse(browsing)
         self.more = work.exhausted or browsing.exhausted
+        self.barred = work.barred or browsing.barred
         return handouts
 
     def tick(self, now: float, wall_ms: int) -> list[FlowEvent]:

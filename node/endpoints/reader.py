@@ -9,7 +9,8 @@ messages keep their place before new ones. With a selector, a message is examine
 If priorities count, a reader has one such track per priority, highest first: higher priorities overtake, in one
 priority the order stays.
 
-No call does unbounded work: `Work` says how much is left in this one.
+No call does unbounded work: `Work` says how much is left in this one. Nor does one go beyond the last position that
+consumers may see.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from node.endpoints.backlog import run_end, runs_of
 from node.endpoints.positions import PositionSet
-from node.endpoints.segment import GONE, MOVING, PRIORITY_MAX, PRIORITY_UNSET, READY, Segment
+from node.endpoints.segment import GONE, MOVING, POSITION_MAX, PRIORITY_MAX, PRIORITY_UNSET, READY, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,13 +52,17 @@ class Run(NamedTuple):
 
 
 class Work:
-    """How much one call may still look at in vain."""
+    """How far one call may go, and how much it may still look at in vain."""
 
-    __slots__ = ("examined", "exhausted", "skipped")
+    __slots__ = ("barred", "examined", "exhausted", "skipped", "upto")
 
-    def __init__(self) -> None:
+    def __init__(self, upto: int = POSITION_MAX) -> None:
         self.examined = EXAMINED_MAX
         self.skipped = SKIPPED_MAX
+        #: The last position that may be handed out; never less than in the calls before.
+        self.upto = upto
+        #: Whether there are messages above it that somebody would look at.
+        self.barred = False
         #: Whether something was left undone.
         self.exhausted = False
 
@@ -139,13 +144,20 @@ class Track:
         while at is not None:
             index, segment = at
             start = max(self.cursor - segment.first, 0)
-            i, j, upto = self._scan(segment, start, segment.count, rows, work)
+            stop = min(segment.count, work.upto - segment.first + 1)
+            if start >= stop:
+                work.barred = True
+                return None
+            i, j, upto = self._scan(segment, start, stop, rows, work)
             run = _cut(segment, i, j, size) if i < j else None
             if run is not None and run.j < j:
                 upto = run.j
             self.cursor = segment.first + upto
             if run is not None or work.exhausted or not work.skip():
                 return run
+            if stop < segment.count:
+                work.barred = True
+                return None
             at = segments.next_from(index + 1)
         return None
 
@@ -242,10 +254,10 @@ class Reader(Generic[FlowT]):
                 self._by_level[segment.priorities[row]].readied(first + row, first + row)
 
     def take(self, segments: SegmentList, rows: int, size: int, work: Work) -> Run | None:
-        """Give the next run of messages, see `Track.take`."""
+        """Give the next run of messages, see `Track.take`; nobody overtakes what is above the last position."""
         for track in self.tracks:
             run = track.take(segments, rows, size, work)
-            if run is not None or work.exhausted:
+            if run is not None or work.exhausted or work.barred:
                 return run
         return None
 
@@ -268,7 +280,6 @@ class Reader(Generic[FlowT]):
 def browse(
     segments: SegmentList,
     cursor: int,
-    upto: int,
     matches: Callable[[Segment, int], bool] | None,
     rows: int,
     size: int,
@@ -279,17 +290,19 @@ def browse(
     Args:
         segments: of the lane.
         cursor: everything below it was shown or does not match.
-        upto: nothing above this position is shown.
         matches: only messages for which it is true; None for all.
         rows: how many at most.
         size: bytes; the last message may be larger than what is left of them.
-        work: how much may be looked at.
+        work: how far it goes, and how much may be looked at.
     """
     at = segments.next_from(segments.index(cursor))
-    while at is not None and max(cursor, at[1].first) <= upto:
+    while at is not None:
         index, segment = at
         start = max(cursor - segment.first, 0)
-        stop = min(segment.count, upto - segment.first + 1)
+        stop = min(segment.count, work.upto - segment.first + 1)
+        if start >= stop:
+            work.barred = True
+            return cursor, None
         visible = bytearray(segment.state.translate(_VISIBLE))
         for i, j, shown in runs_of(visible, start, stop):
             if shown and matches is None:
@@ -302,7 +315,8 @@ def browse(
                     if matches(segment, row):
                         return segment.first + row + 1, _cut(segment, row, row + 1, size)
         cursor = segment.first + stop
-        if not work.skip():
+        if stop < segment.count or not work.skip():
+            work.barred |= stop < segment.count
             return cursor, None
         at = segments.next_from(index + 1)
     return cursor, None

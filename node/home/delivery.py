@@ -3,9 +3,6 @@
 The hot path is a handout that is a whole block: its batch travels as it was stored, nobody opens it. Other
 rows are cut out of their block without being opened either.
 
-What a consumer may have seen must be known after an unclean stop (design section 7.7). So rows above the
-durable reservation of their lane wait until it is raised; mostly the write that stored them raised it.
-
 No I/O, no clock; `node.home.home` uses this.
 """
 
@@ -16,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from angarium import errors, wire
-from node.home.held_lanes import RESERVED_AHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +20,7 @@ if TYPE_CHECKING:
     from node.endpoints.lane import Handout
     from node.endpoints.segment import Segment
     from node.home.blocks import Block, Blocks
-    from node.home.held_lanes import HeldLane, HeldLanes
+    from node.home.held_lanes import HeldLane
 
 #: A frame takes no further part when it is so large: the router must get to other frames in between.
 FRAME_BYTES: Final = 1 << 20
@@ -44,8 +40,6 @@ class Parcel(NamedTuple):
     batch: bytes
     #: What they cost of the flow's credit in bytes.
     bytes: int
-    #: The highest position.
-    upto: int
 
 
 class _Frame:
@@ -73,49 +67,24 @@ class Damage(NamedTuple):
 class Delivery:
     """Makes handouts into frames."""
 
-    def __init__(self, blocks: Blocks, lanes: HeldLanes, incarnation: int) -> None:
+    def __init__(self, blocks: Blocks, incarnation: int) -> None:
         self._blocks = blocks
-        self._lanes = lanes
         self._incarnation = incarnation
         #: Flow -> the frame that takes its next part.
         self._open: dict[int, _Frame] = {}
         #: Frames in the order in which they were begun.
         self._frames: list[_Frame] = []
-        #: Whether somebody waits for a reservation since this was last set to False.
-        self.is_holding = False
-        self._counts = dict.fromkeys(
-            ("handouts", "whole_blocks", "rows_sent", "bytes_sent", "parcels_held"), 0
-        )
+        self._counts = dict.fromkeys(("handouts", "whole_blocks", "rows_sent", "bytes_sent"), 0)
 
     def add(self, held: HeldLane, handouts: Sequence[Handout]) -> list[Damage]:
         """Take what a lane hands out; give what of it cannot be read."""
         damages = []
         for handout in handouts:
             try:
-                parcel = self._pack(held, handout)
+                self._put(self._pack(held, handout))
             except errors.UnavailableError as error:
                 damages.append(Damage(handout.segment, handout.indices, error.detail))
-                continue
-            if parcel.upto > held.delivered or held.parcels:
-                self._hold(held, parcel, handout.segment)
-            else:
-                self._put(parcel)
         return damages
-
-    def release(self, held: HeldLane) -> None:
-        """Send what waited for the reservation of a lane that is durable now."""
-        parcels = held.parcels
-        ready = 0
-        for parcel in parcels:
-            if parcel.upto > held.delivered:
-                break
-            self._put(parcel)
-            ready += 1
-        del parcels[:ready]
-
-    def drop_flow(self, held: HeldLane, flow: int) -> None:
-        """Forget what waits for a flow that is gone."""
-        held.parcels = [parcel for parcel in held.parcels if parcel.flow != flow]
 
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames for the router, in order."""
@@ -153,7 +122,7 @@ class Delivery:
             segment.stored_ms if ages is None else [segment.stored_ms + ages[i] for i in indices],
             None if origins is None else [origins[i] for i in indices],
         )
-        return Parcel(flow, part, batch, size, segment.first + (indices[-1] if is_all else max(indices)))
+        return Parcel(flow, part, batch, size)
 
     def _batch(
         self, block: Block, segment: Segment, indices: Sequence[int], *, is_all: bool
@@ -167,17 +136,6 @@ class Delivery:
             return self._blocks.select(block, indices), False
         rows = segment.rows
         return self._blocks.select(block, [rows[i] for i in indices]), False
-
-    def _hold(self, held: HeldLane, parcel: Parcel, segment: Segment) -> None:
-        """Keep a parcel until the positions up to the lane's newest message are reserved."""
-        held.parcels.append(parcel)
-        self.is_holding = True
-        self._counts["parcels_held"] += 1
-        block = self._blocks.get(segment.block)
-        # Messages that are delivered before they are written reserve numbers ahead of them.
-        is_fresh = block is not None and not block.is_written
-        held.reserve(held.accepted + (RESERVED_AHEAD if is_fresh else 0))
-        self._lanes.reserving[held] = None
 
     def _put(self, parcel: Parcel) -> None:
         frame = self._open.get(parcel.flow)

@@ -1,7 +1,7 @@
 """FLOW: what the router says about flows, carried out at their lanes.
 
 Flows have numbers of the router, never used twice. A lane that closes a flow says so with an event; from then
-on nothing comes for it any more, not even what was handed out before.
+on nothing comes for it any more.
 
 No I/O, no clock; `node.home.home` uses this.
 """
@@ -19,7 +19,6 @@ from node.endpoints.flow import FlowEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from node.home.delivery import Delivery
     from node.home.held_lanes import HeldLane, HeldLanes
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -55,18 +54,14 @@ _decode_settle = msgspec.msgpack.Decoder(tuple[int, list[_Range]]).decode
 class FlowVerbs:
     """Carries out bind, unbind, credit and settle."""
 
-    def __init__(
-        self, lanes: HeldLanes, delivery: Delivery, tell: Callable[[Iterable[FlowEvent]], None]
-    ) -> None:
+    def __init__(self, lanes: HeldLanes, tell: Callable[[Iterable[FlowEvent]], None]) -> None:
         """Make it.
 
         Args:
             lanes: of the home.
-            delivery: of the home.
             tell: tells the router what happened to flows.
         """
         self._lanes = lanes
-        self._delivery = delivery
         self._tell = tell
         self._verbs: dict[str, Callable[[int, msgspec.Raw, float, int], None]] = {
             "bind": self._bind,
@@ -113,7 +108,7 @@ class FlowVerbs:
         (hand_off_ms,) = _decode_unbind(arguments)
         self._touch(held, held.lane.unbind(flow, hand_off_ms, now, wall_ms))
         if flow not in held.lane.flows:
-            self.closed(held, flow)
+            self._lanes.flows.pop(flow, None)
 
     def _credit(self, flow: int, arguments: msgspec.Raw, _now: float, _wall_ms: int) -> None:
         held = self._lanes.flows.get(flow)
@@ -133,24 +128,18 @@ class FlowVerbs:
     def _touch(self, held: HeldLane, events: list[FlowEvent]) -> None:
         self._lanes.touched[held] = None
         if events:
-            self.told(held, events)
+            self.told(events)
 
-    def told(self, held: HeldLane, events: list[FlowEvent]) -> None:
+    def told(self, events: list[FlowEvent]) -> None:
         """Tell the router what a lane says of its flows, and forget those that are closed."""
         for event in events:
             if event.event == wire.FLOW_CLOSED:
-                self.closed(held, event.flow)
+                self._lanes.flows.pop(event.flow, None)
         self._tell(events)
-
-    def closed(self, held: HeldLane, flow: int) -> None:
-        """Forget a flow."""
-        self._lanes.flows.pop(flow, None)
-        self._delivery.drop_flow(held, flow)
 
     def end_all(self, now: float, wall_ms: int) -> None:
         """End all flows without a word: their router is gone, or this home stops."""
-        for flow, held in list(self._lanes.flows.items()):
-            self.closed(held, flow)
+        self._lanes.flows.clear()
         for held in self._lanes:
             if held.lane.flows:
                 held.lane.end_flows(now, wall_ms)

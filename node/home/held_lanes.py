@@ -49,7 +49,6 @@ class HeldLane:
         "losses",
         "lost",
         "messages",
-        "parcels",
         "peak_bytes",
         "peak_messages",
         "tail",
@@ -66,7 +65,7 @@ class HeldLane:
         self.tail = tail
         #: The last position that was accepted: the lane has got it.
         self.accepted = tail
-        #: What is durable: no position up to it is given again; up to this one a consumer may have seen messages.
+        #: What is durable: no position up to it is given again; up to this one consumers may see messages.
         self.given = 0
         self.delivered = 0
         #: What the next write makes of the two; never less.
@@ -79,8 +78,6 @@ class HeldLane:
         #: While the lane is taken over from another spool: new messages have positions above this one, and wait.
         self.importing = 0
         self.waiting: list[Segment] = []
-        #: Deliveries that wait until their positions are reserved, in order.
-        self.parcels: list[Any] = []
         #: Whether the lane was deleted; what still waits for it is dropped.
         self.is_gone = False
         #: Whether it is a partition that its endpoint does not have any more: its messages move to the others.
@@ -200,7 +197,6 @@ class HeldLanes:
     def drop(self, held: HeldLane) -> None:
         """Forget a lane that is deleted."""
         held.is_gone = True
-        held.parcels = []
         del self._lanes[held.lane_id]
         self.unacked -= held.unacked
         for table in (self.touched, self.changed, self.rows, self.reserving, self.lossy):

@@ -100,7 +100,7 @@ class Home:
         rooms = self.rooms = Rooms(spool, incarnation, self._limits, neighbours, self._make_lane, self._event)
         #: Those that are used most.
         self.lanes, self.stream, self.writing = rooms.lanes, rooms.stream, rooms.writing
-        self._flows = FlowVerbs(rooms.lanes, rooms.delivery, self._tell)
+        self._flows = FlowVerbs(rooms.lanes, self._tell)
         self._gathering = Gathering(rooms.stream, rooms.records, rooms.writing, rooms.adoptions, self._say)
         self._reports = Reports(spool, rooms.lanes, rooms.blocks, rooms.stream, incarnation)
         self._operations = Operations(rooms, self.stats)
@@ -279,8 +279,7 @@ class Home:
         except errors.AngariumError as error:
             self._fault("lanes_malformed", error.detail)
             return
-        for held, events in self.rooms.changes.put(puts, self._now, self._wall_ms):
-            self._flows.told(held, events)
+        self._flows.told(self.rooms.changes.put(puts, self._now, self._wall_ms))
         gone = [held for held in map(self.lanes.get, header.deletes) if held is not None]
         if header.complete:
             gone += self.rooms.changes.orphans([lane_id for lane_id, _, _ in puts])
@@ -288,7 +287,7 @@ class Home:
             self.rooms.serving.forget(held)
             is_kept = header.complete and self.rooms.adoptions.is_claimed(held.lane_id)
             part = self.rooms.changes.set_aside if is_kept else self.rooms.changes.delete
-            self._flows.told(held, part(held, self._now, self._wall_ms))
+            self._flows.told(part(held, self._now, self._wall_ms))
         if header.complete:
             self.stream.flush()
         self.writing.add(Task(list, lambda: self._confirm(header)))
@@ -385,8 +384,7 @@ class Home:
             self._event("info", "spool_full_clear", "the disk takes messages again")
         self._accept()
         for held, _, _ in write.positions:
-            if held.parcels:
-                self.rooms.delivery.release(held)
+            if held.lane.barred and not held.is_gone:
                 self.lanes.touched[held] = None
         if write.dead:
             self._reports.note_freed()
@@ -449,7 +447,7 @@ class Home:
             self.lanes.touched[held] = None
             events = held.lane.tick(now, wall_ms)
             if events:
-                self._flows.told(held, events)
+                self._flows.told(events)
         self.rooms.moves.work(now, wall_ms)
         self.rooms.adoptions.work(now, wall_ms)
         self.rooms.repacking.work(now)

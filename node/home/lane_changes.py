@@ -68,9 +68,7 @@ class LaneChanges:
         self._left_over: dict[int, None] = {}
         self._is_clearing = False
 
-    def put(
-        self, puts: list[tuple[int, int, LaneSettings]], now: float, wall_ms: int
-    ) -> list[tuple[HeldLane, list[FlowEvent]]]:
+    def put(self, puts: list[tuple[int, int, LaneSettings]], now: float, wall_ms: int) -> list[FlowEvent]:
         """Make, change or empty lanes (id, generation, settings); gives what that means for their flows.
 
         Raises:
@@ -78,13 +76,13 @@ class LaneChanges:
         """
         missing = [lane_id for lane_id, _, _ in puts if self._lanes.get(lane_id) is None]
         elsewhere = self._adoptions.search(missing)
-        told = []
+        told: list[FlowEvent] = []
         for lane_id, generation, settings in puts:
             held = self._lanes.get(lane_id)
             if held is None:
                 self._make(lane_id, generation, settings, elsewhere.get(lane_id))
             else:
-                told.append((held, self._change(held, generation, settings, now, wall_ms)))
+                told += self._change(held, generation, settings, now, wall_ms)
         return told
 
     def _make(self, lane_id: int, generation: int, settings: LaneSettings, old: Old | None) -> None:

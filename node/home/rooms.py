@@ -71,7 +71,7 @@ class Rooms:
         self.stream = Stream(limits.write_delay_ms / 1000)
         ack_delay_s = limits.ack_delay_ms / 1000
         self.writing = Writing(self.blocks, self.stream, self.lanes, self.records, ack_delay_s)
-        self.delivery = Delivery(self.blocks, self.lanes, incarnation)
+        self.delivery = Delivery(self.blocks, incarnation)
         self.serving = Serving(self.lanes, self.writing, self.delivery, limits.max_delivered_unacked, tell)
         #: Takes up what a lane lost, wherever it lost it.
         self.collect = self.serving.collect

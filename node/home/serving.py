@@ -4,6 +4,9 @@ Something happens in a lane when it gets messages, when a consumer binds, grants
 come. Then it is *touched*, and asked once in the next tick, whatever happened how often. A tick has a budget;
 lanes that have more to give wait for the next one, behind the others.
 
+What a consumer may have seen must be known after an unclean stop (design section 7.7). So a lane hands nothing out
+above its durable reservation; mostly the write that stored a message raised it, else one is written for that.
+
 No clock; `node.home.home` uses this.
 """
 
@@ -75,21 +78,26 @@ class Serving:
                 break
             del lanes.touched[held]
             room = max(self._max_unacked - lanes.unacked, 0)
-            handouts = held.lane.hand_out(now, wall_ms, min(room, left))
+            handouts = held.lane.hand_out(now, wall_ms, min(room, left), held.delivered)
             if handouts:
                 left -= sum([len(handout.indices) for handout in handouts])
                 damages = self._delivery.add(held, handouts)
                 if damages:
                     self._withdraw(held, damages)
+            if held.lane.barred and held.delivered < held.accepted:
+                self._reserve(held)
             self.collect(held)
             if held.lane.more and room:
                 again.append(held)
             elif held.lane.more:
                 self._starved[held] = None
         lanes.touched.update(dict.fromkeys(again))
-        if self._delivery.is_holding:
-            self._delivery.is_holding = False
-            self._writing.is_urgent = True
+
+    def _reserve(self, held: HeldLane) -> None:
+        """Have it written at once up to where consumers may see messages; then the lane is touched again."""
+        held.reserve(held.accepted)
+        self._lanes.reserving[held] = None
+        self._writing.is_urgent = True
 
     def collect(self, held: HeldLane) -> None:
         """Take up what a lane lost, tried or let die, and what changed of its figures."""

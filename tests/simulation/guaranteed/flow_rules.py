@@ -209,9 +209,7 @@ def times(index: GuaranteedIndex) -> Iterator[Violation]:
             continue
         latest = index.expiry_ms(place, earliest=False)
         last = sent[-1]
-        # What is relaxed is on its way when it was handed out, and may wait until a full disk notes its position.
-        is_relaxed = index.history.is_relaxed(endpoint) or index.history.publication(stored.what) is None
-        if not is_relaxed and index.history.wall_ms(last.at - CLOCK_S) > latest:
+        if index.history.wall_ms(last.at - CLOCK_S) > latest:
             text = f"{endpoint} sent {place} at {last.at:.4f}, it had expired at wall {latest}"
             yield Violation("expired", text, whats=(stored.what,))
         publication = index.history.publication(stored.what)
