@@ -21,6 +21,7 @@ How LMDB is used (design section 8):
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import fcntl
 import os
@@ -56,8 +57,9 @@ LOCK_FILE: Final = "owner.lock"
 KEY_FORMAT: Final = b"#format"
 KEY_ENVIRONMENT: Final = b"environment"
 _SEAL_BYTES: Final = 4
-#: Where a new environment is made.
-_MAKING: Final = ".making"
+#: A new environment is made in a directory beside its own, and one that is removed gets such a name first: whoever
+#: is killed meanwhile leaves no directory that looks like a spool which lost its messages.
+_ASIDE: Final = ".aside"
 #: What LMDB raises when the file is not as it wrote it; anything else is a fault of the system around it.
 _DAMAGE: Final = (
     lmdb.CorruptedError,
@@ -300,10 +302,12 @@ class LmdbSpool:
 
 
 def open_spool(directory: Path, map_bytes: int = MAP_BYTES, tell: Tell = pages.silent) -> LmdbSpool:
-    """Open the spool in a directory, or make it.
+    """Open the spool in a directory; make it if there is no such directory.
+
+    A directory without the data file, or with an empty one, is no new spool: something took its messages away.
 
     Args:
-        directory: of the environment; made if it is not there.
+        directory: of the environment.
         map_bytes: what it may grow to; it may be another size each time.
         tell: called with (pages of the index that were checked, pages of the file) many times a second: who
             is watched by a supervisor says with it that it lives.
@@ -314,17 +318,11 @@ def open_spool(directory: Path, map_bytes: int = MAP_BYTES, tell: Tell = pages.s
             (50322).
     """
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = try_lock(directory)
+    lock = _make(directory) if not directory.exists() else try_lock(directory)
     if lock is None:
-        detail = f"another process has the spool {directory} open"
-        raise errors.error_for(errors.HOME_NOT_READY, detail)
+        raise _taken(directory)
     try:
-        file = directory / DATA_FILE
-        if file.exists() and file.stat().st_size:
-            _check_pages(directory, tell)
-        else:
-            _make(directory)
+        _check_pages(directory, tell)
         # What is committed must not hang on names that are not on disk, also if one before was killed here.
         for path in (directory, directory.parent, *(path.parent for path in missing)):
             _sync(path)
@@ -332,6 +330,15 @@ def open_spool(directory: Path, map_bytes: int = MAP_BYTES, tell: Tell = pages.s
     except BaseException:
         os.close(lock)
         raise
+
+
+def remove_spool(directory: Path) -> None:
+    """Delete a spool for ever; nobody sees half of it."""
+    aside = _aside(directory)
+    shutil.rmtree(aside, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def open_readonly(directory: Path) -> LmdbSpool:
@@ -396,22 +403,62 @@ def _seal(table: Table, key: bytes, value: bytes) -> bytes:
     return zlib.crc32(value, zlib.crc32(key, table)).to_bytes(_SEAL_BYTES, "big") + value
 
 
+def _taken(directory: Path) -> errors.AngariumError:
+    return errors.error_for(errors.HOME_NOT_READY, f"another process has the spool {directory} open")
+
+
 def _check_pages(directory: Path, tell: Tell) -> None:
     file = directory / DATA_FILE
     try:
-        if file.exists():
-            pages.check_index(file, tell)
+        if not file.exists():
+            raise damaged(directory, "there is no such file")
+        if not file.stat().st_size:
+            raise damaged(directory, "the file is empty")
+        pages.check_index(file, tell)
     except pages.PageFaultError as error:
         raise damaged(directory, str(error)) from None
     except OSError as error:
         raise damaged(directory, f"the page check failed: {error}") from error
 
 
-def _make(directory: Path) -> None:
-    """Make an environment; it has its place only when it is complete and on disk, so others never see half of it."""
-    place = directory / _MAKING
-    shutil.rmtree(place, ignore_errors=True)
-    place.mkdir(mode=0o700)
+def _aside(directory: Path) -> Path:
+    return directory.with_name(f".{directory.name}{_ASIDE}")
+
+
+def _make(directory: Path) -> int | None:
+    """Make an environment; gives its lock, or None if another process makes it.
+
+    It has its place only when it is complete and on disk, so others never see half of it.
+    """
+    place = _aside(directory)
+    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        lock = try_lock(place)
+    except FileNotFoundError:  # another process was faster
+        return None
+    if lock is None:
+        return None
+    try:
+        _make_files(place)
+        place.rename(directory)
+    except OSError as error:
+        os.close(lock)
+        if directory.exists():
+            return None
+        raise _refused(directory, error) from error
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _make_files(place: Path) -> None:
+    """Make the files of an environment in a directory of which we have the lock; what is in it is left over."""
+    for path in place.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK_FILE:
+            path.unlink()
     environment = None
     try:
         environment = lmdb.open(str(place), max_dbs=len(Table), mode=0o600)
@@ -421,12 +468,10 @@ def _make(directory: Path) -> None:
             transaction.put(KEY_ENVIRONMENT, environment_id, db=tables[Table.META])
             transaction.put(KEY_FORMAT, FORMAT_VERSION)
     except lmdb.Error as error:
-        raise _refused(directory, error) from error
+        raise _refused(place, error) from error
     finally:
         if environment is not None:
             environment.close()
-    (place / DATA_FILE).rename(directory / DATA_FILE)
-    shutil.rmtree(place)
 
 
 def _open(directory: Path, lock: int | None, map_bytes: int) -> LmdbSpool:

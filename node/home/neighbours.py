@@ -7,12 +7,11 @@ opened for writing under its lock, which its own worker holds while it runs. A c
 
 from __future__ import annotations
 
-import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from storage.spool import DATA_FILE, LmdbSpool, open_readonly, open_spool
+from storage.spool import LmdbSpool, open_readonly, open_spool, remove_spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +33,7 @@ class OtherSpools:
 
     def names(self) -> list[str]:
         """See `Neighbours.names`."""
-        folders = (path.name for path in self._directory.iterdir() if (path / DATA_FILE).exists())
+        folders = (path.name for path in self._directory.iterdir() if path.is_dir())
         return sorted((name for name in folders if name.isdecimal() and name != self._own), key=int)
 
     @contextmanager
@@ -68,7 +67,7 @@ class OtherSpools:
 
     def remove(self, name: str) -> None:
         """See `Neighbours.remove`."""
-        shutil.rmtree(self._directory / name, ignore_errors=True)
+        remove_spool(self._directory / name)
 
     def claim(self, name: str, lane_id: int) -> None:
         """See `Neighbours.claim`."""

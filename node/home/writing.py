@@ -124,6 +124,8 @@ class Writing:
         self.is_urgent = False
         #: While the disk is full: when everything is tried again. None: it is not full.
         self.full_until: float | None = None
+        #: While the disk is full: when what makes room is tried again; what lets consumers go on is part of it.
+        self._frees_at = 0.0
         self._counts = dict.fromkeys(
             ("writes", "write_changes", "stores_written", "stores_not_written", "writes_failed"), 0
         )
@@ -216,7 +218,8 @@ class Writing:
         if self._partial and next(iter(self._partial.values()))[0] <= now:
             return True
         if frees_only:
-            return False
+            # Consumers make room, and get nothing before their positions are reserved.
+            return bool(self._lanes.reserving) and now >= self._frees_at
         return bool(
             self._tasks
             or self._lanes.rows
@@ -348,7 +351,7 @@ class Writing:
         self._tasks.extendleft(reversed(write.tasks))
         self._dead.extendleft(reversed(write.dead))
         # What frees space is tried at once, unless it was just that.
-        self._dead_due = self.full_until if write.frees_only else now
+        self._dead_due = self._frees_at = self.full_until if write.frees_only else now
         partial, self._partial = self._partial, {}
         for segment, number in write.partial:
             # It may have died meanwhile, or have been merged into another one.

@@ -525,32 +525,6 @@ def test_promoted_messages_are_dropped_when_too_much_waits_for_the_disk() -> Non
     assert driven.home.stats()["home_rows_promoted_dropped"] == 3
 
 
-@pytest.mark.requirement("R182")
-def test_a_full_disk_stores_and_acknowledges_nothing_and_is_tried_again() -> None:
-    driven = started()
-    flow = driven.bind()
-    driven.store(([LANE], rows_of(2)))
-    driven.settle_down()
-    driven.disk.is_full = True
-    driven.store(([LANE], rows_of(2, 2)))
-    driven.tick()
-    assert driven.write()
-    driven.tick()
-    assert (driven.accepted, driven.stored) == (1, 1)
-    assert [event["event"] for event in driven.told] == ["spool_full"]
-    assert driven.home.stats()["spool_full"] == 1
-    driven.disk.is_full = False
-    driven.settle(flow, (1, 2))
-    driven.settle_down(0.1)
-    # What frees space goes first.
-    assert (driven.stored, on_disk(driven)["blocks"]) == (1, 0)
-    driven.settle_down(2.0)
-    assert driven.stored == 2
-    assert payloads(driven, flow) == [b"m0", b"m1", b"m2", b"m3"]
-    assert [event["event"] for event in driven.told] == ["spool_full", "spool_full_clear"]
-    assert driven.disk.count(Table.RECORDS) == 1
-
-
 def test_a_lane_that_never_was_cannot_be_bound() -> None:
     driven = started()
     flow = driven.bind(DMQ)

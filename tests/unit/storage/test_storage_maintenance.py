@@ -76,25 +76,25 @@ def make(directory: Path, *more: Change, blocks: int = 600) -> None:
 # -- verify --------------------------------------------------------------------------------------------------
 
 
-def test_a_sound_spool_has_no_faults_and_tells_how_far_it_is(tmp_path: Path) -> None:
-    make(tmp_path)
+def test_a_sound_spool_has_no_faults_and_tells_how_far_it_is(directory: Path) -> None:
+    make(directory)
     told: list[tuple[int, int]] = []
-    assert maintenance.verify(tmp_path, lambda done, total: told.append((done, total))) == []
+    assert maintenance.verify(directory, lambda done, total: told.append((done, total))) == []
     assert told[0] == (0, 600)
     assert told[-1] == (600, 600)
     assert len(told) > 5
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
-def test_a_new_spool_has_no_faults(tmp_path: Path) -> None:
-    open_spool(tmp_path, MAP_BYTES).close()
-    assert maintenance.verify(tmp_path, silent) == []
+def test_a_new_spool_has_no_faults(directory: Path) -> None:
+    open_spool(directory, MAP_BYTES).close()
+    assert maintenance.verify(directory, silent) == []
 
 
-def test_what_a_purge_left_over_is_no_fault(tmp_path: Path) -> None:
+def test_what_a_purge_left_over_is_no_fault(directory: Path) -> None:
     """The row of the lane goes first, its segments in the writes after that: a backup may fall in between."""
-    make(tmp_path, (Table.LANES, LANE, None))
-    assert maintenance.verify(tmp_path, silent) == []
+    make(directory, (Table.LANES, LANE, None))
+    assert maintenance.verify(directory, silent) == []
 
 
 @pytest.mark.parametrize(
@@ -115,67 +115,67 @@ def test_what_a_purge_left_over_is_no_fault(tmp_path: Path) -> None:
         ((Table.MOVES, b"short", b"x"), "moves: the key"),
     ],
 )
-def test_each_fault_is_told(tmp_path: Path, change: Change, fault: str) -> None:
-    make(tmp_path, change)
-    (found,) = maintenance.verify(tmp_path, silent)
+def test_each_fault_is_told(directory: Path, change: Change, fault: str) -> None:
+    make(directory, change)
+    (found,) = maintenance.verify(directory, silent)
     assert fault in found
 
 
-def test_a_destroyed_spool_does_not_fill_the_terminal(tmp_path: Path) -> None:
-    make(tmp_path, *((Table.BLOCKS, key(number), b"damaged value") for number in range(1, 601)))
-    faults = maintenance.verify(tmp_path, silent)
+def test_a_destroyed_spool_does_not_fill_the_terminal(directory: Path) -> None:
+    make(directory, *((Table.BLOCKS, key(number), b"damaged value") for number in range(1, 601)))
+    faults = maintenance.verify(directory, silent)
     assert len(faults) == maintenance.FAULTS_MAX
 
 
 @pytest.mark.parametrize(
     "table", [Table.META, Table.LANES, Table.SEGMENTS, Table.STATES, Table.RECORDS, Table.MOVES]
 )
-def test_a_bit_that_flipped_on_disk_is_found_in_every_table(tmp_path: Path, table: Table) -> None:
-    make(tmp_path)
-    spool = open_readonly(tmp_path)
+def test_a_bit_that_flipped_on_disk_is_found_in_every_table(directory: Path, table: Table) -> None:
+    make(directory)
+    spool = open_readonly(directory)
     name, _ = spool.scan(table)[-1]
     spool.close()
-    environment = lmdb.open(str(tmp_path), max_dbs=8, map_size=MAP_BYTES)
+    environment = lmdb.open(str(directory), max_dbs=8, map_size=MAP_BYTES)
     rows = environment.open_db(table.name.lower().encode())
     with environment.begin(write=True, db=rows) as transaction:
         value = bytearray(transaction.get(name))
         value[-1] ^= 0x10
         transaction.put(name, bytes(value))
     environment.close()
-    faults = maintenance.verify(tmp_path, silent)
+    faults = maintenance.verify(directory, silent)
     assert len(faults) == 1
     assert f"the checksum of the key {name.hex()} in {table.name.lower()} does not fit" in faults[0]
 
 
 @pytest.mark.slow
-def test_a_lost_page_is_refused_and_not_the_end_of_the_process(tmp_path: Path) -> None:
-    make(tmp_path)
-    data = bytearray((tmp_path / DATA_FILE).read_bytes())
+def test_a_lost_page_is_refused_and_not_the_end_of_the_process(directory: Path) -> None:
+    make(directory)
+    data = bytearray((directory / DATA_FILE).read_bytes())
     refused = 0
     for page in range(2, 12):
         damaged = bytearray(data)
         damaged[page * PAGE : (page + 1) * PAGE] = bytes(PAGE)
-        (tmp_path / DATA_FILE).write_bytes(damaged)
+        (directory / DATA_FILE).write_bytes(damaged)
         try:
-            maintenance.verify(tmp_path, silent)
+            maintenance.verify(directory, silent)
         except errors.UnavailableError as error:
             refused += error.code == errors.SPOOL_DAMAGED
     assert refused
 
 
 @pytest.mark.slow
-def test_a_spool_in_use_is_checked_while_it_changes(tmp_path: Path) -> None:
+def test_a_spool_in_use_is_checked_while_it_changes(directory: Path) -> None:
     """Nothing that comes or goes under the check is a fault; it takes whole groups of messages at any moment."""
-    make(tmp_path)
+    make(directory)
     code = (
         "import sys, pathlib\n"
         "from storage.maintenance import verify\n"
         "for _ in range(12):\n"
         "    print(verify(pathlib.Path(sys.argv[1]), lambda done, total: None))\n"
     )
-    spool = open_spool(tmp_path, MAP_BYTES)
+    spool = open_spool(directory, MAP_BYTES)
     found: list[str] = []
-    checker = threading.Thread(target=lambda: found.extend(_run(code, str(tmp_path)).splitlines()))
+    checker = threading.Thread(target=lambda: found.extend(_run(code, str(directory)).splitlines()))
     checker.start()
     churn(spool, random.Random(4), checker)
     checker.join(30)

@@ -35,7 +35,7 @@ def key(number: int) -> bytes:
 @pytest.fixture(scope="module")
 def used(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A spool with trees of two levels, large values, and free pages; without room ahead."""
-    directory = tmp_path_factory.mktemp("used")
+    directory = tmp_path_factory.mktemp("used") / "0"
     rng = random.Random(5)
     spool = open_spool(directory, MAP_BYTES)
     for first in range(0, 600, 50):
@@ -89,9 +89,9 @@ def test_a_sound_file_passes(used: Path) -> None:
     pages.check_file(used / DATA_FILE)
 
 
-def test_a_sound_file_passes_after_every_commit(tmp_path: Path) -> None:
+def test_a_sound_file_passes_after_every_commit(directory: Path) -> None:
     rng = random.Random(8)
-    spool = open_spool(tmp_path, MAP_BYTES)
+    spool = open_spool(directory, MAP_BYTES)
     live: list[int] = []
     for number in range(120):
         changes: list[Change] = [(Table.BLOCKS, key(number), rng.randbytes(rng.choice([10, 40_000])))]
@@ -99,7 +99,7 @@ def test_a_sound_file_passes_after_every_commit(tmp_path: Path) -> None:
         while live and rng.random() < 0.5:
             changes.append((Table.BLOCKS, key(live.pop(rng.randrange(len(live)))), None))
         spool.commit(changes)
-        pages.check_file(tmp_path / DATA_FILE)
+        pages.check_file(directory / DATA_FILE)
     spool.close()
 
 
@@ -172,15 +172,15 @@ def test_a_lost_page_is_refused_where_lmdb_would_end_the_process(used: Path, tmp
     assert refused
 
 
-def test_a_page_on_the_list_of_free_ones_that_is_in_use_is_found(tmp_path: Path) -> None:
+def test_a_page_on_the_list_of_free_ones_that_is_in_use_is_found(directory: Path) -> None:
     """The next commit would write over it."""
-    spool = open_spool(tmp_path, MAP_BYTES)
+    spool = open_spool(directory, MAP_BYTES)
     for number in range(40):
         spool.commit([(Table.BLOCKS, key(number), bytes(3_000)), (Table.BLOCKS, key(number // 2), None)])
     end = spool._usage().end_bytes
     spool.close()
-    os.truncate(tmp_path / DATA_FILE, end)
-    data = (tmp_path / DATA_FILE).read_bytes()
+    os.truncate(directory / DATA_FILE, end)
+    data = (directory / DATA_FILE).read_bytes()
     heads = [int.from_bytes(data[at + 16 + 120 + 8 : at + 16 + 120 + 16], sys.byteorder) for at in (0, PAGE)]
     at = (PAGE if heads[1] > heads[0] else 0) + 16 + 24
     free_root, main_root = (
@@ -194,11 +194,11 @@ def test_a_page_on_the_list_of_free_ones_that_is_in_use_is_found(tmp_path: Path)
     with pytest.raises(
         pages.PageFaultError, match=f"free list check found page {main_root}, which is in use"
     ):
-        pages.check_index(changed(tmp_path, tmp_path / "c", first, in_use))
+        pages.check_index(changed(directory, directory / "c", first, in_use))
     with pytest.raises(pages.PageFaultError, match="free list check found page 99999 of"):
-        pages.check_index(changed(tmp_path, tmp_path / "c", first, (99_999).to_bytes(8, sys.byteorder)))
+        pages.check_index(changed(directory, directory / "c", first, (99_999).to_bytes(8, sys.byteorder)))
     with pytest.raises(pages.PageFaultError, match="free list check found 99999 pages"):
-        pages.check_index(changed(tmp_path, tmp_path / "c", first - 8, (99_999).to_bytes(8, sys.byteorder)))
+        pages.check_index(changed(directory, directory / "c", first - 8, (99_999).to_bytes(8, sys.byteorder)))
 
 
 def test_a_cut_file_is_found(used: Path, tmp_path: Path) -> None:

@@ -43,8 +43,8 @@ def key(number: int) -> bytes:
     return number.to_bytes(8, "big")
 
 
-def filled(directory: Path, blocks: int = 50) -> None:
-    spool = open_spool(directory, MAP_BYTES)
+def filled(place: Path, blocks: int = 50) -> None:
+    spool = open_spool(place, MAP_BYTES)
     for number in range(blocks):
         spool.commit(
             [(Table.BLOCKS, key(number), bytes(3_000)), (Table.SEGMENTS, key(1) + key(number), bytes(300))]
@@ -83,8 +83,8 @@ def run_python(code: str, *arguments: str) -> str:
 
 
 @pytest.mark.requirement("R163")
-def test_every_commit_is_synced(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, MAP_BYTES)
+def test_every_commit_is_synced(directory: Path) -> None:
+    spool = open_spool(directory, MAP_BYTES)
     flags = spool._environment.flags()
     assert flags["sync"]
     assert flags["metasync"]
@@ -93,17 +93,17 @@ def test_every_commit_is_synced(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_a_failed_commit_is_the_end(tmp_path: Path) -> None:
+def test_a_failed_commit_is_the_end(directory: Path) -> None:
     """A key that LMDB does not take stands for all that it does not foresee."""
-    spool = open_spool(tmp_path, MAP_BYTES)
+    spool = open_spool(directory, MAP_BYTES)
     with pytest.raises(SpoolFailedError, match=r"data\.mdb failed"):
         spool.commit([(Table.LANES, b"a", b"b"), (Table.LANES, bytes(512), b"c")])
     assert spool.get(Table.LANES, b"a") is None
     spool.close()
 
 
-def test_a_reader_sees_whole_commits_while_another_thread_writes(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, MAP_BYTES)
+def test_a_reader_sees_whole_commits_while_another_thread_writes(directory: Path) -> None:
+    spool = open_spool(directory, MAP_BYTES)
     seen: list[int] = []
     is_over = threading.Event()
 
@@ -123,8 +123,8 @@ def test_a_reader_sees_whole_commits_while_another_thread_writes(tmp_path: Path)
     spool.close()
 
 
-def test_readers_keep_no_page_from_being_used_again(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, MAP_BYTES)
+def test_readers_keep_no_page_from_being_used_again(directory: Path) -> None:
+    spool = open_spool(directory, MAP_BYTES)
     for number in range(1, 150):
         spool.commit(
             [(Table.BLOCKS, key(number), bytes(40_000)), (Table.BLOCKS, key(max(number, 1) - 1), None)]
@@ -136,8 +136,8 @@ def test_readers_keep_no_page_from_being_used_again(tmp_path: Path) -> None:
     spool.close()
 
 
-def test_blocks_in_append_order_fill_their_pages(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, MAP_BYTES)
+def test_blocks_in_append_order_fill_their_pages(directory: Path) -> None:
+    spool = open_spool(directory, MAP_BYTES)
     for first in range(0, 4_000, 500):
         spool.commit([(Table.BLOCKS, key(number), bytes(100)) for number in range(first, first + 500)])
     assert spool.size_bytes() < 4_000 * 116 * 1.15
@@ -147,37 +147,37 @@ def test_blocks_in_append_order_fill_their_pages(tmp_path: Path) -> None:
 # -- one owner -----------------------------------------------------------------------------------------------
 
 
-def test_one_process_has_a_spool(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, MAP_BYTES)
-    assert is_owned(tmp_path)
+def test_one_process_has_a_spool(directory: Path) -> None:
+    spool = open_spool(directory, MAP_BYTES)
+    assert is_owned(directory)
     with pytest.raises(errors.UnavailableError, match="another process") as caught:
-        open_spool(tmp_path, MAP_BYTES)
+        open_spool(directory, MAP_BYTES)
     assert caught.value.code == errors.HOME_NOT_READY
     spool.close()
     spool.close()
-    assert not is_owned(tmp_path)
-    assert not is_owned(tmp_path / "nowhere")
-    open_spool(tmp_path, MAP_BYTES).close()
+    assert not is_owned(directory)
+    assert not is_owned(directory / "nowhere")
+    open_spool(directory, MAP_BYTES).close()
 
 
-def test_opening_tells_how_far_it_is(tmp_path: Path) -> None:
+def test_opening_tells_how_far_it_is(directory: Path) -> None:
     """A supervisor takes a start without news for hung."""
-    spool = open_spool(tmp_path, MAP_BYTES)
+    spool = open_spool(directory, MAP_BYTES)
     for first in range(0, 40_000, 10_000):
         spool.commit(
             [(Table.SEGMENTS, key(1) + key(number), bytes(90)) for number in range(first, first + 10_000)]
         )
     spool.close()
     told: list[tuple[int, int]] = []
-    open_spool(tmp_path, MAP_BYTES, lambda *step: told.append(step)).close()
+    open_spool(directory, MAP_BYTES, lambda *step: told.append(step)).close()
     assert len(told) >= 2
     assert told == sorted(told)
     assert all(0 < done <= total for done, total in told)
 
 
-def test_asking_who_has_it_leaves_nothing_behind(tmp_path: Path) -> None:
-    assert not is_owned(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_asking_who_has_it_leaves_nothing_behind(directory: Path) -> None:
+    assert not is_owned(directory)
+    assert not directory.exists()
 
 
 _OWNED_CHILD = """
@@ -197,25 +197,25 @@ _OWNED_CHILD = """
 
 
 @pytest.mark.slow
-def test_another_process_may_read_but_not_write(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, MAP_BYTES)
+def test_another_process_may_read_but_not_write(directory: Path) -> None:
+    spool = open_spool(directory, MAP_BYTES)
     spool.commit([(Table.BLOCKS, key(0), b"x")])
-    assert run_python(_OWNED_CHILD, str(tmp_path)).split() == ["True", "50320", "1", "b'x'"]
+    assert run_python(_OWNED_CHILD, str(directory)).split() == ["True", "50320", "1", "b'x'"]
     spool.commit([(Table.BLOCKS, key(0), b"y")])
     spool.close()
 
 
-def test_a_child_of_fork_cannot_write(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, MAP_BYTES)
+def test_a_child_of_fork_cannot_write(directory: Path) -> None:
+    spool = open_spool(directory, MAP_BYTES)
     spool._owner += 1
     with pytest.raises(AssertionError, match="fork"):
         spool.commit([(Table.BLOCKS, key(1), b"x")])
     spool.close()
 
 
-def test_what_is_open_for_reading_cannot_be_written(tmp_path: Path) -> None:
-    filled(tmp_path)
-    spool = open_readonly(tmp_path)
+def test_what_is_open_for_reading_cannot_be_written(directory: Path) -> None:
+    filled(directory)
+    spool = open_readonly(directory)
     with pytest.raises(AssertionError, match="for reading"):
         spool.commit([(Table.BLOCKS, key(1), b"x")])
     assert spool.count(Table.BLOCKS) == 50
@@ -234,11 +234,11 @@ _GROWING_CHILD = """
 
 
 @pytest.mark.slow
-def test_a_reader_follows_a_spool_that_grows(tmp_path: Path) -> None:
+def test_a_reader_follows_a_spool_that_grows(directory: Path) -> None:
     """It was opened when the spool was as small as it was made."""
-    spool = open_spool(tmp_path, MAP_BYTES)
+    spool = open_spool(directory, MAP_BYTES)
     with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(_GROWING_CHILD), str(tmp_path)],
+        [sys.executable, "-c", textwrap.dedent(_GROWING_CHILD), str(directory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -259,106 +259,81 @@ def test_a_reader_follows_a_spool_that_grows(tmp_path: Path) -> None:
 # -- refusals ------------------------------------------------------------------------------------------------
 
 
-def test_an_environment_keeps_its_id(tmp_path: Path) -> None:
-    first = open_spool(tmp_path / "a", MAP_BYTES)
-    other = open_spool(tmp_path / "b", MAP_BYTES)
+def test_an_environment_keeps_its_id(directory: Path) -> None:
+    first = open_spool(directory / "a", MAP_BYTES)
+    other = open_spool(directory / "b", MAP_BYTES)
     assert first.environment_id != other.environment_id
     assert len(first.environment_id) == 16
     other.close()
     known = first.environment_id
     first.close()
-    again = open_spool(tmp_path / "a", MAP_BYTES)
+    again = open_spool(directory / "a", MAP_BYTES)
     assert again.environment_id == known
     again.close()
 
 
-def test_another_format_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path)
-    environment = lmdb.open(str(tmp_path), max_dbs=8, map_size=MAP_BYTES)
+def test_another_format_is_refused(directory: Path) -> None:
+    filled(directory)
+    environment = lmdb.open(str(directory), max_dbs=8, map_size=MAP_BYTES)
     with environment.begin(write=True) as transaction:
         assert transaction.get(KEY_FORMAT) == FORMAT_VERSION
         transaction.put(KEY_FORMAT, b"99")
     environment.close()
-    assert "the format check found b'99', this program knows 1" in refused(tmp_path)
+    assert "the format check found b'99', this program knows 1" in refused(directory)
 
 
-def test_an_environment_of_another_program_is_refused(tmp_path: Path) -> None:
-    environment = lmdb.open(str(tmp_path), map_size=MAP_BYTES)
+def test_an_environment_of_another_program_is_refused(directory: Path) -> None:
+    directory.parent.mkdir()
+    environment = lmdb.open(str(directory), map_size=MAP_BYTES)
     with environment.begin(write=True) as transaction:
         transaction.put(b"their key", b"their value")
     environment.close()
-    assert "the format check found None" in refused(tmp_path)
+    assert "the format check found None" in refused(directory)
 
 
-def test_a_table_that_is_missing_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path)
-    environment = lmdb.open(str(tmp_path), max_dbs=8, map_size=MAP_BYTES)
+def test_a_table_that_is_missing_is_refused(directory: Path) -> None:
+    filled(directory)
+    environment = lmdb.open(str(directory), max_dbs=8, map_size=MAP_BYTES)
     with environment.begin(write=True) as transaction:
         transaction.drop(environment.open_db(b"records", transaction))
     environment.close()
-    assert "the table check failed" in refused(tmp_path)
+    assert "the table check failed" in refused(directory)
 
 
-def test_a_file_that_was_cut_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path)
-    os.truncate(tmp_path / DATA_FILE, 40_960)
-    assert "the length check found 40,960 bytes" in refused(tmp_path)
+def test_a_file_that_was_cut_is_refused(directory: Path) -> None:
+    filled(directory)
+    os.truncate(directory / DATA_FILE, 40_960)
+    assert "the length check found 40,960 bytes" in refused(directory)
 
 
-def test_a_file_that_is_none_of_lmdb_is_refused(tmp_path: Path) -> None:
-    (tmp_path / DATA_FILE).write_bytes(random.Random(1).randbytes(100_000))
-    assert "the head check found no head of LMDB" in refused(tmp_path)
+def test_a_file_that_is_none_of_lmdb_is_refused(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    (directory / DATA_FILE).write_bytes(random.Random(1).randbytes(100_000))
+    assert "the head check found no head of LMDB" in refused(directory)
 
 
-def test_an_empty_file_is_a_new_spool(tmp_path: Path) -> None:
-    """A process that was killed while it made the file leaves that."""
-    (tmp_path / DATA_FILE).touch()
-    spool = open_spool(tmp_path, MAP_BYTES)
-    assert spool.count(Table.BLOCKS) == 0
-    spool.close()
-
-
-def test_a_spool_is_there_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks while it is made finds none; one whose making was cut short is made anew."""
-    seen: list[list[str]] = []
-    real = Path.rename
-
-    def rename(path: Path, target: Path) -> Path:
-        seen.append(sorted(found.name for found in tmp_path.iterdir()))
-        with pytest.raises(errors.UnavailableError, match="no such file"):
-            open_readonly(tmp_path)
-        return real(path, target)
-
-    (tmp_path / ".making").mkdir()
-    (tmp_path / ".making" / DATA_FILE).write_bytes(b"half of it")
-    monkeypatch.setattr(Path, "rename", rename)
-    open_spool(tmp_path, MAP_BYTES).close()
-    assert seen == [[".making", LOCK_FILE]]
-    assert sorted(found.name for found in tmp_path.iterdir()) == [DATA_FILE, "lock.mdb", LOCK_FILE]
-
-
-def test_what_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+def test_what_is_not_there_cannot_be_read(directory: Path) -> None:
     with pytest.raises(errors.UnavailableError, match="no such file") as caught:
-        open_readonly(tmp_path)
+        open_readonly(directory)
     assert caught.value.code == errors.SPOOL_DAMAGED
-    assert list(tmp_path.iterdir()) == []
+    assert not directory.exists()
 
 
-def test_a_fault_of_the_system_is_not_taken_for_damage(tmp_path: Path) -> None:
+def test_a_fault_of_the_system_is_not_taken_for_damage(directory: Path) -> None:
     """A directory where LMDB wants its lock table: nothing is wrong with the messages."""
-    filled(tmp_path)
-    (tmp_path / "lock.mdb").unlink()
-    (tmp_path / "lock.mdb").mkdir()
-    assert "cannot be opened" in refused(tmp_path, errors.HOME_NOT_READY)
+    filled(directory)
+    (directory / "lock.mdb").unlink()
+    (directory / "lock.mdb").mkdir()
+    assert "cannot be opened" in refused(directory, errors.HOME_NOT_READY)
 
 
 @pytest.mark.parametrize("table", [table for table in Table if table is not Table.BLOCKS])
-def test_a_row_that_was_changed_on_disk_is_not_believed(tmp_path: Path, table: Table) -> None:
+def test_a_row_that_was_changed_on_disk_is_not_believed(directory: Path, table: Table) -> None:
     """One bit anywhere in the row, or the row under another key."""
-    spool = open_spool(tmp_path, MAP_BYTES)
+    spool = open_spool(directory, MAP_BYTES)
     spool.commit([(table, key(1), b"what was written"), (table, key(2), b"and more")])
     spool.close()
-    environment = lmdb.open(str(tmp_path), max_dbs=8, map_size=MAP_BYTES)
+    environment = lmdb.open(str(directory), max_dbs=8, map_size=MAP_BYTES)
     rows = environment.open_db(table.name.lower().encode())
     with environment.begin(write=True, db=rows) as transaction:
         stored = bytearray(transaction.get(key(1)))
@@ -366,7 +341,7 @@ def test_a_row_that_was_changed_on_disk_is_not_believed(tmp_path: Path, table: T
         transaction.put(key(1), bytes(stored))
         transaction.put(key(3), transaction.get(key(2)))
     environment.close()
-    spool = open_spool(tmp_path, MAP_BYTES)
+    spool = open_spool(directory, MAP_BYTES)
     for number in (1, 3):
         for read in (lambda n: spool.get(table, key(n)), lambda n: spool.scan(table, key(n), key(n + 1))):
             with pytest.raises(errors.UnavailableError, match="checksum") as caught:
@@ -381,25 +356,25 @@ def test_a_row_that_was_changed_on_disk_is_not_believed(tmp_path: Path, table: T
 
 
 @pytest.mark.requirement("R97")
-def test_a_copy_has_the_newest_commit_and_no_room_ahead(tmp_path: Path) -> None:
-    filled(tmp_path / "spool")
-    spool = open_spool(tmp_path / "spool", MAP_BYTES)
-    (tmp_path / "copy").mkdir()
-    spool.copy_to(tmp_path / "copy")
-    copied = (tmp_path / "copy" / DATA_FILE).stat().st_size
+def test_a_copy_has_the_newest_commit_and_no_room_ahead(directory: Path) -> None:
+    filled(directory / "spool")
+    spool = open_spool(directory / "spool", MAP_BYTES)
+    (directory / "copy").mkdir()
+    spool.copy_to(directory / "copy")
+    copied = (directory / "copy" / DATA_FILE).stat().st_size
     assert copied <= spool.size_bytes() + (64 << 10)
-    copy = open_spool(tmp_path / "copy", MAP_BYTES)
+    copy = open_spool(directory / "copy", MAP_BYTES)
     assert copy.scan(Table.BLOCKS) == spool.scan(Table.BLOCKS)
     assert copy.scan(Table.SEGMENTS) == spool.scan(Table.SEGMENTS)
     copy.close()
     spool.close()
 
 
-def test_a_copy_is_one_moment_while_commits_go_on(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path / "spool", MAP_BYTES)
+def test_a_copy_is_one_moment_while_commits_go_on(directory: Path) -> None:
+    spool = open_spool(directory / "spool", MAP_BYTES)
     spool.commit([(Table.BLOCKS, key(number), bytes(50_000)) for number in range(200)])
-    (tmp_path / "copy").mkdir()
-    copying = threading.Thread(target=spool.copy_to, args=(tmp_path / "copy",))
+    (directory / "copy").mkdir()
+    copying = threading.Thread(target=spool.copy_to, args=(directory / "copy",))
     copying.start()
     number = 0
     while copying.is_alive() or number < 20:
@@ -407,19 +382,19 @@ def test_a_copy_is_one_moment_while_commits_go_on(tmp_path: Path) -> None:
         spool.commit([(Table.RECORDS, key(row), key(number)) for row in range(2)])
     copying.join()
     spool.close()
-    copy = open_spool(tmp_path / "copy", MAP_BYTES)
+    copy = open_spool(directory / "copy", MAP_BYTES)
     assert copy.count(Table.BLOCKS) == 200
     assert len({value for _, value in copy.scan(Table.RECORDS)}) <= 1
     copy.close()
 
 
-def test_a_copy_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    filled(tmp_path / "spool")
-    spool = open_spool(tmp_path / "spool", MAP_BYTES)
+def test_a_copy_that_cannot_be_written_leaves_nothing(directory: Path) -> None:
+    filled(directory / "spool")
+    spool = open_spool(directory / "spool", MAP_BYTES)
     with pytest.raises(OSError, match="cannot be copied"):
-        spool.copy_to(tmp_path / "nowhere")
-    (tmp_path / "copy").mkdir()
-    spool.copy_to(tmp_path / "copy")
+        spool.copy_to(directory / "nowhere")
+    (directory / "copy").mkdir()
+    spool.copy_to(directory / "copy")
     spool.close()
 
 
@@ -439,14 +414,14 @@ class Leaky:
         self._environment.close()
 
 
-def test_lost_pages_do_not_keep_from_a_backup(tmp_path: Path) -> None:
-    filled(tmp_path / "spool")
-    spool = open_spool(tmp_path / "spool", MAP_BYTES)
+def test_lost_pages_do_not_keep_from_a_backup(directory: Path) -> None:
+    filled(directory / "spool")
+    spool = open_spool(directory / "spool", MAP_BYTES)
     spool._environment = Leaky(spool._environment)
-    (tmp_path / "copy").mkdir()
-    spool.copy_to(tmp_path / "copy")
+    (directory / "copy").mkdir()
+    spool.copy_to(directory / "copy")
     spool.close()
-    copy = open_spool(tmp_path / "copy", MAP_BYTES)
+    copy = open_spool(directory / "copy", MAP_BYTES)
     assert copy.count(Table.BLOCKS) == 50
     copy.close()
 
@@ -455,10 +430,10 @@ def test_lost_pages_do_not_keep_from_a_backup(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_map_that_is_smaller_than_the_spool_takes_deletions(tmp_path: Path) -> None:
+def test_a_map_that_is_smaller_than_the_spool_takes_deletions(directory: Path) -> None:
     """The setting was lowered: LMDB takes what is there, and nothing more comes in."""
-    filled(tmp_path, 500)
-    spool = open_spool(tmp_path, 1 << 20)
+    filled(directory, 500)
+    spool = open_spool(directory, 1 << 20)
     with pytest.raises(SpoolFullError):
         spool.commit([(Table.BLOCKS, key(501), bytes(3_000))])
     for number in range(500):
@@ -468,9 +443,9 @@ def test_a_map_that_is_smaller_than_the_spool_takes_deletions(tmp_path: Path) ->
 
 
 def test_a_full_disk_is_found_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spool = open_spool(tmp_path, MAP_BYTES)
+    spool = open_spool(directory, MAP_BYTES)
 
     def full(_descriptor: int, _offset: int, _length: int) -> None:
         raise OSError(errno.ENOSPC, "no space left")
@@ -570,11 +545,11 @@ def test_a_disk_that_others_fill_is_told_and_changes_nothing(small_disk: Path) -
     spool.close()
 
 
-def test_the_lock_is_not_what_a_backup_takes(tmp_path: Path) -> None:
-    filled(tmp_path / "spool")
-    spool = open_spool(tmp_path / "spool", MAP_BYTES)
-    (tmp_path / "copy").mkdir()
-    spool.copy_to(tmp_path / "copy")
+def test_the_lock_is_not_what_a_backup_takes(directory: Path) -> None:
+    filled(directory / "spool")
+    spool = open_spool(directory / "spool", MAP_BYTES)
+    (directory / "copy").mkdir()
+    spool.copy_to(directory / "copy")
     spool.close()
-    assert [path.name for path in (tmp_path / "copy").iterdir()] == [DATA_FILE]
-    assert (tmp_path / "spool" / LOCK_FILE).exists()
+    assert [path.name for path in (directory / "copy").iterdir()] == [DATA_FILE]
+    assert (directory / "spool" / LOCK_FILE).exists()

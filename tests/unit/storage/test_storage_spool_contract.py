@@ -24,7 +24,7 @@ BLOCK_BYTES = 40_000
 @pytest.fixture(params=["lmdb", "simulated"])
 def spool(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spool]:
     made: Spool = (
-        open_spool(tmp_path_factory.mktemp("spool"), MAP_BYTES)
+        open_spool(tmp_path_factory.mktemp("node") / "spool", MAP_BYTES)
         if request.param == "lmdb"
         else SimulatedDisk()
     )
@@ -38,7 +38,7 @@ def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     """A spool with room for about 2 MB of messages."""
     made: Spool
     if request.param == "lmdb":
-        made = open_spool(tmp_path_factory.mktemp("spool"), 3 << 20)
+        made = open_spool(tmp_path_factory.mktemp("node") / "spool", 3 << 20)
     else:
         made = SimulatedDisk()
         made.capacity_bytes = 2 << 20
@@ -183,7 +183,7 @@ def test_both_do_what_dictionaries_do(
     commits: list[list[Change]],
     part: tuple[bytes, bytes | None, int],
 ) -> None:
-    directory = tmp_path_factory.mktemp("spool")
+    directory = tmp_path_factory.mktemp("node") / "spool"
     reopened: list[tuple[Spool, Callable[[Spool], Spool]]] = [
         (open_spool(directory, MAP_BYTES), lambda old: (old.close(), open_spool(directory, MAP_BYTES))[1]),
         (SimulatedDisk(), lambda disk: disk),

@@ -49,8 +49,8 @@ class SlowDisk(SimulatedDisk):
 
 
 @pytest.mark.requirement("R163")
-def test_the_writer_writes_groups_in_order(tmp_path: Path) -> None:
-    spool = open_spool(tmp_path, MAP_BYTES)
+def test_the_writer_writes_groups_in_order(directory: Path) -> None:
+    spool = open_spool(directory, MAP_BYTES)
     woken = Woken()
     writer = Writer(spool, woken)
     for number in range(3):
