@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 #: Missed keepalive intervals that end a session.
 KEEPALIVES_MISSED = 3
+#: A client that said BYE waits for its acknowledgements so long at most: a worker that died is back long before.
+BYE_WAIT_S = 30.0
 #: Sessions are looked over for missed keepalives once in this time.
 SWEEP_INTERVAL_S = 0.5
 #: So many filters of a SUBSCRIBE count as one frame towards the rate of a client.
@@ -279,6 +281,11 @@ class Router:
         for session in list(self.sessions):
             if now - session.last_heard > session.keepalive_s * KEEPALIVES_MISSED:
                 self.close_session(session, error_for(errors.KEEPALIVE_TIMEOUT), now)
+            elif session.bye_at is not None:
+                # What it waited for may have ended in other ways than by an acknowledgement.
+                self._finish_bye(session, now)
+                if now - session.bye_at > BYE_WAIT_S:
+                    self.close_session(session, error_for(errors.HOME_NOT_READY, "not all is stored"), now)
         self.reception.sweep(now)
         self.intake.sweep(now)
         self._acks.flush(now)
@@ -348,7 +355,8 @@ class Router:
             self.flows.ends.session_reads(session)
 
     def _bye(self, session: Session, _frames: list[bytes], now: float) -> None:
-        session.closing = True
+        if session.bye_at is None:
+            session.bye_at = now
         self._finish_bye(session, now)
 
     def _second_hello(self, _session: Session, _frames: list[bytes], _now: float) -> None:
@@ -356,7 +364,7 @@ class Router:
 
     def _finish_bye(self, session: Session, now: float) -> None:
         if (
-            not session.closing
+            session.bye_at is None
             or session.closed
             or session.open_rounds
             or not self.intake.is_settled(session)

@@ -86,9 +86,9 @@ class Session:
     __slots__ = (
         "address",
         "bucket",
+        "bye_at",
         "client_name",
         "closed",
-        "closing",
         "connected_at",
         "counters",
         "egress",
@@ -157,8 +157,9 @@ class Session:
         self.no_local = False
         #: True from the moment in which nothing may be sent to it any more.
         self.closed = False
-        #: True after BYE: it closes when its rounds have retired and its queues are empty or without credit.
-        self.closing = False
+        #: When it said BYE, None before: it closes when its rounds have retired, what it published is stored, and its
+        #: queues are empty or without credit.
+        self.bye_at: float | None = None
         self.bucket: TokenBucket | None = None
 
         #: Replaced as a whole when its client profile or ACL profile changes.

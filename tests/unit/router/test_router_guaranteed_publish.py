@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from publish_rig import Publisher, PublishNode, request
+from publish_rig import Publisher, PublishNode, ask, request
 from wired_node import snapshot
 
 from angarium import errors, wire
@@ -476,6 +476,48 @@ class TestOpening:
         spooling.commit()
         operations = [frames[0] for frames in publisher.client.received if frames[0] != wire.RETIRED]
         assert operations == [wire.ACKED, wire.CLOSED]
+
+    def test_a_goodbye_does_not_wait_for_what_belongs_to_somebody_else_now(
+        self, spooling: PublishNode
+    ) -> None:
+        spooling.queue("q", "a")
+        publisher = spooling.publisher()
+        spooling.hold()
+        publisher.publish("a")
+        publisher.client.send(wire.BYE, [])
+        other = spooling.client()
+        ask(other, "producer.open", name=publisher.name)
+        spooling.advance(1.0)
+        assert publisher.client.closed_with() == 0
+
+    def test_a_goodbye_does_not_wait_for_messages_that_wait_for_room(self, spooling: PublishNode) -> None:
+        """They are dropped with the session, so that it waits only for what is on its way to a home."""
+        spooling.queue("near", "a")
+        spooling.queue("far", "b")
+        spooling.queue("other", "c")
+        publisher = spooling.publisher()
+        publisher.publish("a", "a")
+        spooling.change("far", subscriptions=["a"], ingress_enabled=False)
+        again = publisher.reopen()
+        spooling.hold()
+        again.publish("c", "a", first=1)
+        again.client.send(wire.BYE, [])
+        spooling.advance(1.0)
+        assert again.client.closed_with() is None, "the first one is on its way"
+        spooling.commit()
+        spooling.advance(1.0)
+        assert again.client.closed_with() == 0
+
+    def test_a_goodbye_is_said_at_last_when_a_home_does_not_come_back(self, spooling: PublishNode) -> None:
+        spooling.queue("q", "a")
+        publisher = spooling.publisher()
+        spooling.kill_worker(0)
+        publisher.publish("a")
+        publisher.client.send(wire.BYE, [])
+        spooling.advance(29.0)
+        assert publisher.client.closed_with() is None
+        spooling.advance(3.0)
+        assert publisher.client.closed_with() == errors.HOME_NOT_READY
 
     def test_operators_see_producers(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a")
