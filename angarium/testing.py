@@ -34,10 +34,10 @@ READY_TIMEOUT_S: Final = 30.0
 #: Longer than any bound of an orderly stop.
 STOP_TIMEOUT_S: Final = 60.0
 #: How long `wait_for` looks before it gives up.
-WAIT_TIMEOUT_S: Final = 15.0
+WAIT_TIMEOUT_S: Final = 30.0
 _LOOK_INTERVAL_S: Final = 0.05
 _OUTPUT_BYTES_MAX: Final = 20_000
-_COMMAND_TIMEOUT_S: Final = 30.0
+_COMMAND_TIMEOUT_S: Final = 60.0
 
 Row = dict[str, Any]
 
@@ -193,7 +193,12 @@ class Node:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            status = self.status()
+            try:
+                status = self.status()
+            except NodeFailedError:  # the controller itself may be away for a moment
+                if time.monotonic() >= deadline:
+                    raise
+                continue
             if condition(status):
                 return status
             if time.monotonic() >= deadline:

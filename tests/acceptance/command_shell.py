@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Generous: a loaded machine is slow, a hang is not the machine's fault.
-TIMEOUT_S = 30.0
+TIMEOUT_S = 60.0
 
 
 def installed_command() -> list[str]:

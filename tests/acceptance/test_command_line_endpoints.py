@@ -35,6 +35,11 @@ def payloads(shell: Shell, queue: str) -> list[str]:
     return [shell.run("message", "show", queue, str(row["position"])).object["payload"] for row in rows]
 
 
+def expect_payloads(shell: Shell, wanted: dict[str, list[str]]) -> None:
+    """Wait until queues hold these messages."""
+    wait_for(lambda: {queue: payloads(shell, queue) for queue in wanted} == wanted, f"{wanted}")
+
+
 # Queues and topic endpoints.
 
 
@@ -120,10 +125,10 @@ def test_messages_are_listed_shown_and_deleted(shell: Shell) -> None:
         >= {"payload": "two", "mode": "non-persistent"}.items()
     )
     assert shell.run("message", "delete", "L", "2", "9").object["deleted"] == 1
-    assert payloads(shell, "L") == ["one", "three"]
+    expect_payloads(shell, {"L": ["one", "three"]})
     assert shell.run("message", "show", "L", "2", status=1).err.startswith("error 40401: ")
     assert shell.run("queue", "purge", "L").object["purged"] == 2
-    assert spooled(shell, "L") == 0
+    wait_for(lambda: spooled(shell, "L") == 0, "an empty queue")
     shell.run("queue", "delete", "L")
 
 
@@ -147,11 +152,11 @@ def test_messages_are_copied_moved_and_sent_back(shell: Shell) -> None:
         "done": 1,
         "refused": 0,
     }
-    assert (payloads(shell, "from"), payloads(shell, "to")) == (["a", "b", "c"], ["a"])
+    expect_payloads(shell, {"from": ["a", "b", "c"], "to": ["a"]})
     assert shell.run("queue", "move", "from", "--to", "to").object["done"] == 3
-    assert (payloads(shell, "from"), payloads(shell, "to")) == ([], ["a", "a", "b", "c"])
+    expect_payloads(shell, {"from": [], "to": ["a", "a", "b", "c"]})
     assert shell.run("queue", "redrive", "to").object["done"] == 4
-    assert (payloads(shell, "from"), payloads(shell, "to")) == (["a", "a", "b", "c"], [])
+    expect_payloads(shell, {"from": ["a", "a", "b", "c"], "to": []})
     for queue in ("from", "to"):
         shell.run("queue", "delete", queue)
 
@@ -161,7 +166,7 @@ def test_a_target_that_refuses_leaves_the_messages_where_they_are(shell: Shell) 
     shell.run("queue", "create", "shut", "--set", "ingress_enabled=false")
     ended = shell.run("queue", "move", "stay", "--to", "shut", status=1)
     assert ended.err.startswith("error 50311: ")
-    assert spooled(shell, "stay") == 2
+    wait_for(lambda: spooled(shell, "stay") == 2, "both messages where they were")
     assert shell.run("queue", "move", "stay", "--to", "none", status=1).err.startswith("error 40401: ")
     assert shell.run("queue", "move", "stay", "--to", "stay", status=1).err.startswith("error 40018: ")
     for queue in ("stay", "shut"):
@@ -222,7 +227,7 @@ def test_a_backup_brings_back_queues_and_messages(own_node: Shell) -> None:
     restored: dict[str, Any] = shell.run("spool", "restore", "node.backup").object
     assert restored["replaced"]
     shell.run("up", "--detach")
-    assert (payloads(shell, "one"), payloads(shell, "two")) == (["a", "b"], ["c"])
+    expect_payloads(shell, {"one": ["a", "b"], "two": ["c"]})
     publish(shell, "to/one", "d")
     wait_for(lambda: payloads(shell, "one") == ["a", "b", "d"], "a new message behind the old ones")
 

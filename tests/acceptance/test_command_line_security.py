@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -20,7 +20,7 @@ listen = ["tcp://127.0.0.1:0"]
 curve_secret_key_file = "node.key"
 
 [admin]
-listen = ["tcp://127.0.0.1:{port}"]
+listen = ["tcp://127.0.0.1:0"]
 curve_secret_key_file = "node.key"
 authorized_keys = ["{operator}"]
 
@@ -37,21 +37,15 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shell, t
         shell.run("keys", "create", f"{name}.key")
     operator = shell.run("keys", "create", "operator.key").object["public_key"]
     (shell.folder / "alice.password").write_text("pretzel\n")
-    port = free_port()
-    (shell.folder / "node.toml").write_text(CONFIGURATION.format(port=port, operator=operator))
+    (shell.folder / "node.toml").write_text(CONFIGURATION.format(operator=operator))
     shell.run("up", "--detach", "--config", "node.toml", "--workers", "1")
     try:
-        yield shell, ("--admin-url", f"tcp://127.0.0.1:{port}", "--server-key-file", "node.key.pub")
+        log = (shell.data / "log" / "node.log").read_text()
+        (url,) = re.findall(r"the admin API listens on (\S+)", log)
+        yield shell, ("--admin-url", url, "--server-key-file", "node.key.pub")
     finally:
         shell.run("down")
         shell.clear()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @pytest.fixture

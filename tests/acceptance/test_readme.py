@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 OUTPUT = re.compile(r"^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 #: What a README may take; a command that hangs is ended.
-TIMEOUT_S = 90
+TIMEOUT_S = 100
 
 
 def readme() -> str:

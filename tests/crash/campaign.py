@@ -39,8 +39,10 @@ RATE = 2_000
 PAUSE_S = (0.5, 3.0)
 #: Longer than any fault and the restart after it.
 RETRY_S = 120
-#: A queue from which nothing comes for so long is empty.
-DRAINED_S = 5.0
+#: A queue that gave all that was acknowledged, and from which nothing more comes for so long, is empty.
+DRAINED_S = 2.0
+#: What did not come within this time is lost.
+LOST_S = 60.0
 DISK_MB = 512
 LIVE, FINAL = "live", "final"
 TOPIC = "crash/{line%20}"
@@ -74,8 +76,8 @@ class Round:
                 summary = self._wait(publisher)
             self._stop.set()
             consumer.join(RETRY_S)
-            asyncio.run(self._drain(LIVE, self.live))
-            asyncio.run(self._drain(FINAL, self.final))
+            for account in (self.live, self.final):
+                asyncio.run(self._drain(account, self._acknowledged()))
         finally:
             self._stop.set()
             with contextlib.suppress(Exception):
@@ -123,8 +125,11 @@ class Round:
         except BaseException as error:  # noqa: BLE001 - told at the end of the round
             self._failures.append(error)
 
-    async def _drain(self, queue: str, account: Account) -> None:
-        await self._consume(queue, account, lambda idle_s: idle_s > DRAINED_S)
+    async def _drain(self, account: Account, acknowledged: set[int]) -> None:
+        def is_over(idle_s: float) -> bool:
+            return idle_s > (DRAINED_S if acknowledged <= account.got.keys() else LOST_S)
+
+        await self._consume(account.queue, account, is_over)
 
     async def _consume(self, queue: str, account: Account, is_over: Any) -> None:
         """Take and accept everything until it is over; told how long nothing has come."""
@@ -148,9 +153,12 @@ class Round:
             with contextlib.suppress(asyncio.CancelledError):
                 await reader
 
-    def _judge(self, lines: int, summary: dict[str, Any]) -> dict[str, Any]:
+    def _acknowledged(self) -> set[int]:
         text = self._acked.read_text() if self._acked.exists() else ""
-        acknowledged = {int(line) for line in text.split()}
+        return {int(line) for line in text.split()}
+
+    def _judge(self, lines: int, summary: dict[str, Any]) -> dict[str, Any]:
+        acknowledged = self._acknowledged()
         found: dict[str, Any] = {}
         for account in (self.live, self.final):
             wrong = account.judge(lines, acknowledged)

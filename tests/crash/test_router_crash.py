@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from machine import back_within_s
 from numbered import Tally, payload, wait_until
 from steady_pair import SteadyPair
 from watched_node import all_ready, events, figure, is_replaced, look_until, state_of
@@ -26,10 +27,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-BACK_WITHIN_S = 3.0
 #: A client tries again after 0.05 to 0.1 s, then 0.1 to 0.2 s, and so on; Python starts a router in half a second.
 CLIENTS_BACK_WITHIN_S = 5.0
-LIMIT_S = 20.0
+LIMIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,11 @@ async def until(condition: Any, what: str, timeout_s: float = LIMIT_S) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout_s:g} s"
         await asyncio.sleep(0.01)
+
+
+def hung_of(node: Node) -> list[str]:
+    """Give the roles of which an event says that they hung."""
+    return sorted(event["role"] for event in events(node) if event["event"] == "SYSTEM_PROCESS_HUNG")
 
 
 def subscriptions(node: Node) -> list[dict[str, Any]]:
@@ -79,8 +84,9 @@ def test_clients_reconnect_and_restore_their_subscriptions_by_themselves(node: N
             node.kill("router")
             killed = time.monotonic()
             await until(lambda: any(event.kind == "reconnected" for event in happened), "the reader is back")
-            figure("reader_back_s", time.monotonic() - killed)
-            assert time.monotonic() - killed < CLIENTS_BACK_WITHIN_S
+            back_s = time.monotonic() - killed
+            figure("reader_back_s", back_s)
+            assert back_s < back_within_s(CLIENTS_BACK_WITHIN_S)
             await until(
                 lambda: publisher.connected and publisher.stats["reconnects"], "the publisher is back"
             )
@@ -91,7 +97,8 @@ def test_clients_reconnect_and_restore_their_subscriptions_by_themselves(node: N
             assert (await shared.receive(LIMIT_S)).topic == "c/x"
             await until(lambda: called, "the callback was called")
             assert called == ["d"]
-            assert {row["filter"] for row in subscriptions(node)} == {"a/>", "b", "#share/group/c/*", "d"}
+            wanted = {"a/>", "b", "#share/group/c/*", "d"}
+            await until(lambda: {row["filter"] for row in subscriptions(node)} == wanted, "they are listed")
             assert [event.kind for event in happened] == ["connected", "disconnected", "reconnected"]
             assert (reader.name, reader.stats["reconnects"]) == ("reader", 1)
             assert reader.inbox != inbox
@@ -129,8 +136,13 @@ def test_a_killed_router_costs_what_was_under_way_and_neither_order_nor_a_second
         assert tally.not_rising == []
         assert tally.total >= 4_000
         # What left before the subscriber was back matched nothing at the new router, which counts from its start.
-        unmatched = node.status()["discards"].get("no-subscription-match", 0)
-        assert number - tally.total <= source.stats["lost_messages"] + unmatched
+        node.wait_for(
+            "what did not come is counted",
+            lambda status: (
+                number - tally.total
+                <= source.stats["lost_messages"] + status["discards"].get("no-subscription-match", 0)
+            ),
+        )
         subscription.unsubscribe()
 
 
@@ -174,8 +186,7 @@ def test_a_hung_router_is_replaced_and_its_clients_come_back(fresh: Node) -> Non
         wait_until(lambda: pair.look().received > 0, "messages flow again")
         assert pair.look().not_rising == 0
         figure("hung_router_replaced_s", hung_s)
-        hung = [event["role"] for event in events(fresh) if event["event"] == "SYSTEM_PROCESS_HUNG"]
-        assert sorted(hung) == ["controller", "router"]
+        wait_until(lambda: hung_of(fresh) == ["controller", "router"], "both are told")
 
 
 def test_workers_of_a_killed_router_serve_the_next_one(fresh: Node) -> None:
@@ -183,7 +194,7 @@ def test_workers_of_a_killed_router_serve_the_next_one(fresh: Node) -> None:
     for _ in range(2):
         pid = fresh.kill("router")
         back_s = look_until(fresh, "the router is back", is_replaced("router", 0, pid))
-        assert back_s < BACK_WITHIN_S
+        assert back_s < back_within_s()
     status = fresh.wait_for("everything is ready", all_ready)
     assert {row["index"]: row["pid"] for row in status["processes"] if row["role"] == "worker"} == pids
     with blocking.connect(fresh.url) as client:

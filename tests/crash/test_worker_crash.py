@@ -8,7 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from numbered import Tally, payload, wait_until
+from machine import back_within_s
+from numbered import Tally, expect_value, payload, wait_until
 from steady_pair import SteadyPair
 from watched_node import events, figure, is_replaced, look_until, state_of, topics_of_worker
 
@@ -22,11 +23,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 WORKERS = 2
-BACK_WITHIN_S = 3.0
 #: The default of `shard_grace_ms`, and what a machine that others use may add (alone the pause is 14 to 43 ms). A
 #: stall would last as long as the hang is unnoticed: five seconds.
 SHARD_GRACE_MS = 250
-MARGIN_MS = 2_000
+MARGIN_MS = 3_500
 #: Rows of a round: enough that no round is answered without the workers.
 ROUND = 20
 HUNG_AFTER_S = 5.0
@@ -74,13 +74,14 @@ class Load:
         self._source.flush(LIMIT_S)
 
     def finish(self) -> int:
-        """Publish no more and give how many were lost."""
+        """Publish no more but a last message, and give how many were lost when it has come."""
         self._stop.set()
         self._threads[1].join(LIMIT_S)
-        before = -1
-        while before != self.tally.total:
-            before = self.tally.total
-            time.sleep(0.2)  # nothing arrives any more when two looks see the same
+        last = self.published
+        self.published += 1
+        self._source.publish(self.topics[0], payload(0, last))
+        self._source.flush(LIMIT_S)
+        wait_until(lambda: self.tally.newest.get(0) == last, "the last message arrived", LIMIT_S)
         return self.published - self.tally.total
 
     def __enter__(self) -> Load:
@@ -105,10 +106,20 @@ def discards(node: Node) -> dict[str, int]:
     }
 
 
+def expect_discards(node: Node, wanted: dict[str, int]) -> None:
+    """Wait until the discards are these."""
+    expect_value(lambda: discards(node), wanted, "discards")
+
+
 def cost(lost: int, before: dict[str, int]) -> dict[str, int]:
     """Give the discards after a loss that was counted as it should be."""
     total = before.get("shard-unavailable", 0) + lost
     return {**before, "shard-unavailable": total} if total else before
+
+
+def last_of_workers(node: Node, count: int) -> list[tuple[str, int]]:
+    """Give name and index of the last events of workers."""
+    return [(one["event"], one["index"]) for one in events(node) if one["role"] == "worker"][-count:]
 
 
 def both_shards() -> list[str]:
@@ -130,10 +141,14 @@ def test_a_killed_worker_is_back_in_time_and_costs_only_what_is_counted(
         seen = load.tally.total
         wait_until(lambda: load.tally.total > seen + 2_000, "the load goes on")
         lost = load.finish()
-        assert back_s < BACK_WITHIN_S
+        assert back_s < back_within_s()
         assert load.tally.not_rising == []
-        assert discards(node) == cost(lost, before)
-        assert sum(event.messages for event in load.refused if event.kind == "notice") == lost
+        expect_discards(node, cost(lost, before))
+        expect_value(
+            lambda: sum(event.messages for event in load.refused if event.kind == "notice"),
+            lost,
+            "messages that the publisher heard of",
+        )
     figure("back_s", round(back_s, 3))
     figure("lost", lost)
 
@@ -152,7 +167,7 @@ def test_the_other_shards_do_not_wait_for_a_killed_worker(node: Node, before: di
         assert (noticed.not_rising, noticed.missing, noticed.reconnects) == (0, 0, 0)
         assert noticed.longest_pause_ms < SHARD_GRACE_MS + MARGIN_MS
         figure("longest_pause_ms", noticed.longest_pause_ms)
-        assert discards(node) == cost(load.finish(), before)
+        expect_discards(node, cost(load.finish(), before))
 
 
 def test_subscriptions_made_and_dropped_while_a_worker_is_away_are_in_force_when_it_is_back(
@@ -171,7 +186,7 @@ def test_subscriptions_made_and_dropped_while_a_worker_is_away_are_in_force_when
         assert [added.receive(LIMIT_S).topic for _ in range(3 * ROUND)] == [
             topic for topic in topics for _ in range(ROUND)
         ]
-        assert discards(node) == before
+        expect_discards(node, before)
 
 
 def test_a_hung_worker_is_told_from_a_dead_one_and_replaced(node: Node, before: dict[str, int]) -> None:
@@ -189,19 +204,14 @@ def test_a_hung_worker_is_told_from_a_dead_one_and_replaced(node: Node, before: 
         back_s = look_until(node, "the worker is back", is_replaced("worker", 1, pid))
         noticed = pair.finish()
         lost = load.finish()
-        assert HUNG_AFTER_S - 0.6 < hung_s < HUNG_AFTER_S + 2
-        assert back_s < BACK_WITHIN_S
+        assert HUNG_AFTER_S - 0.6 < hung_s < HUNG_AFTER_S + back_within_s()
+        assert back_s < back_within_s()
         assert (noticed.not_rising, noticed.missing, noticed.reconnects) == (0, 0, 0)
         assert noticed.longest_pause_ms < SHARD_GRACE_MS + MARGIN_MS
         assert load.tally.not_rising == []
-        assert discards(node) == cost(lost, before)
-        told = [(event["event"], event["index"]) for event in events(node) if event["role"] == "worker"]
-        assert told[-4:] == [
-            ("SYSTEM_PROCESS_HUNG", 1),
-            ("SYSTEM_PROCESS_KILLED", 1),
-            ("SYSTEM_PROCESS_DOWN", 1),
-            ("SYSTEM_PROCESS_UP", 1),
-        ]
+        expect_discards(node, cost(lost, before))
+        told = ["SYSTEM_PROCESS_HUNG", "SYSTEM_PROCESS_KILLED", "SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"]
+        expect_value(lambda: last_of_workers(node, 4), [(name, 1) for name in told], "events")
         figure("hung_told_after_s", round(hung_s, 2))
         figure("longest_pause_ms", noticed.longest_pause_ms)
 
@@ -218,4 +228,4 @@ def test_a_worker_that_is_killed_again_and_again_comes_back_each_time(
         wait_until(lambda: load.tally.total > seen + 500, "the load goes on")
         lost = load.finish()
         assert load.tally.not_rising == []
-        assert discards(node) == cost(lost, before)
+        expect_discards(node, cost(lost, before))

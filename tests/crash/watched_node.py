@@ -19,7 +19,7 @@ LOOK_INTERVAL_S = 0.02
 
 
 def look_until(
-    node: Node, what: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 15.0
+    node: Node, what: str, condition: Callable[[dict[str, Any]], bool], timeout_s: float = 30.0
 ) -> float:
     """Look at the status until a condition holds, and give the seconds that took."""
     started = time.monotonic()

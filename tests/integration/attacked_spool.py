@@ -6,11 +6,12 @@ import contextlib
 import itertools
 import os
 import signal
+import time
 from typing import TYPE_CHECKING, Any, Self
 
 import steady_queue
 import zmq
-from attacked_node import AttackedNode, Counted
+from attacked_node import ANSWER_S, AttackedNode, Counted
 from numbered import expect_value, wait_until
 from raw_guaranteed import RawGuaranteed
 from steady_pair import SteadyPair
@@ -73,18 +74,21 @@ class Operated(Counted):
         self.ask("objects.delete", kind=kind, name=name, vpn=vpn)
 
     def endpoint(self, name: str, kind: str = "queue", vpn: str = "default") -> dict[str, Any]:
-        """Give an endpoint with all its figures."""
-        found: dict[str, Any] = self.ask("endpoints.show", kind=kind, name=name, vpn=vpn)
-        return found
+        """Give an endpoint with all its figures, when the router answers, whose figures are None else."""
+        deadline = time.monotonic() + ANSWER_S
+        while True:
+            found: dict[str, Any] = self.ask("endpoints.show", kind=kind, name=name, vpn=vpn)
+            if found["messages_spooled"] is not None:
+                return found
+            assert time.monotonic() < deadline, f"the router does not answer: {found}"
 
     def counter(self, name: str, counter: str, vpn: str = "default") -> int:
         """Give what the router counted for a queue."""
         return int(self.endpoint(name, vpn=vpn)["counters"].get(counter, 0))
 
     def held(self, name: str, kind: str = "queue", vpn: str = "default") -> int:
-        """Give the messages in an endpoint, -1 where the router did not answer at once."""
-        told = self.endpoint(name, kind, vpn)["messages_spooled"]
-        return -1 if told is None else int(told)
+        """Give the messages in an endpoint."""
+        return int(self.endpoint(name, kind, vpn)["messages_spooled"])
 
     def expect_held(self, name: str, count: int, kind: str = "queue", vpn: str = "default") -> None:
         """Wait until an endpoint holds so many messages."""

@@ -18,7 +18,7 @@ from angarium.topic import matches, parse_filter
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
-LIMIT_S = 5.0
+LIMIT_S = 20.0
 
 
 class Peer:

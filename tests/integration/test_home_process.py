@@ -64,6 +64,8 @@ class PlayedRouter:
     def clear(self) -> None:
         self.home: list[Any] | None = None
         self.stored = 0
+        #: The flow that ended last.
+        self.ended = 0
         self.totals: list[Any] = []
         self.rows: list[tuple[int, bytes, int]] = []
         self.replies: dict[int, list[Any]] = {}
@@ -104,6 +106,12 @@ class PlayedRouter:
 
     def bind(self, flow: int) -> None:
         self.send(wire.FLOW, [ROUTER, "bind", flow, [LANE, False, None, 1 << 40, 1 << 60, {}]])
+
+    def wait_for_receipt(self) -> None:
+        """Wait until the home has read all that was sent to it, whatever it has written of that."""
+        self.send(wire.FLOW, [ROUTER, "bind", 99, [LANE, False, None, 0, 0, {}]])
+        self.send(wire.FLOW, [ROUTER, "unbind", 99, [60_000]])
+        self.until(lambda: self.ended == 99, "end of the flow")
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         """Ask as the controller does."""
@@ -146,6 +154,8 @@ class PlayedRouter:
             self.identity = identity
         elif operation == wire.HOME:
             self.home, self.stored, self.totals = body, body[3], body[4]
+        elif operation == wire.FLOW_EVENT:
+            self.ended = body[1]
         elif operation == wire.COMMITTED:
             self.stored, self.totals = body[2], body[3]
         elif operation == wire.FLOW_MESSAGES:
@@ -206,7 +216,7 @@ def test_an_orderly_stop_writes_what_waits_and_needs_no_marks(router: PlayedRout
     router.begin()
     for number in range(1, 11):
         router.store(number, b"m%d" % number)
-    router.until(lambda: router.stored > 0, "COMMITTED")
+    router.wait_for_receipt()
     router.end(signal.SIGTERM)
     router.begin()
     assert router.stored == 10, "what was received before the end was written"
@@ -225,10 +235,11 @@ def test_settled_messages_stay_away_after_a_kill(router: PlayedRouter) -> None:
     router.until(lambda: len(router.rows) == 5 * ROWS, "messages")
     router.send(wire.FLOW, [ROUTER, "settle", 1, [wire.OUTCOME_ACCEPTED, [[1, 5 * ROWS - 3]]]])
     router.until(lambda: any(one[:2] == [LANE, 3] for one in router.totals), "totals")
-    time.sleep(0.1)  # Settled messages are on disk within 20 ms; a test cannot see it from outside.
+    router.store(6, b"m6")  # Settled messages are on disk with the next one at the latest.
+    router.until(lambda: router.stored == 6, "COMMITTED")
     router.end(signal.SIGKILL)
     router.begin()
-    assert router.totals[0][:2] == [LANE, 3]
+    assert router.totals[0][:2] == [LANE, 3 + ROWS]
 
 
 @pytest.mark.slow

@@ -18,9 +18,12 @@ from angarium import errors, process, wire
 from angarium.process import Process, load_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 20.0
+#: Longer than any wait that ends by itself here.
+LONG_S = 5.0
 
 
 class Side:
@@ -32,9 +35,22 @@ class Side:
         self.socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self.socket.bind(f"ipc://{path}")
         self.identity = b""
+        #: What `arrived` found and `receive` has not given yet.
+        self._waiting: list[list[Any]] = []
 
-    def receive(self, timeout_s: float = 5.0) -> list[Any]:
-        assert self.socket.poll(int(timeout_s * 1000)), "nothing came"
+    def arrived(self, kind: str) -> int:
+        """Give how many frames of a kind have come and were not received yet."""
+        while self.socket.poll(0):
+            self._waiting.append(self._read())
+        return sum(frame[0] == kind for frame in self._waiting)
+
+    def receive(self) -> list[Any]:
+        if self._waiting:
+            return self._waiting.pop(0)
+        assert self.socket.poll(int(LIMIT_S * 1000)), "nothing came"
+        return self._read()
+
+    def _read(self) -> list[Any]:
         self.identity, frame = self.socket.recv_multipart()
         found: list[Any] = wire.unpack(frame)
         return found
@@ -97,6 +113,18 @@ def run_for(made: Process, seconds: float) -> list[float]:
     return ticks
 
 
+def run_until(made: Process, condition: Callable[[], object]) -> None:
+    """Run the loop until a condition holds."""
+    end = time.monotonic() + LIMIT_S
+
+    def tick(now: float) -> float:
+        made.stopping = bool(condition()) or now >= end
+        return 0.01
+
+    made.run(tick, lambda: True)
+    assert time.monotonic() < end, "it did not happen in time"
+
+
 def test_a_start_reports_its_progress_before_the_loop_runs(world: World) -> None:
     made = world.process()
     assert world.supervisor.receive() == ["heartbeat", "worker", 3, 7, "starting", "", {}]
@@ -110,14 +138,12 @@ def test_a_start_reports_its_progress_before_the_loop_runs(world: World) -> None
 @pytest.mark.slow
 def test_the_loop_beats_every_half_second_and_says_when_it_stops(world: World) -> None:
     made = world.process()
+    started = time.monotonic()
     made.ready({})
-    run_for(made, 1.2)
-    states = []
-    while world.supervisor.socket.poll(50):
-        states.append(world.supervisor.receive()[4])
-    assert states[:2] == ["starting", "ready"]
-    assert states[-1] == "stopping"
-    assert states.count("ready") in (3, 4)
+    run_until(made, lambda: world.supervisor.arrived("heartbeat") == 5)
+    assert time.monotonic() - started >= 1.0
+    states = [world.supervisor.receive()[4] for _ in range(6)]
+    assert states == ["starting", *["ready"] * 4, "stopping"]
 
 
 @pytest.mark.slow
@@ -127,7 +153,7 @@ def test_a_controller_that_comes_later_learns_who_is_there_and_what_happened(wor
         made.emit_event({"severity": "info", "event": "E", "scope": "SYSTEM", "text": str(number)})
     run_for(made, 0.1)
     controller = world.controller()
-    run_for(made, 1.6)
+    run_until(made, lambda: controller.arrived("event") == 3)
     assert controller.receive_kind("hello") == ["hello", "worker", 3, 7, os.getpid()]
     events = [controller.receive_kind("event")[1] for _ in range(3)]
     assert [event["text"] for event in events] == ["0", "1", "2"]
@@ -148,12 +174,12 @@ def test_requests_are_answered_and_refusals_keep_their_code(world: World) -> Non
         return {"done": arguments}
 
     made.on_request(answer)
-    run_for(made, 0.3)
+    run_until(made, lambda: controller.arrived("hello"))
     controller.receive_kind("hello")
     controller.send(["request", 1, "good", [1, 2]])
     controller.send(["request", 2, "bad", None])
     controller.send(["request", 3, "log_level", "INFO"])
-    run_for(made, 0.2)
+    run_until(made, lambda: controller.arrived("reply") == 3)
     assert controller.receive_kind("reply") == ["reply", 1, True, {"done": [1, 2]}]
     assert controller.receive_kind("reply") == ["reply", 2, False, [errors.OBJECT_NOT_FOUND, "gone"]]
     assert controller.receive_kind("reply") == ["reply", 3, True, None]
@@ -164,10 +190,10 @@ def test_requests_are_answered_and_refusals_keep_their_code(world: World) -> Non
 def test_a_process_without_a_handler_refuses_requests(world: World) -> None:
     controller = world.controller()
     made = world.process()
-    run_for(made, 0.3)
+    run_until(made, lambda: controller.arrived("hello"))
     controller.receive_kind("hello")
     controller.send(["request", 1, "x", None])
-    run_for(made, 0.2)
+    run_until(made, lambda: controller.arrived("reply"))
     assert controller.receive_kind("reply") == ["reply", 1, False, [errors.UNKNOWN_OPERATION, "x"]]
 
 
@@ -184,11 +210,11 @@ def test_a_request_may_be_answered_later_and_in_another_order(world: World) -> N
         return promised[-1]
 
     made.on_request(answer)
-    run_for(made, 0.3)
+    run_until(made, lambda: controller.arrived("hello"))
     controller.receive_kind("hello")
     for number, operation in enumerate(("later", "later", "at once"), start=1):
         controller.send(["request", number, operation, None])
-    run_for(made, 0.2)
+    run_until(made, lambda: controller.arrived("reply"))
     assert controller.receive_kind("reply") == ["reply", 3, True, "now"]
     made.reply(promised[1], False, [errors.HOME_NOT_READY, "w"])
     made.reply(promised[0], True, None)
@@ -202,14 +228,15 @@ def test_a_process_asks_the_controller_and_each_answer_finds_its_question(world:
     got: list[Any] = []
     made.ask("early", 1, lambda ok, value: got.append(("early", ok, value)))
     controller = world.controller()
-    run_for(made, 0.3)
+    run_until(made, lambda: controller.arrived("ask"))
     made.ask("late", 2, lambda ok, value: got.append(("late", ok, value)))
     assert controller.receive_kind("ask") == ["ask", 1, "early", 1]
     assert controller.receive_kind("ask") == ["ask", 2, "late", 2]
     controller.send(["answer", 2, False, [errors.OBJECT_EXISTS, "q"]])
     controller.send(["answer", 1, True, {"id": 7}])
     controller.send(["answer", 1, True, "twice"])
-    run_for(made, 0.2)
+    run_until(made, lambda: len(got) == 2)
+    run_for(made, 0.1)
     assert got == [("late", False, [errors.OBJECT_EXISTS, "q"]), ("early", True, {"id": 7})]
 
 
@@ -221,7 +248,7 @@ def test_an_ask_without_an_answer_is_refused_after_a_bound(
     made = world.process()
     got: list[Any] = []
     made.ask("nobody there", None, lambda ok, value: got.append((ok, value[0])))
-    run_for(made, 0.5)
+    run_until(made, lambda: got)
     assert got == [(False, errors.CONTROLLER_UNAVAILABLE)]
 
 
@@ -229,16 +256,18 @@ def test_an_ask_without_an_answer_is_refused_after_a_bound(
 def test_an_ask_that_died_with_the_controller_is_refused_when_its_successor_is_known(world: World) -> None:
     controller = world.controller()
     made = world.process()
-    run_for(made, 0.3)
+    tables: list[Any] = []
+    made.on_table(tables.append)
+    run_until(made, lambda: controller.arrived("hello"))
     world.supervisor.receive()
     world.supervisor.send(["table", [["controller", 0, 8, "ready", 5]], {}])
+    run_until(made, lambda: tables)
     got: list[Any] = []
     made.ask("x", None, lambda ok, value: got.append((ok, value[0])))
-    run_for(made, 0.2)
-    controller.receive_kind("ask")
+    run_until(made, lambda: controller.arrived("ask"))
     assert got == []
     world.supervisor.send(["table", [["controller", 0, 9, "starting", 5]], {}])
-    run_for(made, 0.2)
+    run_until(made, lambda: got)
     assert got == [(False, errors.CONTROLLER_UNAVAILABLE)]
 
 
@@ -261,30 +290,30 @@ def test_the_table_and_other_frames_reach_their_handlers(world: World) -> None:
     made.on_table(rows.append)
     made.on_node(nodes.append)
     made.on_control(frames.append)
-    run_for(made, 0.3)
+    run_until(made, lambda: controller.arrived("hello"))
     world.supervisor.receive()
     world.supervisor.send(["table", [["router", 0, 1, "ready", 5]], {"node": "n"}])
     controller.receive_kind("hello")
     controller.send(["news", 1])
-    run_for(made, 0.2)
+    run_until(made, lambda: rows and nodes and frames)
     assert rows == [[["router", 0, 1, "ready", 5]]]
     assert nodes == [{"node": "n"}]
     assert frames == [["news", 1]]
 
 
-def test_a_tick_comes_when_it_was_asked_for(world: World) -> None:
+def test_a_tick_comes_when_it_was_asked_for_and_not_before(world: World) -> None:
     ticks = run_for(world.process(), 0.2)
-    assert 10 <= len(ticks) <= 25
+    assert 2 <= len(ticks) <= 25
     assert ticks == sorted(ticks)
 
 
 def test_a_socket_is_served_while_it_is_readable_and_not_after_it_was_removed(world: World) -> None:
     made = world.process()
     reading, writing = os.pipe()
-    got = []
+    got: list[bytes] = []
     made.add(reading, lambda: got.append(os.read(reading, 1)))
     os.write(writing, b"ab")
-    run_for(made, 0.05)
+    run_until(made, lambda: len(got) == 2)
     assert got == [b"a", b"b"]
     made.remove(reading)
     os.write(writing, b"c")
@@ -303,11 +332,11 @@ def test_a_signal_wakes_the_loop_and_the_earlier_handler_comes_back(world: World
         ticked.append(now)
         if len(ticked) == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-        return 5.0
+        return LONG_S
 
     started = time.monotonic()
     made.run(tick, lambda: True)
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < LONG_S
     assert made.stopping
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -321,7 +350,7 @@ def test_a_drain_is_waited_for_but_not_for_ever(world: World, monkeypatch: pytes
     monkeypatch.setattr(process, "DRAIN_LIMIT_S", 0.1)
     started = time.monotonic()
     made.run(lambda _: 0.01, lambda: False)
-    assert 0.1 <= time.monotonic() - started < 2.0
+    assert 0.1 <= time.monotonic() - started < LONG_S
 
 
 def test_the_configuration_comes_from_the_file_of_the_role(tmp_path: Path) -> None:
@@ -356,7 +385,7 @@ def start_child(world: World, supervisor_pid: int) -> subprocess.Popen[bytes]:
 @pytest.mark.slow
 def test_a_process_of_another_supervisor_ends_at_once(world: World) -> None:
     with start_child(world, supervisor_pid=1) as child:
-        assert child.wait(20) == process.EXIT_ORPHANED
+        assert child.wait(60) == process.EXIT_ORPHANED
 
 
 @pytest.mark.slow
@@ -365,7 +394,7 @@ def test_a_process_stops_with_status_zero_when_it_is_asked_to(world: World) -> N
         assert child.stdout is not None
         assert child.stdout.readline() == b"up\n"
         world.supervisor.receive()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while child.poll() is None and time.monotonic() < deadline:
             child.terminate()  # the first one may come before the loop runs
             time.sleep(0.05)

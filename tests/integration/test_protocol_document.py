@@ -7,8 +7,11 @@ fails here first.
 from __future__ import annotations
 
 import ast
+import contextlib
+import os
 import random
 import re
+import signal
 import time
 import zlib
 from pathlib import Path
@@ -438,15 +441,25 @@ def test_a_topic_of_another_worker_ends_the_session(node: Node) -> None:
         assert client.closed[0] == 40001
 
 
+@contextlib.contextmanager
+def standing_still(node: Node, worker: int) -> Iterator[None]:
+    """Stop a worker, for less than the five seconds after which it is replaced."""
+    pid = node.kill("worker", worker, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 @pytest.mark.slow
 def test_more_rounds_than_the_credit_allows_end_the_session(node: Node) -> None:
-    """Topics that one worker has never seen keep it busy for longer than the router takes to read them all."""
-    with DocumentedClient(node.url) as client:
+    """While the worker of their topics stands still, none of them can retire."""
+    with DocumentedClient(node.url) as client, standing_still(node, 0):
         slots, limit = client.welcome["slots"], client.welcome["rounds"]
         topics = (
             topic for n in range(10**9) if slots[zlib.crc32((topic := f"busy/{n}").encode()) % 1024] == 0
         )
-        batches = [pack([row(i, next(topics), b"") for i in range(300)]) for _ in range(3 * limit)]
+        batches = [pack([row(i, next(topics), b"") for i in range(300)]) for _ in range(limit + 1)]
         for number, batch in enumerate(batches, 1):
             client.send("P", [number, client.welcome["epoch"], False, [[0, 300]]], batch)
         client.read_until(lambda: client.closed is not None)

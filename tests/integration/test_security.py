@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 10.0
+LIMIT_S = 20.0
 PASSWORD = "correct horse battery staple"
 WRONG = "swordfish-swordfish"
 
@@ -44,7 +44,7 @@ class Shell:
             [sys.executable, "-m", "cluster.cli", *arguments, "--data", str(self.node.data)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             env={**os.environ, "PYTHONPATH": path},
             check=False,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from machine import back_within_s
 
 from angarium import errors
 from angarium.testing import Node, NodeFailedError
@@ -25,9 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
-
-#: A worker that was killed is back by then (0.1 s of back-off, and a Python process starts in half a second).
-BACK_WITHIN_S = 3.0
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
-def poll(what: str, condition: Callable[[], Any], timeout_s: float = 10.0) -> Any:
+def poll(what: str, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     """Look until a condition holds, and give what it gave."""
     deadline = time.monotonic() + timeout_s
     while True:
@@ -64,7 +63,7 @@ def runtime_directory(node: Node) -> Path:
 
 @pytest.mark.requirement("R206", "R217")
 def test_a_node_is_supervisor_controller_router_and_workers(node: Node) -> None:
-    status = node.status()
+    status = node.wait_for("everything is ready", all_ready)
     places = [(row["role"], row["index"], row["state"]) for row in status["processes"]]
     assert places == [
         ("supervisor", 0, "ready"),
@@ -102,20 +101,26 @@ def test_a_stopped_node_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("role", "index"), [("worker", 0), ("router", 0), ("controller", 0)])
-def test_a_killed_process_is_back_within_three_seconds(node: Node, role: str, index: int) -> None:
+def test_a_killed_process_is_back_soon(node: Node, role: str, index: int) -> None:
     pid = node.kill(role, index)
     killed = time.monotonic()
 
     def is_back() -> bool:
-        with Admin(node.data, timeout_s=BACK_WITHIN_S) as admin:
-            rows = admin.call("status")["processes"]
+        try:
+            with Admin(node.data, timeout_s=1.0) as admin:
+                rows = admin.call("status")["processes"]
+        except errors.AngariumError:  # the controller itself is away
+            return False
         row = next(row for row in rows if (row["role"], row["index"]) == (role, index))
         return bool(row["state"] == "ready" and row["pid"] != pid and row["restarts"] == 1)
 
     poll(f"{role}.{index} is back", is_back)
-    assert time.monotonic() - killed < BACK_WITHIN_S
-    events = {event["event"] for event in _events(node)}
-    assert {"SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"} <= events
+    back_s = time.monotonic() - killed
+    assert back_s < back_within_s()
+    poll(
+        "both are told",
+        lambda: {"SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"} <= {event["event"] for event in _events(node)},
+    )
 
 
 def test_a_later_router_has_the_address_of_the_first(node: Node) -> None:
@@ -154,7 +159,7 @@ def test_a_change_is_durable_when_it_is_answered(node: Node) -> None:
 def test_the_children_of_a_killed_supervisor_die_with_it(node: Node) -> None:
     pids = [row["pid"] for row in node.ready["processes"]]
     node.kill_all()
-    poll("every process is gone", lambda: not any(process_runs(pid) for pid in pids), timeout_s=3)
+    poll("every process is gone", lambda: not any(process_runs(pid) for pid in pids))
 
 
 def test_a_node_starts_again_after_its_supervisor_was_killed(node: Node) -> None:
@@ -174,7 +179,7 @@ def test_a_paused_worker_is_hung_and_is_replaced(node: Node) -> None:
     )
     assert time.monotonic() - paused >= 4.5
     assert _pid(status, "worker", 0) == _ready_pid(node, "worker", 0)
-    assert "SYSTEM_PROCESS_HUNG" in {event["event"] for event in _events(node)}
+    poll("it is told", lambda: "SYSTEM_PROCESS_HUNG" in {event["event"] for event in _events(node)})
 
 
 def test_a_supervisor_that_was_paused_itself_harms_nobody(node: Node) -> None:
@@ -182,8 +187,7 @@ def test_a_supervisor_that_was_paused_itself_harms_nobody(node: Node) -> None:
     time.sleep(6.5)  # longer than the silence after which others are taken for hung
     os.kill(node.pid, signal.SIGCONT)
     time.sleep(1.5)  # its next looks, one each half second
-    status = node.status()
-    assert all_ready(status)
+    status = node.wait_for("everything is ready", all_ready)
     assert [row["restarts"] for row in status["processes"]] == [0] * 5
 
 
@@ -242,7 +246,7 @@ def test_the_admin_api_stops_the_node(tmp_path: Path) -> None:
     with Node(tmp_path / "data", workers=1) as node:
         with Admin(node.data) as admin:
             assert admin.call("down") is None
-        poll("the node is gone", lambda: not process_runs(node.pid), timeout_s=20)
+        poll("the node is gone", lambda: not process_runs(node.pid))
 
 
 def test_a_node_that_is_killed_during_a_call_is_told_at_once(tmp_path: Path) -> None:
@@ -250,7 +254,7 @@ def test_a_node_that_is_killed_during_a_call_is_told_at_once(tmp_path: Path) -> 
         os.kill(_pid(node.status(), "controller"), signal.SIGSTOP)
         node.kill_all()
         with pytest.raises(errors.UnavailableError, match="ended before it answered"):
-            admin.call("status", timeout_s=10)
+            admin.call("status", timeout_s=30)
 
 
 def test_a_call_without_an_answer_ends_after_its_time(shared: Node) -> None:
@@ -308,15 +312,14 @@ def test_operators_elsewhere_need_an_authorized_key(tmp_path: Path) -> None:
     operator = keys.create_keys(tmp_path / "operator.key")
     keys.create_keys(tmp_path / "stranger.key")
     server_key = keys.read_public(tmp_path / "node.key.pub")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     config = tmp_path / "node.toml"
     config.write_text(
-        f"[admin]\nlisten = ['{url}']\ncurve_secret_key_file = 'node.key'\n"
+        "[admin]\nlisten = ['tcp://127.0.0.1:0']\ncurve_secret_key_file = 'node.key'\n"
         f"authorized_keys = ['{operator}']\n",
         encoding="utf-8",
     )
     with Node(tmp_path / "data", workers=1, config=config) as node:
+        (url,) = re.findall(r"the admin API listens on (\S+)", node.output())
         far = {"admin_url": url, "server_key": server_key}
         with Admin(**far, key_file=tmp_path / "operator.key") as admin:  # type: ignore[arg-type]
             assert admin.call("status")["node"]
@@ -343,9 +346,9 @@ def test_signals_of_the_terminal_stop_the_node_in_order(tmp_path: Path) -> None:
             cwd=Path(__file__).resolve().parents[2],
         )
     try:
-        poll("the node is ready", (tmp_path / "ready").exists, timeout_s=20)
+        poll("the node is ready", (tmp_path / "ready").exists)
         os.killpg(supervisor.pid, signal.SIGINT)
-        assert supervisor.wait(20) == 0
+        assert supervisor.wait(60) == 0
     finally:
         supervisor.kill()
         supervisor.wait()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from angarium.client.consuming.flow import Flow
     from angarium.client.sending.producer import Producer
 
-LIMIT_S = 5.0
+LIMIT_S = 20.0
 WELCOME = {
     "session": "1", "client_name": "me", "vpn": "default", "node": "n", "token": b"t", "resumed": False,
     "epoch": 1, "slots": slot_table(1), "workers": 1, "rounds": 64, "bytes": 1 << 22, "keepalive_ms": 3000,

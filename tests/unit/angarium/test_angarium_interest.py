@@ -66,7 +66,7 @@ class Bench:
 
 def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        await asyncio.wait_for(test(Bench()), 5)
+        await asyncio.wait_for(test(Bench()), 20)
 
     asyncio.run(bounded())
 

@@ -65,7 +65,7 @@ def run(test: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
 
     async def bounded() -> None:
         bench = Bench()
-        await asyncio.wait_for(test(bench), 5)
+        await asyncio.wait_for(test(bench), 20)
         bench.validate()
 
     asyncio.run(bounded())

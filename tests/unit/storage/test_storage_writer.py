@@ -31,7 +31,7 @@ class Woken:
         self._signal.release()
 
     def wait(self) -> None:
-        assert self._signal.acquire(timeout=10)
+        assert self._signal.acquire(timeout=20)
 
 
 class SlowDisk(SimulatedDisk):
@@ -44,7 +44,7 @@ class SlowDisk(SimulatedDisk):
 
     def commit(self, changes: Sequence[Change]) -> None:
         self.threads.add(threading.get_ident())
-        assert self.release.wait(10)
+        assert self.release.wait(20)
         super().commit(changes)
 
 
