@@ -73,6 +73,8 @@ class Ends:
         del end.flow.ends[end.lane.partition]
         if end.state not in (HomeState.WAITING, HomeState.OVER):
             self._tell(end, "unbind", [None])
+        if end.flow.drop_held(end.lane.partition):
+            self.renew(end.flow)
 
     def hand_off(self, end: HomeFlow, hand_off_ms: int) -> bool:
         """Have nothing more delivered to an end; its home tells when all is settled or the time is over.

@@ -143,6 +143,7 @@ class HomeFlow:
 class Held(NamedTuple):
     """Messages that came while the client had no credit for them."""
 
+    partition: int
     frames: list[bytes]
     messages: int
     bytes: int
@@ -203,7 +204,7 @@ class Flow:
         self.granted_messages = self.granted_bytes = 0
         self.taken_messages = self.taken_bytes = 0
         self.sent_messages = self.sent_bytes = 0
-        #: taken - sent, oldest first.
+        #: taken - sent, oldest first; of partitions that it has.
         self.held: deque[Held] = deque()
         #: True while some home was told less than the client granted.
         self.is_capped = False
@@ -223,6 +224,17 @@ class Flow:
     def has_credit(self) -> bool:
         """Tell whether one more frame may go to the client; it may overdraw."""
         return self.sent_messages < self.granted_messages and self.sent_bytes < self.granted_bytes
+
+    def drop_held(self, partition: int) -> bool:
+        """Forget what waits for the client of a partition that it has no more: others get that now.
+
+        True if there was anything, so that there is credit for others.
+        """
+        lost = [one for one in self.held if one.partition == partition]
+        self.held = deque(one for one in self.held if one.partition != partition)
+        self.taken_messages -= sum(one.messages for one in lost)
+        self.taken_bytes -= sum(one.bytes for one in lost)
+        return bool(lost)
 
     def promise(self, bytes_max: int, only: HomeFlow | None = None) -> list[HomeFlow]:
         """Share out what the client granted and nobody was promised; gives the ends that may send more now.
@@ -280,6 +292,7 @@ class Flow:
         assert self.taken_bytes - self.sent_bytes == sum(one.bytes for one in self.held)
         assert self.session.flows.get(self.number) is self
         assert self.endpoint.flows.get(self.id) is self
+        assert all(one.partition in self.ends for one in self.held)
         for end in self.ends.values():
             assert end.flow is self
             assert end.used_messages <= end.granted_messages, "a home sent more than it was promised"

@@ -203,7 +203,7 @@ class Flows:
         if flow.answer is None and not flow.held and flow.has_credit():
             self._pass_on(flow, frames, rows, size)
         else:
-            flow.held.append(Held(frames, rows, size))
+            flow.held.append(Held(end.lane.partition, frames, rows, size))
         if flow.is_capped and end.state is HomeState.BOUND:
             self.ends.renew(flow, end)
 
@@ -215,7 +215,8 @@ class Flows:
 
     def _send_held(self, flow: Flow) -> None:
         while flow.held and flow.has_credit():
-            self._pass_on(flow, *flow.held.popleft())
+            held = flow.held.popleft()
+            self._pass_on(flow, held.frames, held.messages, held.bytes)
 
     def event(self, shard: Shard, header: list[Any], now: float) -> None:
         """Take FLOW_EVENT `[incarnation, flow, event, code, detail]`."""

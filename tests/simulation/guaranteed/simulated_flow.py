@@ -200,13 +200,15 @@ class SimulatedFlow:
                 what = what_of(row[wire.ROW_PAYLOAD])
                 record.deliveries.append(FlowDelivery((lane, position), what, count, now, origin))
                 self.held.append(Held(delivery.partition, position, sizes))
-        self._check(record, window)
+        self._check(record, window, {delivery.partition for delivery in deliveries})
         if (self.plan.is_prompt or self.is_draining) and not self.client.is_paused:
             self.settle_some(len(self.held))
 
-    def _check(self, record: FlowRecord, window: FlowWindow) -> None:
-        # On a partitioned queue frames of several homes may overdraw it, and what was under way when a partition was
-        # handed over may come behind the word of it; settling that is refused.
+    def _check(self, record: FlowRecord, window: FlowWindow, partitions: set[int]) -> None:
+        if self.partitions and not self.plan.browse and not partitions <= set(self.partitions):
+            text = f"messages of partitions {sorted(partitions)} came, it has {self.partitions}"
+            record.faults.append(text)
+        # On a partitioned queue frames of several homes may overdraw it.
         if not self.partitions and window.received_messages > window.granted_messages:
             text = f"{window.received_messages} messages came, {window.granted_messages} were granted"
             record.faults.append(text)

@@ -203,6 +203,51 @@ def test_what_comes_too_early_is_held_until_the_client_has_credit(
     assert all(messages > 0 for messages, _ in home.credit.values()), "nobody starves"
 
 
+def test_what_is_held_of_a_partition_that_was_handed_off_is_not_sent(
+    rig: Rig, client: FakeClient, parted: Endpoint
+) -> None:
+    """Its next owner gets it; and the credit that it would have used is for the others."""
+    flow = client.bind("q", messages=1, bytes=100_000)["flow"]
+    home = rig.homes[0]
+    for partition in (3, 2, 0):
+        home.send(home.flow_at(parted, partition), 1, 100, partition=partition)
+    assert client.messages() == 1
+    rig.client("second", "owner").bind("q")
+    rig.advance(5.1)
+    assert client.taken(wire.INDICATION)[-1][3] == [0, 1]
+    (described, _) = rig.flows.describe(None, None, None)
+    assert described["held_messages"] == 1
+    client.credit(flow, 3)
+    assert [header[1][0][0] for header in client.taken(wire.MESSAGES)] == [0]
+    assert home.credit[home.flow_at(parted, 0)][0] > 0
+    rig.validate()
+
+
+def test_a_bind_is_answered_with_the_partitions_whose_messages_come(rig: Rig) -> None:
+    """A partition that the flow had and lost before the answer is in neither."""
+    rig.controller.put(
+        "q", owner="owner", access_type="non-exclusive", partition_count=2, homes=[0, 0],
+        partition_rebalance_delay_s=0,
+    )  # fmt: skip
+    endpoint = rig.endpoints.find("default", "queue", "q")
+    assert endpoint is not None
+    home = rig.homes[0]
+    home.answers = False
+    first, second = rig.client("first", "owner"), rig.client("second", "owner")
+    number = first.ask("flow.bind", name="q", messages=100, bytes=BIG)
+    ours = [home.flow_at(endpoint, partition) for partition in (0, 1)]
+    home.event(ours[1], wire.FLOW_ACTIVE)
+    home.send(ours[1], 1, 100, partition=1)
+    second.ask("flow.bind", name="q", messages=100, bytes=BIG)
+    rig.advance(0.1)
+    home.event(ours[0], wire.FLOW_ACTIVE)
+    home.send(ours[0], 1, 100, partition=0)
+    code, bound = first.answer(number)
+    assert (code, bound["partitions"]) == (0, [0])
+    assert [header[1][0][0] for header in first.taken(wire.MESSAGES)] == [0]
+    rig.validate()
+
+
 @given(
     grants=st.lists(st.integers(1, 50), min_size=1, max_size=30),
     choices=st.lists(st.integers(0, 3), min_size=1, max_size=200),
