@@ -1,12 +1,15 @@
 """The ends of flows at the homes: bound, told their credit, bound again when a home comes back.
 
 This is what the router says to homes about flows (FLOW): bind, credit, settle, unbind. An end whose home is down waits,
-keeps settles, and is bound under the same number when the home has its lanes again. No I/O, no clock.
+keeps settles, and is bound under the same number when the home has its lanes again. One that goes before that leaves
+its settles behind as last words: they are said when the home is back, before anybody else is bound there, so that the
+next owner does not get what was settled. No I/O, no clock.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import wire
 from router.flows.flow import Flow, HomeFlow, HomeState
@@ -23,6 +26,17 @@ if TYPE_CHECKING:
 AHEAD_BYTES_MAX: Final = 8 << 20
 #: And at least, however many flows a client has.
 AHEAD_BYTES_MIN: Final = 64 << 10
+#: Ends whose last words wait for a home; what the oldest one beyond that settled comes again.
+LAST_WORDS_MAX: Final = 1_000
+
+
+class LastWords(NamedTuple):
+    """What an end that is gone had settled while its home was down."""
+
+    lane: LaneUsage
+    client: str
+    #: Outcome and ranges, in order.
+    settles: list[tuple[int, list[list[int]]]]
 
 
 class Ends:
@@ -37,6 +51,8 @@ class Ends:
         self._next_id = 1
         #: In the order in which they were made.
         self.by_id: dict[int, HomeFlow] = {}
+        #: What ends that are gone have to say to homes that are down, oldest first.
+        self._last_words: deque[LastWords] = deque()
         #: Messages whose settles were given up because the home was away for too long.
         self.settles_lost = 0
 
@@ -69,6 +85,7 @@ class Ends:
 
     def detach(self, end: HomeFlow) -> None:
         """Unbind an end at once; what it has not settled is delivered to others."""
+        self._keep_last_words(end)
         del self.by_id[end.id]
         del end.flow.ends[end.lane.partition]
         if end.state not in (HomeState.WAITING, HomeState.OVER):
@@ -82,14 +99,43 @@ class Ends:
         False if its home has nothing of it: then it is over already.
         """
         if end.state is HomeState.WAITING:
-            self.settles_lost += end.give_up()
+            self._keep_last_words(end)
+            end.state = HomeState.OVER
             return False
         end.state = HomeState.LEAVING
         self._tell(end, "unbind", [hand_off_ms])
         return True
 
+    def _keep_last_words(self, end: HomeFlow) -> None:
+        """Keep what an end that goes has settled, if its home may have delivered something to it."""
+        settles = end.take_kept()
+        if not settles or not end.is_resumed:
+            return
+        if len(self._last_words) >= LAST_WORDS_MAX:
+            lost = self._last_words.popleft()
+            self.settles_lost += sum(last - first + 1 for _, found in lost.settles for first, last in found)
+        self._last_words.append(LastWords(end.lane, end.flow.session.client_name, settles))
+
+    def _say_last_words(self, index: int) -> None:
+        """Settle, on flows of their own that get nothing, for ends that are gone."""
+        waiting, self._last_words = self._last_words, deque()
+        for words in waiting:
+            lane = words.lane
+            if lane.lane_id not in self._homes.entries:
+                continue
+            if lane.home != index or not self._homes.is_ready(lane.lane_id, index):
+                self._last_words.append(words)
+                continue
+            number = self.new_id()
+            options = {"no_local": 0, "max_unacked": None, "resume": True, "client": words.client}
+            self._send(index, "bind", number, [lane.lane_id, False, None, 0, 0, options])
+            for outcome, ranges in words.settles:
+                self._send(index, "settle", number, [outcome, ranges])
+            self._send(index, "unbind", number, [None])
+
     def home_ready(self, index: int) -> None:
         """A home came, or came back, and knows its lanes."""
+        self._say_last_words(index)
         waiting: dict[Flow, list[HomeFlow]] = {}
         for end in self.at_home(index):
             if end.state is HomeState.WAITING:
@@ -102,7 +148,7 @@ class Ends:
         leaving = []
         for end in self.at_home(index):
             if end.state is HomeState.LEAVING:
-                end.give_up()
+                end.state = HomeState.OVER
                 leaving.append(end)
             elif end.state is HomeState.OVER:
                 continue
@@ -151,10 +197,13 @@ class Ends:
         self._tell(end, "bind", [end.lane.lane_id, flow.browse, flow.selector, *credit, options])
 
     def _tell(self, end: HomeFlow, verb: str, arguments: list[Any]) -> None:
+        self._send(end.home, verb, end.id, arguments)
+
+    def _send(self, index: int, verb: str, number: int, arguments: list[Any]) -> None:
         shards = self._shards.shards
-        if end.home < len(shards) and shards[end.home].state is not ShardState.DOWN:
-            body = [self._shards.incarnation, verb, end.id, arguments]
-            self._shards.send(shards[end.home], [wire.FLOW, wire.pack(body)])
+        if index < len(shards) and shards[index].state is not ShardState.DOWN:
+            body = [self._shards.incarnation, verb, number, arguments]
+            self._shards.send(shards[index], [wire.FLOW, wire.pack(body)])
 
     # -- credit and settles ----------------------------------------------------------------------------------
 
@@ -190,6 +239,7 @@ class Ends:
 
     def validate(self) -> None:
         """Check that every end is where it says."""
+        assert len(self._last_words) <= LAST_WORDS_MAX
         for number, end in self.by_id.items():
             assert end.id == number
             assert end.flow.ends[end.lane.partition] is end

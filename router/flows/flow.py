@@ -122,13 +122,6 @@ class HomeFlow:
             self.kept.append([outcome, first, last])
         return lost
 
-    def give_up(self) -> int:
-        """No home has anything of it any more; gives how many kept settles nobody will hear of."""
-        self.state = HomeState.OVER
-        lost = sum(last - first + 1 for _, first, last in self.kept)
-        self.kept.clear()
-        return lost
-
     def take_kept(self) -> list[tuple[int, list[list[int]]]]:
         """Hand over the kept settles as (outcome, ranges), in order."""
         groups: list[tuple[int, list[list[int]]]] = []

@@ -229,7 +229,7 @@ class Flows:
         elif event == wire.FLOW_SETTLE_REFUSED:
             self._refuse_settle(end.flow, code, detail)
         elif end.state is HomeState.LEAVING:
-            end.give_up()
+            end.state = HomeState.OVER
             self._assignments.released(end, now)
         else:
             self.close(end.flow, error_for(code, str(detail or "")), now)

@@ -154,6 +154,24 @@ def test_a_home_that_dies_in_a_hand_off_ends_it(make_rig: Any) -> None:
     assert home.arguments("bind")[0][5]["resume"] is False
 
 
+def test_a_partition_that_is_handed_off_while_its_home_is_down_keeps_its_settles(make_rig: Any) -> None:
+    """Its next owner does not get what was settled."""
+    rig = make_rig(2)
+    rig.controller.put("q", owner="owner", access_type="non-exclusive", partition_count=2, homes=[0, 1])
+    client, second = rig.client("first", "owner"), rig.client("second", "owner")
+    flow = client.bind("q")["flow"]
+    second.bind("q")
+    rig.kill_home(1)
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (1, 1, 5))
+    rig.advance(5.1)
+    assert second.taken(wire.INDICATION)[-1][3] == [1]
+    home = rig.start_home(1)
+    assert home.verbs() == ["bind", "settle", "unbind", "bind"]
+    assert home.arguments("settle") == [[0, [[1, 5]]]]
+    assert home.arguments("bind")[1][5]["client"] == "second"
+    assert home.arguments("bind")[1][5]["resume"] is False
+
+
 def test_a_browser_sees_all_partitions_and_takes_none(rig: Rig, client: FakeClient, parted: Endpoint) -> None:
     client.bind("q")
     bound = client.bind("q", browse=True)

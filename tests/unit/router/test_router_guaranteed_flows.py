@@ -426,6 +426,47 @@ def test_settles_for_a_home_that_stays_away_are_kept_up_to_a_bound(
     assert ranges[0] == [21, 21], "the oldest were given up"
 
 
+def test_who_leaves_while_the_home_is_down_leaves_its_settles_behind(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    """They are said before anybody else is bound, and whatever the home answers concerns nobody."""
+    flow = client.bind("q", messages=10, bytes=10_000)["flow"]
+    rig.homes[0].send(rig.homes[0].flow_at(queue), 4, 100)
+    rig.kill_home(0)
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (0, 1, 2))
+    client.settle(flow, wire.OUTCOME_FAILED, (0, 3, 3))
+    client.leave(wanted=False)
+    other = rig.client("other", "owner")
+    number = other.ask("flow.bind", name="q")
+    home = rig.start_home(0)
+    assert home.verbs() == ["bind", "settle", "settle", "unbind", "bind"]
+    assert home.arguments("bind")[0][3:5] == [0, 0], "it gets nothing"
+    assert home.arguments("bind")[0][5]["resume"] is True
+    assert home.arguments("settle") == [[0, [[1, 2]]], [2, [[3, 3]]]]
+    said = home.flow_frames[0][1]
+    home.event(said, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED)
+    rig.settle()
+    assert other.answer(number)[0] == 0
+    assert other.taken(wire.INDICATION) == []
+    rig.kill_home(0)
+    assert rig.start_home(0).verbs() == ["bind"], "once"
+
+
+def test_last_words_of_a_flow_that_had_nothing_or_of_a_queue_that_is_gone_are_not_said(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    flow = client.bind("q")["flow"]
+    rig.kill_home(0)
+    client.settle(flow, wire.OUTCOME_ACCEPTED, (0, 1, 1))
+    fresh = rig.client("fresh", "owner")
+    fresh.ask("flow.bind", name="q")
+    (late,) = fresh.session.flows
+    fresh.settle(late, wire.OUTCOME_ACCEPTED, (0, 1, 1))
+    fresh.leave(wanted=False)
+    rig.endpoints.drop("default", "queue", "q")
+    assert rig.start_home(0).verbs() == []
+
+
 def test_a_lane_that_moves_takes_its_flows_along(make_rig: Any) -> None:
     rig = make_rig(2)
     queue = rig.controller.put("q", owner="owner", homes=[0])
