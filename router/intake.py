@@ -109,7 +109,7 @@ class Intake:
         )  # fmt: skip
         self.moves = Moves(shards, self.usage, endpoints, self.streams, self.gathering, counters, wall_ms)
         shards.listeners += [self.streams, self.moves]
-        endpoints.listeners += [self.usage, self.thresholds, self.moves]
+        endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.repartitioning]
         self.producers.register(requests)
 
     # -- from homes ------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class Intake:
         self.gathering.answered(shard.index, header[1], header[2], now)
 
     def move(self, shard: Shard, header: list[Any], batch: bytes, now: float) -> None:
-        """Take MOVE `[incarnation, lane_id, first, target, rows, origins]` and its batch."""
+        """Take MOVE `[incarnation, lane_id, first, target, rows, origins, pasts]` and its batch."""
         self.moves.asked(shard, header, batch, now)
 
     def _look(self, changed: list[Any], now: float) -> None:

@@ -52,6 +52,8 @@ TRIES_MAX: Final = 255
 TIME_MAX_MS: Final = (1 << 63) - 1
 #: No position is higher.
 POSITION_MAX: Final = (1 << 63) - 1
+#: Ages of the rows of a segment fit into 32 bits.
+AGES_MAX_MS: Final = (1 << 32) - 1
 #: Row numbers of a block fit into 16 bits.
 BLOCK_ROWS_MAX: Final = 1 << 16
 
@@ -150,7 +152,7 @@ class Segment:
         self.sizes = sizes
         #: Wall ms when it was spooled.
         self.stored_ms = stored_ms
-        #: Ms after `stored_ms` when each row was spooled; None: all at `stored_ms`.
+        #: Ms after `stored_ms` when each row was spooled, in any order; None: all at `stored_ms`.
         self.ages = ages
         #: Wall ms at which each message's own time to live ends, 0 for never; None: it has none anywhere.
         self.expires = expires
@@ -339,9 +341,20 @@ def make_segment(
     )
 
 
+def give_past(segment: Segment, pasts: Sequence[tuple[int, int] | None]) -> None:
+    """Give new rows the delivery attempts and the wall ms of spooling that they had in another partition."""
+    tries = bytes(past[0] if past else 0 for past in pasts)
+    segment.tries = bytearray(tries) if any(tries) else None
+    times = [past[1] if past else segment.stored_ms for past in pasts]
+    # Who is much older than the others loses some of its age.
+    segment.stored_ms = max(min(times), max(times) - AGES_MAX_MS)
+    ages = array("I", [max(at - segment.stored_ms, 0) for at in times])
+    segment.ages = ages if any(ages) else None
+
+
 def make_twin(segment: Segment, lane_id: int, first: int) -> Segment:
     """Give the segment of the same new rows in another lane; it shares the columns that never change."""
-    return Segment(
+    twin = Segment(
         lane_id=lane_id,
         first=first,
         block=segment.block,
@@ -357,6 +370,9 @@ def make_twin(segment: Segment, lane_id: int, first: int) -> Segment:
         low_priority=segment.low_priority,
         publishers=segment.publishers,
     )
+    if segment.tries is not None:
+        twin.tries = segment.tries[:]
+    return twin
 
 
 def _counts_from_0(indices: Sequence[int]) -> bool:

@@ -311,7 +311,7 @@ class Home:
                 self._fault("store_out_of_order", f"STORE {header.number} came after {stream.received}")
             return
         if header.producer is None and stream.bytes > self._limits.unwritten_bytes_max:
-            self._counts["rows_promoted_dropped"] += sum(rows for _, rows, _ in header.groups)
+            self._counts["rows_promoted_dropped"] += sum(group[1] for group in header.groups)
             header = header._replace(groups=[])
             frames = frames[:2]
         try:

@@ -7,7 +7,8 @@
     SEGMENTS  lane first            `Segment.pack`
     STATES    lane first            `Segment.pack_state`
     BLOCKS    block                 CRC-32 of the rest (4 bytes), stored wall ms (8), rows (4), batch
-    RECORDS   lane producer         [last sequence, rows, [[sequence, code, rows before], ...]]
+    RECORDS   lane producer         [last sequence, rows, [[sequence, code, rows before], ...]]; of several
+                                    partitions also their number, [[other number, last sequence], ...]
     MOVES     lane                  what `node.home.moves` says
 
 Numbers in keys have 8 bytes and are big-endian, so that keys sort by lane and then by position. A row of
@@ -193,8 +194,8 @@ def open_block(value: bytes | None, rows: int, name: str) -> bytes:
     return value[BLOCK_HEAD_BYTES:]
 
 
-def unpack(value: bytes, fields: int, name: str) -> list[Any]:
-    """Unpack a row that is an array of so many fields.
+def unpack(value: bytes, fields: int | tuple[int, ...], name: str) -> list[Any]:
+    """Unpack a row that is an array of so many fields, or of one of these numbers.
 
     Raises:
         UnavailableError: it is not (50322).
@@ -203,7 +204,8 @@ def unpack(value: bytes, fields: int, name: str) -> list[Any]:
         row = msgpack.unpackb(value, strict_map_key=False)
     except (ValueError, TypeError, msgpack.exceptions.UnpackException) as error:
         raise damaged(f"the row of {name}: {error}") from None
-    if not isinstance(row, list) or len(row) != fields:
+    known = (fields,) if isinstance(fields, int) else fields
+    if not isinstance(row, list) or len(row) not in known:
         raise damaged(f"the row of {name} does not have {fields} fields")
     return row
 

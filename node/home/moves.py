@@ -349,6 +349,7 @@ class Moves:
         rows: list[tuple[Any, ...]] = []
         origins: list[tuple[str, str, str] | None] = []
         publishers: dict[int, int] = {}
+        pasts: dict[int, tuple[int, int]] = {}
         for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
             found = held.lane.find(position)
             row = found and self._row(held, *found, index, keep_times=intent.kind != KIND_DEAD)
@@ -360,14 +361,15 @@ class Moves:
                 publishers[index] = publisher
             if intent.kind == KIND_RETIRE:
                 origins.append(_origin_of(*found))
+                pasts[index] = _past_of(*found)
             else:
                 origins.append((settings.kind, settings.name, reason))
         if not rows:
             self._answer(mover, intent)
             return
         self._counts["moves_sent"] += 1
-        head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins, publishers)
-        self._frames.append([wire.MOVE, _encode(head), _encode(rows)])
+        head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins)
+        self._frames.append([wire.MOVE, _encode((*head, publishers, pasts)), _encode(rows)])
 
     def _row(
         self, held: HeldLane, segment: Segment, i: int, index: int, *, keep_times: bool
@@ -492,6 +494,11 @@ def retiring_positions(held: HeldLane) -> list[int]:
 
 def _origin_of(segment: Segment, i: int) -> tuple[str, str, str] | None:
     return None if segment.origins is None else segment.origins[i]
+
+
+def _past_of(segment: Segment, i: int) -> tuple[int, int]:
+    """Give the delivery attempts of a message and when it was spooled, which go along inside an endpoint."""
+    return (segment.tries[i] if segment.tries is not None else 0), segment.stored_at_ms(i)
 
 
 def _times_left(segment: Segment, i: int, wall_ms: int) -> tuple[int, int]:

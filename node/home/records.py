@@ -5,6 +5,11 @@ that the producer may still ask about. A sequence up to the last that is not amo
 router gathers the records before the first row of a producer and judges; the home only keeps them, writes
 them in the transaction of the rows, and deletes them with the lane.
 
+How many partitions its endpoint has decides which lane a row belongs to. So a record has a last sequence for each
+such number under which it stored something: what was sent before the number changed is looked for where it belonged
+then. The router changes the number only when everything before is on disk, so no sequence of one number is missing
+below what another one stored.
+
 A producer has at most `REFUSED_MAX` messages without a verdict. So a refusal is forgotten when so many rows
 of its producer were stored at the lane after it, and a record never has more of them: by then the verdict is
 known. Distance in sequences says nothing, because applications choose their own sequences, with gaps.
@@ -29,6 +34,9 @@ if TYPE_CHECKING:
 
 #: The largest window of a producer, in messages (facts section 10).
 REFUSED_MAX: Final = 255
+#: Numbers of partitions that a record knows; the one that was left longest ago is forgotten first. A producer has a
+#: window of messages that it may send again, and they were published under few of them.
+COUNTS_MAX: Final = 16
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
@@ -36,26 +44,50 @@ _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 class Record:
     """What one lane knows of one producer."""
 
-    __slots__ = ("last", "refused", "rows")
+    __slots__ = ("count", "last", "older", "refused", "rows")
 
     def __init__(
-        self, last: int = 0, rows: int = 0, refused: list[tuple[int, int, int]] | None = None
+        self,
+        last: int = 0,
+        rows: int = 0,
+        refused: list[tuple[int, int, int]] | None = None,
+        count: int = 1,
+        older: dict[int, int] | None = None,
     ) -> None:
-        #: The highest stored sequence, 0 for none.
+        #: How many partitions the endpoint had when a row was stored last.
+        self.count = count
+        #: The highest sequence that was stored under that number, 0 for none.
         self.last = last
+        #: Other numbers of partitions -> the highest sequence stored under them, longest left first.
+        self.older: dict[int, int] = older if older is not None else {}
         #: Rows stored so far.
         self.rows = rows
         #: (sequence, code, `rows` at that time), by rising sequence; at most `REFUSED_MAX`, none of them stored.
         self.refused: list[tuple[int, int, int]] = refused if refused is not None else []
 
-    def store(self, base: int, rows: Sequence[Row], chosen: Sequence[int] | None) -> None:
+    def store(self, count: int, base: int, rows: Sequence[Row], chosen: Sequence[int] | None) -> None:
         """Note rows that are stored: those with the chosen numbers (rising; None: all), sequence = base + index."""
+        if count != self.count:
+            self._turn(count)
         self.last = max(self.last, base + rows[-1 if chosen is None else chosen[-1]].index)
         self.rows += len(rows) if chosen is None else len(chosen)
         if self.refused:
             stored = {base + row.index for row in (rows if chosen is None else [rows[i] for i in chosen])}
             oldest = self.rows - REFUSED_MAX
             self.refused = [one for one in self.refused if one[0] not in stored and one[2] > oldest]
+
+    def _turn(self, count: int) -> None:
+        """Go on under another number of partitions."""
+        if self.last:
+            self.older[self.count] = self.last
+        self.count, self.last = count, self.older.pop(count, 0)
+        while len(self.older) >= COUNTS_MAX:
+            del self.older[next(iter(self.older))]
+
+    @property
+    def lasts(self) -> list[tuple[int, int]]:
+        """Give (number of partitions, last sequence stored under it) of each, the newest at the end."""
+        return [*self.older.items(), (self.count, self.last)] if self.last else [*self.older.items()]
 
     def refuse(self, verdicts: Iterable[tuple[int, int]]) -> None:
         """Note rows that are refused, as (sequence, code)."""
@@ -67,17 +99,40 @@ class Record:
         """Put what was known before in front of it."""
         later = [(sequence, code, rows + older.rows) for sequence, code, rows in self.refused]
         self.refused = sorted({one[0]: one for one in [*older.refused, *later]}.values())[-REFUSED_MAX:]
-        self.last = max(self.last, older.last)
+        newest = self.count if self.last else older.count
+        known = dict(older.lasts)
+        for count, last in self.lasts:
+            known[count] = max(last, known.pop(count, 0))
         self.rows += older.rows
+        self.count, self.last = newest, known.pop(newest, 0)
+        self.older = dict(list(known.items())[-COUNTS_MAX + 1 :])
 
     def pack(self) -> bytes:
         """Pack the record for the table RECORDS."""
-        packed: bytes = _pack([self.last, self.rows, self.refused])
+        fields: list[Any] = [self.last, self.rows, self.refused]
+        if self.count > 1 or self.older:
+            fields += [self.count, list(self.older.items())]
+        packed: bytes = _pack(fields)
         return packed
+
+    @classmethod
+    def unpack(cls, value: bytes, producer: int) -> Record:
+        """Undo `pack`.
+
+        Raises:
+            UnavailableError: it is damaged (50322).
+        """
+        last, rows, refused, *more = layout.unpack(value, (3, 5), f"a record of producer {producer}")
+        count, older = more or (1, ())
+        return cls(last, rows, [(sequence, code, at) for sequence, code, at in refused], count, dict(older))
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
         assert self.last >= 0
+        assert self.count >= 1
+        assert self.count not in self.older
+        assert len(self.older) < COUNTS_MAX
+        assert all(self.older.values())
         assert len(self.refused) <= REFUSED_MAX
         sequences = [one[0] for one in self.refused]
         assert sequences == sorted(set(sequences))
@@ -105,9 +160,7 @@ class Records:
             UnavailableError: it is damaged (50322).
         """
         lane_id, producer = layout.key_numbers(key)
-        last, rows, refused = layout.unpack(value, 3, f"a record of producer {producer}")
-        record = Record(last, rows, [(sequence, code, at) for sequence, code, at in refused])
-        self._put(lane_id, producer, record)
+        self._put(lane_id, producer, Record.unpack(value, producer))
 
     def adopt(self, key: bytes, value: bytes) -> None:
         """Take a record over from another spool; what was stored here meanwhile came after it.
@@ -116,23 +169,28 @@ class Records:
             UnavailableError: it is damaged (50322).
         """
         lane_id, producer = layout.key_numbers(key)
-        last, rows, refused = layout.unpack(value, 3, f"a record of producer {producer}")
-        self._touch(lane_id, producer).precede(Record(last, rows, [tuple(one) for one in refused]))
+        self._touch(lane_id, producer).precede(Record.unpack(value, producer))
 
     def store(
-        self, lane_id: int, producer: int, base: int, rows: Sequence[Row], chosen: Sequence[int] | None
+        self,
+        lane_id: int,
+        producer: int,
+        count: int,
+        base: int,
+        rows: Sequence[Row],
+        chosen: Sequence[int] | None,
     ) -> None:
         """Note rows of a producer that a lane stores, as `Record.store` takes them."""
-        self._touch(lane_id, producer).store(base, rows, chosen)
+        self._touch(lane_id, producer).store(count, base, rows, chosen)
 
     def refuse(self, lane_id: int, producer: int, verdicts: Iterable[tuple[int, int]]) -> None:
         """Note rows of a producer that were refused, as (sequence, code)."""
         self._touch(lane_id, producer).refuse(verdicts)
 
-    def gather(self, producer: int) -> list[tuple[int, int, list[tuple[int, int]]]]:
-        """Give what all lanes know of a producer: lane, last sequence, refused sequences with their codes."""
+    def gather(self, producer: int) -> list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]:
+        """Give what all lanes know of a producer: lane, `Record.lasts`, refused sequences with their codes."""
         return [
-            (lane_id, record.last, [(sequence, code) for sequence, code, _ in record.refused])
+            (lane_id, record.lasts, [(sequence, code) for sequence, code, _ in record.refused])
             for lane_id, record in self._records.get(producer, {}).items()
         ]
 

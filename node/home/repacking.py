@@ -18,7 +18,7 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from node.endpoints.segment import GONE, PRIORITY_UNSET, Segment
+from node.endpoints.segment import AGES_MAX_MS, GONE, PRIORITY_UNSET, Segment
 from node.home.layout import number_key
 from node.home.writing import Task
 from storage.spool import Table
@@ -48,8 +48,6 @@ SMALL_ROWS: Final = STEP_ROWS // SMALL_BLOCKS
 SMALL_BYTES: Final = STEP_BYTES // SMALL_BLOCKS
 #: After nothing was found to be done: what is missing comes with time, or with the write that is out.
 LOOK_INTERVAL_S: Final = 0.1
-#: Ages of the rows of a segment fit into 32 bits.
-AGES_MAX_MS: Final = (1 << 32) - 1
 
 
 class Repacking:
@@ -274,7 +272,7 @@ def _runs(segments: Sequence[Segment]) -> list[list[Segment]]:
     runs = [[segments[0]]]
     for before, segment in pairwise(segments):
         base = min(one.stored_ms for one in runs[-1])
-        newest = max(segment.stored_at_ms(i) for i in (0, segment.count - 1))
+        newest = segment.stored_ms + max(segment.ages or (0,))
         fits = base <= segment.stored_ms and newest - base <= AGES_MAX_MS
         if before.last + 1 == segment.first and fits:
             runs[-1].append(segment)

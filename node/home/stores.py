@@ -18,7 +18,7 @@ from msgspec import Meta
 
 from angarium import errors, wire
 from node.batch import Row
-from node.endpoints.segment import BLOCK_ROWS_MAX, Segment, make_segment, make_twin
+from node.endpoints.segment import BLOCK_ROWS_MAX, TRIES_MAX, Segment, give_past, make_segment, make_twin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,9 @@ _Positive = Annotated[int, Meta(ge=1)]
 _Origin: TypeAlias = tuple[str, str, str]
 _Group: TypeAlias = tuple[list[_Natural], _Natural, list[_Origin | None] | None]
 _Refusals: TypeAlias = tuple[_Natural, list[tuple[int, int]]]
+_Count: TypeAlias = tuple[_Natural, _Positive]
+#: Delivery attempts so far, and the wall ms when it was spooled.
+_Past: TypeAlias = tuple[Annotated[int, Meta(ge=0, le=TRIES_MAX)], _Natural]
 
 
 class StoreHeader(NamedTuple):
@@ -47,6 +50,10 @@ class StoreHeader(NamedTuple):
     wall_ms: _Natural
     #: Number of the client that published the rows, or of moved rows index -> number; 0: nobody knows.
     publisher: _Natural | dict[int, _Natural] = 0
+    #: How many partitions there were, of lanes of endpoints that had more than one.
+    counts: tuple[_Count, ...] = ()
+    #: Index -> what the row had behind it in another partition.
+    pasts: dict[int, _Past] | None = None
 
 
 class Store:
@@ -155,6 +162,7 @@ class Stores:
         block = store.block = self._blocks.create(body.batch, len(rows), 0)
         # Lanes that get the same rows share what never changes.
         made: dict[tuple[int, ...], Segment] = {}
+        counts = dict(header.counts)
         for held, (groups, indices) in _rows_by_lane(body).items():
             first = held.tail + 1
             twin = made.get(groups)
@@ -167,7 +175,8 @@ class Stores:
             block.segments.append(segment)
             if header.producer is not None:
                 producer, base = header.producer
-                self._records.store(held.lane_id, producer, base, rows, indices)
+                count = counts.get(held.lane_id, 1)
+                self._records.store(held.lane_id, producer, count, base, rows, indices)
         whole = next((one for one in made.values() if one.count == len(rows)), None)
         store.sizes = list(map(spool_size, rows)) if whole is None else whole.sizes
         block.size = sum(store.sizes) if whole is None else whole.live_bytes
@@ -184,7 +193,7 @@ def _segment(
     origins = body.origins
     if origins is not None and indices is not None:
         origins = [origins[i] for i in indices]
-    return make_segment(
+    segment = make_segment(
         held.lane_id,
         first,
         block.id,
@@ -194,6 +203,10 @@ def _segment(
         origins=origins,
         publishers=_publishers(header.publisher, body.rows, indices),
     )
+    if header.pasts:
+        chosen = body.rows if indices is None else [body.rows[i] for i in indices]
+        give_past(segment, [header.pasts.get(row.index) for row in chosen])
+    return segment
 
 
 def _publishers(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from router.counters import Counters
     from router.delivery.egress import Egress
     from router.effects import Outbox
-    from router.guaranteed.endpoints import Endpoint, LaneUsage
+    from router.guaranteed.endpoints import Endpoint
     from router.matching.interest import Interest
     from router.matching.shards import Shard, Shards
     from router.requests import Answer, Requests
@@ -109,9 +109,6 @@ class Consuming:
         """An endpoint was deleted."""
         self.temporaries.gone(endpoint)
         self.alarms.gone(endpoint)
-
-    def lane_gone(self, endpoint: Endpoint, lane: LaneUsage) -> None:
-        """Nothing here belongs to a lane."""
 
     def _bind_count_changed(self, endpoint: Endpoint) -> None:
         if endpoint.flows:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from router.counters import Counters
     from router.delivery.egress import Egress
     from router.flows.flow import HomeFlow
-    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
+    from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.guaranteed.lanes import Lanes
     from router.matching.shards import Shard, Shards
     from router.session import Session
@@ -370,13 +370,6 @@ class Flows:
         error = error_for(errors.UNKNOWN_ENDPOINT, f"{endpoint.kind} {endpoint.name} was deleted")
         for flow in list(endpoint.flows.values()):
             self.close(flow, error, 0.0)
-
-    def lane_gone(self, endpoint: Endpoint, lane: LaneUsage) -> None:
-        """A lane above the partition count is empty: whoever still hands it off is done."""
-        for flow in endpoint.flows.values():
-            end = flow.ends.get(lane.partition)
-            if end is not None and end.lane is lane:
-                self._assignments.end_soon(end)
 
     # -- time ------------------------------------------------------------------------------------------------
 

@@ -93,7 +93,6 @@ class Endpoint:
         "kind",
         "lanes",
         "name",
-        "retired",
         "retiring",
         "vpn",
     )
@@ -113,10 +112,9 @@ class Endpoint:
         self.generation = int(attributes["generation"])
         #: The partitions that take messages, by number; one if it has no partitions.
         self.lanes: list[LaneUsage] = []
-        #: Lanes above the partition count, until their home has moved what they hold.
+        #: Lanes above the partition count: their home moves what they hold to the others. They stay when they are
+        #: empty, because they know what producers published to them, and how far their positions and moves are.
         self.retiring: list[LaneUsage] = []
-        #: Numbers of partitions that were retired and deleted, while the controller still names their homes.
-        self.retired: dict[int, None] = {}
         #: What it matches, as the workers know it.
         self.filters: dict[_FilterName, Filter[Endpoint]] = {}
         #: Bound client flows (`router.flows.flow.Flow`) by their id, in the order of their binding.
@@ -176,7 +174,7 @@ class Endpoint:
         return self.created_by.removeprefix("client:") if self.created_by.startswith("client:") else ""
 
     def all_lanes(self) -> list[LaneUsage]:
-        """Give its lanes, also those that are being emptied."""
+        """Give its lanes, also those above the partition count."""
         return self.lanes + self.retiring if self.retiring else self.lanes
 
     def count(self, name: str, amount: int = 1) -> None:
@@ -199,19 +197,21 @@ class Endpoint:
             "unacked": self.unacked,
             "oldest_stored_ms": min(stored, default=0),
             "bind_count": len(self.flows),
-            "lanes": [_describe_lane(lane) for lane in self.all_lanes()],
+            "lanes": [_describe_lane(lane) for lane in self.all_lanes() if self._is_seen(lane)],
             "counters": dict(self.counters),
         }
 
+    def _is_seen(self, lane: LaneUsage) -> bool:
+        """Tell whether operators are told of a lane: it is empty and closed otherwise."""
+        is_empty = lane.is_reported and not (lane.messages or lane.inflight_messages)
+        return not is_empty or lane.partition < len(self.lanes)
+
 
 class EndpointListener(Protocol):
-    """Hears of endpoints and lanes that go."""
+    """Hears of endpoints that go."""
 
     def endpoint_gone(self, endpoint: Endpoint) -> None:
         """It matches nothing any more; its lanes are still on it, and deleted when this returns."""
-
-    def lane_gone(self, endpoint: Endpoint, lane: LaneUsage) -> None:
-        """An endpoint that goes on loses a lane, which is empty."""
 
 
 class Endpoints:
@@ -241,13 +241,15 @@ class Endpoints:
         self.by_id: dict[int, Endpoint] = {}
         #: (VPN, kind, name) -> the same.
         self._by_name: dict[tuple[str, str, str], Endpoint] = {}
-        #: Lane id -> its endpoint and itself; also those that are being emptied.
+        #: Lane id -> its endpoint and itself; also those above the partition count.
         self._lanes: dict[int, tuple[Endpoint, LaneUsage]] = {}
         #: What each endpoint is to match; its filters are on the way there.
         self._wanted: dict[Endpoint, dict[_FilterName, None]] = {}
         self.listeners: list[EndpointListener] = []
         #: Called with (endpoint, its attributes before, now) when its lanes were told; None for a new one's.
         self.on_change: Callable[[Endpoint, Attributes | None, float], None] = _ignore_change
+        #: Called with an endpoint that takes messages into another number of lanes from here on.
+        self.on_repartition: Callable[[Endpoint], None] = _ignore
 
     def __len__(self) -> int:
         return len(self.by_id)
@@ -299,8 +301,6 @@ class Endpoints:
         self._homes.change(puts, [], lambda: _one_less(confirmation))
         self.on_change(endpoint, before, now)
         self._install(endpoint, self._wanted_filters(endpoint), lambda: _one_less(confirmation))
-        for lane in list(endpoint.retiring):
-            self._retire_if_empty(endpoint, lane)
         return endpoint
 
     def drop(
@@ -347,12 +347,9 @@ class Endpoints:
         count = max(1, endpoint.partitions)
         assert len(homes) >= count, f"{endpoint.name} has {count} partitions and homes for {len(homes)}"
         known = {lane.partition: lane for lane in endpoint.all_lanes()}
-        kept = [partition for partition in endpoint.retired if count <= partition < len(homes)]
-        endpoint.retired = dict.fromkeys(kept)
+        before = len(endpoint.lanes)
         endpoint.lanes, endpoint.retiring = [], []
         for partition, home in enumerate(homes):
-            if partition in endpoint.retired:
-                continue
             lane = known.pop(partition, None)
             if lane is None:
                 lane = LaneUsage(endpoint.id << wire.LANE_BITS | partition, home)
@@ -360,6 +357,8 @@ class Endpoints:
             lane.home = home
             (endpoint.lanes if partition < count else endpoint.retiring).append(lane)
         endpoint.retiring += known.values()
+        if before and before != count:
+            self.on_repartition(endpoint)
 
     def report(self, home: int, totals: list[list[int]]) -> None:
         """Take what a home reports of its lanes: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`."""
@@ -367,23 +366,10 @@ class Endpoints:
             found = self._lanes.get(lane_id)
             if found is None or found[1].home != home:
                 continue
-            endpoint, lane = found
+            lane = found[1]
             lane.messages, lane.bytes, lane.unacked = messages, size, unacked
             lane.oldest_stored_ms = oldest_stored_ms or 0
             lane.is_reported = True
-            if endpoint.retiring:
-                self._retire_if_empty(endpoint, lane)
-
-    def _retire_if_empty(self, endpoint: Endpoint, lane: LaneUsage) -> None:
-        """Delete a lane above the partition count as soon as nothing is in it or on its way to it."""
-        if lane not in endpoint.retiring or lane.messages or lane.inflight_messages or not lane.is_reported:
-            return
-        for listener in self.listeners:
-            listener.lane_gone(endpoint, lane)
-        endpoint.retiring.remove(lane)
-        endpoint.retired[lane.partition] = None
-        del self._lanes[lane.lane_id]
-        self._homes.change([], [lane.lane_id])
 
     # -- filters ---------------------------------------------------------------------------------------------
 
@@ -553,6 +539,10 @@ def _one_less(confirmation: Confirmation) -> None:
 
 def _nothing() -> None:
     """Nobody waits for this change."""
+
+
+def _ignore(_endpoint: Endpoint) -> None:
+    """Nobody cares how many lanes there are."""
 
 
 def _ignore_change(_endpoint: Endpoint, _before: Attributes | None, _now: float) -> None:

@@ -19,14 +19,14 @@ from angarium import errors, wire
 from router.publishers.memory import Memory
 from router.publishers.producer import Nack
 from router.spool.judging import Verdict, judge, lane_of
-from router.spool.rows import decode_rows, encode_rows, salt_of, spool_bytes
+from router.spool.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
 from router.spool.streams import Store, add_group, tell_nacks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.counters import Counters
-    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
+    from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.matching.shards import Shard, Shards
     from router.publishers.gathering import Gathering
     from router.publishers.memory import Record
@@ -52,13 +52,14 @@ class Move:
         "lane_id",
         "nacks",
         "origins",
+        "pasts",
         "publishers",
         "target",
         "upto",
     )
 
     def __init__(self, shard: Shard, header: list[Any], batch: bytes) -> None:
-        _, self.lane_id, self.first, self.target, _, self.origins, self.publishers = header
+        _, self.lane_id, self.first, self.target, _, self.origins, self.publishers, self.pasts = header
         self.batch = batch
         #: The home that asked, and its incarnation: another one asks anew.
         self.home = shard.index
@@ -116,14 +117,11 @@ class Moves:
 
     def endpoint_gone(self, endpoint: Endpoint) -> None:
         """Its lanes move nothing any more."""
-        for lane in endpoint.all_lanes():
-            self.lane_gone(endpoint, lane)
-
-    def lane_gone(self, _endpoint: Endpoint, lane: LaneUsage) -> None:
-        """It moves nothing any more."""
+        gone = dict.fromkeys(lane.lane_id for lane in endpoint.all_lanes())
         for lines in self._lines.values():
-            lines.pop(lane.lane_id, None)
-        self._held = [move for move in self._held if move.lane_id != lane.lane_id]
+            for lane_id in gone:
+                lines.pop(lane_id, None)
+        self._held = [move for move in self._held if move.lane_id not in gone]
 
     def asked(self, shard: Shard, header: list[Any], batch: bytes, now: float) -> None:
         """A home wants rows moved (MOVE)."""
@@ -214,9 +212,9 @@ class Moves:
         groups: dict[Any, list[Row]] = {}
         for row in rows:
             sequence = move.first + row.index
-            lane = lane_of(endpoint, row, salt_of(memory.id, sequence))
-            if not (memory.is_known(sequence) and memory.is_held(sequence, lane.lane_id)):
-                groups.setdefault(lane, []).append(row)
+            hashed = partition_hash(row, salt_of(memory.id, sequence))
+            if not memory.is_held(sequence, endpoint.id, hashed):
+                groups.setdefault(lane_of(endpoint, hashed), []).append(row)
         stores: dict[int, Store] = {}
         for lane, mine in groups.items():
             self._add(stores, move, [(account, lane)], mine)
@@ -234,7 +232,9 @@ class Moves:
         memory.take(rows, move.upto, [(nack.sequence, nack.code) for nack in move.nacks])
         tell_nacks(stores, verdict.touched, memory)
         head = [memory.id, move.first]
-        self._streams.store(stores, head, self._wall_ms(now), move, relaxed=False, publisher=move.publishers)
+        self._streams.store(
+            stores, head, self._wall_ms(now), move, relaxed=False, publisher=move.publishers, pasts=move.pasts
+        )
         if not move.homes:
             self.settled(move)
 

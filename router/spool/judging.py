@@ -146,12 +146,9 @@ class Tally:
             self._homes[index] = self._homes.get(index, 0) + size
 
 
-def lane_of(endpoint: Endpoint, row: Row, salt: int) -> LaneUsage:
-    """Give the lane of an endpoint that a row belongs to."""
-    lanes = endpoint.lanes
-    if not endpoint.partitions:
-        return lanes[0]
-    return lanes[partition_hash(row, salt) % len(lanes)]
+def lane_of(endpoint: Endpoint, hashed: int) -> LaneUsage:
+    """Give the lane of an endpoint that a row belongs to, by its `partition_hash`."""
+    return endpoint.lanes[hashed % len(endpoint.lanes)]
 
 
 def judge(
@@ -176,15 +173,15 @@ def judge(
     verdict, tally = Verdict(), Tally(usage, tell_all=tell_all)
     for row, endpoints in rows:
         sequence = first + row.index
-        salt = salt_of(memory.id, sequence)
-        targets = [(usage.account(one), lane_of(one, row, salt)) for one in endpoints]
+        hashed = partition_hash(row, salt_of(memory.id, sequence))
+        targets = [(usage.account(one), lane_of(one, hashed)) for one in endpoints]
         missing = targets
         if memory.is_known(sequence):
             code = memory.refusal(sequence)
             if code:
                 verdict.refuse(row, Nack(sequence, code, "refused before"), targets)
                 continue
-            missing = [one for one in targets if not memory.is_held(sequence, one[1].lane_id)]
+            missing = [one for one in targets if not memory.is_held(sequence, one[0].endpoint.id, hashed)]
         if denied and row.index in denied and len(missing) == len(targets):
             verdict.refuse(row, Nack(sequence, errors.PUBLISH_DENIED, row.topic), targets)
             continue
@@ -220,8 +217,9 @@ def judge_copies(
     for number, (row, endpoints) in enumerate(rows, salt):
         size = row.message_bytes + wire.SPOOL_OVERHEAD_BYTES
         taken: list[Target] = []
+        hashed = partition_hash(row, number)
         for endpoint in endpoints:
-            target = (usage.account(endpoint), lane_of(endpoint, row, number))
+            target = (usage.account(endpoint), lane_of(endpoint, hashed))
             mine, discards, refusal = tally.judge([target], row)
             if refusal is not None:
                 discards = [refusal]

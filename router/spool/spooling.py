@@ -7,8 +7,8 @@ their copies (R156), and `acks` tells the publisher when the homes have it. Dire
 promoted copies, without acknowledgement and without a way to wait (R151, R153).
 
 A round that was sent again waits in the line of its producer while some endpoint cannot take what others have; the rows
-before do not wait (`cutting`), later rounds of that producer do. That is bounded by the producer's window, and ingress
-credit does not wait.
+before do not wait (`cutting`), later rounds of that producer do. So does any round while a queue that it is for changes
+its number of partitions (`repartitioning`). That is bounded by the producer's window, and ingress credit does not wait.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from router.matching.copies import direct_indices, leave_out
 from router.publishers.producer import SEQUENCE_MAX, Nack, Pending, Producer
 from router.spool.cutting import cut
 from router.spool.judging import Verdict, judge, judge_copies
+from router.spool.repartitioning import Repartitioning
 from router.spool.rows import (
     Row,
     are_distinct,
@@ -96,6 +97,8 @@ class Spooling:
         self._counters = counters
         self._promoted_bytes_max = promoted_bytes_max
         self._rights = rights
+        self.repartitioning = Repartitioning(streams)
+        endpoints.on_repartition = self.repartitioning.begin
         self._deliver = deliver
         self._break_off = break_off
         self._close = close
@@ -141,7 +144,9 @@ class Spooling:
         return self._lines.pop(producer, None) is not None
 
     def retry(self, now: float) -> None:
-        """Room may have come for rounds that wait."""
+        """Room may have come for rounds that wait, or the disk have what they wait for."""
+        if self.repartitioning.waiting and self.repartitioning.end():
+            self._usage.freed += 1
         if not self._lines or self._tried_at == self._usage.freed:
             return
         self._tried_at = self._usage.freed
@@ -163,6 +168,8 @@ class Spooling:
             return True
         memory = producer.memory
         frames = self._resolve(a_round)
+        if self.repartitioning.waiting and any(self.repartitioning.concerns(ends) for _, ends in frames):
+            return False
         stores = None if a_round.resent or _has_orphans(frames) else self._whole(frames, producer, a_round)
         verdict = Verdict()
         if stores is None:
@@ -269,7 +276,7 @@ class Spooling:
     ) -> None:
         """Split rows by the partitions that they go to."""
         accounts = [self._usage.account(one) for one in endpoints]
-        counted = [(one.lanes, len(one.lanes) if one.partitions else 1) for one in endpoints]
+        counted = [(one.lanes, len(one.lanes)) for one in endpoints]
         groups: dict[tuple[LaneUsage, ...], list[Row]] = {}
         for number, row in enumerate(decode_rows(result.batch), self._promoted):
             salt = number if producer is None else salt_of(producer.memory.id, first + row.index)
@@ -336,7 +343,7 @@ class Spooling:
         topic: str,
     ) -> None:
         sequence, memory, session = a_round.first + index, producer.memory, a_round.session
-        before = memory.refusal(sequence) if memory.is_known(sequence) else 0
+        before = memory.refusal(sequence)
         self._count_discard(session, discard_name(code), 1)
         if before:
             verdict.nacks.append(Nack(sequence, before, "refused before"))
@@ -425,6 +432,7 @@ class Spooling:
 
     def validate(self) -> None:
         """Check that lines are of producers that are not over."""
+        self.repartitioning.validate()
         for producer, line in self._lines.items():
             assert line
             assert not producer.is_over

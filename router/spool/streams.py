@@ -25,7 +25,7 @@ from angarium import wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from router.guaranteed.endpoints import LaneUsage
+    from router.guaranteed.endpoints import Endpoint, LaneUsage
     from router.matching.shards import Shard, Shards
     from router.publishers.memory import Memory
     from router.spool.usage import Account, HomeUsage, Usage
@@ -52,7 +52,7 @@ class Charge(NamedTuple):
 class Store:
     """What one home is to store of one round."""
 
-    __slots__ = ("batches", "charges", "groups", "refused", "size")
+    __slots__ = ("batches", "charges", "counts", "groups", "refused", "size")
 
     def __init__(self) -> None:
         #: `[[lane_id, ...], rows, origins]` and, in the same order, their batches.
@@ -61,6 +61,8 @@ class Store:
         #: `[[lane_id, [[sequence, code], ...]], ...]`.
         self.refused: list[list[Any]] = []
         self.charges: list[Charge] = []
+        #: `[[lane_id, partitions], ...]` of lanes of endpoints that have several.
+        self.counts: list[list[int]] = []
         #: Spool bytes; a message for several lanes counts once.
         self.size = 0
 
@@ -171,6 +173,7 @@ class Streams:
         *,
         relaxed: bool,
         publisher: int | dict[int, int] = 0,
+        pasts: dict[int, Any] | None = None,
     ) -> None:
         """Give a round to its homes.
 
@@ -181,13 +184,14 @@ class Streams:
             pending: what waits for it.
             relaxed: whether it may be written later.
             publisher: number of the client that published it, or index -> number; 0: nobody knows.
+            pasts: index -> attempts and spooling time of what comes from a closed partition.
         """
         for index, store in stores.items():
             stream = self._stream(index)
             stream.number += 1
             header = [
                 self._shards.incarnation, stream.number, relaxed, producer, store.groups, store.refused, wall_ms,
-                publisher,
+                publisher, store.counts, pasts,
             ]  # fmt: skip
             sent = _Sent(header, store, pending, promoted=producer is None)
             self._count(index, sent)
@@ -216,6 +220,21 @@ class Streams:
             else:
                 self._usage.uncharge_moved(lane, messages, size)
         home.inflight_bytes -= sent.size
+
+    def unstored(self, endpoint: Endpoint) -> dict[int, int]:
+        """Give home -> number of its last STORE that has messages of an endpoint and is not on disk."""
+        found: dict[int, int] = {}
+        for index, stream in self._streams.items():
+            for sent in (*stream.kept, *stream.on_their_way):
+                if any(charge.account.endpoint is endpoint for charge in sent.charges):
+                    found[index] = sent.number
+        return found
+
+    def has_stored(self, index: int, number: int) -> bool:
+        """Tell whether nothing up to a number is on its way to a home, or waits there for the disk."""
+        stream = self._streams.get(index)
+        sent = stream and next(iter(stream.kept or stream.on_their_way), None)
+        return not sent or sent.number > number
 
     # -- reports ---------------------------------------------------------------------------------------------
 
@@ -365,6 +384,9 @@ def add_group(
         if store is None:
             store = stores[home] = Store()
         store.charges.append(Charge(account, lane, rows, size, account.endpoint.generation))
+        partitions = len(account.endpoint.lanes)
+        if partitions > 1:
+            store.counts.append([lane.lane_id, partitions])
         mine = lanes.get(home)
         if mine is None:
             lanes[home] = [lane.lane_id]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from router.admission.directory import Vpn
     from router.effects import Outbox
-    from router.guaranteed.endpoints import Endpoint, LaneUsage
+    from router.guaranteed.endpoints import Endpoint
     from router.spool.usage import Account, Usage
 
 NODE_USAGE: Final = "SYSTEM_AD_MSG_SPOOL_HIGH"
@@ -144,9 +144,6 @@ class Thresholds:
         self._endpoints.pop(endpoint.id, None)
         if endpoint.vpn.id not in self._usage.vpns:
             self._vpns.pop(endpoint.vpn.id, None)
-
-    def lane_gone(self, endpoint: Endpoint, lane: LaneUsage) -> None:
-        """Lanes are not watched."""
 
     def validate(self) -> None:
         """Check that there are alarms for what exists only."""

@@ -266,9 +266,6 @@ class Usage:
         if not account.vpn.endpoints:
             del self.vpns[endpoint.vpn.id]
 
-    def lane_gone(self, endpoint: Endpoint, lane: LaneUsage) -> None:
-        """It was empty."""
-
     def _count(self, account: Account) -> None:
         if account.takes_quota:
             account.vpn.bytes += account.bytes

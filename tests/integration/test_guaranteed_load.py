@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-#: Partitions keep records of their own: docs/guarantees.md says what a change of their number does not cover.
-PARTITIONS_CHANGED = pytest.mark.xfail(
-    strict=False, reason="records do not survive a change of partition_count"
-)
-
-
 pytestmark = pytest.mark.slow
 
 #: Longer than a node needs to come back, also on a machine that others use.
@@ -192,7 +186,6 @@ def test_workers_come_and_go_under_load_and_take_the_queues_with_them(lone: Lone
     lone.node.wait_for("two workers", lambda status: status["workers"] == 2)
 
 
-@PARTITIONS_CHANGED
 def test_a_queue_whose_partitions_change_under_load_loses_nothing(lone: LoneSpool) -> None:
     queue = lone.queue(
         access_type="non-exclusive",

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
     from raw_client import Row
 
-#: Partitions keep records of their own: docs/guarantees.md says what a change of their number does not cover.
-PARTITIONS_CHANGED = pytest.mark.xfail(
-    strict=False, reason="records do not survive a change of partition_count"
-)
-
-
 pytestmark = pytest.mark.slow
 
 KEYS = [f"key-{number}" for number in range(30)]
@@ -113,7 +107,6 @@ def test_acknowledgements_that_come_after_a_partition_has_moved_are_refused(atta
 
 
 @pytest.mark.requirement("R94")
-@PARTITIONS_CHANGED
 def test_messages_of_partitions_that_go_and_come_back_stay(
     attacked: AttackedSpool, client: RawGuaranteed
 ) -> None:
@@ -129,7 +122,6 @@ def test_messages_of_partitions_that_go_and_come_back_stay(
     assert sorted(one.payload for one in got) == sorted(key.encode() for key in KEYS * 3)
 
 
-@PARTITIONS_CHANGED
 def test_what_was_delivered_before_is_marked_after_its_partition_went(
     attacked: AttackedSpool, client: RawGuaranteed
 ) -> None:
@@ -144,7 +136,6 @@ def test_what_was_delivered_before_is_marked_after_its_partition_went(
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 7), (0, 2), (3, 1), (2, 0)])
-@PARTITIONS_CHANGED
 def test_what_is_sent_again_after_the_partitions_changed_is_not_stored_twice(
     attacked: AttackedSpool, before: int, after: int
 ) -> None:
@@ -162,7 +153,6 @@ def test_what_is_sent_again_after_the_partitions_changed_is_not_stored_twice(
         attacked.expect_held(queue, len(KEYS))
 
 
-@PARTITIONS_CHANGED
 def test_a_producer_whose_only_partition_went_is_still_known(attacked: AttackedSpool) -> None:
     queue, name = partitioned(attacked, 2), new_name("producer")
     with attacked.client() as client:

@@ -132,7 +132,7 @@ class ThrowsTheDeadAway(Home):
             if frame[0] != wire.MOVE:
                 kept.append(frame)
                 continue
-            _, lane_id, first, _, rows, _, _ = wire.unpack(frame[1])
+            _, lane_id, first, _, rows, *_ = wire.unpack(frame[1])
             answer = [self.stream.router, lane_id, first, first + rows - 1, []]
             self.handle([wire.MOVED, wire.pack(answer)], self._now, self._wall_ms)
         return kept

@@ -91,6 +91,8 @@ class DrivenHome:
         self.committed: list[list[Any]] = []
         self.events: list[list[Any]] = []
         self.records: dict[int, dict[int, tuple[int, dict[int, int]]]] = {}
+        #: Reference of a GATHER -> lane -> number of partitions -> last sequence.
+        self.lasts: dict[int, dict[int, dict[int, int]]] = {}
         self.moves: list[tuple[list[Any], list[Row]]] = []
         self.delivered: dict[int, Delivered] = {}
         self.totals: dict[int, list[int]] = {}
@@ -149,6 +151,8 @@ class DrivenHome:
         producer: tuple[int, int] | None = (PRODUCER, 1),
         refused: Any = (),
         origins: list[Any] | None = None,
+        pasts: dict[int, Any] | None = None,
+        counts: Any = (),
         number: int | None = None,
         router: int | None = None,
         publisher: int = 0,
@@ -158,17 +162,8 @@ class DrivenHome:
             number = self.number
         heads = [[lanes, len(rows), origins] for lanes, rows in groups]
         batches = tuple(_encode(rows) for _, rows in groups)
-        head = (
-            router or self.router,
-            number,
-            relaxed,
-            producer,
-            heads,
-            list(refused),
-            self.wall_ms,
-            publisher,
-        )
-        self.send(wire.STORE, *head, batches=batches)
+        head = (router or self.router, number, relaxed, producer, heads, list(refused), self.wall_ms)
+        self.send(wire.STORE, *head, publisher, list(counts), pasts, batches=batches)
         return number
 
     def bind(
@@ -332,7 +327,11 @@ class DrivenHome:
 
     def _read_records(self, header: list[Any]) -> None:
         _, reference, records = header
-        self.records[reference] = {lane: (last, dict(refused)) for lane, last, refused in records}
+        self.lasts[reference] = {lane: dict(lasts) for lane, lasts, _ in records}
+        self.records[reference] = {
+            lane: (max((last for _, last in lasts), default=0), dict(refused))
+            for lane, lasts, refused in records
+        }
 
 
 def settings_of(name: str = "q", **changed: Any) -> dict[str, Any]:

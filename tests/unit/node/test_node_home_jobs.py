@@ -41,7 +41,7 @@ class Targets:
         """Answer the moves that came since the last call."""
         fresh = self.driven.moves[self.seen :]
         self.seen = len(self.driven.moves)
-        for (lane_id, first, target, count, origins, _), rows in fresh:
+        for (lane_id, first, target, count, origins, *_), rows in fresh:
             code = self.refusing.get(target[2], 0)
             refused = [(first + row[0], code) for row in rows] if code else []
             if not code:

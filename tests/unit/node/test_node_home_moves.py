@@ -94,7 +94,8 @@ def test_a_rejected_message_moves_to_the_dead_message_queue() -> None:
     driven = begun()
     reject_all(driven)
     ((header, rows),) = driven.moves
-    assert header == [LANE, 1, ["queue", "default", DEAD], 3, [["queue", "q", "rejected"]] * 3, {}]
+    origins = [["queue", "q", "rejected"]] * 3
+    assert header == [LANE, 1, ["queue", "default", DEAD], 3, origins, {}, {}]
     assert [(row[0], row[5]) for row in rows] == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
     assert driven.totals[LANE][0] == 3, "it is deleted when the move is acknowledged"
     ack(driven)
@@ -333,7 +334,7 @@ def test_a_partition_that_is_taken_away_moves_its_messages_to_the_others() -> No
     driven = DrivenHome()
     both = {P0 + k: settings_of("p", partition=k, partitions=2) for k in range(2)}
     driven.start(ROUTER, both)
-    flow = driven.bind(P1, messages=2)
+    flow, stored_ms = driven.bind(P1, messages=2), driven.wall_ms
     driven.store(([P1], rows_of(5, meta=(60_000, 0, None, "k"))), origins=[["queue", "old", "moved"]] * 5)
     driven.settle_down(1.0)
     driven.lanes(
@@ -341,15 +342,38 @@ def test_a_partition_that_is_taken_away_moves_its_messages_to_the_others() -> No
     )
     driven.settle_down()
     ((header, rows),) = driven.moves
-    assert header == [P1, 1, ["lane-home", P1 >> wire.LANE_BITS], 3, [["queue", "old", "moved"]] * 3, {}]
+    origins = [["queue", "old", "moved"]] * 3
+    assert header[:6] == [P1, 1, ["lane-home", P1 >> wire.LANE_BITS], 3, origins, {}]
+    assert header[6] == {index: [0, stored_ms] for index in range(3)}
     assert [row[5] for row in rows] == [b"m2", b"m3", b"m4"]
     assert [row[3] for row in rows] == [[59_000, 0, None, "k"]] * 3
     ack(driven)
     driven.unbind(flow)
     driven.settle_down(2.0)
-    assert [row[5] for row in driven.moves[1][1]] == [b"m0", b"m1"]
+    header, rows = driven.moves[1]
+    assert [row[5] for row in rows] == [b"m0", b"m1"]
+    assert header[6] == {0: [1, stored_ms], 1: [1, stored_ms]}, "what was delivered says so where it goes"
     ack(driven)
     assert driven.totals[P1][0] == 0
+
+
+def test_what_comes_from_another_partition_keeps_its_attempts_and_its_age() -> None:
+    driven = DrivenHome()
+    driven.start(ROUTER, {P0: settings_of("p", max_ttl_s=10)})
+    then = driven.wall_ms - 9_000
+    pasts = {0: [0, then + 8_000], 1: [3, then], 2: [1, then + 1]}
+    driven.store(([P0], rows_of(3)), producer=(wire.INTERNAL_PRODUCER | P1, 1), pasts=pasts)
+    driven.settle_down()
+    driven.kill()
+    driven.start(ROUTER, {P0: settings_of("p", max_ttl_s=10)})
+    flow = driven.bind(P0)
+    driven.settle_down()
+    got = driven.delivered[flow]
+    assert [got.counts[at] for at in (1, 2, 3)] == [0, 3, 1]
+    assert [got.stored_ms[at] for at in (1, 2, 3)] == [at for _, at in pasts.values()]
+    driven.unbind(flow)
+    driven.settle_down(1.1)
+    assert driven.totals[P0][0] == 1, "the others have lived as long as they may"
 
 
 def test_a_message_that_the_other_partitions_refuse_is_tried_again() -> None:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from angarium import errors
-from node.home.records import REFUSED_MAX, Record, Records
+from node.home.records import COUNTS_MAX, REFUSED_MAX, Record, Records
 from storage.spool import Table
 from tests.unit.node.driven_home import (
     LANE,
@@ -143,9 +143,9 @@ class _Row:
 def test_a_refusal_is_forgotten_when_the_window_has_passed_it() -> None:
     record = Record()
     record.refuse([(1, QUOTA)])
-    record.store(2, [_Row(i) for i in range(REFUSED_MAX - 1)], None)  # type: ignore[list-item]
+    record.store(1, 2, [_Row(i) for i in range(REFUSED_MAX - 1)], None)  # type: ignore[list-item]
     assert [one[0] for one in record.refused] == [1]
-    record.store(2 + REFUSED_MAX, [_Row(0)], None)  # type: ignore[list-item]
+    record.store(1, 2 + REFUSED_MAX, [_Row(0)], None)  # type: ignore[list-item]
     assert record.refused == []
 
 
@@ -153,9 +153,49 @@ def test_a_gap_in_the_sequences_forgets_nothing() -> None:
     """Applications choose sequences: 1,000 may be refused, and 2,000 the next one that is stored."""
     record = Record()
     record.refuse([(1_000, QUOTA)])
-    record.store(2_000, [_Row(0), _Row(1_000_000)], None)  # type: ignore[list-item]
+    record.store(1, 2_000, [_Row(0), _Row(1_000_000)], None)  # type: ignore[list-item]
     assert record.last == 1_002_000
     assert [one[0] for one in record.refused] == [1_000]
+
+
+def test_a_record_knows_the_last_sequence_of_each_number_of_partitions() -> None:
+    record = Record()
+    for sequence, count in ((1, 2), (2, 2), (5, 3), (6, 1), (9, 3)):
+        record.store(count, sequence, [_Row(0)], None)  # type: ignore[list-item]
+        record.validate()
+    assert dict(record.lasts) == {2: 2, 1: 6, 3: 9}
+    assert Record.unpack(record.pack(), PRODUCER).lasts == record.lasts
+    older = Record()
+    older.store(2, 1, [_Row(2)], None)  # type: ignore[list-item]
+    older.store(4, 4, [_Row(0)], None)  # type: ignore[list-item]
+    record.precede(older)
+    record.validate()
+    assert dict(record.lasts) == {2: 3, 1: 6, 3: 9, 4: 4}
+    assert record.count == 3
+
+
+def test_of_many_numbers_of_partitions_the_one_that_was_left_longest_ago_is_forgotten() -> None:
+    record = Record()
+    for count in range(1, COUNTS_MAX + 3):
+        record.store(count, 10 * count, [_Row(0)], None)  # type: ignore[list-item]
+        record.validate()
+    assert [count for count, _ in record.lasts] == list(range(3, COUNTS_MAX + 3))
+    fresh = Record()
+    fresh.store(1, 1_000, [_Row(0)], None)  # type: ignore[list-item]
+    fresh.precede(record)
+    fresh.validate()
+    assert [count for count, _ in fresh.lasts] == [*range(4, COUNTS_MAX + 3), 1]
+
+
+def test_records_of_partitions_survive_a_kill_and_come_with_their_numbers() -> None:
+    driven = started()
+    driven.store(([LANE], rows_of(3)), producer=(PRODUCER, 1), counts=[[LANE, 5]])
+    driven.store(([LANE, OTHER], rows_of(2)), producer=(PRODUCER, 4), counts=[[LANE, 2]])
+    driven.settle_down()
+    again(driven)
+    reference = driven.gather(PRODUCER)
+    driven.settle_down()
+    assert driven.lasts[reference] == {LANE: {5: 3, 2: 5}, OTHER: {1: 5}}
 
 
 def test_records_against_a_list_of_everything_that_happened() -> None:
@@ -171,12 +211,12 @@ def test_records_against_a_list_of_everything_that_happened() -> None:
                 records.refuse(LANE, PRODUCER, [(sequence, QUOTA)])
                 verdicts[sequence] = QUOTA
             else:
-                records.store(LANE, PRODUCER, sequence, [_Row(0)], None)  # type: ignore[list-item]
+                records.store(LANE, PRODUCER, 1, sequence, [_Row(0)], None)  # type: ignore[list-item]
                 verdicts[sequence] = 0
             order.append(sequence)
             records.validate()
-        ((_, last, refused),) = records.gather(PRODUCER)
-        assert last == max(sequence for sequence, code in verdicts.items() if not code)
+        ((_, lasts, refused),) = records.gather(PRODUCER)
+        assert lasts == [(1, max(sequence for sequence, code in verdicts.items() if not code))]
         told = dict(refused)
         for sequence in order[-REFUSED_MAX:]:
             assert told.get(sequence, 0) == verdicts[sequence], f"seed {seed}"

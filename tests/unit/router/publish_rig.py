@@ -33,6 +33,7 @@ class Stored:
     producer: int | None
     sequence: int
     origin: Any
+    past: Any
     file: int
 
 
@@ -44,7 +45,7 @@ class Disk:
     stored: int = 0
     lanes: dict[int, list[Stored]] = field(default_factory=dict)
     generations: dict[int, int] = field(default_factory=dict)
-    #: (lane, producer) -> [last, {sequence: code}].
+    #: (lane, producer) -> [{partitions: last}, {sequence: code}].
     records: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
     file: int = 1
     open_bytes: int = 0
@@ -148,7 +149,7 @@ class FakeHome:
         """Accept what waits without storing it, as of relaxed STOREs."""
         accepted = self.received
         copy = Disk(**{**self.disk.__dict__, "lanes": {k: list(v) for k, v in self.disk.lanes.items()}})
-        copy.records = {key: [last, dict(refused)] for key, (last, refused) in self.disk.records.items()}
+        copy.records = {key: [dict(lasts), dict(no)] for key, (lasts, no) in self.disk.records.items()}
         copy.log = []
         changed: dict[int, None] = {}
         for _, body, batches in self.waiting:
@@ -181,9 +182,9 @@ class FakeHome:
         while self._gathering and self._gathering[0][0] <= self.disk.stored:
             _, (_, reference, producer, forget) = self._gathering.popleft()
             found = []
-            for (lane_id, owner), (last, refused) in list(self.disk.records.items()):
+            for (lane_id, owner), known in list(self.disk.records.items()):
                 if owner == producer:
-                    found.append([lane_id, last, [list(one) for one in refused.items()]])
+                    found.append([lane_id, *([list(one) for one in part.items()] for part in known)])
                     if forget:
                         del self.disk.records[lane_id, owner]
             self.send(wire.RECORDS, [self.incarnation, reference, [] if forget else found])
@@ -217,13 +218,15 @@ def _spool_of(disk: Disk) -> list[int]:
 
 def _apply(disk: Disk, body: list[Any], batches: list[bytes]) -> dict[int, None]:
     """Carry out a STORE; gives the lanes that changed."""
-    _, _, _, producer, groups, refused, _, _ = body
+    _, _, _, producer, groups, refused, _, _, counts, pasts = body
     rows = []
     for (lanes, _, origins), batch in zip(groups, batches, strict=True):
         for number, row in enumerate(wire.unpack(batch)):
-            rows.append((row[0], row, lanes, origins[number] if origins else None))
+            moved = (origins[number] if origins else None), (pasts or {}).get(row[0])
+            rows.append((row[0], row, lanes, moved))
+    partitions = dict(counts)
     changed: dict[int, None] = {}
-    for index, row, lanes, origin in sorted(rows, key=lambda entry: entry[0]):
+    for index, row, lanes, moved in sorted(rows, key=lambda entry: entry[0]):
         size = len(row[5]) + len(row[4] or b"") + wire.SPOOL_OVERHEAD_BYTES
         file = disk.file
         disk.open_bytes += size
@@ -234,18 +237,18 @@ def _apply(disk: Disk, body: list[Any], batches: list[bytes]) -> dict[int, None]
             if lane_id not in disk.lanes:
                 continue
             owner = producer[0] if producer else None
-            stored = Stored(index, row[1], row[2], row[5], size, owner, sequence, origin, file)
+            stored = Stored(index, row[1], row[2], row[5], size, owner, sequence, *moved, file)
             disk.lanes[lane_id].append(stored)
             disk.log.append((lane_id, owner, sequence))
             changed[lane_id] = None
             if producer:
-                record = disk.records.setdefault((lane_id, producer[0]), [0, {}])
-                assert sequence > record[0], f"{sequence} is stored twice in lane {lane_id}"
-                record[0] = sequence
+                lasts, _ = disk.records.setdefault((lane_id, producer[0]), [{}, {}])
+                count = partitions.get(lane_id, 1)
+                assert sequence > lasts.get(count, 0), f"{sequence} is stored twice in lane {lane_id}"
+                lasts[count] = sequence
     for lane_id, entries in refused:
         if lane_id in disk.lanes:
-            record = disk.records.setdefault((lane_id, producer[0]), [0, {}])
-            record[1].update(dict(entries))
+            disk.records.setdefault((lane_id, producer[0]), [{}, {}])[1].update(dict(entries))
     return changed
 
 
@@ -355,7 +358,7 @@ class PublishNode(WiredNode):
         """Give what an endpoint has on disk, partition by partition."""
         endpoint = self.endpoint(name, kind)
         lanes = endpoint.lanes if partition is None else [endpoint.lanes[partition]]
-        return [row for lane in lanes for row in self.disks[lane.home].lanes[lane.lane_id]]
+        return [row for lane in lanes for row in self.disks[lane.home].lanes.get(lane.lane_id, ())]
 
     def payloads(self, name: str, partition: int | None = None) -> list[bytes]:
         return [row.payload for row in self.stored(name, partition)]

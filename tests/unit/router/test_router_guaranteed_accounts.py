@@ -28,36 +28,52 @@ ROWS = [
     [7, "c", 2 | 1 << wire.COS_SHIFT, [1, 2, 3, None], None, b""],
 ]
 
+#: The first lanes of the endpoints 7 and 8.
+SEVEN, EIGHT = 7 << wire.LANE_BITS, 8 << wire.LANE_BITS
+
 
 class TestMemory:
     def test_a_record_says_what_is_held_and_what_was_refused(self) -> None:
-        memory = Memory(1, 255, merge_records([[[7, 10, [[5, 50310]]]], [[8, 6, []]]]))
+        memory = Memory(1, 255, merge_records([[[SEVEN, [[1, 10]], [[5, 50310]]]], [[EIGHT, [[1, 6]], []]]]))
         assert memory.highest == 10
         assert memory.is_known(10)
         assert not memory.is_known(11)
-        assert [memory.is_held(sequence, 7) for sequence in (1, 10, 11)] == [True, True, False]
-        assert [memory.is_held(sequence, 8) for sequence in (6, 7)] == [True, False]
-        assert not memory.is_held(1, 9), "a lane without a record has nothing"
-        assert memory.refusal(5) == 50310
-        assert memory.refusal(6) == 0
+        assert [memory.is_held(sequence, 7, 99) for sequence in (1, 10, 11)] == [True, True, False]
+        assert [memory.is_held(sequence, 8, 99) for sequence in (6, 7)] == [True, False]
+        assert not memory.is_held(1, 9, 99), "a lane without a record has nothing"
+        assert (memory.refusal(5), memory.refusal(6)) == (50310, 0)
+        memory.validate()
+
+    def test_a_row_is_held_by_the_lane_that_it_belonged_to_under_any_number_of_partitions(self) -> None:
+        """Hash 7: lane 1 of 2, lane 1 of 3, lane 3 of 4. Hash 8: lane 0 of 2, lane 2 of 3, lane 0 of 4."""
+        lanes = [
+            [SEVEN, [[2, 7], [3, 12]], []],
+            [SEVEN + 1, [[2, 9]], []],
+            [SEVEN + 2, [[3, 11]], []],
+            [SEVEN + 3, [[4, 10]], []],
+        ]
+        memory = Memory(1, 255, merge_records([lanes]))
+        assert [memory.is_held(sequence, 7, 7) for sequence in (9, 10, 11)] == [True, True, False]
+        assert [memory.is_held(sequence, 7, 8) for sequence in (7, 11, 12)] == [True, True, False]
+        assert memory.may_be_held(12)
         memory.validate()
 
     def test_a_lane_that_moves_may_be_known_to_two_homes(self) -> None:
-        records = merge_records([[[7, 10, [[5, 1]]]], [[7, 12, [[11, 2]]]]])
-        assert records[7].last == 12
+        records = merge_records([[[7, [[1, 10], [2, 3]], [[5, 1]]]], [[7, [[2, 12], [1, 4]], [[11, 2]]]]])
+        assert records[7].lasts == {1: 10, 2: 12}
         assert records[7].refused == {5: 1, 11: 2}
 
     def test_refusals_above_everything_that_is_stored_are_known(self) -> None:
-        assert Memory(1, 255, merge_records([[[7, 3, [[9, 1]]]]])).highest == 9
+        assert Memory(1, 255, merge_records([[[7, [[1, 3]], [[9, 1]]]]])).highest == 9
         assert Memory(1, 255, {}, known=4).highest == 4
         assert Memory(1, 255).highest == 0
 
     def test_records_are_let_go_when_new_sequences_come(self) -> None:
-        memory = Memory(1, 255, merge_records([[[7, 10, []]]]))
+        memory = Memory(1, 255, merge_records([[[SEVEN, [[1, 10]], []]]]))
         memory.take(5, 10, [])
-        assert memory.records
+        assert memory.is_held(10, 7, 0)
         memory.take(1, 11, [])
-        assert not memory.records
+        assert not memory.is_held(10, 7, 0)
         memory.validate()
 
     def test_a_nack_is_told_to_each_lane_once(self) -> None:

@@ -104,22 +104,7 @@ def test_more_partitions_are_given_away_and_fewer_handed_off(
     rig.controller.put("q", partition_count=2)
     assert client.taken(wire.INDICATION)[-1][3] == [0, 1]
     assert len(rig.homes[0].lanes) == 5, "their homes move what is in them"
-    rig.endpoints.report(0, [[lane.lane_id, 0, 0, 0, 0] for lane in parted.retiring])
-    rig.settle()
-    assert sorted(rig.homes[0].lanes) == [lane.lane_id for lane in parted.lanes]
     assert flow in client.session.flows
-
-
-def test_a_lane_that_retires_ends_a_hand_off_that_its_home_forgot(
-    rig: Rig, client: FakeClient, parted: Endpoint
-) -> None:
-    rig.homes[0].lets_go = False
-    client.bind("q")
-    rig.endpoints.report(0, [[lane.lane_id, 1, 100, 1, 0] for lane in parted.lanes])
-    rig.controller.put("q", partition_count=3)
-    rig.endpoints.report(0, [[parted.retiring[0].lane_id, 0, 0, 0, 0]])
-    rig.advance(0.01)
-    assert client.taken(wire.INDICATION)[-1][3] == [0, 1, 2]
 
 
 def test_a_queue_that_gets_partitions_or_loses_them_all_starts_its_consumers_anew(

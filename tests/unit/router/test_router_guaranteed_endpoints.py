@@ -253,19 +253,10 @@ def test_an_endpoint_counts_what_its_homes_report_and_what_is_on_its_way(make_ri
     second.inflight_messages = second.inflight_bytes = 0
 
 
-def test_lanes_above_a_lowered_partition_count_live_until_they_are_empty(rig: Rig) -> None:
+def test_lanes_above_a_lowered_partition_count_stay_and_are_seen_until_they_are_empty(rig: Rig) -> None:
+    """They know what producers published to them, which is asked when it is sent again."""
     endpoint = rig.controller.put("q", access_type="non-exclusive", partition_count=3)
     rig.endpoints.report(0, [[lane.lane_id, 4, 400, 1, 0] for lane in endpoint.lanes])
-    gone: list[int] = []
-
-    class Listener:
-        def endpoint_gone(self, endpoint: Endpoint) -> None:
-            """Not in this test."""
-
-        def lane_gone(self, endpoint: Endpoint, lane: Any) -> None:
-            gone.append(lane.partition)
-
-    rig.endpoints.listeners.append(Listener())
     kept = endpoint.lanes[0]
     rig.controller.put("q", partition_count=1)
     assert endpoint.lanes == [kept], "the usage of a lane stays one object"
@@ -275,21 +266,17 @@ def test_lanes_above_a_lowered_partition_count_live_until_they_are_empty(rig: Ri
     assert told == {0: 1, 1: 1, 2: 1}, "the homes of the others move their messages"
     rig.endpoints.report(0, [[endpoint.retiring[1].lane_id, 0, 0, 0, 0]])
     rig.settle()
-    assert gone == [2]
-    assert [lane_id & 1023 for lane_id in rig.homes[0].lanes] == [0, 1]
-    rig.controller.put("q", max_redelivery_count=1)
-    assert [lane.partition for lane in endpoint.retiring] == [1], "one that was deleted does not come back"
+    assert [lane["partition"] for lane in endpoint.describe()["lanes"]] == [0, 1]
+    assert [lane_id & 1023 for lane_id in rig.homes[0].lanes] == [0, 1, 2]
+    again = endpoint.retiring[1]
     rig.controller.put("q", partition_count=3)
     assert [lane.partition for lane in endpoint.lanes] == [0, 1, 2]
+    assert endpoint.lanes[2] is again
     assert endpoint.retiring == []
-
-
-def test_an_empty_lane_above_a_lowered_partition_count_is_deleted_at_once(rig: Rig) -> None:
-    endpoint = rig.controller.put("q", access_type="non-exclusive", partition_count=2)
-    rig.endpoints.report(0, [[lane.lane_id, 0, 0, 0, 0] for lane in endpoint.lanes])
-    rig.controller.put("q", partition_count=1)
-    assert endpoint.retiring == []
-    assert [lane_id & 1023 for lane_id in rig.homes[0].lanes] == [0]
+    rig.controller.put("q", partition_count=0)
+    rig.controller.delete("q")
+    rig.settle()
+    assert rig.homes[0].lanes == {}
 
 
 # -- provisioning by clients ---------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ def move(
     first: int = 1,
     partition: int = 0,
     keys: list[str] | None = None,
+    pasts: dict[int, Any] | None = None,
 ) -> None:
     """Let the home of a queue ask for rows to be moved."""
     home = node.home_of(source, partition)
@@ -34,9 +35,8 @@ def move(
     ]
     origins = [["queue", source, "moved"]] * len(rows)
     lane = node.endpoint(source).all_lanes()[partition].lane_id
-    home.send(
-        wire.MOVE, [home.incarnation, lane, first, target, len(rows), origins, PUBLISHERS], wire.pack(rows)
-    )
+    head = [home.incarnation, lane, first, target, len(rows), origins, PUBLISHERS, pasts or {}]
+    home.send(wire.MOVE, head, wire.pack(rows))
 
 
 def to(name: str) -> list[Any]:
@@ -194,3 +194,25 @@ def test_a_partition_that_is_closed_gives_its_rows_to_the_others_whatever_the_qu
     assert len(fresh) == len(closed)
     node.homes[0].consume(node.lane("q", 2), len(closed))
     assert endpoint.bytes == 1_000_000
+
+
+def test_what_comes_from_a_closed_partition_keeps_its_past_and_is_stored_once_whatever_the_count(
+    make_publish_node: Any,
+) -> None:
+    """The answer to the first MOVE is lost with the router; when it is asked again there are fewer partitions."""
+    node = make_publish_node(2)
+    node.queue("q", "a", home=[1, 1, 1, 0], partition_count=4, access_type="non-exclusive")
+    node.change("q", partition_count=3)
+    keys = [f"k{n}" for n in range(9)]
+    pasts = {n: [n, 1_000 + n] for n in range(9)}
+    target = ["lane-home", node.endpoint("q").id]
+    payloads = [key.encode() for key in keys]
+    move(node, "q", target, *payloads, partition=3, keys=keys, pasts=pasts)
+    assert sorted(row.past for row in node.stored("q")) == list(pasts.values())
+    assert [payloads[row.past[0]] for row in node.stored("q")] == node.payloads("q")
+    node.change("q", partition_count=2)
+    node.restart_router()
+    move(node, "q", target, *payloads, partition=3, keys=keys, pasts=pasts)
+    assert moved(node, "q") == []
+    assert [body[2:] for body in node.homes[0].moved] == [[1, 9, []]]
+    assert len(node.disks[1].log) == 9

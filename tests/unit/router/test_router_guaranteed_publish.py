@@ -294,11 +294,12 @@ class TestPartitions:
         publisher.publish(*["a"] * 30)
         assert spooling.sequences("plain") == list(range(1, 31))
         assert sorted(spooling.sequences("parted")) == list(range(1, 31))
-        groups = spooling.homes[0].stores[0][4]
-        assert sorted(lanes for lanes, _, _ in groups) == [
+        (store,) = spooling.homes[0].stores
+        assert sorted(lanes for lanes, _, _ in store[4]) == [
             [spooling.lane("parted", 0), spooling.lane("plain")],
             [spooling.lane("parted", 1), spooling.lane("plain")],
         ]
+        assert sorted(store[8]) == [[spooling.lane("parted", 0), 2], [spooling.lane("parted", 1), 2]]
 
 
 class TestRules:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from publish_rig import Publisher, PublishNode
 
-from angarium import errors
+from angarium import errors, wire
 
 QUEUES = 4
 STEPS = 160
@@ -62,11 +62,13 @@ class Author:
         for number, topic in enumerate(rows):
             self.sent[self.next + gap + number] = self.unacked[self.next + gap + number] = topic
         self.next += gap
-        self.publisher.publish(*[self.row(topic) for topic in rows], first=self.next)
+        packed = [self.row(topic, self.next + number) for number, topic in enumerate(rows)]
+        self.publisher.publish(*packed, first=self.next)
         self.next += count
 
-    def row(self, topic: str) -> tuple[str, bytes]:
-        return topic, bytes(self.chance.choice([10, 3_000, 60_000]))
+    def row(self, topic: str, sequence: int) -> tuple[Any, ...]:
+        meta = None if sequence % 3 == 0 else [0, 0, None, f"key-{sequence % 11}"]
+        return topic, bytes(self.chance.choice([10, 3_000, 60_000])), wire.MODE_PERSISTENT, meta
 
     def drop(self) -> None:
         """The connection breaks; what was on its way to the client may be lost."""
@@ -98,7 +100,7 @@ class Author:
         while waiting and self.publisher is not None:
             count = self.chance.randint(1, len(waiting))
             now, waiting = waiting[:count], waiting[count:]
-            rows = [self.row(self.unacked[sequence]) for sequence in now]
+            rows = [self.row(self.unacked[sequence], sequence) for sequence in now]
             self.publisher.publish(*rows, first=now[0], indices=[one - now[0] for one in now])
             if self.chance.random() < 0.3:
                 break
@@ -118,16 +120,23 @@ class Trouble:
                 f"q{number}", f"t/{number}", "t/*/both", home=number % self.workers, max_spool_usage_mb=1
             )
         self.authors = [Author(node, f"a{n}", chance) for n in range(3)]
+        self.acts = {
+            self.publish: 40, self.read: 20, self.commit: 20, self.consume: 10, self.limits: 5, self.worker: 4,
+            self.break_: 4, self.match: 6, self.router: 1, self.time: 4,
+        }  # fmt: skip
 
     def step(self) -> None:
-        chance, node = self.chance, self.node
-        act = chance.choices(
-            [self.publish, self.read, self.commit, self.consume, self.limits, self.worker, self.break_, self.match,
-             self.router, self.time],
-            [40, 20, 20, 10, 5, 4, 4, 6, 1, 4],
-        )[0]  # fmt: skip
-        act()
-        node.router.validate()
+        self.chance.choices(list(self.acts), list(self.acts.values()))[0]()
+        self.node.router.validate()
+
+    def repartition(self) -> None:
+        """A queue gets another number of partitions; what the closed ones have stays there in this test."""
+        name = f"q{self.chance.randrange(QUEUES)}"
+        count = self.chance.randint(0, 4)
+        homes = list(self.node.endpoint(name).attributes["homes"])
+        while len(homes) < count:
+            homes.append(self.chance.randrange(self.workers))
+        self.node.change(name, partition_count=count, homes=homes, access_type="non-exclusive")
 
     def publish(self) -> None:
         self.chance.choice(self.authors).publish()
@@ -223,8 +232,21 @@ def stored_where(node: PublishNode) -> dict[tuple[int, int], list[int]]:
 
 
 def wanted(node: PublishNode, topic: str) -> list[int]:
-    lanes = [node.lane(f"q{n}") for n in range(QUEUES) if "/both" in topic or topic == f"t/{n}"]
-    return sorted(lanes)
+    """Give the endpoints that take a topic."""
+    return sorted(node.endpoint(f"q{n}").id for n in range(QUEUES) if "/both" in topic or topic == f"t/{n}")
+
+
+def check(node: PublishNode, trouble: Trouble) -> None:
+    """Every message is stored once in every endpoint that takes it, or refused and nowhere."""
+    lanes = stored_where(node)
+    for author in trouble.authors:
+        producer = node.registry["default", "default", author.name]
+        for sequence, topic in author.sent.items():
+            found = sorted(lane >> wire.LANE_BITS for lane in lanes.pop((producer, sequence), []))
+            expected = [] if sequence in author.refused else wanted(node, topic)
+            assert found == expected, (author.name, sequence, topic, author.refused.get(sequence))
+    assert lanes == {}, "nothing that nobody sent"
+    assert any(author.sent for author in trouble.authors)
 
 
 @pytest.mark.requirement("R114", "R163", "R177", "R190")
@@ -239,15 +261,7 @@ def test_what_is_acknowledged_is_stored_once_everywhere_and_what_is_refused_nowh
     for _ in range(STEPS):
         trouble.step()
     trouble.finish()
-    lanes = stored_where(node)
-    for author in trouble.authors:
-        producer = node.registry["default", "default", author.name]
-        for sequence, topic in author.sent.items():
-            found = sorted(lanes.pop((producer, sequence), []))
-            expected = [] if sequence in author.refused else wanted(node, topic)
-            assert found == expected, (author.name, sequence, topic, author.refused.get(sequence))
-    assert lanes == {}, "nothing that nobody sent"
-    assert any(author.sent for author in trouble.authors)
+    check(node, trouble)
     order = [
         (lane, producer, sequence) for disk in node.disks.values() for lane, producer, sequence in disk.log
     ]
@@ -256,3 +270,20 @@ def test_what_is_acknowledged_is_stored_once_everywhere_and_what_is_refused_nowh
             producer = node.registry["default", "default", author.name]
             mine = [sequence for one, other, sequence in order if (one, other) == (lane, producer)]
             assert mine == sorted(mine), "the publisher's order"
+
+
+@pytest.mark.requirement("R94", "R163", "R190")
+@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(12))
+def test_so_it_is_while_queues_change_their_number_of_partitions(
+    make_publish_node: Any, workers: int, seed: int
+) -> None:
+    chance = random.Random(f"{seed} {workers}")
+    node = make_publish_node(workers)
+    node.check_limits = lambda: None  # it asks the open partitions only
+    trouble = Trouble(node, chance)
+    trouble.acts |= {trouble.repartition: 12, trouble.break_: 8, trouble.router: 3}
+    for _ in range(STEPS):
+        trouble.step()
+    trouble.finish()
+    check(node, trouble)
