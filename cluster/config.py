@@ -197,6 +197,7 @@ def faults_of(config: NodeConfig) -> list[str]:
     if not config.router.listen:
         faults.append("router.listen: name at least one address, tcp://127.0.0.1:0 for instance")
     faults += _key_file_faults("router.curve_secret_key_file", config.router.curve_secret_key_file)
+    faults += _threshold_faults("router", config.router)
     return faults + _spool_faults(config.spool) + _admin_faults(config.admin)
 
 
@@ -430,12 +431,17 @@ def _spool_faults(spool: SpoolSection) -> list[str]:
         faults.append(
             f"spool.map_gb = {spool.map_gb}: max_usage_mb = {spool.max_usage_mb} needs {needed} or more"
         )
-    for name in ("usage", "files", "delivered_unacked"):
-        raised, cleared = (getattr(spool, f"event_{name}_{what}_percent") for what in ("set", "clear"))
-        if cleared > raised:
-            faults.append(
-                f"spool.event_{name}_clear_percent = {cleared}: it is at most event_{name}_set_percent"
-            )
+    return faults + _threshold_faults("spool", spool)
+
+
+def _threshold_faults(section: str, values: msgspec.Struct) -> list[str]:
+    """Find events whose clear percentage is above the one that raises them."""
+    faults = []
+    for field in values.__struct_fields__:
+        cleared = getattr(values, field)
+        raised = f"{field.removesuffix('_clear_percent')}_set_percent"
+        if field.endswith("_clear_percent") and cleared > getattr(values, raised):
+            faults.append(f"{section}.{field} = {cleared}: it is at most {raised}")
     return faults
 
 

@@ -68,6 +68,12 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_connections: Annotated[int, Meta(ge=1, le=200_000, description="Clients connected to this node.")] = (
         10_000
     )
+    event_connections_set_percent: Annotated[
+        int, Meta(ge=0, le=100, description="Share of max_connections that raises an event.")
+    ] = 80
+    event_connections_clear_percent: Annotated[
+        int, Meta(ge=0, le=100, description="Share of max_connections that ends it.")
+    ] = 60
     connects_per_second: Annotated[
         int,
         Meta(

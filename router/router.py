@@ -14,6 +14,7 @@ import msgspec
 
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
+from router.admission.alarms import ClientAlarms
 from router.admission.directory import Directory
 from router.admission.login import Doorkeeper
 from router.admission.operators import Operators
@@ -96,12 +97,13 @@ class Router:
             self.shards, config.worker_window, self._retired, self.accounting.lost,
             self._deadly, self._may_admit,
         )  # fmt: skip
+        self.client_alarms = ClientAlarms(config, self.out)
         self.subscriptions = Subscriptions(
             self.interest, self.shards, self.egress,
-            on_change=self.short_way.forget, find_client=self._find_client,
+            on_change=self.short_way.forget, find_client=self._find_client, alarms=self.client_alarms,
         )  # fmt: skip
         self.sessions = SessionTable()
-        doorkeeper = Doorkeeper(self.directory, config, token_key, now)
+        doorkeeper = Doorkeeper(self.directory, config, token_key, self.client_alarms, now)
         self.reception = Reception(
             config, node, doorkeeper, self.sessions, self.rights, self.shards, self.counters, self.out, secret_rng,
             replace=self._replace, now=now,
@@ -453,8 +455,8 @@ class Router:
         session.closed = True
         self.renewal.forget(session)
         self.sessions.remove(session)
-        self.reception.left(session, now)
         self.subscriptions.clear(session)
+        self.reception.left(session, now)
         self.flows.session_ended(session, now, wanted=error is None)
         self.intake.producers.session_ended(session, now)
         if not session.open_rounds:

@@ -97,6 +97,7 @@ class Session:
         "flow_probe_bytes",
         "flow_read_bytes",
         "flows",
+        "full",
         "granted_bytes",
         "granted_messages",
         "inbox",
@@ -168,6 +169,8 @@ class Session:
 
         #: (text, deliver_always) -> subscription, in the order in which they were added.
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
+        #: Events about limits of its own that operators were told and that are not over.
+        self.full: dict[str, None] = {}
         #: Totals for the operators, by name.
         self.counters: dict[str, int] = {}
         self._begin_credit()

@@ -71,6 +71,58 @@ class Vpn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Percent,
         about("Share of max_spool_usage_mb that ends it.", "eventMsgSpoolUsageThreshold.clearPercent"),
     ] = 60
+    event_connection_count_set_percent: Annotated[
+        Percent,
+        about(
+            "Share of max_connection_count that raises an event.", "eventConnectionCountThreshold.setPercent"
+        ),
+    ] = 80
+    event_connection_count_clear_percent: Annotated[
+        Percent,
+        about("Share of max_connection_count that ends it.", "eventConnectionCountThreshold.clearPercent"),
+    ] = 60
+    event_subscription_count_set_percent: Annotated[
+        Percent,
+        about(
+            "Share of max_subscription_count that raises an event.",
+            "eventSubscriptionCountThreshold.setPercent",
+        ),
+    ] = 80
+    event_subscription_count_clear_percent: Annotated[
+        Percent,
+        about(
+            "Share of max_subscription_count that ends it.", "eventSubscriptionCountThreshold.clearPercent"
+        ),
+    ] = 60
+    event_endpoint_count_set_percent: Annotated[
+        Percent,
+        about("Share of max_endpoint_count that raises an event.", "eventEndpointCountThreshold.setPercent"),
+    ] = 80
+    event_endpoint_count_clear_percent: Annotated[
+        Percent,
+        about("Share of max_endpoint_count that ends it.", "eventEndpointCountThreshold.clearPercent"),
+    ] = 60
+    event_egress_flow_count_set_percent: Annotated[
+        Percent,
+        about(
+            "Share of max_egress_flow_count that raises an event.", "eventEgressFlowCountThreshold.setPercent"
+        ),
+    ] = 80
+    event_egress_flow_count_clear_percent: Annotated[
+        Percent,
+        about("Share of max_egress_flow_count that ends it.", "eventEgressFlowCountThreshold.clearPercent"),
+    ] = 60
+    event_ingress_flow_count_set_percent: Annotated[
+        Percent,
+        about(
+            "Share of max_ingress_flow_count that raises an event.",
+            "eventIngressFlowCountThreshold.setPercent",
+        ),
+    ] = 80
+    event_ingress_flow_count_clear_percent: Annotated[
+        Percent,
+        about("Share of max_ingress_flow_count that ends it.", "eventIngressFlowCountThreshold.clearPercent"),
+    ] = 60
     durability: Annotated[
         Durability,
         about("relaxed: acknowledged before it is on disk. Of endpoint and Message VPN the weaker counts."),

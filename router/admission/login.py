@@ -21,8 +21,10 @@ from angarium.errors import AngariumError, error_for
 from angarium.topic import check_topic
 
 if TYPE_CHECKING:
+    from router.admission.alarms import ClientAlarms
     from router.admission.directory import Directory, Username, Vpn
     from router.config import RouterConfig
+    from router.session import Session
 
 MAX_CLIENT_NAME_BYTES = 160
 MAX_PASSWORD_CHARACTERS = 128
@@ -84,10 +86,13 @@ def parse_hello(header: bytes) -> Hello:
 class Doorkeeper:
     """Judges logins against the directory; remembers who left and may resume."""
 
-    def __init__(self, directory: Directory, config: RouterConfig, token_key: bytes, now: float) -> None:
+    def __init__(
+        self, directory: Directory, config: RouterConfig, token_key: bytes, alarms: ClientAlarms, now: float
+    ) -> None:
         self._directory = directory
         self._config = config
         self._key = token_key
+        self._alarms = alarms
         self._resume_s = config.resume_ms / 1000
         self._started_at = now
         #: (VPN, client name) -> when the session ended; only what may still resume.
@@ -152,18 +157,26 @@ class Doorkeeper:
         # Who resumes before its loss was noticed takes the place of its own dead session.
         own = int(ticket.resumed and ticket.hello.client_name in vpn.clients)
         if connected - own >= self._config.max_connections:
+            self._alarms.node_is_full()
             raise error_for(errors.TOO_MANY_CLIENTS, f"the node serves {self._config.max_connections}")
         vpn_limit = int(vpn.attributes["max_connection_count"])
         if len(vpn.clients) - own >= vpn_limit:
+            self._alarms.vpn_is_full(vpn, vpn_limit)
             raise error_for(errors.TOO_MANY_CLIENTS, f"Message VPN {vpn.name} serves {vpn_limit}")
         profile = vpn.profiles[str(username.attributes["client_profile"])]
         limit = int(profile["max_connection_count_per_client_username"])
         if vpn.username_clients.get(username.name, 0) - own >= limit:
+            self._alarms.username_is_full(vpn, username.name, limit)
             raise error_for(errors.TOO_MANY_CONNECTIONS, f"{username.name} may connect {limit} times")
 
-    def left(self, vpn: str, client_name: str, now: float) -> None:
-        """A session ended: it may resume for a while."""
-        self._left[(vpn, client_name)] = now
+    def entered(self, session: Session, connected: int) -> None:
+        """A session began; there are so many now."""
+        self._alarms.connections_changed(session, connected)
+
+    def left(self, session: Session, connected: int, now: float) -> None:
+        """A session ended: it may resume for a while; there are so many now."""
+        self._alarms.connections_changed(session, connected)
+        self._left[(session.vpn.name, session.client_name)] = now
         while self._left:  # in the order of leaving, so the first ones are the oldest
             oldest = next(iter(self._left))
             if now - self._left[oldest] <= self._resume_s and len(self._left) <= self._config.max_connections:

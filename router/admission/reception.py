@@ -164,6 +164,7 @@ class Reception:
             )
             return
         self._sessions.admit(session)
+        self._doorkeeper.entered(session, len(self._sessions))
         body = self._welcome_header(
             session, self._doorkeeper.token(ticket, client_name), resumed=ticket.resumed
         )
@@ -214,7 +215,7 @@ class Reception:
 
     def left(self, session: Session, now: float) -> None:
         """A session ended: it may resume for a while."""
-        self._doorkeeper.left(session.vpn.name, session.client_name, now)
+        self._doorkeeper.left(session, len(self._sessions), now)
 
     def sweep(self, now: float) -> None:
         """Forget addresses that were quiet for long."""

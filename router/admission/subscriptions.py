@@ -22,6 +22,7 @@ from router.session import Subscription
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.admission.alarms import ClientAlarms
     from router.delivery.egress import Egress
     from router.matching.interest import Filter, Interest
     from router.matching.shards import Shards
@@ -64,6 +65,7 @@ class Subscriptions:
         *,
         on_change: Callable[[int, str], None],
         find_client: Callable[[str, str], Session | None],
+        alarms: ClientAlarms,
     ) -> None:
         self._interest = interest
         self._shards = shards
@@ -72,6 +74,7 @@ class Subscriptions:
         self._on_change = on_change
         #: Gives the connected client of (VPN name, client name).
         self._find_client = find_client
+        self._alarms = alarms
         #: Subscriptions of all sessions.
         self.count = 0
         #: Refusals by code.
@@ -110,13 +113,16 @@ class Subscriptions:
         change = Change()
         if isinstance(target, AngariumError):
             return request, [self._refusal(target) for _ in entries], change
-        return request, [act(actor, target, text, flags, change) for text, flags in entries], change
+        codes = [act(actor, target, text, flags, change) for text, flags in entries]
+        self._alarms.subscriptions_changed(target)
+        return request, codes, change
 
     def clear(self, session: Session) -> None:
         """A session is over: all its subscriptions go at once (R56, R64)."""
         change = Change()
         for subscription in list(session.subscriptions.values()):
             self._take_away(session, subscription, change)
+        self._alarms.subscriptions_changed(session)
         self._shards.change_filters([], change.removed)
 
     def _read(
@@ -191,13 +197,13 @@ class Subscriptions:
             raise error_for(errors.SUBSCRIBE_DENIED, parsed.text)
 
     def _check_limits(self, session: Session) -> None:
-        if len(session.subscriptions) >= session.permissions.subscriptions_max:
-            raise error_for(
-                errors.MAX_SUBSCRIPTIONS_EXCEEDED,
-                f"the client profile allows {session.permissions.subscriptions_max}",
-            )
+        own = session.permissions.subscriptions_max
+        if len(session.subscriptions) >= own:
+            self._alarms.client_is_full(session, own)
+            raise error_for(errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"the client profile allows {own}")
         limit = int(session.vpn.attributes["max_subscription_count"])
         if session.vpn.subscriptions >= limit:
+            self._alarms.subscriptions_are_full(session, limit)
             raise error_for(
                 errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"Message VPN {session.vpn.name} allows {limit}"
             )

@@ -1,25 +1,28 @@
 """Events when flows or endpoints near a limit, and when they are far from it again (facts section 14).
 
-Watched are the flows bound to an endpoint, and the flows and endpoints of a Message VPN. A limit of one says nothing by
-being reached, so a topic endpoint or a temporary queue with its only consumer raises no event.
+Watched are the flows bound to an endpoint, the flows and endpoints of a Message VPN, and the endpoints that clients
+of a username created; of a client only that it was refused a flow. A topic endpoint or a temporary queue with its only
+consumer raises no event, a second one that is refused does.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from router.spool.thresholds import Alarm
+from angarium import errors
+from router.alarm import DEFAULT_PERCENTS, Alarm, client_has_room, client_is_full, percents
 
 if TYPE_CHECKING:
     from router.admission.directory import Vpn
     from router.effects import Outbox
     from router.guaranteed.endpoints import Endpoint
+    from router.session import Session
 
 BIND_COUNT: Final = "VPN_AD_BIND_COUNT_HIGH"
 EGRESS_FLOWS: Final = "VPN_AD_EGRESS_FLOWS_HIGH"
 ENDPOINTS: Final = "VPN_AD_ENDPOINTS_HIGH"
-#: Percent of a limit of a Message VPN, set and clear: the reference broker's defaults.
-_VPN_PERCENTS: Final = (80, 60)
+USERNAME_ENDPOINTS: Final = "VPN_AD_CLIENT_USERNAME_ENDPOINTS_HIGH"
+CLIENT_EGRESS_FLOWS: Final = "CLIENT_AD_MAX_EGRESS_FLOWS_EXCEEDED"
 
 
 class _VpnAlarms:
@@ -33,6 +36,17 @@ class _VpnAlarms:
         self.endpoints = Alarm(ENDPOINTS, f"Message VPN {vpn.name} has endpoints", **fields)
 
 
+class _Creator:
+    """The endpoints that clients of one username created."""
+
+    __slots__ = ("alarm", "count")
+
+    def __init__(self, vpn: Vpn, username: str) -> None:
+        fields = {"scope": "VPN", "vpn": vpn.name, "username": username}
+        self.alarm = Alarm(USERNAME_ENDPOINTS, f"clients of username {username} created endpoints", **fields)
+        self.count = 0
+
+
 class Alarms:
     """All alarms of consumers."""
 
@@ -42,6 +56,8 @@ class Alarms:
         self._binds: dict[int, Alarm] = {}
         #: VPN number -> its alarms; only those with endpoints.
         self._vpns: dict[int, _VpnAlarms] = {}
+        #: (VPN number, username) -> what its clients created; no empty ones.
+        self._creators: dict[tuple[int, str], _Creator] = {}
 
     def look(self, endpoint: Endpoint) -> None:
         """Flows or limits of an endpoint changed."""
@@ -52,35 +68,92 @@ class Alarms:
             fields = {"scope": "VPN", "vpn": endpoint.vpn.name, "endpoint": endpoint.name}
             alarm = Alarm(BIND_COUNT, f"{endpoint.kind} {endpoint.name} has flows", **fields)
             self._binds[endpoint.id] = alarm
-        attributes = endpoint.attributes
-        names = ("event_bind_count_set_percent", "event_bind_count_clear_percent")
-        set_percent, clear_percent = (int(attributes[name]) for name in names)
-        limit = _watched(attributes["max_bind_count"])
-        alarm.update(len(endpoint.flows), limit, (set_percent, clear_percent), self._outbox)
+            self._count_creator(endpoint, 1)
+        limit = int(endpoint.attributes["max_bind_count"])
+        share = percents(endpoint.attributes, "bind_count")
+        alarm.update(len(endpoint.flows), limit, share, self._outbox)
         self._look_at_vpn(endpoint.vpn)
 
     def _look_at_vpn(self, vpn: Vpn) -> None:
-        alarms = self._vpns.get(vpn.id)
-        if alarms is None:
-            alarms = self._vpns[vpn.id] = _VpnAlarms(vpn)
-        limit = _watched(vpn.attributes["max_egress_flow_count"])
-        alarms.flows.update(vpn.egress_flows, limit, _VPN_PERCENTS, self._outbox)
-        limit = _watched(vpn.attributes["max_endpoint_count"])
-        alarms.endpoints.update(vpn.endpoints, limit, _VPN_PERCENTS, self._outbox)
+        attributes, alarms = vpn.attributes, self._of_vpn(vpn)
+        limit = int(attributes["max_egress_flow_count"])
+        alarms.flows.update(vpn.egress_flows, limit, percents(attributes, "egress_flow_count"), self._outbox)
+        limit = int(attributes["max_endpoint_count"])
+        alarms.endpoints.update(vpn.endpoints, limit, percents(attributes, "endpoint_count"), self._outbox)
+        if not vpn.endpoints:
+            del self._vpns[vpn.id]
+
+    def _of_vpn(self, vpn: Vpn) -> _VpnAlarms:
+        found = self._vpns.get(vpn.id)
+        if found is None:
+            found = self._vpns[vpn.id] = _VpnAlarms(vpn)
+        return found
+
+    def _count_creator(self, endpoint: Endpoint, change: int) -> None:
+        username = endpoint.username
+        if not username:
+            return
+        creator = self._of_creator(endpoint.vpn, username)
+        creator.count += change
+        creator.alarm.update(
+            creator.count, _created_max(endpoint.vpn, username), DEFAULT_PERCENTS, self._outbox
+        )
+        if not creator.count:
+            del self._creators[endpoint.vpn.id, username]
+
+    def _of_creator(self, vpn: Vpn, username: str) -> _Creator:
+        found = self._creators.get((vpn.id, username))
+        if found is None:
+            found = self._creators[vpn.id, username] = _Creator(vpn, username)
+        return found
+
+    def flows_changed(self, session: Session) -> None:
+        """A client has other flows than before."""
+        profile = session.vpn.profiles.get(session.profile_name)
+        if profile is not None:
+            limit = int(profile["max_egress_flow_count"])
+            client_has_room(session, CLIENT_EGRESS_FLOWS, len(session.flows), limit)
 
     def gone(self, endpoint: Endpoint) -> None:
         """Nobody is warned of what is gone."""
-        self._binds.pop(endpoint.id, None)
-        if endpoint.vpn.endpoints:
-            self._look_at_vpn(endpoint.vpn)
+        if self._binds.pop(endpoint.id, None) is not None:
+            self._count_creator(endpoint, -1)
+        self._look_at_vpn(endpoint.vpn)
+
+    # -- refusals --------------------------------------------------------------------------------------------
+
+    def endpoint_is_full(self, endpoint: Endpoint, limit: int) -> None:
+        """A consumer was refused because an endpoint has all that it may have."""
+        alarm = self._binds.get(endpoint.id)
+        if alarm is not None:
+            alarm.exceeded(limit, self._outbox)
+
+    def vpn_is_full(self, vpn: Vpn, limit: int) -> None:
+        """A consumer was refused because its Message VPN has all that it may have."""
+        self._of_vpn(vpn).flows.exceeded(limit, self._outbox)
+
+    def client_is_full(self, session: Session, limit: int) -> None:
+        """A consumer was refused because its client has all that it may have."""
+        client_is_full(session, CLIENT_EGRESS_FLOWS, "flows", limit, self._outbox)
+
+    def endpoint_refused(self, session: Session, code: int) -> None:
+        """The controller refused a new endpoint: too many in the Message VPN, or of the client's username."""
+        vpn = session.vpn
+        if code != errors.TOO_MANY_ENDPOINTS:
+            return
+        limit = int(vpn.attributes["max_endpoint_count"])
+        if vpn.endpoints >= limit:
+            self._of_vpn(vpn).endpoints.exceeded(limit, self._outbox)
         else:
-            self._vpns.pop(endpoint.vpn.id, None)
+            limit = _created_max(vpn, session.username)
+            self._of_creator(vpn, session.username).alarm.exceeded(limit, self._outbox)
 
     def __len__(self) -> int:
         return len(self._binds)
 
 
-def _watched(limit: object) -> int:
-    """Give a limit, or 0 for one that is not watched."""
-    number = int(str(limit))
-    return number if number > 1 else 0
+def _created_max(vpn: Vpn, username: str) -> int:
+    """Give how many endpoints clients of a username may create; 0 if its profile is gone."""
+    user = vpn.usernames.get(username)
+    profile = None if user is None else vpn.profiles.get(str(user.attributes["client_profile"]))
+    return 0 if profile is None else int(profile["max_endpoint_count_per_username"])

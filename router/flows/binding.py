@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     import random
 
     from router.asking import Asks
+    from router.flows.alarms import Alarms
     from router.flows.flows import Flows
     from router.guaranteed.endpoints import Endpoints
     from router.requests import Answer
@@ -86,12 +87,20 @@ class Binding:
     """Judges binds, and makes flows of those that may be."""
 
     def __init__(
-        self, endpoints: Endpoints, flows: Flows, asks: Asks, rng: random.Random, *, exceptions: bool
+        self,
+        endpoints: Endpoints,
+        flows: Flows,
+        asks: Asks,
+        rng: random.Random,
+        alarms: Alarms,
+        *,
+        exceptions: bool,
     ) -> None:
         self._endpoints = endpoints
         self._flows = flows
         self._asks = asks
         self._random = rng
+        self._alarms = alarms
         self._exceptions = exceptions
         #: Topic endpoint -> topic and selector that it is about to get, and how many binds wait for that.
         self._changing: dict[Endpoint, list[Any]] = {}
@@ -118,7 +127,7 @@ class Binding:
             return
         try:
             self._check_endpoint(session, endpoint, wish)
-            _check_limits(session, endpoint)
+            self._check_limits(session, endpoint)
         except AngariumError as error:
             count_refused_bind(endpoint, error.code)
             raise
@@ -140,6 +149,21 @@ class Binding:
             raise error_for(errors.ENDPOINT_SHUTDOWN, f"egress of {endpoint.kind} {endpoint.name}")
         if not endpoint.durable and endpoint.flows:
             raise error_for(errors.ALREADY_BOUND, endpoint.name)
+
+    def _check_limits(self, session: Session, endpoint: Endpoint) -> None:
+        bound = int(endpoint.attributes["max_bind_count"])
+        if len(endpoint.flows) >= bound:
+            self._alarms.endpoint_is_full(endpoint, bound)
+            raise error_for(errors.MAX_BIND_COUNT_EXCEEDED, f"{endpoint.name} allows {bound}")
+        own = int(profile_of(session)["max_egress_flow_count"])
+        if len(session.flows) >= own:
+            self._alarms.client_is_full(session, own)
+            raise error_for(errors.TOO_MANY_FLOWS, f"client profile {session.profile_name} allows {own}")
+        vpn = session.vpn
+        limit = int(vpn.attributes["max_egress_flow_count"])
+        if vpn.egress_flows >= limit:
+            self._alarms.vpn_is_full(vpn, limit)
+            raise error_for(errors.TOO_MANY_FLOWS, f"Message VPN {vpn.name} allows {limit}")
 
     def _wants_other_topic(self, endpoint: Endpoint, wish: BindArguments) -> bool:
         """Tell whether a topic endpoint must change for this consumer.
@@ -224,6 +248,7 @@ class Binding:
                 self._changed(endpoint)
             error = None if ok else refusal(value)
             if error is not None and error.code not in harmless:
+                self._alarms.endpoint_refused(bind.session, error.code)
                 bind.answer.refuse(error)
             elif bind.session.closed:
                 bind.answer.refuse(error_for(errors.SESSION_UNKNOWN))
@@ -265,16 +290,3 @@ def _check_wish(wish: BindArguments) -> None:
             raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a topic endpoint is bound with a topic")
     elif wish.topic is not None:
         raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a queue has subscriptions, no topic")
-
-
-def _check_limits(session: Session, endpoint: Endpoint) -> None:
-    bound = int(endpoint.attributes["max_bind_count"])
-    if len(endpoint.flows) >= bound:
-        raise error_for(errors.MAX_BIND_COUNT_EXCEEDED, f"{endpoint.name} allows {bound}")
-    own = int(profile_of(session)["max_egress_flow_count"])
-    if len(session.flows) >= own:
-        raise error_for(errors.TOO_MANY_FLOWS, f"client profile {session.profile_name} allows {own}")
-    vpn = session.vpn
-    limit = int(vpn.attributes["max_egress_flow_count"])
-    if vpn.egress_flows >= limit:
-        raise error_for(errors.TOO_MANY_FLOWS, f"Message VPN {vpn.name} allows {limit}")

@@ -69,8 +69,8 @@ class Consuming:
         self.endpoints.on_change = self._endpoint_changed
         self.flows.on_removed = self._flow_removed
         self.flows.on_bind_count = self._bind_count_changed
-        binding = Binding(self.endpoints, self.flows, asks, rng, exceptions=exceptions)
-        provisioning = Provisioning(self.endpoints, asks, exceptions=exceptions)
+        binding = Binding(self.endpoints, self.flows, asks, rng, self.alarms, exceptions=exceptions)
+        provisioning = Provisioning(self.endpoints, asks, self.alarms.endpoint_refused, exceptions=exceptions)
         requests.register("flow.bind", BindArguments, binding.bind)
         requests.register("flow.unbind", UnbindArguments, self._unbind)
         requests.register("endpoint.create", CreateArguments, provisioning.create)
@@ -117,6 +117,7 @@ class Consuming:
 
     def _flow_removed(self, flow: Any, wanted: bool, now: float) -> None:  # noqa: FBT001 - the form of the callback
         self.temporaries.unbound(flow.endpoint, now, wanted=wanted)
+        self.alarms.flows_changed(flow.session)
 
     # -- time ------------------------------------------------------------------------------------------------
 

@@ -33,6 +33,8 @@ from router.guaranteed.permissions import (
 from router.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.asking import Asks
     from router.guaranteed.endpoints import Endpoints
     from router.requests import Answer
@@ -76,9 +78,18 @@ class FilterArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Provisioning:
     """Does what clients wish of endpoints, as far as they may."""
 
-    def __init__(self, endpoints: Endpoints, asks: Asks, *, exceptions: bool) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        asks: Asks,
+        on_refused: Callable[[Session, int], None],
+        *,
+        exceptions: bool,
+    ) -> None:
         self._endpoints = endpoints
         self._asks = asks
+        #: Told the session and the code when the controller refuses a new endpoint.
+        self._on_refused = on_refused
         self._exceptions = exceptions
 
     def create(self, session: Session, wish: CreateArguments, answer: Answer, _now: float) -> None:
@@ -105,7 +116,9 @@ class Provisioning:
             if ok:
                 answer.give({"name": wish.name, "created": bool(value["created"])})
             else:
-                answer.refuse(refusal(value))
+                error = refusal(value)
+                self._on_refused(session, error.code)
+                answer.refuse(error)
 
         self._asks.ask("endpoint.create", arguments, done)
 

@@ -177,7 +177,7 @@ class Moves:
             stores = self._stores(move, verdict)
         move.nacks = verdict.nacks
         for account, reason in verdict.discards:
-            account.endpoint.count(reason.counter)
+            self._usage.refused(account, reason)
         self._counters.count("moved_messages", len(rows) - len(move.nacks))
         self._hand_on(memory, move, stores, verdict, len(rows), now)
 

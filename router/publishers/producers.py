@@ -145,9 +145,11 @@ class Producers:
         if len(session.producers) >= limit:
             self._drop_ended(session)
         if len(session.producers) >= limit:
+            self._thresholds.client_is_full(session, limit)
             raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers of a client by its profile")
         limit = _producers_max(session.vpn)
         if self._vpns.get(session.vpn.id, 0) >= limit:
+            self._thresholds.producers_are_full(session.vpn, limit)
             raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers in Message VPN {session.vpn.name}")
 
     def _drop_ended(self, session: Session) -> None:
@@ -311,12 +313,12 @@ class Producers:
         self._count(producer, -1)
 
     def _count(self, producer: Producer[Session], change: int) -> None:
-        vpn = producer.session.vpn
+        session, vpn = producer.session, producer.session.vpn
         count = self._vpns.get(vpn.id, 0) + change
         self._vpns[vpn.id] = count
         if not count:
             del self._vpns[vpn.id]
-        self._thresholds.producers_changed(vpn, count, _producers_max(vpn))
+        self._thresholds.producers_changed(session, count, _producers_max(vpn))
 
     # -- what operators see ----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from angarium import errors, wire
 from router.publishers.producer import Nack
 from router.spool.rows import Row, partition_hash, salt_of
-from router.spool.usage import FILES, NODE_QUOTA, VPN_QUOTA, Account, Reason
+from router.spool.usage import COPIES, FILES, NODE_QUOTA, VPN_QUOTA, Account, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -224,7 +224,7 @@ def judge_copies(
             if refusal is not None:
                 discards = [refusal]
             elif mine and room.get(target[1].home, 0) < size:
-                discards = [Discard(target[0], NODE_QUOTA)]
+                discards = [Discard(target[0], COPIES)]
             elif mine:
                 tally.take(mine, row)
                 taken += mine

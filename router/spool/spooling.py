@@ -399,7 +399,7 @@ class Spooling:
             verdict = judge_copies(self._usage, _rows(frames), room, self._promoted)
             stores = _stores_of(verdict)
             for account, reason in verdict.discards:
-                account.endpoint.count(reason.counter)
+                self._usage.refused(account, reason)
             self._congested(a_round.session, len(verdict.discards))
             promoted = sum(len(rows) for rows in verdict.stores.values())
         else:
@@ -418,7 +418,7 @@ class Spooling:
 
     def _count_discards(self, session: Session, verdict: Verdict) -> None:
         for account, reason in verdict.discards:
-            account.endpoint.count(reason.counter)
+            self._usage.refused(account, reason)
             self._count_discard(session, reason.discard, 1)
 
     def _count_discard(self, session: Session, name: str, rows: int) -> None:

@@ -1,14 +1,15 @@
-"""Events when something becomes too full, and when it is empty enough again: pairs of a set and a clear value.
+"""Events when the spool becomes too full, is full, and is empty enough again (R185, R197; facts sections 5, 6 and 14).
 
-An event is told when the set percentage of a limit is exceeded, and its `_CLEAR` when the value falls below the clear
-percentage; between the two nothing is told (R185, R197; facts sections 5, 6 and 14). Watched are the spool usage of
-endpoints, Message VPNs and the node, the node's spool files and delivered messages without settlement, and how near an
-endpoint is to refusing messages of low priority.
+Watched are the spool usage of endpoints, Message VPNs and the node, the node's spool files and delivered messages
+without settlement, how near an endpoint is to refusing messages of low priority, and the producers of a Message VPN.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from router.alarm import DEFAULT_PERCENTS, Alarm, client_has_room, client_is_full, percents
+from router.spool.usage import ENDPOINT_QUOTA, FILES, LOW_PRIORITY, NODE_QUOTA, VPN_QUOTA
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from router.admission.directory import Vpn
     from router.effects import Outbox
     from router.guaranteed.endpoints import Endpoint
-    from router.spool.usage import Account, Usage
+    from router.session import Session
+    from router.spool.usage import Account, Reason, Usage
 
 NODE_USAGE: Final = "SYSTEM_AD_MSG_SPOOL_HIGH"
 NODE_FILES: Final = "SYSTEM_AD_SPOOL_FILES_HIGH"
@@ -24,38 +26,8 @@ NODE_UNACKED: Final = "SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH"
 VPN_USAGE: Final = "VPN_AD_MSG_SPOOL_HIGH"
 ENDPOINT_USAGE: Final = "VPN_AD_ENDPOINT_MSG_SPOOL_HIGH"
 VPN_INGRESS_FLOWS: Final = "VPN_AD_INGRESS_FLOWS_HIGH"
+CLIENT_INGRESS_FLOWS: Final = "CLIENT_AD_MAX_INGRESS_FLOWS_EXCEEDED"
 ENDPOINT_LOW_PRIORITY: Final = "VPN_AD_MSG_SPOOL_REJECT_LOW_PRIORITY_MSG_LIMIT_HIGH"
-#: Percents of limits of a Message VPN that have no thresholds of their own: the reference broker's defaults.
-_VPN_PERCENTS: Final = (80, 60)
-#: Ends the name of the event that takes another one back.
-CLEAR: Final = "_CLEAR"
-
-
-class Alarm:
-    """One thing that is watched."""
-
-    __slots__ = ("_fields", "_name", "_what", "is_set")
-
-    def __init__(self, name: str, what: str, **fields: Any) -> None:
-        """Begin with nothing told; `what` begins the sentence that operators read."""
-        self._name = name
-        self._what = what
-        self._fields = fields
-        #: True from the event to its `_CLEAR`.
-        self.is_set = False
-
-    def update(self, value: int, limit: int, percents: tuple[int, int], outbox: Outbox) -> None:
-        """Look at a new value; `percents` are the set and the clear value. A limit of 0 is none."""
-        set_percent, clear_percent = percents
-        if not self.is_set:
-            if value * 100 > limit * set_percent and limit:
-                self.is_set = True
-                text = f"{self._what}: {value} of {limit}, over {set_percent} percent"
-                outbox.event(self._name, text, severity="warning", **self._fields)
-        elif value * 100 < limit * clear_percent or not limit:
-            self.is_set = False
-            text = f"{self._what}: {value} of {limit}, below {clear_percent} percent"
-            outbox.event(self._name + CLEAR, text, **self._fields)
 
 
 class _EndpointAlarms:
@@ -68,7 +40,7 @@ class _EndpointAlarms:
         fields = {"scope": "VPN", "vpn": endpoint.vpn.name, "endpoint": endpoint.name}
         self.usage = Alarm(ENDPOINT_USAGE, f"{name} spools bytes", **fields)
         self.low_priority = Alarm(
-            ENDPOINT_LOW_PRIORITY, f"{name} nears the limit for messages of low priority", **fields
+            ENDPOINT_LOW_PRIORITY, f"{name} takes low priority up to a limit of messages", **fields
         )
 
 
@@ -77,6 +49,7 @@ class Thresholds:
 
     def __init__(self, usage: Usage, outbox: Outbox) -> None:
         self._usage = usage
+        usage.on_refused = self.refused
         self._outbox = outbox
         self._node = Alarm(NODE_USAGE, "the node spools bytes")
         self._files = Alarm(NODE_FILES, "spool files are in use")
@@ -91,12 +64,11 @@ class Thresholds:
     def look(self, changed: Iterable[Account]) -> None:
         """A home reported: look at the node, and at the accounts that changed."""
         limits, usage, outbox = self._usage.limits, self._usage, self._outbox
-        percents = (limits.event_usage_set_percent, limits.event_usage_clear_percent)
-        self._node.update(usage.node.bytes, usage.node.limit_bytes, percents, outbox)
-        percents = (limits.event_files_set_percent, limits.event_files_clear_percent)
-        self._files.update(usage.files, limits.max_files, percents, outbox)
-        percents = (limits.event_delivered_unacked_set_percent, limits.event_delivered_unacked_clear_percent)
-        self._unacked.update(usage.delivered_unacked, limits.max_delivered_unacked, percents, outbox)
+        share = (limits.event_usage_set_percent, limits.event_usage_clear_percent)
+        self._node.update(usage.node.bytes, usage.node.limit_bytes, share, outbox)
+        share = (limits.event_files_set_percent, limits.event_files_clear_percent)
+        self._files.update(usage.files, limits.max_files, share, outbox)
+        self._look_at_unacked()
         vpns: dict[int, Vpn] = {}
         for account in changed:
             self._look_at_endpoint(account)
@@ -104,53 +76,100 @@ class Thresholds:
         for vpn in vpns.values():
             self._look_at_vpn(vpn)
 
-    def _look_at_endpoint(self, account: Account) -> None:
-        endpoint = account.endpoint
-        alarms = self._endpoints.get(endpoint.id)
-        if alarms is None:
-            alarms = self._endpoints[endpoint.id] = _EndpointAlarms(endpoint)
-        attributes = endpoint.attributes
-        quota = account.quota_bytes if account.takes_quota else 0
-        alarms.usage.update(account.bytes, quota, _percents(attributes, "spool_usage"), self._outbox)
-        alarms.low_priority.update(
-            account.messages,
-            account.low_priority_limit or 0,
-            _percents(attributes, "reject_low_priority"),
-            self._outbox,
-        )
+    def _look_at_unacked(self) -> None:
+        """Each home has an equal part of the limit (R195): the fullest one is watched, for it stops first."""
+        limits, homes = self._usage.limits, self._usage.homes
+        limit = max(1, limits.max_delivered_unacked // max(1, len(homes)))
+        value = max((home.delivered_unacked for home in homes.values()), default=0)
+        share = (limits.event_delivered_unacked_set_percent, limits.event_delivered_unacked_clear_percent)
+        self._unacked.update(value, limit, share, self._outbox)
+        if value >= limit:
+            self._unacked.exceeded(limit, self._outbox)
 
-    def _look_at_vpn(self, vpn: Vpn) -> None:
+    def refused(self, account: Account, reason: Reason) -> None:
+        """An endpoint did not take a message."""
+        limits, usage, outbox = self._usage.limits, self._usage, self._outbox
+        if reason is ENDPOINT_QUOTA:
+            self._of_endpoint(account).usage.exceeded(account.quota_bytes, outbox)
+        elif reason is LOW_PRIORITY:
+            self._of_endpoint(account).low_priority.exceeded(account.low_priority_limit or 0, outbox)
+        elif reason is VPN_QUOTA:
+            self._of_vpn(account.endpoint.vpn).exceeded(account.vpn.limit_bytes, outbox)
+        elif reason is NODE_QUOTA:
+            self._node.exceeded(usage.node.limit_bytes, outbox)
+        elif reason is FILES:
+            self._files.exceeded(limits.max_files, outbox)
+
+    def _of_endpoint(self, account: Account) -> _EndpointAlarms:
+        alarms = self._endpoints.get(account.endpoint.id)
+        if alarms is None:
+            alarms = self._endpoints[account.endpoint.id] = _EndpointAlarms(account.endpoint)
+        return alarms
+
+    def _of_vpn(self, vpn: Vpn) -> Alarm:
         alarm = self._vpns.get(vpn.id)
         if alarm is None:
             alarm = self._vpns[vpn.id] = Alarm(
                 VPN_USAGE, f"Message VPN {vpn.name} spools bytes", scope="VPN", vpn=vpn.name
             )
-        pool = self._usage.vpns[vpn.id]
-        alarm.update(pool.bytes, pool.limit_bytes, _percents(vpn.attributes, "spool_usage"), self._outbox)
+        return alarm
 
-    def producers_changed(self, vpn: Vpn, count: int, limit: int) -> None:
-        """A Message VPN has so many producers, of so many that it may have."""
+    def _look_at_endpoint(self, account: Account) -> None:
+        alarms = self._of_endpoint(account)
+        attributes = account.endpoint.attributes
+        quota = account.quota_bytes if account.takes_quota else 0
+        alarms.usage.update(account.bytes, quota, percents(attributes, "spool_usage"), self._outbox)
+        alarms.low_priority.update(
+            account.messages,
+            account.low_priority_limit or 0,
+            percents(attributes, "reject_low_priority"),
+            self._outbox,
+        )
+
+    def _look_at_vpn(self, vpn: Vpn) -> None:
+        pool = self._usage.vpns[vpn.id]
+        share = percents(vpn.attributes, "spool_usage")
+        self._of_vpn(vpn).update(pool.bytes, pool.limit_bytes, share, self._outbox)
+
+    def producers_changed(self, session: Session, count: int, limit: int) -> None:
+        """A client has other producers; its Message VPN has so many now, of so many that it may have."""
+        vpn = session.vpn
+        share = percents(vpn.attributes, "ingress_flow_count")
+        self._of_producers(vpn).update(count, limit, share, self._outbox)
+        if not count:
+            del self._producers[vpn.id]
+
+        profile = vpn.profiles.get(session.profile_name)
+        if profile is not None:
+            own = int(profile["max_ingress_flow_count"])
+            client_has_room(session, CLIENT_INGRESS_FLOWS, len(session.producers), own)
+
+    def client_is_full(self, session: Session, limit: int) -> None:
+        """A client was refused a producer because it has all that it may have."""
+        client_is_full(session, CLIENT_INGRESS_FLOWS, "producers", limit, self._outbox)
+
+    def producers_are_full(self, vpn: Vpn, limit: int) -> None:
+        """A client was refused a producer because its Message VPN has all that it may have."""
+        self._of_producers(vpn).exceeded(limit, self._outbox)
+
+    def _of_producers(self, vpn: Vpn) -> Alarm:
         alarm = self._producers.get(vpn.id)
         if alarm is None:
             alarm = self._producers[vpn.id] = Alarm(
                 VPN_INGRESS_FLOWS, f"Message VPN {vpn.name} has producers", scope="VPN", vpn=vpn.name
             )
-        alarm.update(count, limit, _VPN_PERCENTS, self._outbox)
-        if not count:
-            del self._producers[vpn.id]
+        return alarm
 
     def endpoint_gone(self, endpoint: Endpoint) -> None:
         """Nobody is warned of what is gone."""
         self._endpoints.pop(endpoint.id, None)
-        if endpoint.vpn.id not in self._usage.vpns:
-            self._vpns.pop(endpoint.vpn.id, None)
+        self.look(())
+        if endpoint.vpn.id in self._usage.vpns:
+            self._look_at_vpn(endpoint.vpn)
+        elif endpoint.vpn.id in self._vpns:
+            self._vpns.pop(endpoint.vpn.id).update(0, 0, DEFAULT_PERCENTS, self._outbox)
 
     def validate(self) -> None:
         """Check that there are alarms for what exists only."""
         assert all(number in self._usage.accounts for number in self._endpoints)
         assert all(number in self._usage.vpns for number in self._vpns)
-
-
-def _percents(attributes: dict[str, Any], name: str) -> tuple[int, int]:
-    """Give the pair `event_<name>_set_percent`, `event_<name>_clear_percent`."""
-    return int(attributes[f"event_{name}_set_percent"]), int(attributes[f"event_{name}_clear_percent"])

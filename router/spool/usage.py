@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from router.admission.directory import Attributes, Vpn
     from router.config import SpoolLimits
@@ -69,6 +69,10 @@ LOW_PRIORITY: Final = Reason(
 FILES: Final = Reason(
     errors.SPOOL_FILES_EXCEEDED, "discard.spool-file-limit-exceeded", "spool_files_exceeded", ""
 )
+
+
+#: There is no room for copies of direct messages, whoever they are for; it counts like the quota.
+COPIES: Final = NODE_QUOTA._replace(detail="direct messages that wait for a disk")
 
 
 class Pool:
@@ -225,6 +229,8 @@ class Usage:
         self.homes: dict[int, HomeUsage] = {}
         #: Counts what made room: something was consumed, or a limit changed.
         self.freed = 0
+        #: Hears of every message that an endpoint did not take, with the reason.
+        self.on_refused: Callable[[Account, Reason], None] = _ignore
 
     def account(self, endpoint: Endpoint) -> Account:
         """Give the account of an endpoint that exists, by its attributes of now."""
@@ -275,6 +281,11 @@ class Usage:
         if account.takes_quota:
             account.vpn.bytes -= account.bytes
             self.node.bytes -= account.bytes
+
+    def refused(self, account: Account, reason: Reason) -> None:
+        """An endpoint did not take a message."""
+        account.endpoint.count(reason.counter)
+        self.on_refused(account, reason)
 
     # -- on their way ----------------------------------------------------------------------------------------
 
@@ -377,3 +388,7 @@ class Usage:
         assert all(pool.bytes == size for pool, size in pools.items())
         assert self.node.bytes == sum(pools.values())
         assert all(home.inflight_bytes >= 0 for home in self.homes.values())
+
+
+def _ignore(_account: Account, _reason: Reason) -> None:
+    """Nobody wants to know."""

@@ -6,9 +6,9 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from angarium import slots, wire
+from angarium import errors, slots, wire
 from angarium.access import TopicRules
-from angarium.errors import AngariumError
+from angarium.errors import AngariumError, error_for
 from cluster import objects
 from router.admission.directory import Username, Vpn
 from router.asking import Asks
@@ -217,6 +217,8 @@ class FakeController:
         #: Questions that came: (operation, arguments).
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.answers = True
+        #: Endpoints that there may be.
+        self.endpoints_max = 1_000
         self._next_id = 1
 
     def put(self, name: str, kind: str = "queue", **attributes: Any) -> Endpoint:
@@ -250,6 +252,8 @@ class FakeController:
     def _answer(self, operation: str, wish: dict[str, Any]) -> Any:
         kind = wish.get("kind", "topic-endpoint" if operation == "endpoint.set_topic" else "queue")
         if operation == "endpoint.create":
+            if len(self.rig.endpoints) >= self.endpoints_max:
+                raise error_for(errors.TOO_MANY_ENDPOINTS)
             creator = {"created_by": f"client:{wish['username']}", "owner": wish["username"]}
             client = "" if wish["durable"] else wish["client"]
             attributes = {**wish["attributes"], **creator, "client": client, "durable": wish["durable"]}

@@ -535,39 +535,3 @@ def test_operators_see_flows_by_endpoint(rig: Rig, client: FakeClient, queue: En
     )  # fmt: skip
     assert len(rig.flows.describe(None, None, None)) == 2
     assert rig.flows.describe("elsewhere", None, None) == []
-
-
-def test_operators_are_told_when_flows_near_a_limit_and_when_they_are_far_from_it_again(
-    rig: Rig, client: FakeClient
-) -> None:
-    rig.controller.put("q", owner="owner", max_bind_count=5)
-    flows = [client.bind("q")["flow"] for _ in range(4)]
-    assert rig.events == [], "four of five are 80 percent, not more"
-    flows.append(client.bind("q")["flow"])
-    ((event, vpn),) = [(one["event"], one["vpn"]) for one in rig.events]
-    assert (event, vpn) == ("VPN_AD_BIND_COUNT_HIGH", "default")
-    for flow in flows[:2]:
-        client.request("flow.unbind", flow=flow)
-    assert len(rig.events) == 1
-    client.request("flow.unbind", flow=flows[2])
-    assert [one["event"] for one in rig.events[1:]] == ["VPN_AD_BIND_COUNT_HIGH_CLEAR"]
-
-
-def test_a_limit_of_one_raises_no_event(rig: Rig, client: FakeClient) -> None:
-    rig.controller.put("t", kind="topic-endpoint", owner="owner")
-    client.bind("t", kind="topic-endpoint", topic="a")
-    assert rig.events == []
-
-
-def test_flows_and_endpoints_of_a_message_vpn_are_watched(rig: Rig, client: FakeClient) -> None:
-    rig.vpn.attributes = {**rig.vpn.attributes, "max_endpoint_count": 2, "max_egress_flow_count": 2}
-    rig.controller.put("a", owner="owner")
-    rig.controller.put("b", owner="owner")
-    client.bind("a")
-    client.bind("b")
-    assert [one["event"] for one in rig.events] == ["VPN_AD_ENDPOINTS_HIGH", "VPN_AD_EGRESS_FLOWS_HIGH"]
-    rig.controller.delete("a")
-    assert [one["event"] for one in rig.events[2:]] == [
-        "VPN_AD_EGRESS_FLOWS_HIGH_CLEAR",
-        "VPN_AD_ENDPOINTS_HIGH_CLEAR",
-    ]
