@@ -68,7 +68,7 @@ class Recovery:
         yield "reading lanes"
         self._read_lanes()
         yield from self._read_segments(now, wall_ms)
-        self._place_blocks()
+        yield from self._place_blocks()
         yield from self._read_records()
         for key, value in self._spool.scan(Table.MOVES):
             lane_id = int.from_bytes(key, "big")
@@ -138,9 +138,11 @@ class Recovery:
         for key, block_id in left_over:
             self.left_over.append(Dead(key, block_id if last.get(block_id) == key else 0))
 
-    def _place_blocks(self) -> None:
+    def _place_blocks(self) -> Iterator[str]:
         """Give the blocks that were found their sizes, and their messages spool files in the order of the blocks."""
-        for block in self._blocks.in_order():
+        for number, block in enumerate(self._blocks.in_order(), 1):
+            if number % ROWS_PER_STEP == 0:
+                yield f"counting spool files: {number:,} blocks"
             if len(block.segments) == 1:
                 sizes: list[int] = list(block.segments[0].sizes)
             else:
