@@ -130,6 +130,11 @@ class Controller:
         return self._board.taken()
 
     @property
+    def knows_node(self) -> bool:
+        """Whether the supervisor has told of the node since this process began."""
+        return bool(self._board.node)
+
+    @property
     def knows_router(self) -> bool:
         """Tell whether a router said hello."""
         return ROUTER in self._board.peers

@@ -103,8 +103,8 @@ class ControllerServer:
         self._zap = ZapHandler(process.context, runtime.config.admin)
         self._admin = self._bind("admin", runtime.config.admin.listen)
         process.add(self._control, self._read_control)
-        #: Requests wait until the router said hello, or so long: a change must not be answered before the router
-        #: hears of it.
+        #: Requests wait until the supervisor told of the node, for a status would be empty, and until the router said
+        #: hello, or so long: a change must not be answered before the router hears of it.
         self._admin_opens: float | None = time.monotonic() + ROUTER_WAIT_S
         process.add_rare(self._zap.socket, self._zap.serve)
         process.on_node(self._node_news)
@@ -198,7 +198,8 @@ class ControllerServer:
             self._process.ready({"supervisor_events": seen})
 
     def _tick(self, now: float) -> float:
-        if self._admin_opens is not None and (self._controller.knows_router or now >= self._admin_opens):
+        controller, opens = self._controller, self._admin_opens
+        if opens is not None and controller.knows_node and (controller.knows_router or now >= opens):
             self._admin_opens = None
             self._process.add(self._admin, self._read_admin)
         if now >= self._measure_due:

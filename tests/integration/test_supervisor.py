@@ -54,7 +54,8 @@ def poll(what: str, condition: Callable[[], Any], timeout_s: float = 30.0) -> An
 
 
 def all_ready(status: dict[str, Any]) -> bool:
-    return all(row["state"] == "ready" for row in status["processes"])
+    states = [row["state"] for row in status["processes"]]
+    return bool(states) and set(states) == {"ready"}
 
 
 def runtime_directory(node: Node) -> Path:
@@ -121,6 +122,17 @@ def test_a_killed_process_is_back_soon(node: Node, role: str, index: int) -> Non
         "both are told",
         lambda: {"SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"} <= {event["event"] for event in _events(node)},
     )
+
+
+def test_a_new_controller_answers_nobody_before_it_knows_the_node(node: Node) -> None:
+    """All die at once: nobody tells it anything but the supervisor, who is busy."""
+    for row in node.ready["processes"]:
+        if row["role"] != "supervisor":
+            os.kill(row["pid"], signal.SIGKILL)
+    with Admin(node.data, timeout_s=30.0) as admin:
+        status = admin.call("status")
+    assert len(status["processes"]) == 5
+    assert status["url"] == node.url
 
 
 def test_a_later_router_has_the_address_of_the_first(node: Node) -> None:
