@@ -32,6 +32,8 @@ TOKEN_KEY_BYTES: Final = 32
 #: The folders in a data directory, and in a backup of it.
 CONFIG_FOLDER: Final = "config"
 SPOOL_FOLDER: Final = "spool"
+#: Where copies wait for an operator at another host, in the data directory; never in a backup.
+COPIES_FOLDER: Final = "copies"
 #: A socket's path may have 107 bytes; the longest name in the directory, with a slash, has 11.
 RUNTIME_PATH_BYTES_MAX: Final = 90
 _RUNTIME_PREFIX: Final = "angarium-"

@@ -26,6 +26,7 @@ spool in `cluster/controller/spool.py`; what processes ask is in `cluster/contro
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -48,6 +49,7 @@ from cluster.controller.switchboard import (
     ProcessAsker,
     Switchboard,
 )
+from cluster.data_dir import COPIES_FOLDER
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
@@ -76,6 +78,9 @@ class Controller:
         shown_config: dict[str, Any],
         wall_time: Callable[[], str],
         first_number: int = 1,
+        *,
+        node_id: str = "",
+        copies: Path | None = None,
     ) -> None:
         """Begin with the stored objects and events; no process is known yet.
 
@@ -86,6 +91,8 @@ class Controller:
             shown_config: what `config.show` answers, without secrets.
             wall_time: gives the time for events as ISO 8601.
             first_number: of a request; no earlier controller used one near it.
+            node_id: of this node.
+            copies: directory for copies that are to be fetched from another host.
         """
         self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
@@ -94,7 +101,7 @@ class Controller:
         self._shown_config = shown_config
         self._changes = Changes(board, catalog, producers)
         self._asks = Asks(board, catalog, producers, self._changes, wall_time)
-        self._spool = SpoolOperations(board)
+        self._spool = SpoolOperations(board, node_id, copies or Path(COPIES_FOLDER))
         #: Number of the last event of the supervisor that was taken.
         self.supervisor_events = 0
         #: pid -> what it uses, as measured last.

@@ -10,7 +10,9 @@ addresses where CURVE and a list of public keys decide who may use it (ZAP, http
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +33,9 @@ from cluster.controller.effects import (
     Answer,
     Commit,
     CopyStore,
+    DropCopy,
     Effect,
+    ReadCopy,
     Record,
     Reply,
     Request,
@@ -40,7 +44,7 @@ from cluster.controller.effects import (
     StopNode,
 )
 from cluster.controller.events import EventFile, EventRing
-from cluster.data_dir import CONFIG_FOLDER
+from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
 from storage.config_store import ConfigStore, Entry
 
 if TYPE_CHECKING:
@@ -95,7 +99,18 @@ class ControllerServer:
         ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max))
         # Answers to an earlier controller, which may come to this one, must not fit its requests.
         first_number = secrets.randbits(_NUMBER_BITS)
-        self._controller = Controller(catalog, producers, ring, shown_config(runtime), utc_now, first_number)
+        copies = data_dir / COPIES_FOLDER
+        shutil.rmtree(copies, ignore_errors=True)  # of an earlier controller: nobody can fetch them any more
+        self._controller = Controller(
+            catalog,
+            producers,
+            ring,
+            shown_config(runtime),
+            utc_now,
+            first_number,
+            node_id=runtime.node_id,
+            copies=copies,
+        )
         self._meter = Meter()
         self._measure_due = 0.0
         self._confirmed_events = 0
@@ -224,6 +239,10 @@ class ControllerServer:
                 return self._commit(effect)
             case CopyStore():
                 return self._copy(effect)
+            case ReadCopy():
+                self._read_copy(effect)
+            case DropCopy(directory):
+                shutil.rmtree(directory, ignore_errors=True)
             case Request():
                 return self._request(effect)
             case Answer(identity, number, ok, value):
@@ -256,6 +275,18 @@ class ControllerServer:
         except OSError as error:
             return self._controller.not_copied(effect.number, f"the backup in {effect.directory}: {error}")
         return self._controller.copied(effect.number, time.monotonic())
+
+    def _read_copy(self, effect: ReadCopy) -> None:
+        try:
+            with open(effect.path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(effect.offset)
+                piece = file.read(effect.length)
+        except OSError as error:
+            refusal = [errors.INVALID_ARGUMENT, f"the backup cannot be read any more: {error}"]
+            self._reply(effect.asker, [effect.number, False, refusal])
+        else:
+            self._reply(effect.asker, [effect.number, True, {"data": piece, "size": size}])
 
     def _request(self, effect: Request) -> list[Effect]:
         frame = wire.pack(["request", effect.number, effect.operation, effect.arguments])

@@ -1,13 +1,15 @@
 """`angarium spool`: what the node stores, whether it is sound, and a backup of it.
 
 `verify` works on a running node, whose workers do it beside their messages, and on the data directory of one that does
-not run. A backup is taken of a running node on this host; restoring needs one that does not run.
+not run. A backup is taken of a running node, on this host or another; restoring needs one on this host that does not
+run.
 """
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -17,9 +19,6 @@ from cluster.commands.connection import AdminOptions, admin_options, json_option
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.guaranteed.jobs import wait_for
 from cluster.commands.output import print_attributes, print_json, print_table, progress, wants_json
-
-if TYPE_CHECKING:
-    from cluster.admin import NodeFile
 
 #: What of a view has a table of its own, and what of each worker that shows.
 _WORKERS: Final = "workers"
@@ -104,25 +103,29 @@ def _verify_directory(data_dir: Path) -> list[str]:
 @json_option
 @admin_options
 def back_up(*, admin: AdminOptions, file: Path, as_json: bool) -> None:
-    """Write everything that the running node keeps to FILE: objects, messages, names of producers."""
+    """Write everything that the running node keeps to FILE: objects, messages, names of producers.
+
+    With --admin-url the node copies into its own data directory, which needs the room, and the copies are fetched.
+    """
     from cluster import backup
 
-    node = _local_node(admin)
     file = file.absolute()
     with backup.staging(file) as stage, admin.open() as connection:
-        made = connection.call("spool.backup", directory=str(stage))
-        wait_for(connection, made["jobs"], "copy")
+        made = connection.call("spool.backup", directory=None if admin.admin_url else str(stage))
+        try:
+            wait_for(connection, made["jobs"], "copy")
+            if made["copy"] is not None:
+                with progress("fetch", None) as show:
+                    backup.fetch(connection, made["copy"], made["parts"], stage, show)
+        finally:
+            if made["copy"] is not None:
+                with contextlib.suppress(errors.AngariumError):
+                    connection.call("spool.drop", copy=made["copy"])
+        about = (made["node"], made["node_id"], made["workers"])
         with progress("pack", None) as show:
-            manifest = backup.pack(stage, file, node, made["workers"], lambda done, _total: show(done))
+            manifest = backup.pack(stage, file, *about, lambda done, _total: show(done))
     result = {"file": str(file), "size_bytes": file.stat().st_size, "workers": manifest.workers}
     _print(result, as_json=as_json)
-
-
-def _local_node(admin: AdminOptions) -> NodeFile:
-    if admin.admin_url is not None:
-        detail = "a backup is written on the host of the node: run it there, with --data"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
-    return read_node_file(admin.data)
 
 
 @spool.command("restore")
