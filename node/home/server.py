@@ -130,6 +130,7 @@ class HomeServer:
                 self._home.written(group.number, time.monotonic(), wall_ms_now())
             else:
                 self._home.failed(group.number, str(group.full), time.monotonic())
+        self._submit()
         while self._copies:
             job, fault = self._copies.popleft()
             if fault is None:
