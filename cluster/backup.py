@@ -61,7 +61,8 @@ def staging(file: Path) -> Iterator[Path]:
         ConflictError: the file exists (40901).
     """
     if file.exists():
-        raise errors.error_for(errors.OBJECT_EXISTS, f"{file}; a backup is never written over")
+        detail = f"{file}; a backup is never written over"
+        raise errors.error_for(errors.OBJECT_EXISTS, detail, "choose another path, or remove it")
     stage = file.with_name(f".{file.name}.{os.getpid()}.parts").absolute()
     try:
         yield stage

@@ -97,8 +97,11 @@ class DataDirectory:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            detail = f"a node runs on {self.path} already; 'angarium down --data {self.path}' stops it"
-            raise errors.error_for(errors.OBJECT_IN_USE, detail) from None
+            detail = f"a node runs on {self.path}"
+            advice = (
+                f"'angarium status --data {self.path}' shows it, 'angarium down --data {self.path}' stops it"
+            )
+            raise errors.error_for(errors.OBJECT_IN_USE, detail, advice) from None
         return descriptor
 
     def _load(self, name: str) -> NodeFile:

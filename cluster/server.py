@@ -79,7 +79,7 @@ INCARNATIONS_PER_START: Final = 1 << 20
 #: A detached node that is not ready by then is reported as failed.
 DETACHED_READY_TIMEOUT_S: Final = 60.0
 #: What of the log is shown when a detached node fails.
-_LOG_TAIL_BYTES: Final = 2_000
+_LOG_LINES_SHOWN: Final = 3
 _LOOK_INTERVAL_S: Final = 0.05
 _DEFAULT_WORKERS_MAX: Final = 4
 
@@ -131,16 +131,30 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
     ready_path = Path(options.ready_file or data_dir / "ready.json")
     log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_path.unlink(missing_ok=True)
+    logged = log_path.stat().st_size if log_path.exists() else 0
     pid = _spawn_detached(_detached_command(options, data_dir, ready_path), log_path)
     deadline = time.monotonic() + timeout_s
     while not ready_path.exists():
         ended = os.waitpid(pid, os.WNOHANG)[0] == pid
         if ended or time.monotonic() >= deadline:
             why = "ended while starting" if ended else f"is not ready after {timeout_s:g} s"
-            tail = log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-            raise errors.error_for(errors.NODE_UNREACHABLE, f"the node {why}; the end of {log_path}:\n{tail}")
+            detail = f"the node {why}:\n{_complaints(log_path, logged)}\n"
+            raise errors.error_for(errors.NODE_UNREACHABLE, detail, f"{log_path} has all of it")
         time.sleep(_LOOK_INTERVAL_S)
     return read_node_file(data_dir)
+
+
+def _complaints(log_path: Path, start: int) -> str:
+    """Give the worst that a log says from an offset on, each thing once and without its time; else its end."""
+    with log_path.open("rb") as log:
+        log.seek(start)
+        lines = log.read().decode(errors="replace").splitlines()
+    for severity in (" CRITICAL ", " ERROR "):
+        found = dict.fromkeys(line.split(" ", 2)[-1] for line in lines if severity in line)
+        if found:
+            lines = list(found)
+            break
+    return "\n".join(lines[-_LOG_LINES_SHOWN:])
 
 
 def effective_config(options: UpOptions) -> NodeConfig:

@@ -148,7 +148,12 @@ class RouterServer:
 
     def _open(self) -> None:
         for url in self._config.listen:
-            self._clients.bind(url)
+            try:
+                self._clients.bind(url)
+            except zmq.ZMQError as error:
+                detail = f"router.listen: {url}: {zmq.strerror(error.errno or 0)}"
+                advice = "end what listens there, or listen elsewhere: --listen, or router.listen in the file"
+                raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
             self._urls.append(self._clients.getsockopt_string(zmq.LAST_ENDPOINT))
 
     def _connect_refused(self) -> None:
@@ -447,5 +452,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         collect_rarely()
         process.run(server.tick, server.drained)
         server.close()
+    except errors.AngariumError as error:
+        _log.critical("this router cannot work: %s", error)
+        raise SystemExit(1) from None
     finally:
         process.close()

@@ -250,8 +250,13 @@ def test_a_detached_node_is_ready_when_the_call_returns(tmp_path: Path) -> None:
 def test_a_detached_node_that_fails_shows_its_log(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(errors.UnavailableError, match="in use"):
+        with pytest.raises(errors.UnavailableError, match="in use") as caught:
             run_detached(UpOptions(data_dir=str(tmp_path / "data"), listen=(url,), workers=1))
+    shown = str(caught.value)
+    assert "listen elsewhere" in shown
+    assert "Traceback" not in shown
+    assert shown.count(url) == 1, "it is said once, however often the router was started"
+    assert "node.log has all of it" in shown
 
 
 def test_the_admin_api_stops_the_node(tmp_path: Path) -> None:

@@ -18,10 +18,12 @@ from cluster.admin import node_runs, read_node_file
 from cluster.commands.connection import AdminOptions, admin_options, json_option
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.guaranteed.jobs import wait_for
-from cluster.commands.output import print_attributes, print_json, print_table, progress, wants_json
+from cluster.commands.output import print_attributes, print_json, print_table, progress, telling, wants_json
 
 #: What of a view has a table of its own, and what of each worker that shows.
 _WORKERS: Final = "workers"
+#: Figures that are shown when they are 0, too.
+_ALWAYS_SHOWN: Final = ("messages", "usage_bytes", "disk_bytes", "files", "delivered_unacked", "endpoints")
 _WORKER_COLUMNS: Final = (
     "worker",
     "lanes",
@@ -50,7 +52,8 @@ def show_spool(*, admin: AdminOptions, as_json: bool) -> None:
         print_json(found)
         return
     workers = found.pop(_WORKERS)
-    print_attributes(found)
+    print_attributes(telling(found, always=_ALWAYS_SHOWN))
+    click.echo()
     print_table(workers, _WORKER_COLUMNS, empty="no worker runs")
 
 
