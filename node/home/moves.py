@@ -201,6 +201,7 @@ class Moves:
                         held.lane.take(*found)
         if job is not None:
             mover.job = self._jobs.load(held, job)
+        self.count(held)
         if mover.intent is not None and self.is_open:
             self._send(mover, mover.intent)
 
@@ -368,12 +369,22 @@ class Moves:
                 pasts[index] = _past_of(*found)
             else:
                 origins.append((settings.kind, settings.name, reason))
+        self.count(held)
         if not rows:
             self._answer(mover, intent)
             return
         self._counts["moves_sent"] += 1
         head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins)
         self._frames.append([wire.MOVE, _encode((*head, publishers, pasts, file)), _encode(rows)])
+
+    def count(self, held: HeldLane) -> None:
+        """Count what of a move is in the figures of its lane; messages of it may have gone otherwise."""
+        mover = self._movers.get(held.lane_id)
+        intent = None if mover is None else mover.intent
+        if intent is None or intent.kind == KIND_COPY or not intent.is_durable or intent.is_answered:
+            return
+        sizes = [one[0].sizes[one[1]] for one in map(held.lane.find, intent.positions) if one is not None]
+        held.moving = intent.first, len(sizes), sum(sizes)
 
     def _row(
         self, held: HeldLane, segment: Segment, i: int, index: int, *, keep_times: bool
@@ -461,8 +472,12 @@ class Moves:
         """Take note that the end of a move is durable; the next one may begin."""
         if mover.intent is intent:
             mover.intent = None
+            mover.held.moving = None
             if not mover.held.is_gone:
                 self._busy[mover.held.lane_id] = None
+                self._lanes.changed[mover.held] = None
+                # Before the next MOVE of the lane: the router counts this one by it.
+                self._lanes.is_urgent = True
 
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames for the router."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint
     from router.guaranteed.lane_usage import LaneUsage
     from router.publishers.memory import Memory
-    from router.spool.usage import Usage
+    from router.spool.usage import Pool, Usage
 
 #: A lane that a row goes to, with the account of its endpoint.
 Target = tuple[Account, "LaneUsage"]
@@ -71,6 +71,8 @@ class Tally:
 
     #: Whether the sender hears of every refusal, whatever the endpoint says.
     tells_all = False
+    #: The spool file in which the rows are, and stay; None: they are new.
+    file: int | None = None
 
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
@@ -127,11 +129,17 @@ class Tally:
                 return NODE_QUOTA
             if vpn.bytes + self._vpn + more + size > vpn.limit_bytes:
                 return VPN_QUOTA
+        return self._own_refusal(account, row, size)
+
+    def _own_refusal(self, account: Account, row: Row, size: int) -> Reason | None:
         messages, held = self._endpoints.get(account, (0, 0))
         return account.refusal(messages + 1, held + size, row.message_bytes, int(row.is_low_priority))
 
     def _files_fit(self, taken: list[Target]) -> bool:
-        return self.usage.files.fit({**self._homes, **{lane.home: None for _, lane in taken}})
+        files = self.usage.files
+        if self.file is not None:
+            return files.fits(self.file)
+        return files.fit({**self._homes, **{lane.home: None for _, lane in taken}})
 
     def take(self, taken: list[Target], row: Row) -> None:
         """Count a row that goes to these."""
@@ -145,18 +153,25 @@ class Tally:
         self._homes.update((lane.home, None) for _, lane in taken)
 
 
-class MoveTally(Tally):
-    """The same for rows that a home moves."""
+class CopyTally(Tally):
+    """The same for messages that a home copies: it hears of every refusal, whatever the endpoint says."""
 
     tells_all = True
 
-    def __init__(self, usage: Usage, file: int | None) -> None:
-        super().__init__(usage)
-        #: The spool file in which the rows are, and stay; None: they are copied, and get another one.
-        self._file = file
 
-    def _files_fit(self, taken: list[Target]) -> bool:
-        return super()._files_fit(taken) if self._file is None else self.usage.files.fits(self._file)
+class MoveTally(CopyTally):
+    """The same for messages that a home moves; they are in some sums already, and in a spool file."""
+
+    def __init__(self, usage: Usage, file: int, pools: list[Pool]) -> None:
+        super().__init__(usage)
+        self.file = file
+        #: The sums in which they are.
+        self._pools = pools
+
+    def _refusal(self, account: Account, row: Row, size: int, more: int) -> Reason | None:
+        if self.usage.node in self._pools and account.vpn in self._pools:
+            return self._own_refusal(account, row, size)
+        return super()._refusal(account, row, size, more)
 
 
 def lane_of(endpoint: Endpoint, hashed: int) -> LaneUsage:
