@@ -6,9 +6,9 @@ its publisher is told so, unless that endpoint is set not to tell (`reject_to_se
 without it (R114, R177, facts section 10).
 
 What a producer sends again is judged by the records of the lanes before any quota (`memory`): refused stays refused,
-what a lane has is not given to it again, and what some lanes have is not refused because of the others: it waits
-until they can take it, and so do the rows behind it; those that have no room for it however empty they are do
-without it.
+what a lane has is not given to it again, and what some lanes may have, also those that it does not match any more, is
+not refused because of others: it waits until they can take it, and so do the rows behind it; those that have no room
+for it however empty they are do without it.
 
 Judging changes nothing: it gives a verdict, which `spooling` carries out.
 """
@@ -55,8 +55,8 @@ class Verdict:
         #: Indices of rows that were refused.
         self.left_out: dict[int, None] = {}
         self.discards: list[Discard] = []
-        #: Index of the first row that has to wait: an endpoint cannot take now what others have of an earlier sending.
-        #: Neither it nor any row behind it is in this verdict. None: there is none.
+        #: Index of the first row that has to wait: an endpoint cannot take now what others may have of an earlier
+        #: sending. Neither it nor any row behind it is in this verdict. None: there is none.
         self.waits_from: int | None = None
 
     def refuse(self, row: Row, nack: Nack, targets: Iterable[Target]) -> None:
@@ -194,25 +194,25 @@ def judge(
         memory: what is known of the producer.
         first: the sequence of index 0.
         rows: with the endpoints that they match.
-        denied: index -> topic of rows that publish rules forbid, if no endpoint has them.
+        denied: index -> topic of rows that publish rules forbid, unless they were admitted before.
     """
     verdict, usage = Verdict(), tally.usage
     for row, endpoints in rows:
         sequence = first + row.index
         hashed = partition_hash(row, salt_of(memory.id, sequence))
         targets = [(usage.account(one), lane_of(one, hashed)) for one in endpoints]
-        missing = targets
+        missing, was_admitted = targets, memory.may_be_held(sequence)
         if memory.is_known(sequence):
             code = memory.refusal(sequence)
             if code:
                 verdict.refuse(row, Nack(sequence, code, "refused before"), targets)
                 continue
             missing = [one for one in targets if not memory.is_held(sequence, one[0].endpoint.id, hashed)]
-        if denied and row.index in denied and len(missing) == len(targets):
+        if denied and row.index in denied and not was_admitted:
             verdict.refuse(row, Nack(sequence, errors.PUBLISH_DENIED, row.topic), targets)
             continue
         taken, discards, refusal = tally.judge(missing, row)
-        if refusal is not None and len(missing) < len(targets):
+        if refusal is not None and was_admitted:
             taken, discards, refusal = tally.judge_rest(missing, row)
             if refusal is not None:
                 verdict.waits_from = row.index

@@ -346,8 +346,8 @@ class Spooling:
         self._count_discard(session, discard_name(code), 1)
         if before:
             verdict.nacks.append(Nack(sequence, before, "refused before"))
-        elif code != errors.NO_SUBSCRIPTION_MATCH or (
-            self._rejects_no_match(session) and not memory.may_be_held(sequence)
+        elif not memory.may_be_held(sequence) and (
+            code != errors.NO_SUBSCRIPTION_MATCH or self._rejects_no_match(session)
         ):
             verdict.nacks.append(Nack(sequence, code, topic))
 

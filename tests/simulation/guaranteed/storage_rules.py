@@ -376,8 +376,8 @@ def last_sequences(index: GuaranteedIndex) -> Iterator[Violation]:
     """Whoever opens a producer is told at least the newest sequence that some endpoint holds of it."""
     for producer in (*index.history.producers.values(), *index.history.forgotten):
         for opening in producer.opens:
-            if opening.code != 0:
-                continue
+            if opening.code != 0 or opening.answered_at > producer.forgotten_at:
+                continue  # refused, or somebody may have had the name forgotten before
             newest = _newest_known(index, producer, opening.asked_at, opening.answered_at)
             if newest is not None and newest.sequence > opening.last_sequence:
                 text = f"{producer} was opened at {opening.answered_at:.4f} with {opening.last_sequence}"

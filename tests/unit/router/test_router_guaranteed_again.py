@@ -346,6 +346,32 @@ class TestPartial:
         assert node.sequences("far") == [1]
         assert sum(node.endpoint("far").counters.values()) == 2, "and it is counted"
 
+    def test_what_a_queue_holds_that_matches_no_more_is_not_refused_either(
+        self, make_publish_node: Any
+    ) -> None:
+        node = make_publish_node(2)
+        publisher = self.half_stored(node)
+        node.change("near", subscriptions=[])
+        node.change("far", ingress_enabled=False)
+        again = publisher.reopen()
+        again.publish(("a", b"2"), ("a", b"3"), first=2)
+        assert again.told() == [], "they are in `near`, so a nack would be wrong"
+        node.change("far", ingress_enabled=True)
+        node.advance(1.0)
+        assert again.acked() == (3, [])
+        assert (node.sequences("near"), node.sequences("far")) == ([1, 2, 3], [1, 2, 3])
+
+    def test_what_was_stored_in_a_queue_that_is_gone_is_acknowledged(self, make_publish_node: Any) -> None:
+        node = make_publish_node(2)
+        node.queue("near", "a", home=0)
+        node.queue("gone", home=1)
+        publisher = node.publisher()
+        publisher.publish("#P2P/QUE/gone", "a")
+        node.drop("gone")
+        again = publisher.reopen()
+        again.publish("#P2P/QUE/gone", "a", "#P2P/QUE/gone", first=1)
+        assert again.acked() == (3, [[3, errors.QUEUE_NOT_FOUND]])
+
     def test_while_it_waits_ingress_goes_on(self, make_publish_node: Any) -> None:
         node = make_publish_node(2)
         publisher = self.half_stored(node)
