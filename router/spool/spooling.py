@@ -21,6 +21,7 @@ from angarium.errors import AngariumError, error_for
 from router.matching.accounting import discard_name
 from router.matching.copies import direct_indices, leave_out
 from router.publishers.producer import SEQUENCE_MAX, Nack, Pending, Producer
+from router.spool import late_exceptions
 from router.spool.cutting import cut
 from router.spool.judging import Tally, Verdict, judge, judge_copies
 from router.spool.repartitioning import Repartitioning
@@ -223,7 +224,10 @@ class Spooling:
     # -- frames as a whole -----------------------------------------------------------------------------------
 
     def _resolve(self, a_round: Round[Session]) -> list[Frame]:
-        return [(result, self._endpoints.resolve(result.set)) for result in a_round.endpoints]
+        frames = [(result, self._endpoints.resolve(result.set)) for result in a_round.endpoints]
+        if self._endpoints.newest_exception >= a_round.next_filter:
+            return late_exceptions.apply(frames, a_round.next_filter)
+        return frames
 
     def _whole(
         self, frames: list[Frame], producer: Producer[Session] | None, a_round: Round[Session]

@@ -239,6 +239,8 @@ def test_a_producer_is_told_of_everything_that_is_stored(written: Written) -> No
     assert written.rules() == []
     opening.last_sequence = 0
     assert written.rules() == ["sequence"]
+    written.history.forget(written.producer(), opening.asked_at + 0.05)
+    assert written.rules() == [], "somebody else had the name forgotten before that was answered"
 
 
 # Positions, order, partitions.
