@@ -168,7 +168,7 @@ def test_a_direct_message_in_a_queue_is_a_non_persistent_one_and_its_receiver_ac
     assert not [frame for frame in client.kept if frame.operation == wire.ACKED]
 
 
-@pytest.mark.requirement("R35", "R156")
+@pytest.mark.requirement("R33", "R35", "R156")
 def test_only_the_direct_copies_of_guaranteed_messages_are_elided(
     attacked: AttackedSpool, client: RawGuaranteed
 ) -> None:
@@ -407,6 +407,7 @@ def test_a_move_that_finds_the_target_full_leaves_the_rest_where_it_is(
     attacked.expect_held(source, 1)
 
 
+@pytest.mark.requirement("R23")
 def test_what_operators_ask_for_that_cannot_be_is_refused(attacked: AttackedSpool) -> None:
     queue = attacked.queue()
     refused: list[tuple[str, dict[str, Any], int]] = [
