@@ -192,6 +192,22 @@ def test_only_the_direct_copies_of_guaranteed_messages_are_elided(
     assert payloads(client.messages(client.bind(queue), 20)) == numbers(20)
 
 
+@pytest.mark.requirement("R145", "R146", "R147", "R148")
+def test_what_the_selector_of_a_topic_endpoint_leaves_out_goes_while_nobody_consumes(
+    attacked: AttackedSpool, client: RawGuaranteed
+) -> None:
+    name, topic = attacked.create("topic-endpoint", new_name("choosy")), new_name("graded")
+    wish = {"kind": "topic-endpoint", "topic": topic, "selector": "JMSPriority > 4"}
+    client.done("flow.unbind", flow=client.bind(name, **wish))
+    rows = [
+        (n, topic, wire.MODE_PERSISTENT, [0, 0, 9 if n % 2 else 1, None], None, b"%d" % n) for n in range(100)
+    ]
+    assert RawProducer(client).publish(*rows) == [0] * 100, "all are acknowledged, whatever becomes of them"
+    attacked.expect_held(name, 50, kind="topic-endpoint")
+    got = client.messages(client.bind(name, **wish), 50)
+    assert payloads(got) == [b"%d" % n for n in range(1, 100, 2)]
+
+
 @pytest.mark.requirement("R179")
 def test_a_message_stays_in_its_queue_when_the_subscription_that_brought_it_goes(
     attacked: AttackedSpool, client: RawGuaranteed
