@@ -30,9 +30,9 @@ from cluster.commands.output import (
     print_json_lines,
     print_table,
     to_json,
-    visible,
     wants_json,
 )
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from cluster.admin import Admin, NodeFile
@@ -63,6 +63,7 @@ _file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
     help="Least severity that is logged.  [default: that of the configuration]",
 )
+@click.option("--syslog", help="Where events go besides: udp://HOST:PORT or unix:///dev/log.")
 @json_option
 def up(
     *,
@@ -73,6 +74,7 @@ def up(
     ready_file: str | None,
     detach: bool,
     log_level: str | None,
+    syslog: str | None,
     as_json: bool,
 ) -> int:
     """Start the node of a data directory, and run it until it is stopped."""
@@ -86,6 +88,7 @@ def up(
         workers=workers,
         ready_file=ready_file,
         log_level=log_level or "",
+        syslog=syslog or "",
         on_ready=announce,
     )
     if not detach:

@@ -44,6 +44,7 @@ from cluster.controller.effects import (
     StopNode,
 )
 from cluster.controller.events import EventFile, EventRing
+from cluster.controller.syslog import Syslog
 from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
 from storage.config_store import ConfigStore, Entry
 
@@ -95,6 +96,7 @@ class ControllerServer:
         catalog = prepare_catalog(self._store, runtime.config, self._wanted_workers)
         producers = prepare_producers(self._store, runtime.config)
         settings = runtime.config.events
+        self._syslog = Syslog(settings.syslog, runtime.node)
         self._event_file = EventFile(data_dir, settings.file_bytes_max, settings.files_max)
         ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max))
         # Answers to an earlier controller, which may come to this one, must not fit its requests.
@@ -135,6 +137,7 @@ class ControllerServer:
     def close(self) -> None:
         """Close the store, after everything else stopped."""
         self._store.close()
+        self._syslog.close()
 
     # -- sockets ---------------------------------------------------------------------------------------------
 
@@ -251,6 +254,7 @@ class ControllerServer:
                 self._reply(asker, [number, ok, value])
             case Record(event):
                 self._event_file.append(event)
+                self._syslog.send(event)
             case SetLogLevel(level):
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):

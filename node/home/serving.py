@@ -120,5 +120,5 @@ class Serving:
             text = (
                 f"{rows} messages of {settings.kind} {settings.name!r} cannot be delivered: {damage.detail}"
             )
-            self._tell("error", "messages_unreadable", text)
+            self._tell("error", "SYSTEM_AD_MESSAGES_UNREADABLE", text)
         self._lanes.touched[held] = None
