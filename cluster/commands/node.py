@@ -25,6 +25,7 @@ from cluster.commands.connection import (
 )
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.output import (
+    cell,
     draw,
     print_json,
     print_json_lines,
@@ -299,7 +300,19 @@ def apply_config(*, admin: AdminOptions, file: Path, dry_run: bool, as_json: boo
     if wants_json(as_json):
         print_json_lines(done)
     else:
-        print_table(done, ("action", "kind", "vpn", "name", "changes"), empty=f"{file} holds no objects")
+        rows = [{**row, "changes": _changes(row)} for row in done]
+        print_table(rows, ("action", "kind", "vpn", "name", "changes"), empty=f"{file} holds no objects")
+
+
+def _changes(row: dict[str, Any]) -> str:
+    """Say what became of an object: of a new one what is not as ever, of another one before and after."""
+    from cluster.objects import differing
+
+    changes = row["changes"]
+    if row["action"] == "create":
+        made = {name: after for name, (_, after) in changes.items()}
+        return "; ".join(f"{name} = {cell(value)}" for name, value in differing(row["kind"], made).items())
+    return "; ".join(f"{name}: {cell(before)} -> {cell(after)}" for name, (before, after) in changes.items())
 
 
 @click.group(cls=SuggestingGroup)
