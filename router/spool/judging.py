@@ -71,6 +71,8 @@ class Tally:
 
     #: Whether the sender hears of every refusal, whatever the endpoint says.
     tells_all = False
+    #: Whether what some endpoint may have from before waits for the others; else the sender hears of each refusal.
+    waits = True
     #: The spool file in which the rows are, and stay; None: they are new.
     file: int | None = None
 
@@ -154,9 +156,13 @@ class Tally:
 
 
 class CopyTally(Tally):
-    """The same for messages that a home copies: it hears of every refusal, whatever the endpoint says."""
+    """The same for messages that a home copies: it hears of every refusal, whatever the endpoint says.
+
+    They have one target, so what that does not hold is nowhere.
+    """
 
     tells_all = True
+    waits = False
 
 
 class MoveTally(CopyTally):
@@ -201,7 +207,7 @@ def judge(
         sequence = first + row.index
         hashed = partition_hash(row, salt_of(memory.id, sequence))
         targets = [(usage.account(one), lane_of(one, hashed)) for one in endpoints]
-        missing, was_admitted = targets, memory.may_be_held(sequence)
+        missing, was_admitted = targets, tally.waits and memory.may_be_held(sequence)
         if memory.is_known(sequence):
             code = memory.refusal(sequence)
             if code:
