@@ -69,7 +69,8 @@ class Serving:
         lanes = self._lanes
         self._now = now
         if self._starved and lanes.unacked < self._max_unacked:
-            lanes.touched.update(self._starved)
+            # Those that got nothing come before the lane that was settled, which would take all that is free.
+            lanes.touched = {**self._starved, **lanes.touched}
             self._starved = {}
         left = ROWS_PER_TICK
         again: list[HeldLane] = []
@@ -84,7 +85,9 @@ class Serving:
                 damages = self._delivery.add(held, handouts)
                 if damages:
                     self._withdraw(held, damages)
-            if held.lane.barred and held.delivered < held.accepted:
+            # One that waits for room is to be ready when its turn comes.
+            is_waiting = held.lane.barred or (held.lane.more and not room)
+            if is_waiting and held.delivered < held.accepted:
                 self._reserve(held)
             self.collect(held)
             if held.lane.more and room:
