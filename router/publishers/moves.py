@@ -135,6 +135,7 @@ class Moves:
         move = Move(shard, header, batch)
         line = lines.get(move.lane_id)
         if line is None or line.move is not None:  # with one under way it begins anew
+            self._held = [one for one in self._held if line is None or one is not line.move]
             line = lines[move.lane_id] = _Line()
         line.move = move
         if move.file is not None:

@@ -263,6 +263,8 @@ def order(index: GuaranteedIndex) -> Iterator[Violation]:
         publication = index.history.publication(stored.what)
         if publication is None or stored.origin is not None or endpoint is None:
             continue
+        if publication.number in index.ambiguous:
+            continue  # its sequence means another message too
         if len(index.copies_in(endpoint, stored.what)) > 1:
             continue  # it was moved along
         key = (stored.place[0], id(publication.producer))

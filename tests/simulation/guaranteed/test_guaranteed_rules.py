@@ -278,6 +278,9 @@ def test_messages_of_one_producer_stored_in_another_order_are_found_out(written:
     first.acked_at = second.acked_at = written.now
     written.consume(written.bind(one), place_of(one, 1), place_of(one, 2))
     assert written.rules() == ["order"]
+    other = written.refuse("x", errors.NO_SUBSCRIPTION_MATCH)
+    other.sequence = first.sequence
+    assert written.rules() == [], "somebody else used that sequence under the name"
 
 
 def test_a_message_in_the_partition_of_another_key_is_found_out(written: Written) -> None:

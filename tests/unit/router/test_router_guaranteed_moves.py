@@ -154,6 +154,18 @@ def test_moves_wait_until_all_homes_have_reported(queues: PublishNode) -> None:
     assert queues.payloads("target") == [b"1"]
 
 
+def test_a_move_that_waits_for_the_homes_and_is_asked_again_is_done_once(queues: PublishNode) -> None:
+    queues.silent.add(1)
+    queues.restart_router()
+    move(queues, "source", to("target"), b"1")
+    move(queues, "source", to("target"), b"1")
+    queues.validate()
+    queues.homes[1].report()
+    queues.settle()
+    assert moved(queues, "source") == [[1, 1, []]]
+    assert queues.payloads("target") == [b"1"]
+
+
 def test_a_target_that_is_down_is_waited_for(queues: PublishNode) -> None:
     move(queues, "source", to("target"), b"1")
     queues.kill_worker(1)
