@@ -350,11 +350,11 @@ class Moves:
         rows: list[tuple[Any, ...]] = []
         origins: list[tuple[str, str, str] | None] = []
         publishers: dict[int, int] = {}
-        pasts: dict[int, tuple[int, int]] = {}
+        pasts: dict[int, tuple[int, int, int, int]] = {}
         file: int | None = None
         for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
             found = held.lane.find(position)
-            row = found and self._row(held, *found, index, keep_times=intent.kind != KIND_DEAD)
+            row = found and self._row(held, *found, index, intent.kind)
             if not found or not row:
                 continue
             rows.append(row)
@@ -386,9 +386,7 @@ class Moves:
         sizes = [one[0].sizes[one[1]] for one in map(held.lane.find, intent.positions) if one is not None]
         held.moving = intent.first, len(sizes), sum(sizes)
 
-    def _row(
-        self, held: HeldLane, segment: Segment, i: int, index: int, *, keep_times: bool
-    ) -> tuple[Any, ...] | None:
+    def _row(self, held: HeldLane, segment: Segment, i: int, index: int, kind: str) -> tuple[Any, ...] | None:
         """Give a row with its index in the MOVE; None if its block cannot be read."""
         block = self._blocks.get(segment.block)
         assert block is not None
@@ -400,8 +398,8 @@ class Moves:
             self._lanes.touched[held] = None
             return None
         meta = row.meta
-        if meta is not None:
-            times = _times_left(segment, i, self._wall_ms) if keep_times else (0, 0)
+        if meta is not None and kind != KIND_RETIRE:
+            times = (0, 0) if kind == KIND_DEAD else _times_left(segment, i, self._wall_ms)
             meta = (*times, meta[2], meta[3])
         return index, row.topic, row.flags, meta, row.properties, row.payload
 
@@ -515,9 +513,12 @@ def _origin_of(segment: Segment, i: int) -> tuple[str, str, str] | None:
     return None if segment.origins is None else segment.origins[i]
 
 
-def _past_of(segment: Segment, i: int) -> tuple[int, int]:
-    """Give the delivery attempts of a message and when it was spooled, which go along inside an endpoint."""
-    return (segment.tries[i] if segment.tries is not None else 0), segment.stored_at_ms(i)
+def _past_of(segment: Segment, i: int) -> tuple[int, int, int, int]:
+    """Give what goes along with a message inside its endpoint, as `give_past` takes it."""
+    tries = segment.tries[i] if segment.tries is not None else 0
+    expires = segment.expires[i] if segment.expires is not None else 0
+    due = segment.due[i] if segment.due is not None else 0
+    return tries, segment.stored_at_ms(i), expires, due
 
 
 def _times_left(segment: Segment, i: int, wall_ms: int) -> tuple[int, int]:
