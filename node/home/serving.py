@@ -68,10 +68,7 @@ class Serving:
         """Serve the lanes in which something happened, as far as the budget goes."""
         lanes = self._lanes
         self._now = now
-        if self._starved and lanes.unacked < self._max_unacked:
-            # Those that got nothing come before the lane that was settled, which would take all that is free.
-            lanes.touched = {**self._starved, **lanes.touched}
-            self._starved = {}
+        self._wake()
         left = ROWS_PER_TICK
         again: list[HeldLane] = []
         for held in list(lanes.touched)[:LANES_PER_TICK]:
@@ -95,6 +92,13 @@ class Serving:
             elif held.lane.more:
                 self._starved[held] = None
         lanes.touched.update(dict.fromkeys(again))
+        self._wake()  # what was settled counts from here on, and nothing else may happen for long
+
+    def _wake(self) -> None:
+        """Serve lanes that waited for room on the node, if there is some: before others, so that all take turns."""
+        if self._starved and self._lanes.unacked < self._max_unacked:
+            self._lanes.touched = {**self._starved, **self._lanes.touched}
+            self._starved = {}
 
     def _reserve(self, held: HeldLane) -> None:
         """Have it written at once up to where consumers may see messages; then the lane is touched again."""
