@@ -146,6 +146,33 @@ def test_a_message_that_went_along_with_its_lane_is_no_duplicate(written: Writte
     assert written.rules() == []
 
 
+def test_a_message_that_moved_from_a_closed_partition_is_no_duplicate(written: Written) -> None:
+    one = written.queue("one", "t/>", access_type="non-exclusive", partition_count=4)
+    message = written.send("t/1")
+    message.acked_at = written.now
+    old = written.store(message, one, partition=3)
+    written.change(one, partition_count=1)
+    written.rehome(message, old)
+    new = written.store(message, one)
+    written.gone(old)
+    written.consume(written.bind(one), new)
+    assert written.rules() == []
+
+
+def test_a_message_that_is_stored_in_another_partition_without_a_move_is_a_duplicate(
+    written: Written,
+) -> None:
+    """The first one may be consumed by then."""
+    one = written.queue("one", "t/>", access_type="non-exclusive", partition_count=4)
+    message = written.send("t/1")
+    message.acked_at = written.now
+    old = written.store(message, one, partition=3)
+    written.consume(written.bind(one), old)
+    written.change(one, partition_count=1)
+    written.consume(written.bind(one), written.store(message, one))
+    assert written.rules() == ["duplicate"]
+
+
 def test_a_message_that_left_one_home_before_it_was_at_the_other_is_lost(written: Written) -> None:
     one = written.queue("one", "t/>")
     message = written.publish("t/1", one)
