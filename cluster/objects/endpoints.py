@@ -243,7 +243,8 @@ class TopicEndpoint(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=
 class Template(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Attributes for endpoints that clients create.
 
-    A client profile may name one; else the one with the longest `name_filter` that fits counts.
+    A client profile may name one; else the one with the longest `name_filter` that fits counts. One for topic endpoints
+    has their `max_bind_count` of 1 unless it names another.
     """
 
     kind_of_endpoint: Annotated[Literal["queue", "topic-endpoint"], about("What it is for.")] = "queue"
@@ -281,6 +282,13 @@ class TopicEndpointIdentity(QueueIdentity, frozen=True, kw_only=True, forbid_unk
 
     topic: Annotated[str | None, about("What its consumer named at bind.")] = None
     selector: Annotated[str | None, about("The same.")] = None
+
+
+def template_defaults(attributes: Attributes) -> Attributes:
+    """Give the defaults of a template that follow from what it is for: those of that kind of endpoint."""
+    if attributes.get("kind_of_endpoint") != "topic-endpoint":
+        return {}
+    return {"max_bind_count": TopicEndpoint().max_bind_count}
 
 
 def creator(username: str) -> str:

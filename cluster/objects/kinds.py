@@ -205,6 +205,8 @@ def _convert(kind: ObjectKind, values: Mapping[str, Any], identity: tuple[str, .
 def complete(kind_name: str, attributes: Attributes) -> Attributes:
     """Give the attributes with the defaults of all that are not named, those of the identity last."""
     kind = KINDS[kind_name]
+    if kind_name == "template":
+        attributes = {**endpoints.template_defaults(attributes), **attributes}
     if kind.identity is None:
         return _filled(kind.struct, attributes)
     fixed = _IDENTITIES[kind_name]
@@ -245,6 +247,8 @@ def check_together(kind_name: str, attributes: Attributes) -> None:
 def differing(kind_name: str, attributes: Attributes) -> Attributes:
     """Give the attributes that differ from the defaults: what a backup has to name."""
     defaults = complete(kind_name, {})
+    if kind_name == "template":  # another kind of endpoint has other defaults: these are always named
+        defaults |= dict.fromkeys(endpoints.template_defaults(attributes))
     kept = {name for name in defaults if name not in _IDENTITIES[kind_name] or name in _RESTORED}
     return {name: value for name, value in attributes.items() if name in kept and value != defaults[name]}
 

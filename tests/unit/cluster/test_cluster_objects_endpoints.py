@@ -23,6 +23,17 @@ def test_a_new_endpoint_is_up_and_closed_to_others(kind: str) -> None:
     assert made["dead_message_queue"] == "#DEAD_MSG_QUEUE"
 
 
+@pytest.mark.requirement("R110")
+def test_a_template_has_the_bind_count_of_the_endpoints_that_it_is_for() -> None:
+    """And a backup names it, since it depends on another attribute."""
+    assert objects.complete("template", {})["max_bind_count"] == 1_000
+    topics = {"kind_of_endpoint": "topic-endpoint"}
+    for given, count in (({}, 1), ({"max_bind_count": 1_000}, 1_000), ({"max_bind_count": 7}, 7)):
+        made = objects.complete("template", {**topics, **given})
+        assert made["max_bind_count"] == count
+        assert objects.differing("template", made) == {**topics, "max_bind_count": count}
+
+
 @pytest.mark.requirement("R114")
 @pytest.mark.parametrize("kind", KINDS)
 def test_publishers_are_told_of_every_refusal_unless_an_operator_decides_otherwise(kind: str) -> None:
