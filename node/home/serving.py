@@ -68,7 +68,7 @@ class Serving:
         """Serve the lanes in which something happened, as far as the budget goes."""
         lanes = self._lanes
         self._now = now
-        self._wake()
+        share = self._share_among_starved() if self._starved else self._max_unacked
         left = ROWS_PER_TICK
         again: list[HeldLane] = []
         for held in list(lanes.touched)[:LANES_PER_TICK]:
@@ -76,7 +76,7 @@ class Serving:
                 break
             del lanes.touched[held]
             room = max(self._max_unacked - lanes.unacked, 0)
-            handouts = held.lane.hand_out(now, wall_ms, min(room, left), held.delivered)
+            handouts = held.lane.hand_out(now, wall_ms, min(room, left, share), held.delivered)
             if handouts:
                 left -= sum([len(handout.indices) for handout in handouts])
                 damages = self._delivery.add(held, handouts)
@@ -92,13 +92,21 @@ class Serving:
             elif held.lane.more:
                 self._starved[held] = None
         lanes.touched.update(dict.fromkeys(again))
-        self._wake()  # what was settled counts from here on, and nothing else may happen for long
 
-    def _wake(self) -> None:
-        """Serve lanes that waited for room on the node, if there is some: before others, so that all take turns."""
-        if self._starved and self._lanes.unacked < self._max_unacked:
-            self._lanes.touched = {**self._starved, **self._lanes.touched}
-            self._starved = {}
+    def _share_among_starved(self) -> int:
+        """Give what each lane may hand out of what was settled: who waited longest comes first, and none takes all.
+
+        Else a consumer that settles much at once would have it again, each time, and the others never.
+        """
+        lanes = self._lanes
+        for held in lanes.touched:  # what was settled counts at once: nothing else may happen for long
+            lanes.refresh(held)
+        room = self._max_unacked - lanes.unacked
+        if room <= 0:
+            return 0
+        lanes.touched = {**self._starved, **lanes.touched}
+        self._starved = {}
+        return max(room // len(lanes.touched), 1)
 
     def _reserve(self, held: HeldLane) -> None:
         """Have it written at once up to where consumers may see messages; then the lane is touched again."""

@@ -1,0 +1,65 @@
+"""Who gets what is free at the limit of delivered and unsettled messages of a node."""
+
+from __future__ import annotations
+
+import pytest
+
+from node.home.home import HomeLimits
+from tests.unit.node.driven_home import LANE, OTHER, DrivenHome, rows_of, started
+
+LIMIT = 10
+
+
+@pytest.fixture
+def driven() -> DrivenHome:
+    """A home at its limit: all of it is with the flow of one queue, and another queue has a message and a consumer."""
+    driven = started(HomeLimits(max_delivered_unacked=LIMIT))
+    driven.store(([LANE], rows_of(5 * LIMIT)))
+    driven.settle_down()
+    driven.bind(LANE, flow=1)
+    driven.settle_down()
+    driven.store(([OTHER], rows_of(1)), producer=(7, 1))
+    driven.bind(OTHER, flow=2)
+    driven.settle_down()
+    assert len(driven.delivered[1].order) == LIMIT
+    assert 2 not in driven.delivered
+    return driven
+
+
+@pytest.mark.requirement("R196")
+def test_a_consumer_that_settles_all_it_has_leaves_room_for_the_others(driven: DrivenHome) -> None:
+    driven.settle(1, (1, LIMIT))
+    driven.settle_down()
+    assert driven.delivered[2].order == [1]
+    assert len(driven.delivered[1].order) == 2 * LIMIT - 1, "and nothing stays free"
+
+
+@pytest.mark.requirement("R196")
+def test_a_consumer_that_settles_one_by_one_keeps_nobody_waiting_for_ever(driven: DrivenHome) -> None:
+    for position in (1, 2):
+        driven.settle(1, (position, position))
+        driven.settle_down()
+    assert driven.delivered[2].order == [1]
+    assert len(driven.delivered[1].order) == LIMIT + 1
+
+
+@pytest.mark.requirement("R196")
+@pytest.mark.parametrize("bound_first", [False, True])
+def test_who_waits_for_room_has_its_positions_reserved_meanwhile(bound_first: bool) -> None:  # noqa: FBT001 - both orders
+    """Else the write of the reservation is awaited when there is room, and the others take it."""
+    driven = started(HomeLimits(max_delivered_unacked=LIMIT))
+    driven.store(([LANE], rows_of(5 * LIMIT)))
+    driven.bind(LANE, flow=1)
+    driven.settle_down()
+    if bound_first:
+        driven.bind(OTHER, flow=2)
+        driven.settle_down()
+    driven.store(([OTHER], rows_of(1)), producer=(7, 1))
+    driven.settle_down()
+    if not bound_first:
+        driven.bind(OTHER, flow=2)
+        driven.settle_down()
+    driven.settle(1, (1, LIMIT))
+    driven.tick()
+    driven.tick()
+    assert driven.delivered[2].order == [1]
