@@ -6,7 +6,6 @@ import itertools
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_node import PAUSE_MS
 from attacked_spool import AttackedSpool, new_name
 from numbered import wait_until
 from raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
@@ -363,7 +362,7 @@ def test_a_client_that_grants_without_end_and_reads_nothing_leaves_its_messages_
         for _ in range(8):
             assert publisher.publish(*rows(queue, *[TENTH] * 100)) == [0] * 100
         assert attacked.endpoint(queue)["delivered_unacked"] * len(TENTH) < 64 << 20
-        assert attacked.rss() - before < 96 << 20
+        assert attacked.rss() - before < 128 << 20
     attacked.expect_held(queue, 800)
     wait_until(lambda: not attacked.endpoint(queue)["delivered_unacked"], "the greedy one is gone")
     flow = client.bind(queue, credit=(1, 1 << 20))
@@ -385,10 +384,10 @@ def test_many_browsers_that_read_nothing_do_not_stop_the_others(
             for _ in range(20):
                 one.ask("flow.bind", name=queue, browse=True, messages=1 << 40, bytes=1 << 50)
         wait_until(lambda: attacked.endpoint(queue)["bind_count"] == 160, "all are bound")
-        attacked.pair.look()
+        attacked.begin()
         assert client.is_open()
         wait_until(lambda: attacked.endpoint(queue)["messages_browsed"] > 100_000, "much was sent")
-        assert attacked.pair.look().longest_pause_ms < PAUSE_MS
+        attacked.expect_unharmed()
     finally:
         for one in greedy:
             one.close()
