@@ -142,6 +142,8 @@ MAX_HEADER_BYTES: Final = 1 << 20
 MAX_BATCH_ROWS: Final = 10_000
 #: Filters in one SUBSCRIBE or UNSUBSCRIBE.
 MAX_FILTERS_PER_REQUEST: Final = 256
+#: Ranges in one SETTLE: router and home take about a millisecond for so many.
+MAX_RANGES_PER_SETTLE: Final = 4_096
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 

@@ -40,6 +40,7 @@ from router.matching.scaling import Scaling
 from router.matching.shards import Shards, ShardState
 from router.matching.short_way import ShortWay
 from router.requests import Requests
+from router.session import FILTERS_PER_FRAME
 
 if TYPE_CHECKING:
     import random
@@ -55,8 +56,8 @@ KEEPALIVES_MISSED = 3
 BYE_WAIT_S = 30.0
 #: Sessions are looked over for missed keepalives once in this time.
 SWEEP_INTERVAL_S = 0.5
-#: So many filters of a SUBSCRIBE count as one frame towards the rate of a client.
-FILTERS_PER_FRAME = 16
+#: So many ranges of a SETTLE count as one frame towards the rate of a client: a home takes a million in 0.2 s.
+RANGES_PER_FRAME = 64
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _decode_credit = msgspec.msgpack.Decoder(tuple[_Natural, _Natural]).decode
 _decode_number = msgspec.msgpack.Decoder(tuple[_Natural]).decode
@@ -344,8 +345,8 @@ class Router:
     def _flow_credit(self, session: Session, frames: list[bytes], _now: float) -> None:
         self.flows.credit(session, frames[1])
 
-    def _settle(self, session: Session, frames: list[bytes], _now: float) -> None:
-        self.flows.settle(session, frames[1])
+    def _settle(self, session: Session, frames: list[bytes], now: float) -> None:
+        self._check_rate(session, now, self.flows.settle(session, frames[1]) / RANGES_PER_FRAME)
 
     def _ping(self, session: Session, frames: list[bytes], _now: float) -> None:
         self._send(session, wire.PONG, wire.decode_header(_decode_number, frames[1]))

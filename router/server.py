@@ -322,6 +322,10 @@ class RouterServer:
                     kind, vpn, name, attributes = arguments
                     put = router.operators.put_object
                     return self._later(lambda done: put(kind, vpn, name, attributes, now, done))
+                case "config_edit":
+                    kind, vpn, name, edits = arguments
+                    edit = router.operators.edit_object
+                    return self._later(lambda done: edit(kind, vpn, name, edits, now, done))
                 case "config_delete":
                     kind, vpn, name = arguments
                     return self._later(lambda done: router.operators.drop_object(kind, vpn, name, now, done))

@@ -54,6 +54,10 @@ def publisher_number(client_name: str) -> int:
     return int.from_bytes(digest, "big") >> 2 or 1
 
 
+#: So many filters that a client adds or removes count as one frame towards its rate.
+FILTERS_PER_FRAME = 16
+
+
 class TokenBucket:
     """Allows so many actions a second on average, and a burst; time is a parameter."""
 

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from cluster.catalog.producers import Producers
     from cluster.controller.effects import Effect
     from cluster.controller.switchboard import Asker, Gathering, Switchboard
+    from cluster.objects import Attributes
     from storage.config_store import Entry
 
 #: How long a change waits for the router's word; the change itself is durable by then.
 CONFIRM_TIMEOUT_S: Final = 3.0
 #: More changes at once are told the router as a whole configuration.
 SINGLE_CHANGES_MAX: Final = 100
+#: Attributes of which the router is told what came and what went: a small request must not cost it the whole list.
+EDITED_LISTS: Final = frozenset(("subscriptions", "client_subscriptions"))
 
 
 class _Uncommitted(NamedTuple):
@@ -87,13 +90,14 @@ class Changes:
         """The changes are durable: take them over, tell the router, and answer when it knows."""
         change = self._uncommitted.pop(number)
         told = [one for one in change.changes if isinstance(one, Change) and not self._is_temporary(one)]
+        changed = [entry for entry in change.changes if isinstance(entry, Change)]
+        requests = [_request_of(one, self._catalog.get(*one[:3])) for one in changed]
         self._catalog.take(change.changes)
         self._producers.take(change.changes)
         answer = change.answer()
         gathering = self._board.gather(change.asker, now, CONFIRM_TIMEOUT_S)
         gathering.finish = lambda _: answer
-        changed = [entry for entry in change.changes if isinstance(entry, Change)]
-        self._tell_router(changed, gathering)
+        self._tell_router(requests, gathering)
         if change.forgotten:
             self._board.ask(ROUTER, "producer_forget", {"ids": change.forgotten}, gathering)
         self._record(told, change.verb)
@@ -118,14 +122,11 @@ class Changes:
         gathering.finish = finish
         board.end_if_complete(gathering)
 
-    def _tell_router(self, changed: list[Change], gathering: Gathering) -> None:
-        if len(changed) > SINGLE_CHANGES_MAX:
+    def _tell_router(self, requests: list[tuple[str, list[Any]]], gathering: Gathering) -> None:
+        if len(requests) > SINGLE_CHANGES_MAX:
             self._board.ask(ROUTER, "config_snapshot", self._catalog.snapshot(), gathering)
             return
-        for kind, vpn, name, attributes in changed:
-            operation, content = "config_set", [kind, vpn, name, attributes]
-            if attributes is None:
-                operation, content = "config_delete", [kind, vpn, name]
+        for operation, content in requests:
             self._board.ask(ROUTER, operation, content, gathering)
 
     def _is_temporary(self, change: Change) -> bool:
@@ -146,3 +147,33 @@ class Changes:
     def validate(self) -> None:
         """Assert what the attribute comments say."""
         assert not self._uncommitted, "changes were not committed between two events"
+
+
+def _request_of(change: Change, before: Attributes | None) -> tuple[str, list[Any]]:
+    """Give what tells the router a change; of subscriptions, which may be thousands, what came and what went."""
+    kind, vpn, name, after = change
+    if after is None:
+        return "config_delete", [kind, vpn, name]
+    edits = None if before is None else _edits_of(before, after)
+    if edits is not None:
+        return "config_edit", [kind, vpn, name, edits]
+    return "config_set", [kind, vpn, name, after]
+
+
+def _edits_of(before: Attributes, after: Attributes) -> dict[str, list[list[str]]] | None:
+    """Give (added, removed) of lists that clients edit; None if something else changed."""
+    if before.keys() != after.keys():
+        return None
+    edits = {}
+    for name, value in after.items():
+        old = before[name]
+        if value is old or value == old:
+            continue
+        if name not in EDITED_LISTS:
+            return None
+        was, becomes = dict.fromkeys(old), dict.fromkeys(value)
+        added = [text for text in becomes if text not in was]
+        if [text for text in was if text in becomes] + added != value:
+            return None
+        edits[name] = [added, [text for text in was if text not in becomes]]
+    return edits

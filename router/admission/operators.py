@@ -79,6 +79,31 @@ class Operators:
         self._review_vpn(self._put(kind, vpn, name, attributes, now), now)
         done()
 
+    def edit_object(
+        self,
+        kind: str,
+        vpn: str,
+        name: str,
+        edits: dict[str, list[list[str]]],
+        now: float,
+        done: Callable[[], None] = _nothing,
+    ) -> None:
+        """Lists of an endpoint changed: {attribute: [added, removed]}; `done` is called when that is in force.
+
+        Raises:
+            UnavailableError: there is no such endpoint (50314).
+        """
+        endpoint = self._endpoints.find(vpn, kind, name)
+        if endpoint is None:
+            raise error_for(errors.UNKNOWN_ENDPOINT, f"{kind} {name!r}")
+        attributes = dict(endpoint.attributes)
+        for attribute, (added, removed) in edits.items():
+            texts = dict.fromkeys(attributes[attribute])
+            for text in removed:
+                texts.pop(text, None)
+            attributes[attribute] = [*texts, *(text for text in added if text not in texts)]
+        self._put(kind, vpn, name, attributes, now, done)
+
     def drop_object(
         self, kind: str, vpn: str, name: str, now: float, done: Callable[[], None] = _nothing
     ) -> None:

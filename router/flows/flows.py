@@ -44,9 +44,10 @@ _Position = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
 _Partition = Annotated[int, msgspec.Meta(ge=0, lt=wire.MAX_PARTITIONS)]
 _Outcome = Literal[0, 2, 3]  # wire.OUTCOME_ACCEPTED, OUTCOME_FAILED, OUTCOME_REJECTED
 _decode_credit = msgspec.msgpack.Decoder(tuple[_Number, _Number, _Number]).decode
-_decode_settle = msgspec.msgpack.Decoder(
-    tuple[_Number, _Outcome, list[tuple[_Partition, _Position, _Position]]]
-).decode
+_Ranges = Annotated[
+    list[tuple[_Partition, _Position, _Position]], msgspec.Meta(max_length=wire.MAX_RANGES_PER_SETTLE)
+]
+_decode_settle = msgspec.msgpack.Decoder(tuple[_Number, _Outcome, _Ranges]).decode
 
 
 class Flows:
@@ -140,16 +141,19 @@ class Flows:
             self._send_held(flow)
         self.ends.renew(flow)
 
-    def settle(self, session: Session, header: bytes) -> None:
-        """Take SETTLE: only its form is judged here, the messages by their home.
+    def settle(self, session: Session, header: bytes) -> int:
+        """Take SETTLE, and give how many ranges it has: only its form is judged here, the messages by their home.
 
         Raises:
             InvalidRequestError: malformed (40001); a flow that never was (40023).
         """
         number, outcome, ranges = wire.decode_header(_decode_settle, header)
         flow = self._find(session, number)
-        if flow is None:
-            return
+        if flow is not None:
+            self._settle(session, flow, outcome, ranges)
+        return len(ranges)
+
+    def _settle(self, session: Session, flow: Flow, outcome: int, ranges: list[tuple[int, int, int]]) -> None:
         by_partition: dict[int, list[list[int]]] = {}
         for partition, first, last in ranges:
             if last < first:

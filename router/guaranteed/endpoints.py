@@ -60,6 +60,7 @@ class Endpoint:
         "kind",
         "lanes",
         "name",
+        "parsed",
         "retiring",
         "vpn",
     )
@@ -84,6 +85,9 @@ class Endpoint:
         self.retiring: list[LaneUsage] = []
         #: What it matches, as the workers know it.
         self.filters: dict[_FilterName, Filter[Endpoint]] = {}
+        #: Subscription -> the filter that it names, None if it is no subscription: a change parses what is new only,
+        #: however many there are.
+        self.parsed: dict[str, _FilterName | None] = {}
         #: Bound client flows (`router.flows.flow.Flow`) by their id, in the order of their binding.
         self.flows: dict[int, Any] = {}
         #: Totals for the operators, by name.
@@ -357,15 +361,21 @@ class Endpoints:
         else:
             texts = subscription_texts(endpoint)
             wanted = {(wire.KIND_ENDPOINT, wire.QUEUE_TOPIC_PREFIX + endpoint.name): None}
-        for text in texts:
-            kind = wire.KIND_ENDPOINT
-            if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.kind == QUEUE:
-                kind, text = wire.KIND_EXCEPTION, text.removeprefix(EXCEPTION_MARK)
-            try:
-                wanted[kind, parse_filter(text).pattern] = None
-            except AngariumError:  # the controller lets none in
-                endpoint.count("invalid_subscriptions")
+        known = endpoint.parsed
+        parsed = {text: known[text] if text in known else self._parse(endpoint, text) for text in texts}
+        wanted.update((name, None) for name in parsed.values() if name is not None)
+        endpoint.parsed = parsed
         return wanted
+
+    def _parse(self, endpoint: Endpoint, text: str) -> _FilterName | None:
+        kind = wire.KIND_ENDPOINT
+        if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.kind == QUEUE:
+            kind, text = wire.KIND_EXCEPTION, text.removeprefix(EXCEPTION_MARK)
+        try:
+            return kind, parse_filter(text).pattern
+        except AngariumError:  # the controller lets none in
+            endpoint.count("invalid_subscriptions")
+            return None
 
     def _install(self, endpoint: Endpoint, wanted: dict[_FilterName, None], done: Callable[[], None]) -> None:
         """Make an endpoint match this and nothing else; `done` is called when the workers have confirmed it.
@@ -374,11 +384,11 @@ class Endpoints:
         `late_exceptions`.
         """
         interest, vpn_id = self._interest, endpoint.vpn.id
-        added, known = [], []
-        for name in wanted:
-            if name in endpoint.filters:
-                known.append(endpoint.filters[name])
-                continue
+        # There may be thousands of which one changes.
+        missing = [name for name in wanted if name not in endpoint.filters]
+        superfluous = [name for name in endpoint.filters if name not in wanted]
+        added, known = [], [one for name, one in endpoint.filters.items() if name in wanted]
+        for name in missing:
             kind, pattern = name
             found = interest.find_kind(vpn_id, pattern, kind)
             if found is None:
@@ -392,7 +402,7 @@ class Endpoints:
             interest.join(found, endpoint, pattern)
             endpoint.filters[name] = found
         removed = []
-        for name in [name for name in endpoint.filters if name not in wanted]:
+        for name in superfluous:
             gone = endpoint.filters.pop(name)
             if interest.leave(gone, endpoint, gone.pattern):
                 removed.append(gone)
@@ -438,9 +448,7 @@ class Endpoints:
 def subscription_texts(endpoint: Endpoint) -> list[str]:
     """Give the subscriptions of a queue: the operators', then those that clients added."""
     attributes = endpoint.attributes
-    return [
-        str(text) for name in ("subscriptions", "client_subscriptions") for text in attributes.get(name) or ()
-    ]
+    return [*(attributes.get("subscriptions") or ()), *(attributes.get("client_subscriptions") or ())]
 
 
 def lane_settings(endpoint: Endpoint, partition: int) -> Settings:

@@ -31,6 +31,7 @@ from router.guaranteed.permissions import (
     subscriptions_in,
 )
 from router.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
+from router.session import FILTERS_PER_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,12 +149,13 @@ class Provisioning:
 
         self._asks.ask("endpoint.delete", arguments, done)
 
-    def subscribe(self, session: Session, wish: FilterArguments, answer: Answer, _now: float) -> None:
+    def subscribe(self, session: Session, wish: FilterArguments, answer: Answer, now: float) -> None:
         """Add subscriptions to a queue (R120).
 
         Raises:
-            AngariumError: it is not there (50314), or it may not be changed (40315).
+            AngariumError: it is not there (50314), it may not be changed (40315), or that was too much (42902).
         """
+        _charge(session, wish, now)
         self._find_changeable(session, wish)
         verdicts: dict[str, list[Any] | None] = {}
         for text in wish.filters:
@@ -164,12 +166,13 @@ class Provisioning:
                 verdicts[text] = [error.code, error.detail]
         self._change(session, wish, "add", "added", verdicts, answer)
 
-    def unsubscribe(self, session: Session, wish: FilterArguments, answer: Answer, _now: float) -> None:
+    def unsubscribe(self, session: Session, wish: FilterArguments, answer: Answer, now: float) -> None:
         """Remove subscriptions that clients added.
 
         Raises:
-            AngariumError: it is not there (50314), or it may not be changed (40315).
+            AngariumError: it is not there (50314), it may not be changed (40315), or that was too much (42902).
         """
+        _charge(session, wish, now)
         self._find_changeable(session, wish)
         self._change(session, wish, "remove", "removed", dict.fromkeys(wish.filters), answer)
 
@@ -231,3 +234,17 @@ class Provisioning:
         endpoint = self._find(session, wish.kind, wish.name)
         demand_creator(session, endpoint)
         demand(session, endpoint, Level.MODIFY_TOPIC, "changing the subscriptions of")
+
+
+def _charge(session: Session, wish: FilterArguments, now: float) -> None:
+    """Count filters towards the rate of a client.
+
+    Raises:
+        RateLimitError: the client may not change more at the moment (42902).
+    """
+    assert session.bucket is not None
+    if not session.bucket.take(now, len(wish.filters) / FILTERS_PER_FRAME):
+        detail = (
+            f"{len(wish.filters)} filters are more than the rate of control frames allows now; try again soon"
+        )
+        raise error_for(errors.CONTROL_RATE_EXCEEDED, detail)

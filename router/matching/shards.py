@@ -208,8 +208,9 @@ class Shards:
         """Call back when filters that are known, but perhaps not confirmed yet, are in force."""
         confirmation = Confirmation(done)
         for shard in self.shards:
-            concerned = any(f.shard is None or f.shard == shard.index for f in filters)
-            if concerned and self._waiting[shard.index]:
+            if not self._waiting[shard.index]:
+                continue
+            if any(f.shard is None or f.shard == shard.index for f in filters):
                 confirmation.waiting += 1
                 self._waiting[shard.index].append((self._waiting[shard.index][-1][0], confirmation))
         if not confirmation.waiting:

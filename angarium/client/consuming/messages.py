@@ -315,6 +315,11 @@ class Settlement:
         self._last = last
         self.messages += last - first + 1
 
+    @property
+    def ranges(self) -> int:
+        """Give how many ranges there are at most."""
+        return len(self._ranges) + bool(self.messages)
+
     def take(self) -> list[Range]:
         """Give everything, neighbours joined, and hold nothing."""
         if not self.messages:

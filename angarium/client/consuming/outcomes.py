@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from angarium import wire
 from angarium.client.consuming.messages import Range, Settlement
+from angarium.client.consuming.pace import RANGES_PER_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,7 +78,7 @@ class Outcomes:
         self._is_scheduled = False
         if not self.untold:
             return
-        if self._pace.take():
+        if self._pace.take(1 + sum(one.ranges for one in self._settlements.values()) // RANGES_PER_FRAME):
             self.tell()
         else:
             self._pace.wait(self._tell_soon)

@@ -1,10 +1,10 @@
 """How often the flows of a client may say something: a node ends a session that says too much.
 
-A node takes 10,000 frames other than PUBLISH per second from one session on average (42902 beyond). Flows with
-small windows could say more: each message of a window of one costs a SETTLE and a FLOW_CREDIT. So the flows of
-a client share one `Pace`; who may not speak now is called a moment later and says in one frame what it would have
-said in several. Nothing is lost by it but a few milliseconds, and only at rates where that is how batches come
-about.
+A node takes 10,000 frames other than PUBLISH per second from one session on average (42902 beyond), where 64
+ranges of a SETTLE count as one more. Flows with small windows could say more: each message of a window of one costs a
+SETTLE and a FLOW_CREDIT. So the flows of a client share one `Pace`; who may not speak now is called a moment later and
+says in one frame what it would have said in several. Nothing is lost by it but a few milliseconds, and only at rates
+where that is how batches come about.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 FRAMES_PER_SECOND: Final = 8_000
 #: Frames that may be said at once after a silence; a node takes twice its rate.
 FRAMES_BURST: Final = 4_000
+#: So many ranges of a SETTLE count as one more frame.
+RANGES_PER_FRAME: Final = 64
 #: How long who may not speak waits.
 WAIT_S: Final = 0.002
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 #: Operations that may wait for their answer; a node takes 256.
 OPERATIONS_PENDING_MAX: Final = 64
-#: Ranges in one SETTLE: 22 bytes each at most.
+#: Ranges in one SETTLE: 22 bytes each at most. A node takes 4,096.
 SETTLE_RANGES_MAX: Final = 1_000
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]

@@ -216,6 +216,13 @@ class GuaranteedNode(SimulatedNode):
             router.operators.put_object(kind, vpn, name, attributes, now, done)
             self.note_rights(vpn)
             return later
+        if operation == "config_edit":
+            kind, vpn, name, edits = arguments
+            router.operators.edit_object(kind, vpn, name, edits, now, done)
+            endpoint = router.endpoints.find(vpn, kind, name)
+            assert endpoint is not None
+            self.objects[kind, vpn, name] = endpoint.attributes
+            return later
         if operation == "config_delete":
             kind, vpn, name = arguments
             self.objects.pop((kind, vpn, name), None)

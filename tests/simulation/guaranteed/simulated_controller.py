@@ -319,7 +319,7 @@ class SimulatedController:
         if effect.operation == "config_snapshot":
             everything = self._guaranteed.endpoints.values()
             self._told[effect.number] = [_told_of(one) for one in everything]
-        elif effect.operation in ("config_set", "config_delete"):
+        elif effect.operation in ("config_set", "config_edit", "config_delete"):
             kind, vpn, name = effect.arguments[:3]
             self._told[effect.number] = [
                 _told_of(one)

@@ -171,13 +171,29 @@ def test_subscriptions_are_answered_one_by_one(served: World) -> None:
     seen = served.question(
         "endpoint.subscribe", vpn="default", name="q", add=["a", "#share/g/b"], remove=["c"]
     )
-    ((_, content),) = requests(seen)
-    assert content[3]["client_subscriptions"] == ["a"]
+    assert requests(seen) == [
+        ("config_edit", ["queue", "default", "q", {"client_subscriptions": [["a"], []]}])
+    ]
     ((ok, value),) = answers(served.answer(seen, None))
     assert ok
     assert value["added"][0] is None
     assert value["added"][1][0] == errors.SHARED_ON_ENDPOINT
     assert value["removed"][0][0] == errors.SUBSCRIPTION_NOT_FOUND
+
+
+def test_the_router_is_told_which_subscriptions_came_and_went_and_not_all_that_there_are(
+    served: World,
+) -> None:
+    """A client buys no work of the router with a few bytes."""
+    served.answer(served.question("endpoint.create", **CREATE), None)
+    many = [f"a/{number}" for number in range(200)]
+    served.answer(served.question("endpoint.subscribe", vpn="default", name="q", add=many), None)
+    seen = served.question("endpoint.subscribe", vpn="default", name="q", add=["b"], remove=["a/7"])
+    ((operation, content),) = requests(seen)
+    assert (operation, content[3]) == ("config_edit", {"client_subscriptions": [["b"], ["a/7"]]})
+    shown = served.catalog.get("queue", "default", "q")
+    assert shown is not None
+    assert shown["client_subscriptions"] == [*(one for one in many if one != "a/7"), "b"]
 
 
 @pytest.mark.requirement("R121", "R149")

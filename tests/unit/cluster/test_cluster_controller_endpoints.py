@@ -247,9 +247,8 @@ def test_an_operator_adds_and_removes_subscriptions_of_clients_too(served: World
         served.question("endpoint.subscribe", vpn="default", name="q", add=["theirs", "both"]), None
     )
     seen = served.call("objects.subscribe", name="q", add=["ours", "both"], remove=["theirs"])
-    ((_, content),) = requests(seen)
-    assert content[3]["subscriptions"] == ["ours", "both"]
-    assert content[3]["client_subscriptions"] == []
+    edits = {"subscriptions": [["ours", "both"], []], "client_subscriptions": [[], ["theirs", "both"]]}
+    assert requests(seen) == [("config_edit", ["queue", "default", "q", edits])]
     (queue,) = replies(served.answer(seen, None))
     assert queue["subscriptions"] == ["ours", "both"]
 

@@ -45,7 +45,7 @@ def test_a_consumer_that_settles_one_by_one_keeps_nobody_waiting_for_ever(driven
 
 @pytest.mark.requirement("R196")
 @pytest.mark.parametrize("bound_first", [False, True])
-def test_who_waits_for_room_has_its_positions_reserved_meanwhile(bound_first: bool) -> None:  # noqa: FBT001 - both orders
+def test_who_waits_for_room_has_its_positions_reserved_meanwhile(bound_first: bool) -> None:
     """Else the write of the reservation is awaited when there is room, and the others take it."""
     driven = started(HomeLimits(max_delivered_unacked=LIMIT))
     driven.store(([LANE], rows_of(5 * LIMIT)))

@@ -20,7 +20,7 @@ from router.flows.consuming import Consuming
 from router.matching.interest import Interest
 from router.matching.shards import Shards
 from router.requests import Requests
-from router.session import Permissions, Session
+from router.session import Permissions, Session, TokenBucket
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint
@@ -336,6 +336,7 @@ class Rig:
         self.vpn.usernames[username] = Username(username, attributes, number)
         session = Session(number, routing_id, self.vpn, username, name or f"client{number}", self.now)
         session.profile_name = "default"
+        session.bucket = TokenBucket(10_000, 20_000, self.now)
         everything = TopicRules([], default_allow=True)
         session.permissions = Permissions(True, 100, everything, everything)
         made = self.clients[routing_id] = FakeClient(self, session)

@@ -115,6 +115,18 @@ def test_a_client_binds_gets_messages_and_settles_them(flow_node: FlowNode) -> N
     assert flow_node.router.stats()["flow_messages"] == 3
 
 
+def test_ranges_of_a_settle_count_towards_the_rate_of_a_client(flow_node: FlowNode) -> None:
+    """A million of them keep a home busy for a fifth of a second."""
+    client = flow_node.client(client_name="c")
+    flow = bind(client)
+    ranges = [[0, position, position] for position in range(1, wire.MAX_RANGES_PER_SETTLE + 1)]
+    for _ in range(400):
+        client.send(wire.SETTLE, [flow, wire.OUTCOME_ACCEPTED, ranges])
+    assert 300 < flow_node.verbs().count("settle") < 310, "a second's frames, twice"
+    (closed, *_) = [wire.unpack(frames[1]) for frames in client.received if frames[0] == wire.CLOSED]
+    assert closed[0] == errors.CONTROL_RATE_EXCEEDED
+
+
 def test_login_tells_that_there_is_guaranteed_messaging(flow_node: FlowNode) -> None:
     welcome = flow_node.connection().hello()
     assert welcome["guaranteed"] is True
@@ -131,6 +143,7 @@ def test_login_tells_that_there_is_guaranteed_messaging(flow_node: FlowNode) -> 
         (wire.SETTLE, [9, 0, [[0, 1, 1]]], errors.UNKNOWN_FLOW),
         (wire.SETTLE, [1, 0, [[0, 1, 1 << 63]]], errors.MALFORMED_FRAME),
         (wire.SETTLE, [1, 0, [[5000, 1, 1]]], errors.MALFORMED_FRAME),
+        (wire.SETTLE, [1, 0, [[0, 1, 1]] * (wire.MAX_RANGES_PER_SETTLE + 1)], errors.MALFORMED_FRAME),
     ],
 )
 def test_a_malformed_frame_costs_the_session_that_sent_it(
@@ -304,3 +317,29 @@ def test_a_leaving_worker_that_restarts_does_not_lose_what_others_take_over() ->
     node.start_worker(1)
     assert [frame for frame in node.lanes_frames if frame[0] == 1] == []
     node.unpause(0)
+
+
+# -- subscriptions that come and go --------------------------------------------------------------------------
+
+
+def test_edited_subscriptions_are_those_that_a_whole_object_would_have(flow_node: FlowNode) -> None:
+    node = flow_node
+    done: list[None] = []
+    before = queue_row("q", 1, subscriptions=["a", "b"], client_subscriptions=["c", "d"])
+    node.router.operators.put_object(*before, node.now)
+    edits = {"subscriptions": [["x"], ["a"]], "client_subscriptions": [["c", "y"], ["d", "never"]]}
+    node.router.operators.edit_object("queue", "default", "q", edits, node.now, lambda: done.append(None))
+    node.settle()
+    assert done == [None]
+    queue = node.router.endpoints.find("default", "queue", "q")
+    assert queue is not None
+    assert queue.attributes == {
+        **before[3], "subscriptions": ["b", "x"], "client_subscriptions": ["c", "y"],
+    }  # fmt: skip
+    assert [pattern for _, pattern in queue.filters] == ["#P2P/QUE/q", "b", "c", "x", "y"]
+
+
+def test_subscriptions_of_an_endpoint_that_is_not_there_are_not_edited(flow_node: FlowNode) -> None:
+    edit = flow_node.router.operators.edit_object
+    with pytest.raises(errors.UnavailableError, match=str(errors.UNKNOWN_ENDPOINT)):
+        edit("queue", "default", "none", {"subscriptions": [["a"], []]}, flow_node.now)

@@ -8,8 +8,10 @@ import pytest
 
 from angarium import errors, wire
 from angarium.access import TopicRules
-from angarium.topic import matches
+from angarium.topic import Filter, matches, parse_filter
+from router.guaranteed import endpoints
 from router.requests import REQUESTS_MAX
+from router.session import TokenBucket
 
 if TYPE_CHECKING:
     from flow_rig import FakeClient, Rig
@@ -472,3 +474,36 @@ def test_a_client_has_a_bounded_number_of_requests_waiting(rig: Rig, client: Fak
     rig.asks.answered(1, True, {"created": True}, rig.now)
     assert len(rig.asks) == REQUESTS_MAX - 1
     assert client.session.requests == REQUESTS_MAX - 1
+
+
+def test_many_filters_count_towards_the_rate_of_a_client(rig: Rig, client: FakeClient) -> None:
+    rig.controller.put("q", permission="delete")
+    client.session.bucket = TokenBucket(8, 16, rig.now)
+    filters = [f"a/{number}" for number in range(256)]
+    assert client.request("endpoint.subscribe", name="q", filters=filters)[0] == 0
+    assert (
+        client.request("endpoint.unsubscribe", name="q", filters=filters)[0] == errors.CONTROL_RATE_EXCEEDED
+    )
+    rig.now += 2.0
+    assert client.request("endpoint.unsubscribe", name="q", filters=filters)[0] == 0
+
+
+def test_a_change_of_one_subscription_among_many_reads_that_one_only(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def reading(text: str) -> Filter:
+        read.append(text)
+        return parse_filter(text)
+
+    monkeypatch.setattr(endpoints, "parse_filter", reading)
+    many = [f"a/{number}/>" for number in range(100)]
+    rig.controller.put("q", subscriptions=many)
+    assert read == many
+    read.clear()
+    queue = rig.controller.put("q", subscriptions=[*many[1:], "b", "!c"])
+    assert read == ["b", "c"]
+    assert filters(rig, queue)[-2:] == [(3, "b"), (4, "c")]
+    rig.controller.put("q", subscriptions=many)
+    assert read == ["b", "c", many[0]], "what went is not remembered"
