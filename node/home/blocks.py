@@ -69,7 +69,7 @@ class Blocks:
         #: No block has this id or a higher one.
         self.next_id = 1
         self._blocks: dict[int, Block] = {}
-        #: Blocks that went and may still be on disk -> their spool file.
+        #: Blocks that went and may come back after an unclean stop -> their spool file.
         self._leaving: dict[int, int] = {}
         #: Batches of blocks that are not on disk for sure; the write path bounds them.
         self._fresh: dict[int, bytes] = {}
@@ -153,14 +153,13 @@ class Blocks:
         self._batches.drop(block.id)
         self._rows.drop(block.id)
         self._raws.drop(block.id)
-        if block.is_counted and block.is_written:
-            # After an unclean stop it may be back, so it leaves its spool file when it is off the disk.
+        if block.is_counted:
+            # After an unclean stop it may be back, from the disk or from the router, so it leaves its spool file when
+            # it is off the disk, or its STORE is done with.
             self._leaving[block.id] = block.file
-        elif block.is_counted:
-            self.files.leave(block.file)
 
     def freed(self, block_id: int) -> None:
-        """Note that a block that went is off the disk."""
+        """Note that a block that went does not come back."""
         file = self._leaving.pop(block_id, None)
         if file is not None:
             self.files.leave(file)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from node.endpoints.segment import Segment
-    from node.home.blocks import Blocks
+    from node.home.blocks import Block, Blocks
     from node.home.held_lanes import HeldLane, HeldLanes
     from node.home.records import Records
     from node.home.stores import Store
@@ -67,6 +67,7 @@ class Write:
     __slots__ = (
         "changes",
         "dead",
+        "dropped",
         "frees_only",
         "losses_upto",
         "number",
@@ -81,6 +82,8 @@ class Write:
         self.number = number
         self.changes: list[Change] = []
         self.stores: list[Store] = []
+        #: Blocks of STOREs of which nothing is left to write.
+        self.dropped: list[int] = []
         self.dead: list[Dead] = []
         self.partial: list[tuple[Segment, int]] = []
         self.positions: list[tuple[HeldLane, int, int]] = []
@@ -112,6 +115,9 @@ class Writing:
         #: Segments on disk that lost some messages or tried some: until when that is to be durable, and the number
         #: of their first loss.
         self._partial: dict[Segment, tuple[float, int]] = {}
+        #: Block of a STORE that is not stored -> number of the first loss in it: until then the router sends it again
+        #: to the next process, and what was consumed of it is there again.
+        self._unwritten: dict[int, int] = {}
         #: Rises with every loss; nothing older waits behind something newer.
         self.noted = 0
         #: Every loss up to this number is durable.
@@ -138,7 +144,9 @@ class Writing:
         if block is None:
             return
         if segment.live:
-            if block.is_written and segment not in self._partial:
+            if not block.is_written:
+                self._note_unwritten(block)
+            elif segment not in self._partial:
                 self.noted += 1
                 self._partial[segment] = (now + self._ack_delay_s, self.noted)
             return
@@ -156,11 +164,19 @@ class Writing:
         if block.is_written:
             self.noted += 1
             self.bury(Dead(segment.key(), block.id if is_last else 0, self.noted), now)
+        else:
+            self._note_unwritten(block)
         return block.is_written
+
+    def _note_unwritten(self, block: Block) -> None:
+        self.noted += 1
+        self._unwritten.setdefault(block.id, self.noted)
 
     def add(self, task: Task) -> None:
         """Have changes written with the next write."""
         self._tasks.append(task)
+        if task.with_losses and self._unwritten:
+            self._stream.flush()
 
     def forget(self, segment: Segment) -> None:
         """Forget that the state of a segment is to be written: another record takes its place."""
@@ -240,6 +256,8 @@ class Writing:
                     kept = True
                     self._add_segment(write, held, segment, is_synced=not store.is_relaxed)
             self._counts["stores_written" if kept else "stores_not_written"] += 1
+            if not kept and store.block is not None:
+                write.dropped.append(store.block.id)
             if kept:
                 assert store.block is not None
                 store.block.is_written = True
@@ -291,7 +309,10 @@ class Writing:
             del partial[segment]
             write.partial.append((segment, number))
             changes.append((Table.STATES, segment.key(), segment.pack_state()))
-        waiting = [self._dead[0].number] if self._dead else []
+        stored = dict.fromkeys(store.block.id for store in write.stores if store.block is not None)
+        waiting = [number for block_id, number in self._unwritten.items() if block_id not in stored]
+        if self._dead:
+            waiting.append(self._dead[0].number)
         if partial:
             waiting.append(next(iter(partial.values()))[1])
         write.losses_upto = min(waiting, default=self.noted + 1) - 1
@@ -316,14 +337,15 @@ class Writing:
         if not write.frees_only:
             self.full_until = None
         self.cleared += len(write.dead)
-        for dead in write.dead:
-            self._blocks.freed(dead.block_id)
+        for block_id in (*(dead.block_id for dead in write.dead), *write.dropped):
+            self._blocks.freed(block_id)
         self.durable = max(self.durable, write.losses_upto)
         self._lanes.losses_durable(self.durable)
         self._stream.note_stored(write.stores)
         for store in write.stores:
             if store.block is not None:
                 self._blocks.written(store.block)
+                self._unwritten.pop(store.block.id, None)
         for held, given, delivered in write.positions:
             held.given = max(held.given, given)
             held.delivered = max(held.delivered, delivered)
@@ -338,10 +360,13 @@ class Writing:
         self._counts["writes_failed"] += 1
         self.full_until = now + FULL_RETRY_S
         for store in write.stores:
-            if store.block is not None:
-                store.block.is_written = False
+            if store.block is None:
+                continue
+            store.block.is_written = False
             for _, segment in store.segments:
                 self._partial.pop(segment, None)
+            if any(segment.live < segment.count for _, segment in store.segments):
+                self._unwritten[store.block.id] = self.durable + 1
         for held, _, _ in write.positions:
             if not held.is_gone:
                 self._lanes.reserving[held] = None
