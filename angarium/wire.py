@@ -31,6 +31,7 @@ REQUEST: Final = b"Q"
 FLOW_CREDIT: Final = b"F"
 SETTLE: Final = b"E"
 BYE: Final = b"B"
+IMPORTS: Final = b"Y"
 # Both ways.
 PING: Final = b"K"
 PONG: Final = b"k"
@@ -46,6 +47,8 @@ ACKED: Final = b"J"
 MESSAGES: Final = b"M"
 INDICATION: Final = b"I"
 CLOSED: Final = b"X"
+EXPORTS: Final = b"V"
+IMPORTED: Final = b"Z"
 
 # Operations between router and workers: worker to router.
 READY: Final = b"y"
@@ -91,6 +94,23 @@ MODE_NON_PERSISTENT: Final = 2
 
 # Flags of a subscription in SUBSCRIBE and UNSUBSCRIBE.
 SUBSCRIBE_DELIVER_ALWAYS: Final = 1
+
+# What a frame of EXPORTS or IMPORTS is.
+EXPORTS_SNAPSHOT: Final = 0  # a part of all there is
+EXPORTS_COMPLETE: Final = 1  # the snapshot is complete
+EXPORTS_CHANGES: Final = 2
+
+# What a node wants of its neighbours, per pattern; 0 is nothing any more.
+WISH_DELIVER_ALWAYS: Final = 1
+WISH_ENDPOINT: Final = 2
+WISH_DTO_SHIFT: Final = (
+    2  # from here on the best network priority, 1 to 4, of those who take part; 0 for none
+)
+
+# Which messages a MATCH has.
+MATCH_DIRECT: Final = 0
+MATCH_GUARANTEED: Final = 1
+MATCH_AS_DIRECT: Final = 2  # of any mode, to be treated as direct ones: they came over a link
 
 # Flags in the head of DELIVER.
 DELIVER_DISCARD_INDICATION: Final = 1
@@ -142,6 +162,11 @@ MAX_HEADER_BYTES: Final = 1 << 20
 MAX_BATCH_ROWS: Final = 10_000
 #: Filters in one SUBSCRIBE or UNSUBSCRIBE.
 MAX_FILTERS_PER_REQUEST: Final = 256
+#: Patterns in one EXPORTS or IMPORTS: a few milliseconds of work for router and workers, and below MAX_HEADER_BYTES.
+MAX_WISHES_PER_FRAME: Final = 1_000
+#: The username of the sessions of links, and what their client names begin with.
+LINK_USERNAME: Final = "#link"
+LINK_NAME_PREFIX: Final = "#link/"
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 

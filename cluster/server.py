@@ -23,6 +23,7 @@ import contextlib
 import logging
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -42,9 +43,12 @@ from angarium.process import (
     configure_logging,
     utc_now,
 )
+from cluster.addresses import has_open_port
 from cluster.admin import NodeFile, read_node_file
-from cluster.config import NodeConfig, faults_of, has_open_port, load_config, worker_runtime
+from cluster.config import NodeConfig, cluster_secret, faults_of, load_config, worker_runtime
 from cluster.data_dir import SPOOL_FOLDER, DataDirectory, RuntimeDirectory, write_durably
+from cluster.keys import read_secret
+from cluster.link.config import LinkRuntime
 from cluster.supervisor import (
     Announce,
     Bound,
@@ -57,7 +61,7 @@ from cluster.supervisor import (
     Tell,
     Terminate,
 )
-from router.config import SpoolLimits
+from router.config import Identity, SpoolLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -67,6 +71,7 @@ COMMANDS: Final[dict[str, list[str]]] = {
     "controller": [sys.executable, "-m", "cluster.controller.server"],
     "router": [sys.executable, "-m", "router"],
     "worker": [sys.executable, "-m", "node"],
+    "link": [sys.executable, "-m", "cluster.link"],
 }
 #: Every process gets the table this often although nothing changed, in case a frame was lost at its start.
 ANNOUNCE_INTERVAL_S: Final = 1.0
@@ -82,6 +87,7 @@ DETACHED_READY_TIMEOUT_S: Final = 60.0
 _LOG_TAIL_BYTES: Final = 2_000
 _LOOK_INTERVAL_S: Final = 0.05
 _DEFAULT_WORKERS_MAX: Final = 4
+_LOCAL_SECRET_BYTES: Final = 32
 
 _log = logging.getLogger("supervisor")
 
@@ -193,6 +199,9 @@ class Server:
         self._runtime = runtime
         self._commands = commands
         self._workers = self._keep_worker_count(config)
+        self._secret = cluster_secret(config.cluster)
+        #: What the link processes of this run say to our own router.
+        self._local_secret = secrets.token_hex(_LOCAL_SECRET_BYTES)
         listen = fixed_listen(config.router.listen, dict(zip(data.node.listen, data.node.urls, strict=False)))
         #: What was asked for, beside which the addresses that were bound are kept.
         self._configured_listen = config.router.listen
@@ -277,6 +286,8 @@ class Server:
                 self._heartbeat(identity, content)
             elif kind == "scale":
                 self._scale(int(content[0]))
+            elif kind == "links":
+                self._do(self._supervisor.set_links(content[0], time.monotonic()))
             else:
                 assert kind == "stop", f"a process sent {kind!r}"
                 self._signalled = "asked by the admin API"
@@ -466,6 +477,12 @@ class Server:
     def _write_runtime_files(self) -> None:
         """Write what the processes are told at their start; again before each spawn, with what was bound since."""
         node, config = self._data.node, self._config
+        identity = Identity(
+            node_id=node.node_id,
+            cluster=config.cluster.name,
+            secret=self._secret,
+            local_secret=self._local_secret,
+        )
         router = {
             "node": node.node,
             "config": config.router,
@@ -473,6 +490,7 @@ class Server:
             "token_key_hex": self._data.token_key_hex(),
             "spool": {name: getattr(config.spool, name) for name in SpoolLimits.__struct_fields__},
             "subscription_exceptions": config.spool.subscription_exceptions,
+            "identity": identity,
         }
         controller = {
             "node": node.node,
@@ -481,10 +499,19 @@ class Server:
             "workers": self._workers,
             "config": config,
         }
+        self._runtime.write("link.json", msgspec.json.encode(self._link_runtime(identity)))
         self._runtime.write("router.json", msgspec.json.encode(router))
         worker = worker_runtime(config, self._data.path / SPOOL_FOLDER, self._workers)
         self._runtime.write("worker.json", msgspec.json.encode(worker))
         self._runtime.write("controller.json", msgspec.json.encode(controller))
+
+    def _link_runtime(self, identity: Identity) -> LinkRuntime:
+        key_file = self._config.router.curve_secret_key_file
+        return LinkRuntime(
+            node=self._data.node.node,
+            identity=identity,
+            local_key=read_secret(key_file)[0] if key_file else "",
+        )
 
     def _note_signal(self, number: int) -> None:
         if number != signal.SIGCHLD:

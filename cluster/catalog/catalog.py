@@ -73,6 +73,8 @@ class Catalog:
         }
         #: In step with the endpoints among the objects.
         self.placement = Placement(workers)
+        #: Rises with every change.
+        self.revision = 0
         #: Above the id of every endpoint that ever was.
         self._next_endpoint_id = next_endpoint_id
         for kind, vpn, name, attributes in stored:
@@ -172,6 +174,8 @@ class Catalog:
         if kind in objects.ENDPOINT_KINDS:
             return self.new_endpoint(key, attributes)
         self.check_new(key)
+        if kind == "link":
+            attributes["number"] = self._free_link_number()
         changes: list[Entry] = [Change(*key, attributes)]
         if kind == "vpn":
             changes += _built_ins(name)
@@ -195,6 +199,11 @@ class Catalog:
         homes = self.placement.homes(_lanes(attributes))
         made = {**attributes, "id": number, "generation": 1, "homes": homes}
         return [Change(*key, made), Counter(COUNTER, number + 1)]
+
+    def _free_link_number(self) -> int:
+        """Give the lowest index that no link process has."""
+        taken = {attributes["number"] for attributes in self._of_kind["link"].values()}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def check_new(self, key: Key) -> None:
         """Refuse a key that is taken, or one too many.
@@ -310,6 +319,7 @@ class Catalog:
 
     def take(self, changes: Sequence[Entry]) -> None:
         """Take over changes that are durable; entries that are no objects are others' business."""
+        self.revision += 1
         for change in changes:
             if isinstance(change, Counter) and change.name == COUNTER:
                 self._next_endpoint_id = max(self._next_endpoint_id, change.value)

@@ -7,7 +7,8 @@ before its author gets an answer. Which objects may exist is decided by `cluster
 
 The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in
 `cluster/controller/objects.py`, those on endpoints and messages in `cluster/controller/endpoints.py`, those on the
-spool in `cluster/controller/spool.py`; what processes ask is in `cluster/controller/asks.py`. The others:
+spool in `cluster/controller/spool.py`, those on links in `cluster/controller/links.py`; what processes ask is in
+`cluster/controller/asks.py`. The others:
 
     operation           arguments                                   answer
     status                                                          what `angarium status --json` prints
@@ -36,6 +37,7 @@ from cluster.controller.asks import Asks, day_of
 from cluster.controller.changes import Changes
 from cluster.controller.effects import Effect, ScaleNode, SetLogLevel, StopNode
 from cluster.controller.endpoints import EndpointOperations
+from cluster.controller.links import LinkOperations
 from cluster.controller.objects import ObjectOperations
 from cluster.controller.spool import SpoolOperations
 from cluster.controller.switchboard import (
@@ -76,6 +78,8 @@ class Controller:
         shown_config: dict[str, Any],
         wall_time: Callable[[], str],
         first_number: int = 1,
+        *,
+        node: str = "",
     ) -> None:
         """Begin with the stored objects and events; no process is known yet.
 
@@ -86,6 +90,7 @@ class Controller:
             shown_config: what `config.show` answers, without secrets.
             wall_time: gives the time for events as ISO 8601.
             first_number: of a request; no earlier controller used one near it.
+            node: what this node is called.
         """
         self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
@@ -95,6 +100,7 @@ class Controller:
         self._changes = Changes(board, catalog, producers)
         self._asks = Asks(board, catalog, producers, self._changes, wall_time)
         self._spool = SpoolOperations(board)
+        self._links = LinkOperations(board, catalog, node)
         #: Number of the last event of the supervisor that was taken.
         self.supervisor_events = 0
         #: pid -> what it uses, as measured last.
@@ -111,6 +117,7 @@ class Controller:
             **ObjectOperations(board, catalog, producers, self._changes).operations,
             **EndpointOperations(board, catalog, producers).operations,
             **self._spool.operations,
+            **self._links.operations,
             "clients.list": (arguments.VpnArguments, self._list_clients),
             "clients.show": (arguments.ClientArguments, self._show_client),
             "clients.disconnect": (arguments.ClientArguments, self._disconnect_client),
@@ -166,6 +173,7 @@ class Controller:
             if number > self.supervisor_events:
                 self.supervisor_events = number
                 self._board.record(event)
+        self._links.node_news()
         return self._board.taken()
 
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
@@ -179,6 +187,7 @@ class Controller:
     def tick(self, now: float) -> list[Effect]:
         """End what waited long enough, take a sample of the router's totals, and forget idle producers."""
         self._board.expire(now)
+        self._links.tick(now)
         if now >= self._sample_due:
             self._sample_due = now + SAMPLE_INTERVAL_S
             self._sample(now)

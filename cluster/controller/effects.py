@@ -82,4 +82,13 @@ class ScaleNode:
     workers: int
 
 
-Effect = Commit | CopyStore | Request | Reply | Answer | Record | SetLogLevel | StopNode | ScaleNode
+@dataclass(frozen=True, slots=True)
+class RunLinks:
+    """Ask the supervisor for the processes of these links, and no others."""
+
+    indices: list[int]
+
+
+Effect = (
+    Commit | CopyStore | Request | Reply | Answer | Record | SetLogLevel | StopNode | ScaleNode | RunLinks
+)

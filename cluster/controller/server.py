@@ -35,6 +35,7 @@ from cluster.controller.effects import (
     Record,
     Reply,
     Request,
+    RunLinks,
     ScaleNode,
     SetLogLevel,
     StopNode,
@@ -95,7 +96,9 @@ class ControllerServer:
         ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max))
         # Answers to an earlier controller, which may come to this one, must not fit its requests.
         first_number = secrets.randbits(_NUMBER_BITS)
-        self._controller = Controller(catalog, producers, ring, shown_config(runtime), utc_now, first_number)
+        self._controller = Controller(
+            catalog, producers, ring, shown_config(runtime), utc_now, first_number, node=runtime.node
+        )
         self._meter = Meter()
         self._measure_due = 0.0
         self._confirmed_events = 0
@@ -235,6 +238,8 @@ class ControllerServer:
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):
                 self._process.request_scale(workers)
+            case RunLinks(indices):
+                self._process.request_links(indices)
             case StopNode():
                 self._process.request_stop()
             case _:

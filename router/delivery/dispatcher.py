@@ -73,6 +73,8 @@ class Dispatcher:
             self._offer(session, _join(a_round, [], extra), None, now)
 
     def _offer(self, session: Session, delivery: Delivery, publisher: Session | None, now: float) -> None:
+        if session.link is not None and publisher is not None and publisher.link is not None:
+            return  # what came over a link is served here only: no transit, so no loop
         if session is publisher and session.no_local:
             # Only plain rows are held back: what came by choice was chosen knowing about no-local (R27).
             delivery_or_none = _without_plain(delivery)
@@ -136,7 +138,7 @@ def _candidates(a_set: FilterSet[Session], publisher: Session) -> list[list[tupl
         else:
             sessions.update(dict.fromkeys(a_filter.members))
     for session in sessions:
-        if not session.closed and not (session is publisher and session.no_local):
+        if session.link is None and not session.closed and not (session is publisher and session.no_local):
             levels.setdefault(session.local_priority, []).append([(session, [])])
     return levels[min(levels)] if levels else []
 

@@ -38,7 +38,7 @@ KINDS: Final = (QUEUE, TOPIC_ENDPOINT)
 #: A filter that keeps messages out starts so.
 EXCEPTION_MARK: Final = "!"
 
-#: (kind of filter, pattern).
+#: (kind of filter, text of the subscription): `a` and `#noexport/a` are one filter of two names.
 _FilterName = tuple[int, str]
 
 
@@ -386,7 +386,8 @@ class Endpoints:
             if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.kind == QUEUE:
                 kind, text = wire.KIND_EXCEPTION, text.removeprefix(EXCEPTION_MARK)
             try:
-                wanted[kind, parse_filter(text).pattern] = None
+                parse_filter(text)
+                wanted[kind, text] = None
             except AngariumError:  # the controller lets none in
                 endpoint.count("invalid_subscriptions")
         return wanted
@@ -418,7 +419,8 @@ class Endpoints:
             if name in endpoint.filters:
                 known.append(endpoint.filters[name])
                 continue
-            kind, pattern = name
+            kind, text = name
+            pattern = parse_filter(text).pattern
             found = interest.find_kind(vpn_id, pattern, kind)
             if found is None:
                 found = interest.create_kind(vpn_id, pattern, kind, self._shards.table)
@@ -426,12 +428,12 @@ class Endpoints:
                 added.append(found)
             else:
                 known.append(found)
-            interest.join(found, endpoint, pattern)
+            interest.join(found, endpoint, text)
             endpoint.filters[name] = found
         removed = []
         for name in [name for name in endpoint.filters if name not in wanted]:
             gone = endpoint.filters.pop(name)
-            if interest.leave(gone, endpoint, gone.pattern):
+            if interest.leave(gone, endpoint, name[1]):
                 removed.append(gone)
                 self._on_filter(vpn_id, gone.pattern)
         shards = self._shards

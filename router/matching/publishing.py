@@ -58,7 +58,7 @@ def read_publish(
         number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
     if len(parts) != len(frames) - 2:
         raise error_for(errors.MALFORMED_FRAME, "PUBLISH has one batch for each of its parts")
-    _check_credit(session, number, config)
+    _check_credit(session, number)
     checked = [Part(worker, rows, batch) for (worker, rows), batch in zip(parts, frames[2:], strict=True)]
     if sum(part.rows for part in checked) > config.max_batch_rows:
         raise error_for(errors.BATCH_TOO_LARGE, f"the limit is {config.max_batch_rows} messages")
@@ -66,6 +66,8 @@ def read_publish(
     if size > config.max_batch_bytes:
         raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
     a_round = Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)
+    if session.link is not None:
+        a_round.mode = wire.MATCH_AS_DIRECT
     a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
     if handle and checked:
         _charge_producer(a_round, handle, first, config)
@@ -80,20 +82,22 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
         if not 0 < handle < session.next_producer:
             raise error_for(errors.UNKNOWN_PRODUCER, f"handle {handle}")
         a_round.producer = over(session)
+        a_round.mode = wire.MATCH_GUARANTEED
         return
     producer.charge(a_round.rows, a_round.bytes, first, config.producer_window_bytes)
     a_round.producer = producer
+    a_round.mode = wire.MATCH_GUARANTEED
     a_round.first = first
     a_round.resent = producer.memory.is_known(first)
 
 
-def _check_credit(session: Session, number: int, config: RouterConfig) -> None:
+def _check_credit(session: Session, number: int) -> None:
     if number != session.round_number + 1:
         raise error_for(errors.MALFORMED_FRAME, f"round {number} after round {session.round_number}")
-    if len(session.open_rounds) >= config.ingress_rounds:
-        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{config.ingress_rounds} rounds are under way")
-    if session.unretired_bytes >= config.ingress_bytes:
-        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{config.ingress_bytes} bytes are under way")
+    if len(session.open_rounds) >= session.rounds_max:
+        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.rounds_max} rounds are under way")
+    if session.unretired_bytes >= session.bytes_max:
+        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.bytes_max} bytes are under way")
 
 
 def _assign(parts: list[Part], epoch: int, shards: Shards) -> list[Part]:

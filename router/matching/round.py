@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from angarium import wire
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -78,6 +80,7 @@ class Round(Generic[S]):
         "endpoints",
         "first",
         "flush",
+        "mode",
         "number",
         "parts",
         "plain",
@@ -109,6 +112,8 @@ class Round(Generic[S]):
         self.flush = flush
         #: Whose guaranteed messages these are; None for direct ones.
         self.producer = producer
+        #: What the workers are to take its messages for (`wire.MATCH_...`).
+        self.mode = wire.MATCH_DIRECT if producer is None else wire.MATCH_GUARANTEED
         #: The sequence of a row is this number and its index; 0 in a direct round.
         self.first = first
         self.rows = sum(part.rows for part in parts)

@@ -134,7 +134,7 @@ class Rounds:
             0 if a_round.resent else a_round.rules_id,
             part.rows <= LEARN_ROWS_MAX or is_guaranteed,
             part.rows,
-            is_guaranteed,
+            a_round.mode,
         ]
         self._shards.send(shard, [wire.MATCH, wire.pack(head), part.batch])
 

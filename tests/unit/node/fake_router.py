@@ -79,7 +79,7 @@ class Router:
     ) -> Answer:
         batch = wire.pack(rows) if batch is None else batch
         self.reference += 1
-        head = [self.incarnation, self.reference, vpn, rules, learn, len(rows), guaranteed]
+        head = [self.incarnation, self.reference, vpn, rules, learn, len(rows), int(guaranteed)]
         answers = self.send(wire.MATCH, *head, batch=batch)
         assert len(answers) == 1
         return self.read(answers[0], batch)
