@@ -168,6 +168,9 @@ MAX_WISHES_PER_FRAME: Final = 1_000
 LINK_USERNAME: Final = "#link"
 LINK_NAME_PREFIX: Final = "#link/"
 
+#: How MessagePack begins natural numbers that do not fit into that byte, and how many bytes follow.
+_INTEGER_BYTES: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
 
@@ -214,6 +217,13 @@ def decode_header(decode: Callable[[bytes], _T], data: bytes) -> _T:
         return decode(data)
     except (ValueError, RecursionError) as error:
         raise errors.InvalidRequestError(errors.MALFORMED_FRAME, str(error)) from None
+
+
+def row_index(row: bytes) -> int:
+    """Give the index of a packed row without opening it."""
+    first = row[1]
+    size = _INTEGER_BYTES.get(first)
+    return first if size is None else int.from_bytes(row[2 : 2 + size], "big")
 
 
 def array_length(batch: bytes) -> int:

@@ -209,7 +209,7 @@ class ClientSession:
         """
         return self._publish(departure.round, 0, flush=False, tail=(handle, departure.first))
 
-    def _publish(self, batch: Round, direct_rows: int, *, flush: bool, tail: tuple[int, ...]) -> int:
+    def _publish(self, batch: Round, direct_rows: int, *, flush: bool, tail: tuple[Any, ...]) -> int:
         assert self.can_publish(), "publish without credit"
         assert self.welcome is not None
         self.last_round += 1

@@ -39,6 +39,7 @@ class _Waiting(NamedTuple):
     """A round that waits for credit, and what its leaving gives back to the router that it came from."""
 
     round: Round
+    opened: list[int]
     rows: int
     size_bytes: int
 
@@ -103,7 +104,7 @@ class Relay:
             and event.size_bytes <= welcome.max_batch_bytes
         ):
             part = Round(0, [(0, event.rows)], [event.parts[0][1]], event.rows, event.size_bytes)
-            self._rounds.append(_Waiting(part, event.rows, event.size_bytes))
+            self._rounds.append(_Waiting(part, event.opened, event.rows, event.size_bytes))
         else:
             self._cut(event, welcome)
         self._publish()
@@ -116,9 +117,9 @@ class Relay:
             rows.sort(key=_index_of)
         rounds = [self._round(chunk) for chunk in self._chunks(rows, welcome)]
         for part in rounds[:-1]:
-            self._rounds.append(_Waiting(part, 0, 0))
+            self._rounds.append(_Waiting(part, event.opened, 0, 0))
         if rounds:
-            self._rounds.append(_Waiting(rounds[-1], event.rows, event.size_bytes))
+            self._rounds.append(_Waiting(rounds[-1], event.opened, event.rows, event.size_bytes))
         else:
             self._source.passed_on(event.rows, event.size_bytes)
 
@@ -169,7 +170,7 @@ class Relay:
             return
         while rounds and target.can_publish():
             waiting = rounds.popleft()
-            target.publish(waiting.round, flush=False)
+            target.publish_open(waiting.round, waiting.opened)
             self.messages += waiting.round.rows
             self.bytes += waiting.round.size_bytes
             if waiting.rows:

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 import msgspec
 
 from angarium import wire
-from angarium.client.frames import header
+from angarium.client.frames import header, malformed
 from angarium.client.session import ClientSession, EgressWindow, Hello, State, read_deliver
 
 if TYPE_CHECKING:
     from angarium.client.events import Event
+    from angarium.slots import Round
 
 #: Bytes that a router may send ahead: they fill a path of 200 ms at 160 MB/s. Their number does not matter.
 WINDOW_BYTES: Final = 32 << 20
@@ -28,6 +29,10 @@ IMPORTS_PENDING_MAX: Final = 4
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 Entries = list[tuple[str, int]]
 _decode_exports: Final = msgspec.msgpack.Decoder(tuple[_Natural, Entries]).decode
+_decode_open_deliver: Final = msgspec.msgpack.Decoder(
+    tuple[_Natural, list[tuple[_Natural, str | None]], _Natural, list[_Natural]]
+).decode
+_FOUR_FIELDS: Final = wire.array_head(4)
 _decode_imported: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
 
 
@@ -39,6 +44,8 @@ class Passed(NamedTuple):
     size_bytes: int
     is_unsorted: bool
     dropped: int
+    #: Indices of deliver-to-one rows for which the other node has to choose a client.
+    opened: list[int]
 
 
 class Exported(NamedTuple):
@@ -81,14 +88,24 @@ class LinkSession(ClientSession):
         self.window.release(rows, size_bytes)
         self.renew_credit()
 
+    def publish_open(self, batch: Round, opened: list[int]) -> None:
+        """Send a round, with the indices of rows for which the router has to choose; as `publish` otherwise."""
+        self._publish(batch, batch.rows, flush=False, tail=(opened,) if opened else ())
+
     def _on_raw_deliver(self, frames: list[bytes]) -> list[Event]:
-        flags, heads, dropped = read_deliver(frames)
+        opened: list[int] = []
+        if frames[1].startswith(_FOUR_FIELDS):
+            flags, heads, dropped, opened = header(_decode_open_deliver, frames, parts=None)
+            if len(heads) != len(frames) - 2:
+                raise malformed(f"{len(frames) - 2} batches for {len(heads)} parts")
+        else:
+            flags, heads, dropped = read_deliver(frames)
         parts = [(count, batch) for (count, _), batch in zip(heads, frames[2:], strict=True)]
         rows = sum(count for count, _ in parts)
         size_bytes = sum(len(batch) for _, batch in parts)
         self.count_received(rows, size_bytes)
         is_unsorted = flags & wire.DELIVER_UNSORTED != 0
-        return _events(Passed(parts, rows, size_bytes, is_unsorted, dropped))
+        return _events(Passed(parts, rows, size_bytes, is_unsorted, dropped, opened))
 
     def _on_exports(self, frames: list[bytes]) -> list[Event]:
         return _events(Exported(*header(_decode_exports, frames, parts=0)))

@@ -36,10 +36,14 @@ _Guaranteed = tuple[
     _Positive,
     Annotated[int, msgspec.Meta(ge=-SEQUENCE_MAX, le=SEQUENCE_MAX)],
 ]
+#: The same of a link, with the indices of rows for which a client is to be chosen.
+_Open = tuple[_Positive, _Natural, bool, _Parts, list[_Natural]]
+_decode_open = msgspec.msgpack.Decoder(_Open).decode
 _decode_direct = msgspec.msgpack.Decoder(_Direct).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
-#: How MessagePack begins an array of six.
+#: How MessagePack begins arrays of six and of five.
 _SIX_FIELDS: Final = wire.array_head(6)
+_FIVE_FIELDS: Final = wire.array_head(5)
 
 
 def read_publish(
@@ -52,8 +56,11 @@ def read_publish(
         also 40026, 40027, 40030 (`Producer.charge`). Each ends the session.
     """
     handle = first = 0
+    opened: list[int] = []
     if frames[1].startswith(_SIX_FIELDS):
         number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
+    elif session.link is not None and frames[1].startswith(_FIVE_FIELDS):
+        number, epoch, flush, parts, opened = wire.decode_header(_decode_open, frames[1])
     else:
         number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
     if len(parts) != len(frames) - 2:
@@ -68,6 +75,7 @@ def read_publish(
     a_round = Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)
     if session.link is not None:
         a_round.mode = wire.MATCH_AS_DIRECT
+        a_round.open = frozenset(opened)
     a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
     if handle and checked:
         _charge_producer(a_round, handle, first, config)

@@ -82,6 +82,7 @@ class Round(Generic[S]):
         "flush",
         "mode",
         "number",
+        "open",
         "parts",
         "plain",
         "producer",
@@ -112,6 +113,8 @@ class Round(Generic[S]):
         self.flush = flush
         #: Whose guaranteed messages these are; None for direct ones.
         self.producer = producer
+        #: Of a round that came over a link: indices of deliver-to-one rows for which a client is to be chosen here.
+        self.open: frozenset[int] = frozenset()
         #: What the workers are to take its messages for (`wire.MATCH_...`).
         self.mode = wire.MATCH_DIRECT if producer is None else wire.MATCH_GUARANTEED
         #: The sequence of a row is this number and its index; 0 in a direct round.

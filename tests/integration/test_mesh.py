@@ -119,6 +119,30 @@ def test_one_member_of_a_group_gets_a_copy_on_each_node(three: Mesh) -> None:
             client.close()
 
 
+@pytest.mark.requirement("R75", "R76", "R78", "R82")
+def test_one_client_in_the_whole_mesh_gets_a_deliver_to_one_message(three: Mesh) -> None:
+    clients = {name: blocking.connect(three[name].url) for name in "abc"}
+    try:
+        monitors = {name: clients[name].subscribe("dto/>", deliver_always=True) for name in "ac"}
+        others = {name: blocking.connect(three[name].url) for name in "bc"}
+        takers = {name: other.subscribe("dto/x") for name, other in others.items()}
+        publish_until(clients["a"], "dto/x", has_one(takers["b"]))
+        publish_until(clients["a"], "dto/x", has_one(takers["c"]))
+        for subscription in [*monitors.values(), *takers.values()]:
+            receive_all(subscription)
+        for number in range(20):
+            clients["a"].publish("dto/x", b"%d" % number, dto=True)
+        clients["a"].flush()
+        expected = [b"%d" % number for number in range(20)]
+        assert [receive_all(monitor) for monitor in monitors.values()] == [expected, expected]
+        assert (receive_all(takers["b"]), receive_all(takers["c"])) == (expected, [])
+        for other in others.values():
+            other.close()
+    finally:
+        for client in clients.values():
+            client.close()
+
+
 def test_a_request_is_answered_on_another_node(three: Mesh) -> None:
     with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
 

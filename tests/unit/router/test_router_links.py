@@ -398,3 +398,120 @@ def add_queue(node: WiredNode, name: str, subscriptions: list[str]) -> None:
     attributes |= {"id": 77, "generation": 1, "homes": [0], "created_by": "operator"}
     node.router.operators.put_object("queue", "default", name, attributes, node.now)
     node.settle()
+
+
+class TestDeliverToOne:
+    @pytest.mark.requirement("R75")
+    def test_a_client_here_comes_before_every_neighbour(self, make_mesh: Any) -> None:
+        mesh = make_mesh("a", "b", "c")
+        near, far = mesh["a"].client(local_priority=4), mesh["b"].client(network_priority=1)
+        near.subscribe("x")
+        far.subscribe("x")
+        mesh.run()
+        publish_dto(mesh, "a", "x", 4)
+        assert (len(near.rows()), len(far.rows())) == (4, 0)
+
+    @pytest.mark.requirement("R76", "R77", "R78", "R216")
+    def test_without_a_client_here_one_neighbour_gets_all(self, make_mesh: Any) -> None:
+        mesh = make_mesh("a", "b", "c", "d")
+        clients = {name: [mesh[name].client() for _ in range(2)] for name in "bcd"}
+        for group in clients.values():
+            for client in group:
+                client.subscribe("x")
+        mesh.run()
+        publish_dto(mesh, "a", "x", 6)
+        got = {name: [len(client.rows()) for client in group] for name, group in clients.items()}
+        assert got == {"b": [3, 3], "c": [0, 0], "d": [0, 0]}
+
+    @pytest.mark.requirement("R79")
+    def test_network_priorities_decide_among_neighbours_and_there(self, make_mesh: Any) -> None:
+        mesh = make_mesh("a", "b", "c")
+        behind = mesh["b"].client(network_priority=3)
+        better = mesh["c"].client(network_priority=2, local_priority=4)
+        worse = mesh["c"].client(network_priority=4, local_priority=1)
+        for client in (behind, better, worse):
+            client.subscribe("x")
+        mesh.run()
+        publish_dto(mesh, "a", "x", 3)
+        assert [len(client.rows()) for client in (behind, better, worse)] == [0, 3, 0]
+
+    @pytest.mark.requirement("R82")
+    @pytest.mark.parametrize("taker", ["a", "b", "c", None])
+    def test_deliver_always_subscribers_get_theirs_wherever_it_is_taken(
+        self, make_mesh: Any, taker: str | None
+    ) -> None:
+        mesh = make_mesh("a", "b", "c")
+        monitors = [mesh[name].client() for name in "abc"]
+        for monitor in monitors[:2]:
+            monitor.subscribe("x", deliver_always=True)
+        monitors[2].subscribe(">")
+        one = mesh[taker].client() if taker else None
+        if one is not None:
+            one.subscribe("x")
+        mesh.run()
+        publish_dto(mesh, "a", "x", 2)
+        assert [len(monitor.rows()) for monitor in monitors] == [2, 2, 2]
+        if one is not None:
+            assert len(one.rows()) == 2
+
+    @pytest.mark.requirement("R86")
+    def test_who_is_chosen_and_monitors_gets_one_copy(self, make_mesh: Any) -> None:
+        mesh = make_mesh("a", "b")
+        client = mesh["b"].client()
+        client.subscribe("x")
+        client.subscribe("x", deliver_always=True)
+        mesh.run()
+        publish_dto(mesh, "a", "x", 2)
+        assert len(client.rows()) == 2
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_rows_of_all_sorts_travel_together_in_order(self, make_mesh: Any, workers: int) -> None:
+        mesh = make_mesh("a", "b", "c", workers=workers)
+        takers = {name: mesh[name].client() for name in "bc"}
+        for taker in takers.values():
+            taker.subscribe("dto/>", "all/>")
+        mesh.run()
+        rows = []
+        for number in range(30):
+            is_dto = number % 3 == 0
+            rows.append((f"{'dto' if is_dto else 'all'}/{number}", b"%d" % number, wire.FLAG_DTO * is_dto))
+        mesh["a"].client().publish(*rows)
+        mesh.run()
+        assert takers["b"].payloads() == [b"%d" % number for number in range(30)]
+        assert takers["c"].payloads() == [b"%d" % number for number in range(30) if number % 3]
+
+    def test_a_group_on_a_neighbour_is_one_candidate(self, pair: WiredMesh) -> None:
+        members = [pair["b"].client() for _ in range(3)]
+        for member in members:
+            member.subscribe("#share/g/x")
+        pair.run()
+        publish_dto(pair, "a", "x", 9)
+        assert sum(len(member.rows()) for member in members) == 9
+
+    def test_a_slow_link_keeps_what_is_open(self, pair: WiredMesh) -> None:
+        client = pair["b"].client()
+        client.subscribe("x", "y")
+        pair.run()
+        (session,) = pair["a"].router.links.sessions
+        session.granted_bytes = session.sent_bytes  # nothing more, for now
+        publisher = pair["a"].client()
+        publisher.publish(("x", b"1", wire.FLAG_DTO), ("y", b"2", 2 << wire.COS_SHIFT))
+        publisher.publish(("x", b"3", wire.FLAG_DTO))
+        assert client.rows() == []
+        session.granted_bytes = 1 << 40
+        pair["a"].router.egress.drain(session)
+        pair["a"].settle()
+        pair.run()
+        assert sorted(client.payloads()) == [b"1", b"2", b"3"]
+
+    def test_a_client_cannot_open_a_choice(self, pair: WiredMesh) -> None:
+        client = pair["a"].client()
+        client.send(wire.PUBLISH, [1, 0, False, [[0, 1]], [0]], wire.pack([[0, "x", 0, None, None, b""]]))
+        assert client.closed_with() == errors.MALFORMED_FRAME
+
+
+def publish_dto(mesh: WiredMesh, name: str, topic: str, count: int) -> None:
+    publisher = mesh[name].client()
+    for _ in range(count):
+        publisher.publish((topic, b"", wire.FLAG_DTO))
+    mesh.run()
