@@ -122,6 +122,7 @@ CLASS_COS1: Final = 1
 CLASS_COS2: Final = 2
 CLASS_COS3: Final = 4
 CLASS_ELIDING: Final = 8
+CLASS_DTO: Final = 16
 
 # Kinds of filters that the router tells a worker.
 KIND_PLAIN: Final = 0
@@ -164,9 +165,15 @@ MAX_BATCH_ROWS: Final = 10_000
 MAX_FILTERS_PER_REQUEST: Final = 256
 #: Patterns in one EXPORTS or IMPORTS: a few milliseconds of work for router and workers, and below MAX_HEADER_BYTES.
 MAX_WISHES_PER_FRAME: Final = 1_000
-#: The username of the sessions of links, and what their client names begin with.
+#: The username of the sessions of links, and what their client names, and the queues of links, begin with.
 LINK_USERNAME: Final = "#link"
 LINK_NAME_PREFIX: Final = "#link/"
+#: Behind the name of the queue of a link: what the neighbour refused once and will be asked again, and what it refused
+#: for good.
+LINK_RETRY_SUFFIX: Final = "/retry"
+LINK_DMQ_SUFFIX: Final = "/dmq"
+#: Messages of a link that its neighbour has not acknowledged; their bytes are what bounds them.
+LINK_WINDOW: Final = 16_384
 
 #: How MessagePack begins natural numbers that do not fit into that byte, and how many bytes follow.
 _INTEGER_BYTES: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}

@@ -53,8 +53,9 @@ def _classes_of(flags: int) -> int:
     cos = (flags & wire.FLAG_COS) >> wire.COS_SHIFT
     if flags & wire.FLAG_MODE == wire.FLAG_MODE or cos == 3:
         return 0
-    eliding = wire.CLASS_ELIDING if flags & wire.FLAG_ELIDING else 0
-    return (wire.CLASS_COS1, wire.CLASS_COS2, wire.CLASS_COS3)[cos] | eliding
+    more = wire.CLASS_ELIDING if flags & wire.FLAG_ELIDING else 0
+    more |= wire.CLASS_DTO if flags & wire.FLAG_DTO else 0
+    return (wire.CLASS_COS1, wire.CLASS_COS2, wire.CLASS_COS3)[cos] | more
 
 
 _CLASSES: Final = tuple(_classes_of(flags) for flags in range(256))

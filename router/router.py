@@ -105,17 +105,17 @@ class Router:
             on_change=self.short_way.forget, find_client=self._find_client, alarms=self.client_alarms,
         )  # fmt: skip
         self.sessions = SessionTable()
+        #: Wall time less the time of this process, in ms.
+        self.wall_offset_ms = 0
+        self._serve_guaranteed(node, secret_rng, spool or SpoolLimits(), exceptions=exceptions)
         self.links = Links(
             config, node, identity or Identity(), self.directory, self.interest, self.shards, self.egress, self.out,
-            on_filter=self.short_way.forget, now=now,
+            self.endpoints, self.asks, on_filter=self.short_way.forget, wall_ms=self.wall_ms, now=now,
         )  # fmt: skip
         self.reception = Reception(
             config, node, Doorkeeper(self.directory, config, token_key, self.client_alarms, now), self.sessions,
             self.rights, self.shards, self.links, self.counters, self.out, secret_rng, replace=self._replace, now=now,
         )  # fmt: skip
-        #: Wall time less the time of this process, in ms.
-        self.wall_offset_ms = 0
-        self._serve_guaranteed(node, secret_rng, spool or SpoolLimits(), exceptions=exceptions)
         self.operators = Operators(
             self.directory, self.sessions, self.rights, self.close_session, self.short_way.forget_vpn,
             self.endpoints, self.lanes, self.links,

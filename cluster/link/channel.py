@@ -12,17 +12,20 @@ with back-off and jitter. Pure: effects go into an outbox that the shell carries
 from __future__ import annotations
 
 import enum
+import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from angarium import errors, wire
-from angarium.client.events import Closed, Noticed, Opened, Retired, TableChanged
+from angarium.client.events import Closed, Noticed, Opened, Replied, Retired, TableChanged
 from angarium.client.session import Hello
 from angarium.errors import AngariumError, error_for
 from cluster.link.relay import Relay
-from cluster.link.session import Exported, Imported, LinkSession, Passed
+from cluster.link.session import Exported, Imported, LinkSession, Passed, Settled, Spooled, Told
+from cluster.link.spooled import Carrier
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from cluster.link.config import LinkConfig, LinkRuntime
 
@@ -34,6 +37,8 @@ ATTEMPT_TIMEOUT_S: Final = 5.0
 #: Pauses between attempts grow from the first to the last of these.
 BACKOFF_FIRST_S: Final = 0.05
 BACKOFF_MAX_S: Final = 5.0
+#: A flow or a producer that was refused, because a process is being replaced, is asked for again after this time.
+OPEN_AGAIN_S: Final = 0.5
 #: A link that was up for so long begins with short pauses again.
 FORGIVE_AFTER_S: Final = 5.0
 KEEPALIVE_MS: Final = 1_000
@@ -97,6 +102,7 @@ class Channel:
         outbox: list[Effect],
         rng: random.Random,
         now: float,
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         """Wait for the first tick.
 
@@ -109,7 +115,9 @@ class Channel:
             outbox: takes effects.
             rng: for jitter.
             now: monotonic, in seconds, like every `now` here.
+            wall_s: gives the time of the day in seconds.
         """
+        self._wall_s = wall_s
         self.vpn = vpn
         self._runtime = runtime
         self._config = config
@@ -131,6 +139,14 @@ class Channel:
         self.error: AngariumError | None = None
         #: Codes that operators were told since it was up last.
         self._told: dict[int, None] = {}
+        #: Of the queues of the link at a side.
+        self.carriers: list[list[Carrier]] = [[], []]
+        #: The wall clock of each router less our own, in ms.
+        self._offsets_ms = [0, 0]
+        #: When flows and producers that were refused are asked for again.
+        self._open_at: float | None = None
+        #: Codes with which messages were refused since it is up.
+        self._refusals: dict[int, None] = {}
         #: Messages that a router refused, by code.
         self.refused: dict[int, int] = {}
 
@@ -148,6 +164,11 @@ class Channel:
             self._fail(error_for(errors.CONNECT_FAILED, f"no answer within {ATTEMPT_TIMEOUT_S:g} s"), now)
             return self._due
         wake = self._due if self.state is not State.UP else float("inf")
+        if self._open_at is not None and now >= self._open_at:
+            self._open_at = None
+            for carrier in (*self.carriers[OWN], *self.carriers[FAR]):
+                carrier.open_again()
+        wake = wake if self._open_at is None else min(wake, self._open_at)
         for side in (OWN, FAR):
             session = self.sessions[side]
             if session is not None:
@@ -194,13 +215,13 @@ class Channel:
         far = self.sessions[FAR]
         assert far is not None
         assert far.welcome is not None
-        answers = far.welcome.link.get("node", "")
+        answers = str(far.welcome.link.get("node", ""))
         if answers != self._config.neighbour:
             detail = f"link {self._config.neighbour!r} leads to node {answers!r}"
             self._fail(error_for(errors.LINK_WRONG_NODE, detail), now)
             return
         self.state = State.JOINING
-        node_id = far.welcome.link.get("node_id", "")
+        node_id = str(far.welcome.link.get("node_id", ""))
         self._greet(OWN, self._runtime.identity.local_secret, answers, node_id, now)
         self._outbox.append(Connect(self, OWN, self._own_url, self._runtime.local_key))
 
@@ -218,6 +239,11 @@ class Channel:
         self.sessions[side], self.relays[side] = session, Relay(session)
 
     def _opened(self, side: int, now: float) -> None:
+        session = self.sessions[side]
+        assert session is not None
+        assert session.welcome is not None
+        said_ms = session.welcome.link.get("wall_ms", 0)
+        self._offsets_ms[side] = int(said_ms) - int(self._wall_s() * 1000)
         if side == FAR:
             self._join(now)
             return
@@ -225,11 +251,27 @@ class Channel:
         self._up_since = now
         self.error = None
         self._told.clear()
+        self._refusals.clear()
         for source, target in ((OWN, FAR), (FAR, OWN)):
             relay, session = self.relays[source], self.sessions[target]
             assert relay is not None
             assert session is not None
             relay.open(session)
+            self._carry(source)
+
+    def _carry(self, source: int) -> None:
+        """Carry the queues of the link at one side to the other."""
+        here, there = self.sessions[source], self.sessions[1 - source]
+        assert here is not None
+        assert there is not None
+        assert here.welcome is not None
+        assert there.welcome is not None
+        queue = f"{wire.LINK_NAME_PREFIX}{there.welcome.node}"
+        offset_ms = self._offsets_ms[source]
+        for name in (queue, queue + wire.LINK_RETRY_SUFFIX):
+            carrier = Carrier(here, there, name, offset_ms)
+            self.carriers[source].append(carrier)
+            carrier.open()
 
     # -- relaying --------------------------------------------------------------------------------------------
 
@@ -243,6 +285,8 @@ class Channel:
                 from_here.passed(event)
             elif kind is Retired and to_here is not None:
                 to_here.go_on()
+                for carrier in self.carriers[1 - side]:
+                    carrier.go_on()
             elif kind is Exported:
                 assert from_here is not None
                 from_here.exported(event)
@@ -251,12 +295,57 @@ class Channel:
                 to_here.go_on()
             elif kind is TableChanged and to_here is not None:
                 to_here.set_table(event.epoch, event.slots)
+            elif kind is Spooled:
+                self._spooled(side, event, now)
+            elif kind is Settled:
+                self._settled(side, event, now)
+            elif kind is Told and event.event == wire.FLOW_CLOSED:
+                self._fail(error_for(event.code or errors.SHUTTING_DOWN, "a flow of the link ended"), now)
+            elif kind is Replied and event.error is not None:
+                self.error = event.error
+                self._open_at = now + OPEN_AGAIN_S
             elif kind is Noticed:
                 self.refused[event.code] = self.refused.get(event.code, 0) + event.messages
             elif kind is Opened:
                 self._opened(side, now)
             elif kind is Closed:
                 self._ended(side, event.error, now)
+
+    def _spooled(self, side: int, event: Spooled, now: float) -> None:
+        try:
+            for carrier in self.carriers[side]:
+                if carrier.flow == event.flow:
+                    carrier.messages(event.parts, event.batches, int(self._wall_s() * 1000))
+        except AngariumError as error:
+            self._fail(error, now)
+
+    def _settled(self, side: int, event: Settled, now: float) -> None:
+        """A router settled what came from the other side."""
+        if event.code:
+            self._fail(error_for(event.code, "another session opened the producer of the link"), now)
+            return
+        for carrier in self.carriers[1 - side]:
+            if carrier.producer == event.producer:
+                for _, code, _ in event.nacks:
+                    self._tell_message_refused(code)
+                carrier.acked(event.upto, event.nacks)
+
+    def _tell_message_refused(self, code: int) -> None:
+        """Tell once in the life of a connection, for each code."""
+        if code in self._refusals:
+            return
+        self._refusals[code] = None
+        text = (
+            f"node {self._config.neighbour!r} or this one refused a message of the link in Message VPN "
+            f"{self.vpn!r}: {error_for(code)}; it is tried once more, then it goes to the dead message queue"
+        )
+        event = {
+            "severity": "warning",
+            "scope": "SYSTEM",
+            "event": "SYSTEM_LINK_MESSAGE_REFUSED",
+            "text": text,
+        }
+        self._outbox.append(Emit({**event, "link": self._config.neighbour, "vpn": self.vpn, "code": code}))
 
     def _ended(self, side: int, error: AngariumError | None, now: float) -> None:
         error = error or error_for(errors.SHUTTING_DOWN, "the router said goodbye")
@@ -297,6 +386,7 @@ class Channel:
     def forget(self, side: int) -> None:
         """The connection of a side is closed."""
         self.sessions[side] = self.relays[side] = None
+        self.carriers[side].clear()
 
     def describe(self) -> dict[str, Any]:
         """Give what `angarium link show` says of it."""
@@ -312,6 +402,7 @@ class Channel:
             "wishes_waiting": sum(relay.untold for relay in self.relays if relay is not None),
             "discarded": sum(relay.discarded for relay in self.relays if relay is not None),
             "refused": {str(code): count for code, count in sorted(self.refused.items())},
+            "queues": [carrier.describe() for side in self.carriers for carrier in side],
         }
 
     def validate(self) -> None:

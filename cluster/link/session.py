@@ -15,8 +15,11 @@ import msgspec
 from angarium import wire
 from angarium.client.frames import header, malformed
 from angarium.client.session import ClientSession, EgressWindow, Hello, State, read_deliver
+from cluster.link.frames import read_acked, read_messages
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from angarium.client.events import Event
     from angarium.slots import Round
 
@@ -32,6 +35,8 @@ _decode_exports: Final = msgspec.msgpack.Decoder(tuple[_Natural, Entries]).decod
 _decode_open_deliver: Final = msgspec.msgpack.Decoder(
     tuple[_Natural, list[tuple[_Natural, str | None]], _Natural, list[_Natural]]
 ).decode
+_decode_answer: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
+_decode_told: Final = msgspec.msgpack.Decoder(tuple[_Natural, _Natural, _Natural, Any]).decode
 _FOUR_FIELDS: Final = wire.array_head(4)
 _decode_imported: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
 
@@ -61,6 +66,31 @@ class Imported(NamedTuple):
     is_complete: bool
 
 
+class Spooled(NamedTuple):
+    """Messages of a flow, unopened: what the parts are, and their batches."""
+
+    flow: int
+    parts: list[Any]
+    batches: list[bytes]
+
+
+class Settled(NamedTuple):
+    """What became of messages of a producer; with a code it is over."""
+
+    producer: int
+    upto: int
+    nacks: list[tuple[int, int, str]]
+    code: int
+
+
+class Told(NamedTuple):
+    """Something happened to a flow (`wire.FLOW_...`)."""
+
+    flow: int
+    event: int
+    code: int
+
+
 class LinkSession(ClientSession):
     """One connection of a link, without the connection."""
 
@@ -87,6 +117,47 @@ class LinkSession(ClientSession):
         """Messages have left for the other side: there is room for more."""
         self.window.release(rows, size_bytes)
         self.renew_credit()
+
+    def ask(
+        self,
+        operation: str,
+        arguments: dict[str, Any],
+        done: Callable[[dict[str, Any]], None],
+        refused: Callable[[], None],
+    ) -> None:
+        """Ask for an operation; `done` is told its value."""
+
+        def answered(value: dict[str, Any] | None) -> None:
+            if value is None:
+                refused()
+            else:
+                done(value)
+
+        self.guaranteed.ask(operation, arguments, _decode_answer, answered)
+
+    def publish_spooled(self, batch: Round, producer: int, first: int) -> None:
+        """Send a round of a producer; row index `i` has the sequence `first + i`."""
+        self._publish(batch, 0, flush=False, tail=(producer, first))
+
+    def settle(self, flow: int, outcome: int, ranges: list[tuple[int, int, int]]) -> None:
+        """Say what became of messages of a flow."""
+        if self.state is State.OPEN and ranges:
+            self._send(wire.SETTLE, wire.pack((flow, outcome, ranges)))
+
+    def grant(self, flow: int, messages: int, size_bytes: int) -> None:
+        """Grant totals to a flow."""
+        self._send(wire.FLOW_CREDIT, wire.pack((flow, messages, size_bytes)))
+
+    def _on_spooled(self, frames: list[bytes]) -> list[Event]:
+        flow, parts = read_messages(frames)
+        return _events(Spooled(flow, parts, frames[2:]))
+
+    def _on_settled(self, frames: list[bytes]) -> list[Event]:
+        return _events(Settled(*read_acked(frames)))
+
+    def _on_told(self, frames: list[bytes]) -> list[Event]:
+        flow, event, code, _ = header(_decode_told, frames, parts=0)
+        return _events(Told(flow, event, code))
 
     def publish_open(self, batch: Round, opened: list[int]) -> None:
         """Send a round, with the indices of rows for which the router has to choose; as `publish` otherwise."""
@@ -116,7 +187,7 @@ class LinkSession(ClientSession):
         return _events(Imported(kind == wire.EXPORTS_COMPLETE))
 
 
-def _events(event: Passed | Exported | Imported) -> list[Event]:
+def _events(event: Passed | Exported | Imported | Spooled | Settled | Told) -> list[Event]:
     """Give an event among those of a client: the channel, which reads them, knows more kinds."""
     return cast("list[Event]", [event])
 
@@ -125,6 +196,9 @@ _MORE: Final[dict[bytes, Any]] = {
     wire.DELIVER: LinkSession._on_raw_deliver,
     wire.EXPORTS: LinkSession._on_exports,
     wire.IMPORTED: LinkSession._on_imported,
+    wire.MESSAGES: LinkSession._on_spooled,
+    wire.ACKED: LinkSession._on_settled,
+    wire.INDICATION: LinkSession._on_told,
 }
 LinkSession.handlers = {
     state: {**known, **_MORE} if state is not State.GREETING else known

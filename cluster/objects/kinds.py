@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
-from angarium import errors, topic
+from angarium import errors, topic, wire
 from cluster.objects import access, endpoints, links
 from cluster.objects.attributes import DEFAULT_NAME, MAX_NAME_BYTES, MAX_TOPIC_BYTES, Attributes
 
@@ -392,7 +392,8 @@ def _check_share_name(where: str, text: str) -> None:
 
 
 def _check_queue_name(where: str, text: str) -> None:
-    if text and endpoints.ENDPOINT_NAME.fullmatch(text) is None:
+    of_link = text.startswith(wire.LINK_NAME_PREFIX)
+    if text and not of_link and endpoints.ENDPOINT_NAME.fullmatch(text) is None:
         detail = f"{where}: {text!r} names no queue: a name has {endpoints.ENDPOINT_RULE}"
         raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
 

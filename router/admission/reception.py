@@ -205,7 +205,7 @@ class Reception:
         session.rounds_max, session.bytes_max = LINK_ROUNDS, LINK_BYTES
         session.egress = EgressQueue([LINK_QUEUE_UNITS] * 3, [0] * 3)
         self._sessions.admit(session)
-        body = {**self._welcome_header(session, b"", resumed=False), "link": gate.describe_self()}
+        body = {**self._welcome_header(session, b"", resumed=False), "link": gate.describe_self(now)}
         self._outbox.effects.append(SendClient(routing_id, [wire.WELCOME, wire.pack(body)], 0))
         self._links.opened(session, neighbour)
 
@@ -229,7 +229,7 @@ class Reception:
             "max_batch_bytes": config.max_batch_bytes,
             "inbox": session.inbox,
             "guaranteed": True,
-            "producer_bytes": config.producer_window_bytes,
+            "producer_bytes": config.producer_window_bytes if session.link is None else session.bytes_max,
         }
 
     def _refuse(self, routing_id: bytes, error: AngariumError) -> None:

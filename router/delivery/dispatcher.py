@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from angarium import wire
 from router.delivery.choice import best_neighbour, candidates
 from router.delivery.egress import Delivery, Egress
-from router.delivery.queues import Bundle
+from router.delivery.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
     import random
@@ -49,7 +49,7 @@ class Dispatcher:
             only = plain[0]
             delivery = Delivery([Bundle(only.rows, only.batch, only.classes)])
             for session in self._interest.resolve(only.set):
-                self._offer(session, delivery, a_round.session, now)
+                self._offer_round(session, delivery, a_round, now)
         elif plain or a_round.choice:
             self._deliver_mixed(a_round, now)
 
@@ -74,9 +74,19 @@ class Dispatcher:
                 delivery = _join(a_round, indices, extra or {}, opened.get(session, ()))
                 if not special:
                     joined[key] = delivery
-            self._offer(session, delivery, a_round.session, now)
+            self._offer_round(session, delivery, a_round, now)
         for session, extra in chosen.items():
             self._offer(session, _join(a_round, [], extra, opened.get(session, ())), None, now)
+
+    def _offer_round(self, session: Session, delivery: Delivery, a_round: Round[Session], now: float) -> None:
+        """Offer what a round has for a session, without what the queue of its link has."""
+        if session.link is not None and session.link.node in a_round.spooled_for:
+            spooled = a_round.spooled_for[session.link.node]
+            left = None if spooled is None else _without_rows(delivery, spooled)
+            if left is None:
+                return
+            delivery = left
+        self._offer(session, delivery, a_round.session, now)
 
     def _offer(self, session: Session, delivery: Delivery, publisher: Session | None, now: float) -> None:
         if session.link is not None and publisher is not None and publisher.link is not None:
@@ -185,6 +195,15 @@ def _join(
             bundle = Bundle(len(packed), wire.join_rows(packed), wire.CLASS_COS1, share, unsorted=unsorted)
             bundles.append(bundle)
     return Delivery(bundles)
+
+
+def _without_rows(delivery: Delivery, indices: frozenset[int]) -> Delivery | None:
+    """Give the rows of a neighbour's delivery that have other indices."""
+    (bundle,) = delivery.bundles
+    rows = [row for row in open_rows(bundle) if row[wire.ROW_INDEX] not in indices]
+    if not rows:
+        return None
+    return Delivery([Bundle(len(rows), wire.pack(rows), bundle.classes, opened=bundle.opened)])
 
 
 def _without_plain(delivery: Delivery) -> Delivery | None:

@@ -92,6 +92,7 @@ class Endpoint:
         "is_gone",
         "kind",
         "lanes",
+        "link",
         "name",
         "retiring",
         "vpn",
@@ -103,6 +104,8 @@ class Endpoint:
         self.kind = kind
         self.vpn = vpn
         self.name = name
+        #: The node for which it is the queue of the link, or to whose link it belongs otherwise; empty: no link's.
+        self.link = link_of(kind, name)
         self.durable = bool(attributes["durable"])
         #: `operator` or `client:<username>`.
         self.created_by = str(attributes["created_by"])
@@ -246,6 +249,8 @@ class Endpoints:
         #: What each endpoint is to match; its filters are on the way there.
         self._wanted: dict[Endpoint, dict[_FilterName, None]] = {}
         self.listeners: list[EndpointListener] = []
+        #: How many of them are queues of links.
+        self.of_links = 0
         #: Called with (endpoint, its attributes before, now) when its lanes were told; None for a new one's.
         self.on_change: Callable[[Endpoint, Attributes | None, float], None] = _ignore_change
         #: Called with an endpoint that takes messages into another number of lanes from here on.
@@ -291,6 +296,7 @@ class Endpoints:
             endpoint = Endpoint(vpn, kind, name, attributes)
             self.by_id[endpoint.id] = self._by_name[vpn.name, kind, name] = endpoint
             vpn.endpoints += 1
+            self.of_links += bool(endpoint.link)
         else:
             before, endpoint.attributes = endpoint.attributes, attributes
             endpoint.generation = int(attributes["generation"])
@@ -314,6 +320,7 @@ class Endpoints:
             return None
         del self.by_id[endpoint.id]
         endpoint.vpn.endpoints -= 1
+        self.of_links -= bool(endpoint.link)
         endpoint.is_gone = True
         self._install(endpoint, {}, _nothing)
         del self._wanted[endpoint]
@@ -381,6 +388,8 @@ class Endpoints:
         else:
             texts = subscription_texts(endpoint)
             wanted = {(wire.KIND_ENDPOINT, wire.QUEUE_TOPIC_PREFIX + endpoint.name): None}
+            if endpoint.link:  # nobody publishes to it by its name
+                wanted = {}
         for text in texts:
             kind = wire.KIND_ENDPOINT
             if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.kind == QUEUE:
@@ -473,6 +482,13 @@ class Endpoints:
             assert all(
                 lane.inflight_messages >= 0 and lane.inflight_bytes >= 0 for lane in endpoint.all_lanes()
             )
+
+
+def link_of(kind: str, name: str) -> str:
+    """Give the neighbour to whose link a queue belongs, empty if it is no link's."""
+    if kind != QUEUE or not name.startswith(wire.LINK_NAME_PREFIX):
+        return ""
+    return name.removeprefix(wire.LINK_NAME_PREFIX).partition("/")[0]
 
 
 def subscription_texts(endpoint: Endpoint) -> list[str]:

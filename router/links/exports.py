@@ -112,10 +112,10 @@ def _place(a_filter: Filter[Any], member: Any, text: str) -> int | None:
         return None
     if a_filter.pattern.startswith(_LOCAL_PREFIXES):
         return None
+    if member.link:
+        return None  # what a neighbour wants is not passed on, neither by its session nor by its queue: no transit
     if kind == wire.KIND_ENDPOINT:
         return _ENDPOINT
-    if member.link is not None:
-        return None  # what a neighbour wants is not passed on: there is no transit
     return _DELIVER_ALWAYS if kind == wire.KIND_DELIVER_ALWAYS else _PRIORITIES + member.network_priority
 
 

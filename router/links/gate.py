@@ -16,6 +16,8 @@ from angarium.errors import AngariumError, error_for
 from router.links.neighbour import LinkHello, Neighbour
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.admission.directory import Directory, Vpn
     from router.admission.login import Hello
     from router.config import Identity
@@ -30,7 +32,15 @@ REFUSALS_MAX: Final = 1_000
 class Gate:
     """Judges neighbours by the identity of this node and its link objects."""
 
-    def __init__(self, node: str, identity: Identity, directory: Directory, outbox: Outbox) -> None:
+    def __init__(
+        self,
+        node: str,
+        identity: Identity,
+        directory: Directory,
+        outbox: Outbox,
+        wall_ms: Callable[[float], int],
+    ) -> None:
+        self._wall_ms = wall_ms
         self._node = node
         self._identity = identity
         self._directory = directory
@@ -38,10 +48,15 @@ class Gate:
         #: (node, Message VPN, code) -> when the operators were told of it.
         self._told: dict[tuple[str, str, int], float] = {}
 
-    def describe_self(self) -> dict[str, str]:
-        """Give what WELCOME says of this node to a link process."""
+    def describe_self(self, now: float) -> dict[str, str | int]:
+        """Give what WELCOME says of this node to a link process; by its clock the other side counts ages."""
         identity = self._identity
-        return {"node": self._node, "node_id": identity.node_id, "cluster": identity.cluster}
+        return {
+            "node": self._node,
+            "node_id": identity.node_id,
+            "cluster": identity.cluster,
+            "wall_ms": self._wall_ms(now),
+        }
 
     def judge(self, hello: Hello, now: float) -> tuple[Vpn, Neighbour]:
         """Give the Message VPN and the neighbour of a link session.

@@ -20,14 +20,17 @@ from angarium.errors import AngariumError
 from router.links.exports import VpnExports
 from router.links.gate import Gate
 from router.links.imports import Imports, decode_imports
+from router.links.stored import StoredInterest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.admission.directory import Directory
+    from router.asking import Asks
     from router.config import Identity, RouterConfig
     from router.delivery.egress import Egress
     from router.effects import Outbox
+    from router.guaranteed.endpoints import Endpoints
     from router.links.neighbour import Neighbour
     from router.matching.interest import Filter, Interest
     from router.matching.shards import Shards
@@ -50,16 +53,25 @@ class Links:
         shards: Shards,
         egress: Egress,
         outbox: Outbox,
+        endpoints: Endpoints,
+        asks: Asks,
         *,
         on_filter: Callable[[int, str], None],
+        wall_ms: Callable[[float], int],
         now: float,
     ) -> None:
-        """Begin without neighbours; `on_filter` is called with (VPN number, pattern) when a filter comes or goes."""
+        """Begin without neighbours.
+
+        `on_filter` is called with (VPN number, pattern) when a filter comes or goes, `wall_ms` gives the wall time in
+        ms that belongs to a time.
+        """
         self._interest = interest
         self._egress = egress
         self._outbox = outbox
         self._now = now
-        self.gate = Gate(node, identity, directory, outbox)
+        self.gate = Gate(node, identity, directory, outbox, wall_ms)
+        #: What endpoints of neighbours want.
+        self.stored = StoredInterest(endpoints, asks)
         self._imports = Imports(interest, shards, config.link_imports_max, on_filter)
         #: The sessions of neighbours, in the order of their login.
         self.sessions: dict[Session, Neighbour] = {}
@@ -93,6 +105,7 @@ class Links:
     def ended(self, session: Session, error: AngariumError | None) -> None:
         """The session of a neighbour is over; what it wanted is taken back in the next turns of the loop."""
         neighbour = self.sessions.pop(session)
+        self.stored.forget(session)
         self._leaving.append((session, neighbour))
         if not any(other.vpn is session.vpn for other in self.sessions):
             del self._exports[session.vpn.id]
@@ -122,15 +135,19 @@ class Links:
         """
         request, kind, entries = wire.decode_header(decode_imports, header)
         neighbour = self.sessions[session]
+        waiting = 2  # for the workers, and for the controller
 
         def done() -> None:
-            if session.closed:
+            nonlocal waiting
+            waiting -= 1
+            if waiting or session.closed:
                 return
             self._egress.answer(session, [wire.IMPORTED, wire.pack([request])])
             if kind == wire.EXPORTS_COMPLETE and not neighbour.is_synchronised:
                 self._synchronised(session, neighbour)
 
         self._imports.take(session, neighbour, entries, done)
+        self.stored.take(session, neighbour.node, kind, entries, done)
 
     def _synchronised(self, session: Session, neighbour: Neighbour) -> None:
         neighbour.is_synchronised = True
@@ -160,7 +177,7 @@ class Links:
             if neighbour.untold is not None:
                 waits |= self._tell_more(session, neighbour)
         self._release()
-        return now if waits or self._leaving else float("inf")
+        return now if waits or self._leaving else self.stored.tick(now)
 
     def _tell_changes(self, vpn_id: int, entries: list[tuple[str, int]]) -> None:
         for start in range(0, len(entries), wire.MAX_WISHES_PER_FRAME):

@@ -92,7 +92,8 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
         a_round.producer = over(session)
         a_round.mode = wire.MATCH_GUARANTEED
         return
-    producer.charge(a_round.rows, a_round.bytes, first, config.producer_window_bytes)
+    bytes_max = config.producer_window_bytes if session.link is None else session.bytes_max
+    producer.charge(a_round.rows, a_round.bytes, first, bytes_max)
     a_round.producer = producer
     a_round.mode = wire.MATCH_GUARANTEED
     a_round.first = first

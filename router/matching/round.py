@@ -91,6 +91,7 @@ class Round(Generic[S]):
         "rows",
         "rules_id",
         "session",
+        "spooled_for",
         "stamp",
         "waited",
         "waiting",
@@ -115,6 +116,9 @@ class Round(Generic[S]):
         self.producer = producer
         #: Of a round that came over a link: indices of deliver-to-one rows for which a client is to be chosen here.
         self.open: frozenset[int] = frozenset()
+        #: Neighbour -> indices of the rows that the queue of its link has, None for all: of these its session gets no
+        #: copy.
+        self.spooled_for: dict[str, frozenset[int] | None] = {}
         #: What the workers are to take its messages for (`wire.MATCH_...`).
         self.mode = wire.MATCH_DIRECT if producer is None else wire.MATCH_GUARANTEED
         #: The sequence of a row is this number and its index; 0 in a direct round.

@@ -132,3 +132,36 @@ def row(**changes: Any) -> dict[str, Any]:
         "subscriptions_out": 6, "messages_in": 1, "messages_out": 2, "queued_messages": 0,
     }  # fmt: skip
     return {**made, **changes}
+
+
+class TestQueues:
+    def test_a_link_has_its_queues_in_every_message_vpn(self, world: World) -> None:
+        create(world, "b")
+        world.call("objects.create", kind="vpn", name="orders")
+        for vpn in ("default", "orders"):
+            rows = world.ask("objects.list", kind="queue", vpn=vpn, name="#link/*")
+            assert [row["name"] for row in rows] == ["#link/b", "#link/b/dmq", "#link/b/retry"]
+        world.controller.validate()
+
+    def test_they_go_with_it_and_not_before(self, world: World) -> None:
+        create(world, "b")
+        with pytest.raises(errors.ConflictError):
+            world.ask("objects.delete", kind="queue", name="#link/b")
+        world.call("objects.delete", kind="link", name="b")
+        assert world.ask("objects.list", kind="queue", name="#link/*") == []
+
+    def test_a_backup_is_applied_to_another_node(self, world: World) -> None:
+        create(world, "b", addresses=[ADDRESS])
+        world.call("objects.update", kind="queue", name="#link/b", attributes={"max_spool_usage_mb": 77})
+        exported = world.ask("config.export")
+        other = World(node="m")
+        other.call("config.apply", objects=exported)
+        shown = other.ask("objects.show", kind="queue", name="#link/b")
+        assert shown["max_spool_usage_mb"] == 77
+        assert shown["dead_message_queue"] == "#link/b/retry"
+
+    def test_the_interest_of_a_neighbour_may_be_larger_than_that_of_a_client(self, world: World) -> None:
+        create(world, "b")
+        texts = [f"t/{number}" for number in range(6_000)]
+        world.question("endpoint.subscribe", vpn="default", name="#link/b", add=texts, remove=[])
+        assert len(world.ask("objects.show", kind="queue", name="#link/b")["client_subscriptions"]) == 6_000

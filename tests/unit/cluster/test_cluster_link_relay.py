@@ -14,7 +14,7 @@ from cluster.link.session import IMPORTS_PENDING_MAX, Exported, Imported, LinkSe
 Rows = list[list[Any]]
 
 
-def make_session(workers: int = 1, rounds: int = 100, **limits: int) -> LinkSession:
+def make_session(workers: int = 1, rounds: int = 100, **limits: Any) -> LinkSession:
     """A session that is open; what it sends is in `sent`."""
     session = LinkSession(Hello("default", "#link", "secret"), 0.0)
     welcome = {
@@ -56,7 +56,7 @@ def published(session: LinkSession) -> list[tuple[Any, Rows]]:
     return found
 
 
-def joined(workers: int = 1, **limits: int) -> tuple[LinkSession, LinkSession, Relay]:
+def joined(workers: int = 1, **limits: Any) -> tuple[LinkSession, LinkSession, Relay]:
     source, target = make_session(), make_session(workers, **limits)
     relay = Relay(source)
     relay.open(target)

@@ -385,7 +385,7 @@ class PublishNode(WiredNode):
             self._queues += 1
             count = max(1, changes.get("partition_count", 0))
             homes = home if isinstance(home, list) else [home] * count
-            known = {"id": self._queues, "homes": homes}
+            known = {"id": self._queues, "homes": homes, "client_subscriptions": []}
         attributes = objects.complete(kind, {**known, **changes})
         self._objects[kind, vpn, name] = attributes
         self.router.operators.put_object(kind, vpn, name, attributes, self.now)
@@ -444,6 +444,11 @@ class PublishNode(WiredNode):
                 self.registry[key] = self._next_producer
                 self._next_producer += 1
             answer: Any = {"id": self.registry[key], "name": wish["name"]}
+        elif effect.operation == "endpoint.subscribe":
+            known = self._objects["queue", wish["vpn"], wish["name"]]["client_subscriptions"]
+            texts = [text for text in dict.fromkeys([*known, *wish["add"]]) if text not in wish["remove"]]
+            self.put("queue", wish["name"], vpn=wish["vpn"], client_subscriptions=texts)
+            answer = {"added": [], "removed": []}
         else:
             for key in [key for key, number in self.registry.items() if number == wish["id"]]:
                 del self.registry[key]
