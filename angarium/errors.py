@@ -394,7 +394,11 @@ ERRORS: Final[dict[int, Reason]] = {
     ),
     NOT_CONNECTED: Reason("not_connected", "Not Connected", "connect first, or wait for the reconnect"),
     CLIENT_CLOSED: Reason("client_closed", "Client Closed", "connect again"),
-    CONNECT_FAILED: Reason("connect_failed", "Connect Failed", "check the address, and that the node is up"),
+    CONNECT_FAILED: Reason(
+        "connect_failed",
+        "Connect Failed",
+        "check the address, and that the node is up: 'angarium up' starts one",
+    ),
 }
 
 
@@ -407,13 +411,13 @@ class AngariumError(Exception):
         detail: what was wrong with this very request, or empty.
     """
 
-    def __init__(self, code: int, detail: str = "") -> None:
-        """Build the error of a code, with what was wrong this time."""
+    def __init__(self, code: int, detail: str = "", advice: str = "") -> None:
+        """Build the error of a code, with what was wrong this time, and what to do if that is not as ever."""
         reason = ERRORS.get(code) or ERRORS[INTERNAL]
         self.code = code
         self.text = reason.text
         self.detail = detail
-        self.advice = reason.advice
+        self.advice = advice or reason.advice
         super().__init__(f"error {code}: {self.describe()}")
 
     def describe(self) -> str:
@@ -474,6 +478,12 @@ _FAMILIES: Final[dict[int, type[AngariumError]]] = {
 }
 
 
-def error_for(code: int, detail: str = "") -> AngariumError:
-    """Give the exception of the family to which a code belongs."""
-    return _FAMILIES.get(code // 100, AngariumError)(code, detail)
+def error_for(code: int, detail: str = "", advice: str = "") -> AngariumError:
+    """Give the exception of the family to which a code belongs.
+
+    Args:
+        code: the five-digit code.
+        detail: what was wrong with this very request.
+        advice: what to do next, where the advice of the code does not fit; it does not travel.
+    """
+    return _FAMILIES.get(code // 100, AngariumError)(code, detail, advice)

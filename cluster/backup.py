@@ -1,8 +1,9 @@
 """A backup of a node in one file, and the way back: config store and spools.
 
 The processes of the node write their copies into a directory beside the file (`spool.backup` of the admin API), while
-they go on; here the copies become an archive (`storage/maintenance.py`), and an archive becomes a data directory again.
-What is restored is verified first, and what stood in its place is kept beside it, never deleted.
+they go on; those of a node at another host into one of its own, from which they are fetched. Here the copies become an
+archive (`storage/maintenance.py`), and an archive becomes a data directory again. What is restored is verified first,
+and what stood in its place is kept beside it, never deleted.
 
 A restored node gets another id: neighbours remember by the id what they have got from it, and positions that a backup
 holds were used again since (design section 9).
@@ -23,12 +24,13 @@ from angarium.process import utc_now
 from cluster.admin import NODE_FILE
 from cluster.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, DataDirectory, sync_directory
 from storage import maintenance
+from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from cluster.admin import NodeFile
+    from cluster.admin import Admin
 
 #: Name in the archive of the spool of a worker; its number follows.
 _SPOOL_MEMBER: Final = "spool-"
@@ -59,7 +61,8 @@ def staging(file: Path) -> Iterator[Path]:
         ConflictError: the file exists (40901).
     """
     if file.exists():
-        raise errors.error_for(errors.OBJECT_EXISTS, f"{file}; a backup is never written over")
+        detail = f"{file}; a backup is never written over"
+        raise errors.error_for(errors.OBJECT_EXISTS, detail, "choose another path, or remove it")
     stage = file.with_name(f".{file.name}.{os.getpid()}.parts").absolute()
     try:
         yield stage
@@ -67,9 +70,36 @@ def staging(file: Path) -> Iterator[Path]:
         shutil.rmtree(stage, ignore_errors=True)
 
 
-def pack(stage: Path, file: Path, node: NodeFile, workers: int, tell: Callable[[int, int], None]) -> Manifest:
+def fetch(connection: Admin, copy: str, parts: list[str], stage: Path, tell: Callable[[int], None]) -> None:
+    """Fetch the copies that a node at another host made into a directory.
+
+    Raises:
+        AngariumError: the node is gone, or the copy is.
+        UnavailableError: what comes is not what was copied (50322).
+    """
+    fetched = 0
+    for part in parts:
+        place = stage / part
+        place.mkdir(mode=0o700, parents=True)
+        with (place / DATA_FILE).open("xb") as file:
+            size = 1
+            while (offset := file.tell()) < size:
+                piece = connection.call("spool.fetch", copy=copy, part=part, offset=offset)
+                size = piece["size"]
+                if offset < size and not piece["data"]:
+                    raise errors.error_for(
+                        errors.SPOOL_DAMAGED, f"{part} of the backup ends at {offset} of {size}"
+                    )
+                file.write(piece["data"])
+                fetched += len(piece["data"])
+                tell(fetched)
+
+
+def pack(
+    stage: Path, file: Path, node: str, node_id: str, workers: int, tell: Callable[[int, int], None]
+) -> Manifest:
     """Make the file of the copies in a directory, durably; gives what it says of the node."""
-    manifest = Manifest(node=node.node, node_id=node.node_id, workers=workers, taken=utc_now())
+    manifest = Manifest(node=node, node_id=node_id, workers=workers, taken=utc_now())
     members = {CONFIG_FOLDER: stage / CONFIG_FOLDER}
     members |= {f"{_SPOOL_MEMBER}{path.name}": path for path in spools_of(stage)}
     maintenance.pack(members, file, msgspec.to_builtins(manifest), tell)

@@ -196,7 +196,7 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return _reader_went_away()
     except _angarium_error() as error:
-        click.echo(str(error), err=True)
+        click.echo(_visible(str(error)), err=True)
         return EXIT_FAILED
     except OSError as error:
         if error.filename is None:
@@ -204,6 +204,12 @@ def run(arguments: Sequence[str]) -> int:
         _report(_argument_code(), f"{error.filename}: {error.strerror}. Check the path and its permissions.")
         return EXIT_FAILED
     return result if isinstance(result, int) else 0
+
+
+def _visible(text: str) -> str:
+    from cluster.commands.output import visible
+
+    return "\n".join(visible(line) for line in text.splitlines())
 
 
 def _report(code: int, text: str) -> None:

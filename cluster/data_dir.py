@@ -32,6 +32,8 @@ TOKEN_KEY_BYTES: Final = 32
 #: The folders in a data directory, and in a backup of it.
 CONFIG_FOLDER: Final = "config"
 SPOOL_FOLDER: Final = "spool"
+#: Where copies wait for an operator at another host, in the data directory; never in a backup.
+COPIES_FOLDER: Final = "copies"
 #: A socket's path may have 107 bytes; the longest name in the directory, with a slash, has 11.
 RUNTIME_PATH_BYTES_MAX: Final = 90
 _RUNTIME_PREFIX: Final = "angarium-"
@@ -95,8 +97,11 @@ class DataDirectory:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            detail = f"a node runs on {self.path} already; 'angarium down --data {self.path}' stops it"
-            raise errors.error_for(errors.OBJECT_IN_USE, detail) from None
+            detail = f"a node runs on {self.path}"
+            advice = (
+                f"'angarium status --data {self.path}' shows it, 'angarium down --data {self.path}' stops it"
+            )
+            raise errors.error_for(errors.OBJECT_IN_USE, detail, advice) from None
         return descriptor
 
     def _load(self, name: str) -> NodeFile:

@@ -94,8 +94,8 @@ def _write_new(path: Path, text: str, mode: int) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     except FileExistsError:
-        detail = f"{path} is there already, and a key is never overwritten: choose another path or remove it"
-        raise errors.error_for(errors.OBJECT_EXISTS, detail) from None
+        detail = f"{path}; a key is never written over"
+        raise errors.error_for(errors.OBJECT_EXISTS, detail, "choose another path, or remove it") from None
     except OSError as error:
         raise errors.error_for(errors.INVALID_ARGUMENT, f"{path}: {error.strerror}") from None
     with os.fdopen(descriptor, "w") as file:

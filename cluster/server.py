@@ -23,7 +23,6 @@ import contextlib
 import logging
 import os
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -45,10 +44,9 @@ from angarium.process import (
 )
 from cluster.addresses import has_open_port
 from cluster.admin import NodeFile, read_node_file
-from cluster.config import NodeConfig, cluster_secret, faults_of, load_config, worker_runtime
-from cluster.data_dir import SPOOL_FOLDER, DataDirectory, RuntimeDirectory, write_durably
-from cluster.keys import read_secret
-from cluster.link.config import LinkRuntime
+from cluster.config import NodeConfig, cluster_secret, faults_of, load_config
+from cluster.data_dir import DataDirectory, RuntimeDirectory, write_durably
+from cluster.runtime_files import RuntimeFiles
 from cluster.supervisor import (
     Announce,
     Bound,
@@ -61,7 +59,6 @@ from cluster.supervisor import (
     Tell,
     Terminate,
 )
-from router.config import Identity, SpoolLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -84,10 +81,9 @@ INCARNATIONS_PER_START: Final = 1 << 20
 #: A detached node that is not ready by then is reported as failed.
 DETACHED_READY_TIMEOUT_S: Final = 60.0
 #: What of the log is shown when a detached node fails.
-_LOG_TAIL_BYTES: Final = 2_000
+_LOG_LINES_SHOWN: Final = 3
 _LOOK_INTERVAL_S: Final = 0.05
 _DEFAULT_WORKERS_MAX: Final = 4
-_LOCAL_SECRET_BYTES: Final = 32
 
 _log = logging.getLogger("supervisor")
 
@@ -137,16 +133,30 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
     ready_path = Path(options.ready_file or data_dir / "ready.json")
     log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     ready_path.unlink(missing_ok=True)
+    logged = log_path.stat().st_size if log_path.exists() else 0
     pid = _spawn_detached(_detached_command(options, data_dir, ready_path), log_path)
     deadline = time.monotonic() + timeout_s
     while not ready_path.exists():
         ended = os.waitpid(pid, os.WNOHANG)[0] == pid
         if ended or time.monotonic() >= deadline:
             why = "ended while starting" if ended else f"is not ready after {timeout_s:g} s"
-            tail = log_path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
-            raise errors.error_for(errors.NODE_UNREACHABLE, f"the node {why}; the end of {log_path}:\n{tail}")
+            detail = f"the node {why}:\n{_complaints(log_path, logged)}\n"
+            raise errors.error_for(errors.NODE_UNREACHABLE, detail, f"{log_path} has all of it")
         time.sleep(_LOOK_INTERVAL_S)
     return read_node_file(data_dir)
+
+
+def _complaints(log_path: Path, start: int) -> str:
+    """Give the worst that a log says from an offset on, each thing once and without its time; else its end."""
+    with log_path.open("rb") as log:
+        log.seek(start)
+        lines = log.read().decode(errors="replace").splitlines()
+    for severity in (" CRITICAL ", " ERROR "):
+        found = dict.fromkeys(line.split(" ", 2)[-1] for line in lines if severity in line)
+        if found:
+            lines = list(found)
+            break
+    return "\n".join(lines[-_LOG_LINES_SHOWN:])
 
 
 def effective_config(options: UpOptions) -> NodeConfig:
@@ -199,9 +209,7 @@ class Server:
         self._runtime = runtime
         self._commands = commands
         self._workers = self._keep_worker_count(config)
-        self._secret = cluster_secret(config.cluster)
-        #: What the link processes of this run say to our own router.
-        self._local_secret = secrets.token_hex(_LOCAL_SECRET_BYTES)
+        self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
         listen = fixed_listen(config.router.listen, dict(zip(data.node.listen, data.node.urls, strict=False)))
         #: What was asked for, beside which the addresses that were bound are kept.
         self._configured_listen = config.router.listen
@@ -476,42 +484,7 @@ class Server:
 
     def _write_runtime_files(self) -> None:
         """Write what the processes are told at their start; again before each spawn, with what was bound since."""
-        node, config = self._data.node, self._config
-        identity = Identity(
-            node_id=node.node_id,
-            cluster=config.cluster.name,
-            secret=self._secret,
-            local_secret=self._local_secret,
-        )
-        router = {
-            "node": node.node,
-            "config": config.router,
-            "workers": self._workers,
-            "token_key_hex": self._data.token_key_hex(),
-            "spool": {name: getattr(config.spool, name) for name in SpoolLimits.__struct_fields__},
-            "subscription_exceptions": config.spool.subscription_exceptions,
-            "identity": identity,
-        }
-        controller = {
-            "node": node.node,
-            "node_id": node.node_id,
-            "data_dir": str(self._data.path),
-            "workers": self._workers,
-            "config": config,
-        }
-        self._runtime.write("link.json", msgspec.json.encode(self._link_runtime(identity)))
-        self._runtime.write("router.json", msgspec.json.encode(router))
-        worker = worker_runtime(config, self._data.path / SPOOL_FOLDER, self._workers)
-        self._runtime.write("worker.json", msgspec.json.encode(worker))
-        self._runtime.write("controller.json", msgspec.json.encode(controller))
-
-    def _link_runtime(self, identity: Identity) -> LinkRuntime:
-        key_file = self._config.router.curve_secret_key_file
-        return LinkRuntime(
-            node=self._data.node.node,
-            identity=identity,
-            local_key=read_secret(key_file)[0] if key_file else "",
-        )
+        self._files.write(self._config, self._workers)
 
     def _note_signal(self, number: int) -> None:
         if number != signal.SIGCHLD:

@@ -23,6 +23,7 @@ from node import config
 from node.home.home import OPERATIONS
 from node.home.server import HomeServer
 from node.worker import Worker
+from storage.spool import SpoolFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -164,10 +165,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a worker process as the command line says."""
     process = Process.from_command_line(config.ROLE, arguments)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        _work(process)
+    except errors.AngariumError as error:
+        _log.critical("this worker cannot work: %s", error)
+        raise SystemExit(1) from None
+    except SpoolFailedError as error:
+        _log.critical("nobody knows what is on disk, so this process ends and reads it again: %s", error)
+        raise SystemExit(1) from None
+    finally:
+        process.close()
+
+
+def _work(process: Process) -> None:
     server = WorkerServer(process, config.load(process.runtime_dir))
     collect_rarely()
     try:
         server.run()
     finally:
         server.close()
-        process.close()

@@ -134,7 +134,10 @@ class Intake:
     def committed(self, shard: Shard, header: list[Any], now: float) -> None:
         """Take COMMITTED `[incarnation, accepted, stored, totals, spool]`."""
         _, accepted, stored, totals, spool = header
+        had_unknown = bool(self.usage.unknown)
         self._look(self.streams.committed(shard, accepted, stored, totals, spool), now)
+        if had_unknown:
+            self._homes_may_be_complete(now)
 
     def records(self, shard: Shard, header: list[Any], now: float) -> None:
         """Take RECORDS `[incarnation, reference, records]`."""
@@ -175,6 +178,7 @@ class Intake:
         """Try again now and then what waits for room: some limits change without a word."""
         self.usage.freed += 1
         self.spooling.retry(now)
+        self._homes_may_be_complete(now)
 
     def may_leave(self, count: int, now: float) -> bool:
         """Tell whether the workers from this index on have stored all that they were given.

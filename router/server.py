@@ -151,7 +151,12 @@ class RouterServer:
 
     def _open(self) -> None:
         for url in self._config.listen:
-            self._clients.bind(url)
+            try:
+                self._clients.bind(url)
+            except zmq.ZMQError as error:
+                detail = f"router.listen: {url}: {zmq.strerror(error.errno or 0)}"
+                advice = "end what listens there, or listen elsewhere: --listen, or router.listen in the file"
+                raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
             self._urls.append(self._clients.getsockopt_string(zmq.LAST_ENDPOINT))
         # The link processes of this node come here, whatever the addresses for clients demand.
         self._clients.bind(f"ipc://{self._process.runtime_dir}/links")
@@ -454,5 +459,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         collect_rarely()
         process.run(server.tick, server.drained)
         server.close()
+    except errors.AngariumError as error:
+        _log.critical("this router cannot work: %s", error)
+        raise SystemExit(1) from None
     finally:
         process.close()

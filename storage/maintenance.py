@@ -273,8 +273,8 @@ def unpack(archive: Path, directory: Path, tell: Tell) -> dict[str, Any]:
     names = sorted({_folder_and_name(archive, name)[0] for name in sums})
     for name in names:
         if (directory / name).exists():
-            detail = f"{directory / name} is there: restore into an empty data directory"
-            raise errors.error_for(errors.OBJECT_EXISTS, detail)
+            advice = "restore into an empty data directory"
+            raise errors.error_for(errors.OBJECT_EXISTS, f"{directory / name}", advice)
     place = directory / _RESTORING
     # One that was killed left its files.
     shutil.rmtree(place, ignore_errors=True)

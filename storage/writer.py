@@ -90,7 +90,8 @@ class Writer:
             try:
                 written.append(self._write(*group))
             except BaseException as error:  # noqa: BLE001 - whatever it is, the loop has to learn it and end
-                _log.critical("the spool cannot be written: %s", error)
+                is_ours = not isinstance(error, SpoolFailedError)
+                _log.critical("the spool cannot be written: %s", error, exc_info=is_ours)
                 self._failure = error
                 wake()
                 return

@@ -51,7 +51,7 @@ _TRANSIENT: Final = (
 _LASTING_FAMILIES: Final = (400, 401, 403)
 _PASSING: Final = (errors.CLIENT_NAME_IN_USE,)
 #: Ends of an open session after which coming back by itself would be wrong.
-_FINAL_ENDS: Final = (errors.DISCONNECTED_BY_OPERATOR,)
+FINAL_ENDS: Final = (errors.DISCONNECTED_BY_OPERATOR,)
 
 _random = secrets.SystemRandom()
 
@@ -306,7 +306,7 @@ class Connection:
         self._on_event(event)
         if self._is_closed or self._is_leaving:
             return
-        if not self._options.reconnect or error.code in _FINAL_ENDS:
+        if not self._options.reconnect or error.code in FINAL_ENDS:
             self._on_failed(error)
         else:
             self._task = self._loop.create_task(self._reconnect())

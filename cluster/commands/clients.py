@@ -110,6 +110,7 @@ def show_client(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> N
         return
     subscriptions = found.pop("subscription_list", [])
     print_attributes(found)
+    click.echo()
     print_table(subscriptions, SUBSCRIPTION_COLUMNS, empty="it has no subscriptions")
 
 

@@ -23,7 +23,7 @@ from cluster.commands.connection import ConnectOptions, client_options, json_opt
 from cluster.commands.guaranteed.producing import Produced, Production, produce
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
-from cluster.commands.output import print_json, progress, wants_json
+from cluster.commands.output import counted, print_json, progress, wants_json
 from cluster.commands.receiving import announce, receive, withdraw
 
 if TYPE_CHECKING:
@@ -209,12 +209,13 @@ def _report(as_json: bool, result: Published | Produced, failure: Exception | No
     if wants_json(as_json):
         print_json(dataclasses.asdict(result))
     elif isinstance(result, Published):
-        click.echo(f"published {result.published:,} messages in {result.seconds:.3f} s")
+        click.echo(f"published {counted(result.published, 'message')} in {result.seconds:.3f} s")
     else:
         known = f"{result.acknowledged:,} acknowledged, {result.nacked:,} refused"
-        click.echo(f"published {result.published:,} messages in {result.seconds:.3f} s: {known}")
+        click.echo(f"published {counted(result.published, 'message')} in {result.seconds:.3f} s: {known}")
     if isinstance(result, Published) and result.lost:
-        click.echo(f"{result.lost:,} messages were lost in a failure of the node or the connection", err=True)
+        lost = counted(result.lost, "message")
+        click.echo(f"{lost} lost in a failure of the node or the connection", err=True)
     if failure is not None:
         raise failure
     return 0
@@ -350,9 +351,6 @@ async def _due(pace: source.Pace, sent: int) -> int:
     return min(due, BATCH_MESSAGES)
 
 
-_FORMATS: Final = {"json": sink.format_json, "raw": sink.format_raw, "text": sink.format_text}
-
-
 @click.command(epilog=_SUB_EXAMPLES)
 @click.argument("filters", metavar="FILTER...", nargs=-1, required=True)
 @click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
@@ -396,13 +394,13 @@ def sub(*, connect: ConnectOptions, raw: bool, as_json: bool, count: int | None,
         text = "--raw and --json exclude each other."
         raise click.UsageError(text)
     withdraw(options["ready_file"])
-    form = _FORMATS["raw" if raw else "json" if as_json else "text"]
+    form = sink.choose_format(raw=raw, as_json=as_json)
     received = asyncio.run(_subscribe(connect, _Reception(form=form, count=count, **options)))
     if received.discarded:
         text = f"{received.discarded:,} messages were discarded on the way to this client: it was too slow."
         click.echo(text, err=True)
     if received.interrupted or sys.stderr.isatty():
-        click.echo(f"received {received.messages:,} messages in {received.seconds:.3f} s", err=True)
+        click.echo(f"received {counted(received.messages, 'message')} in {received.seconds:.3f} s", err=True)
     if count is not None and received.messages < count:
         raise errors.error_for(errors.TIMEOUT, f"{received.messages} of {count} messages came")
     return 0

@@ -30,6 +30,7 @@ from cluster.commands.output import (
     print_json_lines,
     print_table,
     to_json,
+    visible,
     wants_json,
 )
 
@@ -216,7 +217,8 @@ def _since(text: str) -> str | int:
 
 
 def _event_line(event: dict[str, Any]) -> str:
-    return f"{event['time']} {event['severity']:<7} {event['scope']:<6} {event['event']}: {event['text']}"
+    line = f"{event['time']} {event['severity']:<7} {event['scope']:<6} {event['event']}: {event['text']}"
+    return visible(line)
 
 
 @click.group(cls=SuggestingGroup)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from angarium import errors
+from angarium.client.connection import FINAL_ENDS
+from cluster.commands.output import counted, visible
 
 if TYPE_CHECKING:
     from angarium.client.connection import ClientEvent
@@ -37,10 +39,9 @@ class Notices:
             self._refusal = self._refusal or errors.error_for(event.code, event.detail)
         elif event.kind == "discard":
             self.discarded += event.messages
-        elif event.kind == "disconnected":
-            click.echo(
-                f"connection lost, trying again: {errors.error_for(event.code, event.detail)}", err=True
-            )
+        elif event.kind == "disconnected" and event.code not in FINAL_ENDS:
+            why = visible(f"{errors.error_for(event.code, event.detail)}")
+            click.echo(f"connection lost, trying again: {why}", err=True)
         elif event.kind == "reconnected":
             click.echo(f"connected again to {event.url}", err=True)
 
@@ -48,5 +49,5 @@ class Notices:
         """Give the error of the first refusal with the number of all that were refused, or None."""
         if self._refusal is None:
             return None
-        detail = f"{self._refusal.detail}; {self.refused} messages refused".removeprefix("; ")
+        detail = f"{self._refusal.detail}; {counted(self.refused, 'message')} refused".removeprefix("; ")
         return errors.error_for(self._refusal.code, detail)

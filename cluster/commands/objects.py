@@ -16,7 +16,7 @@ import click
 from cluster.commands.connection import AdminOptions, admin_options, json_option, read_password
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.output import (
-    print_attributes,
+    print_exactly,
     print_json,
     print_json_lines,
     print_table,
@@ -24,7 +24,7 @@ from cluster.commands.output import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 #: What the table of a list shows; `--json` and `show` have everything.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
@@ -186,7 +186,7 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
         if password is not None:
             attributes["password"] = password
         changed = admin.call(f"objects.{verb}", kind=kind, vpn=vpn, name=name, attributes=attributes)
-        print_object(changed, as_json=as_json)
+        print_change(changed, verb, attributes, as_json=as_json)
 
     if kind == "username":
         change.params.append(
@@ -248,7 +248,18 @@ def print_object(found: dict[str, Any], *, as_json: bool) -> None:
     if wants_json(as_json):
         print_json(found)
     else:
-        print_attributes(found)
+        print_exactly(found)
+
+
+def print_change(found: dict[str, Any], verb: str, attributes: Iterable[str], *, as_json: bool) -> None:
+    """Print an object that was created or updated: as JSON all of it, else what was set."""
+    if wants_json(as_json):
+        print_json(found)
+        return
+    click.echo(f"{found['kind']} {found['name']} {verb}d")
+    set_now = {name: found[name] for name in attributes if name in found}
+    if set_now:
+        print_exactly(set_now)
 
 
 vpn = make_group("vpn", "Message VPNs: separate worlds of topics, users and limits.")

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -29,6 +31,8 @@ PROGRESS_INTERVAL_S: Final = 0.1
 PROGRESS_DELAY_S: Final = 0.5
 #: Numbers that name something and count nothing.
 _IDENTIFIERS: Final = frozenset({"pid", "incarnation", "id"})
+#: C0, DEL and C1.
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -81,6 +85,36 @@ def print_attributes(values: Mapping[str, Any]) -> None:
     draw(table(rows, ("attribute", "value")))
 
 
+def print_exactly(values: Mapping[str, Any]) -> None:
+    """Do the same with every number as it was set: who set 10,000,000 bytes does not want to read 9.5 MiB."""
+    draw(table(_exact_rows(values), ("attribute", "value")))
+
+
+def _exact_rows(values: Mapping[str, Any]) -> list[dict[str, str]]:
+    rows = []
+    for name, value in values.items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        rows.append({"attribute": name, "value": f"{value:,}" if is_number else cell(value, name)})
+    return rows
+
+
+def print_part(title: str, values: Mapping[str, Any]) -> None:
+    """Draw a part of a view that has several: an empty line, then names and values under a title."""
+    click.echo()
+    rows = [{title: name, "value": cell(value, name)} for name, value in values.items()]
+    draw(table(rows, (title, "value")))
+
+
+def telling(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> dict[str, Any]:
+    """Leave out what says nothing: figures of 0 but for some, and megabytes beside the same in bytes."""
+    kept = {}
+    for name, value in values.items():
+        is_twin = name.endswith("_mb") and f"{name.removesuffix('_mb')}_bytes" in values
+        if name in always or (value and not is_twin):
+            kept[name] = value
+    return kept
+
+
 def draw(renderable: Any) -> None:
     """Draw something of rich on stdout."""
     from rich.console import Console
@@ -112,6 +146,8 @@ def _number(value: float, name: str) -> str:
         return size(value)
     if name == "uptime_s":
         return duration(value)
+    if name.endswith("stored_ms"):
+        return moment(value)
     if name in _IDENTIFIERS:
         return str(value)
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
@@ -121,7 +157,28 @@ def _plain(text: str) -> Any:
     """Keep rich from reading `[...]` in a topic as markup."""
     from rich.text import Text
 
-    return Text(text)
+    return Text(visible(text))
+
+
+def visible(text: str) -> str:
+    """Give a text with its control characters written out: names and topics come from clients, and must not steer."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def counted(number: int, noun: str) -> str:
+    """Give a number of things: "1 message", "1,234 messages"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def moment(wall_ms: float | None) -> str:
+    """Give a wall time as people read it; nothing for none, and "never" for one behind all calendars."""
+    if not wall_ms:
+        return ""
+    try:
+        found = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):
+        return "never"
+    return found.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 
 
 def size(count: float) -> str:

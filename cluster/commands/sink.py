@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import sys
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
 from angarium.client.consuming.messages import GuaranteedMessage
+from cluster.commands.output import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,6 +56,21 @@ def format_text(messages: Batch) -> bytes:
     """Give each topic, a blank, the payload and a line feed."""
     rows = zip(messages.topics, messages.payloads, strict=True)
     return b"".join(b"%s %s\n" % (topic.encode(), payload) for topic, payload in rows)
+
+
+def format_visible(messages: Batch) -> bytes:
+    """Do the same for a terminal: topics, which anybody may choose, cannot steer it."""
+    rows = zip(messages.topics, messages.payloads, strict=True)
+    return b"".join(b"%s %s\n" % (visible(topic).encode(), payload) for topic, payload in rows)
+
+
+def choose_format(*, raw: bool, as_json: bool) -> Format:
+    """Give the form of what was asked for, and of who reads it."""
+    if raw:
+        return format_raw
+    if as_json:
+        return format_json
+    return format_visible if sys.stdout.isatty() else format_text
 
 
 def format_json(messages: Batch) -> bytes:

@@ -30,7 +30,9 @@ def draw_status(status: Mapping[str, Any]) -> Group:
     parts.append(table(processes, _PROCESS_COLUMNS))
     if status["rates"]:
         parts += [Text(), table(_directions(status["rates"]), ("rate", "messages/s", "bytes/s"))]
-    for title in ("discards", "errors", "spool"):
+    if status.get("spool"):
+        parts += [Text(), table(_spool(status["spool"]), ("spool", "now", "limit"))]
+    for title in ("discards", "errors"):
         found = status.get(title)
         if found:
             rows = [{title: name, "number": number} for name, number in found.items()]
@@ -40,6 +42,16 @@ def draw_status(status: Mapping[str, Any]) -> Group:
     return Group(*parts)
 
 
+#: What is shown of the spool, with the limit of each.
+_SPOOL_ROWS: Final = (
+    ("messages", ""),
+    ("usage_bytes", "quota_bytes"),
+    ("disk_bytes", ""),
+    ("files", "files_max"),
+    ("delivered_unacked", "delivered_unacked_max"),
+    ("endpoints", ""),
+    ("producers", ""),
+)
 _PROCESS_COLUMNS: Final = (
     "role",
     "index",
@@ -63,6 +75,16 @@ def _head(status: Mapping[str, Any]) -> Text:
         "subscriptions": cell(status["subscriptions"]),
     }
     return Text("  ").join(Text.assemble((f"{name} ", "dim"), str(value)) for name, value in named.items())
+
+
+def _spool(spool: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Give a row for each figure with a limit, and for what is on disk; 'angarium spool show' has all of them."""
+    rows = []
+    for name, limit in _SPOOL_ROWS:
+        if name in spool:
+            most = cell(spool.get(limit), limit) if limit else ""
+            rows.append({"spool": name, "now": cell(spool[name], name), "limit": most})
+    return rows
 
 
 def _state(state: str) -> str:

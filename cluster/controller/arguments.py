@@ -109,9 +109,23 @@ class JobArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class BackupArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `spool.backup`; the directory is on the host of the node, and is made."""
+    """Of `spool.backup`; the directory is on the host of the node, and is made. None: for `spool.fetch`."""
 
-    directory: str
+    directory: str | None = None
+
+
+class FetchArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `spool.fetch`: a part of a copy that `spool.backup` made, from an offset on."""
+
+    copy: str
+    part: str
+    offset: Annotated[int, Meta(ge=0)] = 0
+
+
+class CopyArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `spool.drop`."""
+
+    copy: str
 
 
 class ScaleArguments(msgspec.Struct, forbid_unknown_fields=True):

@@ -27,6 +27,7 @@ spool in `cluster/controller/spool.py`, those on links in `cluster/controller/li
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -50,6 +51,7 @@ from cluster.controller.switchboard import (
     ProcessAsker,
     Switchboard,
 )
+from cluster.data_dir import COPIES_FOLDER
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class Controller:
         first_number: int = 1,
         *,
         node: str = "",
+        node_id: str = "",
+        copies: Path | None = None,
     ) -> None:
         """Begin with the stored objects and events; no process is known yet.
 
@@ -91,6 +95,8 @@ class Controller:
             wall_time: gives the time for events as ISO 8601.
             first_number: of a request; no earlier controller used one near it.
             node: what this node is called.
+            node_id: of this node.
+            copies: directory for copies that are to be fetched from another host.
         """
         self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
@@ -99,7 +105,7 @@ class Controller:
         self._shown_config = shown_config
         self._changes = Changes(board, catalog, producers)
         self._asks = Asks(board, catalog, producers, self._changes, wall_time)
-        self._spool = SpoolOperations(board)
+        self._spool = SpoolOperations(board, node_id, copies or Path(COPIES_FOLDER))
         self._links = LinkOperations(board, catalog, node)
         #: Number of the last event of the supervisor that was taken.
         self.supervisor_events = 0
@@ -109,7 +115,12 @@ class Controller:
         self._sample_due = 0.0
         #: When the producers are looked at next; None before the first tick, which is too early.
         self._age_due: float | None = None
-        self._operations: arguments.Operations = {
+        self._operations = self._own_operations()
+
+    def _own_operations(self) -> arguments.Operations:
+        """Give every operation of the admin API, by its name."""
+        board, catalog, producers = self._board, self._catalog, self._producers
+        return {
             "status": (arguments.NoArguments, self._status),
             "workers": (arguments.NoArguments, self._workers),
             "workers.scale": (arguments.ScaleArguments, self._scale),
@@ -135,6 +146,11 @@ class Controller:
         if self._board.hello(place, Peer(identity, incarnation, pid)) and place == ROUTER:
             self._changes.push_everything(now)
         return self._board.taken()
+
+    @property
+    def knows_node(self) -> bool:
+        """Whether the supervisor has told of the node since this process began."""
+        return bool(self._board.node)
 
     @property
     def knows_router(self) -> bool:

@@ -27,6 +27,24 @@ class CopyStore:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadCopy:
+    """Answer an admin request with a piece of a file: `{"data", "size"}`, the size being that of the file."""
+
+    asker: bytes
+    number: int
+    path: str
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropCopy:
+    """Remove a directory that a `CopyStore` made, with all that is in it."""
+
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """Ask a process; a failure to send is `unanswered`."""
 
@@ -90,5 +108,16 @@ class RunLinks:
 
 
 Effect = (
-    Commit | CopyStore | Request | Reply | Answer | Record | SetLogLevel | StopNode | ScaleNode | RunLinks
+    Commit
+    | CopyStore
+    | ReadCopy
+    | DropCopy
+    | Request
+    | Reply
+    | Answer
+    | Record
+    | SetLogLevel
+    | StopNode
+    | ScaleNode
+    | RunLinks
 )

@@ -10,7 +10,9 @@ addresses where CURVE and a list of public keys decide who may use it (ZAP, http
 from __future__ import annotations
 
 import logging
+import os
 import secrets
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -31,7 +33,9 @@ from cluster.controller.effects import (
     Answer,
     Commit,
     CopyStore,
+    DropCopy,
     Effect,
+    ReadCopy,
     Record,
     Reply,
     Request,
@@ -41,7 +45,7 @@ from cluster.controller.effects import (
     StopNode,
 )
 from cluster.controller.events import EventFile, EventRing
-from cluster.data_dir import CONFIG_FOLDER
+from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
 from storage.config_store import ConfigStore, Entry
 
 if TYPE_CHECKING:
@@ -96,8 +100,18 @@ class ControllerServer:
         ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max))
         # Answers to an earlier controller, which may come to this one, must not fit its requests.
         first_number = secrets.randbits(_NUMBER_BITS)
+        copies = data_dir / COPIES_FOLDER
+        shutil.rmtree(copies, ignore_errors=True)  # of an earlier controller: nobody can fetch them any more
         self._controller = Controller(
-            catalog, producers, ring, shown_config(runtime), utc_now, first_number, node=runtime.node
+            catalog,
+            producers,
+            ring,
+            shown_config(runtime),
+            utc_now,
+            first_number,
+            node=runtime.node,
+            node_id=runtime.node_id,
+            copies=copies,
         )
         self._meter = Meter()
         self._measure_due = 0.0
@@ -106,8 +120,8 @@ class ControllerServer:
         self._zap = ZapHandler(process.context, runtime.config.admin)
         self._admin = self._bind("admin", runtime.config.admin.listen)
         process.add(self._control, self._read_control)
-        #: Requests wait until the router said hello, or so long: a change must not be answered before the router
-        #: hears of it.
+        #: Requests wait until the supervisor told of the node, for a status would be empty, and until the router said
+        #: hello, or so long: a change must not be answered before the router hears of it.
         self._admin_opens: float | None = time.monotonic() + ROUTER_WAIT_S
         process.add_rare(self._zap.socket, self._zap.serve)
         process.on_node(self._node_news)
@@ -201,7 +215,8 @@ class ControllerServer:
             self._process.ready({"supervisor_events": seen})
 
     def _tick(self, now: float) -> float:
-        if self._admin_opens is not None and (self._controller.knows_router or now >= self._admin_opens):
+        controller, opens = self._controller, self._admin_opens
+        if opens is not None and controller.knows_node and (controller.knows_router or now >= opens):
             self._admin_opens = None
             self._process.add(self._admin, self._read_admin)
         if now >= self._measure_due:
@@ -226,6 +241,10 @@ class ControllerServer:
                 return self._commit(effect)
             case CopyStore():
                 return self._copy(effect)
+            case ReadCopy():
+                self._read_copy(effect)
+            case DropCopy(directory):
+                shutil.rmtree(directory, ignore_errors=True)
             case Request():
                 return self._request(effect)
             case Answer(identity, number, ok, value):
@@ -260,6 +279,18 @@ class ControllerServer:
         except OSError as error:
             return self._controller.not_copied(effect.number, f"the backup in {effect.directory}: {error}")
         return self._controller.copied(effect.number, time.monotonic())
+
+    def _read_copy(self, effect: ReadCopy) -> None:
+        try:
+            with open(effect.path, "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(effect.offset)
+                piece = file.read(effect.length)
+        except OSError as error:
+            refusal = [errors.INVALID_ARGUMENT, f"the backup cannot be read any more: {error}"]
+            self._reply(effect.asker, [effect.number, False, refusal])
+        else:
+            self._reply(effect.asker, [effect.number, True, {"data": piece, "size": size}])
 
     def _request(self, effect: Request) -> list[Effect]:
         frame = wire.pack(["request", effect.number, effect.operation, effect.arguments])

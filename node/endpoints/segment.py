@@ -58,8 +58,8 @@ AGES_MAX_MS: Final = (1 << 32) - 1
 BLOCK_ROWS_MAX: Final = 1 << 16
 
 #: Format 1 had no publisher; it is read, never written.
-_FORMAT: Final = 2
-_FORMATS: Final = {1: 13, 2: 14}
+_FORMAT: Final = 3
+_FORMATS: Final = {1: 13, 2: 14, 3: 15}
 _KEY_BYTES: Final = 16
 _STATE_FIELDS: Final = 3
 #: Flags of a row -> 1 if it has low priority: class of service 1 or 2 (facts section 12).
@@ -106,6 +106,7 @@ class Segment:
         "due",
         "expires",
         "expiry",
+        "file",
         "first",
         "lane_id",
         "levels",
@@ -140,12 +141,12 @@ class Segment:
         origins: list[Origin | None] | None = None,
         low_priority: int = 0,
         publishers: int | array[int] = 0,
+        file: int = 0,
     ) -> None:
-        self.lane_id = lane_id
-        #: Position of row 0.
-        self.first = first
-        self.count = len(sizes)
-        self.block = block
+        #: Whose it is, the block in which the rows lie, and the spool file in which that counts.
+        self.lane_id, self.block, self.file = lane_id, block, file
+        #: Position of row 0, and number of rows.
+        self.first, self.count = first, len(sizes)
         #: Row i of the segment -> row of the block; None: they are the same.
         self.rows = rows
         #: Spool size of each row in bytes: payload, properties and the overhead.
@@ -235,6 +236,7 @@ class Segment:
                 self.origins,
                 self.low_priority,
                 self.publishers if isinstance(self.publishers, int) else _array_bytes(self.publishers),
+                self.file,
             ]
         )
         return packed
@@ -304,6 +306,7 @@ def make_segment(
     *,
     origins: list[Origin | None] | None = None,
     publishers: int | array[int] = 0,
+    file: int = 0,
 ) -> Segment:
     """Give the segment of new messages.
 
@@ -316,6 +319,7 @@ def make_segment(
         stored_ms: wall ms, from which times to live and delays of the messages count.
         origins: for each row of the segment where it was moved from; None: none was.
         publishers: number of the client that published them, or one for each; 0: nobody knows.
+        file: the spool file in which the block counts.
     """
     chosen = rows if indices is None else [rows[i] for i in indices]
     # One comprehension per column: this is work per row on the path of every guaranteed message.
@@ -338,6 +342,7 @@ def make_segment(
         origins=origins if origins is not None and any(origins) else None,
         low_priority=flags.translate(_LOW_PRIORITY).count(1),
         publishers=publishers,
+        file=file,
     )
 
 
@@ -369,6 +374,7 @@ def make_twin(segment: Segment, lane_id: int, first: int) -> Segment:
         origins=segment.origins,
         low_priority=segment.low_priority,
         publishers=segment.publishers,
+        file=segment.file,
     )
     if segment.tries is not None:
         twin.tries = segment.tries[:]
@@ -479,6 +485,7 @@ def _unpack_segment(key: bytes, fields: Any) -> Segment:
         origins=None if origins is None else [origin and tuple(origin) for origin in origins],
         low_priority=low,
         publishers=_publishers_of(fields[13], count) if fields[0] > 1 else 0,
+        file=fields[14] if fields[0] > 2 else 0,
     )
 
 

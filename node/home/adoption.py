@@ -3,9 +3,10 @@
 When the number of workers shrinks, the endpoints of the leaving workers get new homes. A home that is told of
 a lane that it does not have looks into the spools of the other workers. If one has it, the lane is there at
 once for consumers and new messages; these get positions above the old tail and wait. When the old worker does
-not run any more, its messages are copied in steps, with positions, ages, attempts, records of producers and
-moves under way; the row of the lane without the mark of an import comes last. Then the old messages are
-delivered, and after them the new ones, and the row of the lane in the old spool is deleted.
+not run any more, its messages are counted, so that the figures of the lane are complete, and then copied in
+steps, with positions, ages, attempts, spool files, records of producers and moves under way; the row of the
+lane without the mark of an import comes last. Then the old messages are delivered, and after them the new
+ones, and the row of the lane in the old spool is deleted.
 
 An interrupted import begins again: what was copied lies below the position that the mark names, and is
 deleted like any segment that belongs to nobody. Each hand-over has a number, so that of two spools that have a
@@ -75,6 +76,9 @@ class Neighbours(Protocol):
     def remove(self, name: str) -> None:
         """Delete a spool that has no lanes any more."""
 
+    def is_running(self, name: str) -> bool:
+        """Tell whether some process has a spool open for writing; ours does not count."""
+
     def claim(self, name: str, lane_id: int) -> None:
         """Tell whoever opens a spool to keep a lane."""
 
@@ -103,6 +107,10 @@ class _Import:
         self.name = name
         #: The segments that were buried before: an earlier import, whose keys come again, is among them.
         self.buried = buried
+        #: Key behind the last segment that was counted; None: all were. What was counted is in these files.
+        self.next_count: bytes | None = layout.number_key(held.lane_id)
+        self.counted = (0, 0)
+        self.files: dict[int, None] = {}
         #: Key behind the last segment, and behind the last record, that was imported; None: all were.
         self.next_segment: bytes | None = layout.number_key(held.lane_id)
         self.next_record: bytes | None = layout.number_key(held.lane_id)
@@ -196,6 +204,7 @@ class Adoptions:
             return
         for segment in (*one.segments, *held.waiting):
             self._writing.discard(segment, now)
+        self._forget_count(one)
         self._neighbours.unclaim(one.name, held.lane_id)
         text = f"lane {held.lane_id} was deleted before it came from spool {one.name}"
         self._tell("warning", "lane_not_adopted", text)
@@ -204,21 +213,58 @@ class Adoptions:
 
     def next_due(self) -> float | None:
         """Give when the next step is to be done; None while one is under way, or if nothing is imported."""
-        one = next(iter(self._imports.values()), None)
-        return None if one is None or one.is_under_way else one.next_try
+        if any(one.is_under_way for one in self._imports.values()):
+            return None
+        return min((one.next_try for one in self._imports.values()), default=None)
 
     def work(self, now: float, wall_ms: int) -> None:
-        """Do the next step of the first import."""
+        """Do the next step; what is not counted yet comes first, because the router may wait for it."""
         self._now, self._wall_ms = now, wall_ms
-        one = next(iter(self._imports.values()), None)
-        if one is None or one.is_under_way or now < one.next_try:
+        if any(one.is_under_way for one in self._imports.values()):
             return
-        source = self._open(one.name) if self._writing.cleared >= one.buried else None
+        due = [one for one in self._imports.values() if one.next_try <= now]
+        one = min(due, key=lambda one: one.next_count is None, default=None)
+        if one is None:
+            return
+        may_begin = one.next_count is not None or self._writing.cleared >= one.buried
+        source = self._open(one.name) if may_begin else None
         if source is None:
             # The others may be somewhere else.
             one.next_try = now + RETRY_S
             self._imports[one.held.lane_id] = self._imports.pop(one.held.lane_id)
+        elif one.next_count is not None:
+            self._count(one, source, one.next_count)
+        else:
+            self._import(one, source)
+
+    def _count(self, one: _Import, source: Spool, start: bytes) -> None:
+        """Count some more of what the old spool has of a lane; nothing changes there any more."""
+        row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(one.held.lane_id)) or b"")
+        found = source.scan(Table.SEGMENTS, start, layout.lane_end(one.held.lane_id), SCAN_ROWS)
+        messages, size = one.counted
+        for key, value in found:
+            segment = Segment.unpack(key, value, source.get(Table.STATES, key))
+            if segment.first >= row.floor and segment.live:
+                messages += segment.live
+                size += segment.live_bytes
+                one.files[segment.file] = None
+        one.counted = messages, size
+        one.next_count = found[-1][0] + b"\x00" if found else None
+        if found:
             return
+        one.held.left = one.counted
+        for file in one.files:
+            self._blocks.files.join(file)
+        self._lanes.changed[one.held] = None
+
+    def _forget_count(self, one: _Import) -> None:
+        """The messages of a lane are here, or gone with it: what was counted counts no more."""
+        if one.held.left is not None:
+            for file in one.files:
+                self._blocks.files.leave(file)
+        one.held.left = None
+
+    def _import(self, one: _Import, source: Spool) -> None:
         one.is_under_way = True
         changes: list[Change] = []
         if one.next_segment is not None:
@@ -233,9 +279,11 @@ class Adoptions:
 
     def _open(self, name: str) -> Spool | None:
         """Open the spool of an import; None while its worker runs."""
+        assert self._neighbours is not None
         if self._source is None or self._source_name != name:
+            if self._source is not None and self._neighbours.is_running(name):
+                return None
             self._close()
-            assert self._neighbours is not None
             try:
                 self._source = self._neighbours.open(name)
             except errors.UnavailableError as error:
@@ -275,11 +323,11 @@ class Adoptions:
         block = self._blocks.get(self._copied.get(segment.block, 0))
         if block is None:
             value = source.get(Table.BLOCKS, layout.number_key(segment.block))
-            block = self._blocks.find(self._blocks.new_id())
+            block = self._blocks.find(self._blocks.new_id(), segment.file)
             self._copied[segment.block] = block.id
             if value is not None:
                 changes.append((Table.BLOCKS, layout.number_key(block.id), value))
-        segment.block = block.id
+        segment.block, segment.file = block.id, block.file
         block.segments.append(segment)
         one.segments.append(segment)
         changes.append((Table.SEGMENTS, segment.key(), segment.pack()))
@@ -306,6 +354,7 @@ class Adoptions:
         waiting, held.waiting = held.waiting, []
         for segment in waiting:
             self._give(held, segment, is_old=False)
+        self._forget_count(one)
         if one.moves is not None:
             self._moves.load(held.lane_id, one.moves)
         self._lanes.touched[held] = None
@@ -321,9 +370,9 @@ class Adoptions:
             return
         block = self._blocks.get(segment.block)
         assert block is not None
-        if block.files is None:
+        if not block.is_counted:
             block.size = sum(segment.sizes)
-            self._blocks.place(block, segment.sizes)
+            self._blocks.count(block)
         held.add(segment.live, segment.live_bytes)
         if is_old:
             self._counts["messages_adopted"] += segment.live

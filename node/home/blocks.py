@@ -41,19 +41,21 @@ _encode = msgspec.msgpack.Encoder().encode
 class Block:
     """What the home knows of a block."""
 
-    __slots__ = ("files", "id", "is_written", "rows", "segments", "size")
+    __slots__ = ("file", "id", "is_counted", "is_written", "rows", "segments", "size")
 
-    def __init__(self, block_id: int, rows: int, size: int) -> None:
+    def __init__(self, block_id: int, rows: int, file: int) -> None:
         #: Never given twice; newer blocks have higher ones.
         self.id = block_id
         #: Rows of the batch; 0 if it was not read since the start.
         self.rows = rows
         #: Spool bytes of its messages, each once, when it was made or found.
-        self.size = size
+        self.size = 0
         #: The segments with live rows in it; the block goes with the last.
         self.segments: list[Segment] = []
-        #: First and last spool file of its messages; None before it was accepted.
-        self.files: tuple[int, int] | None = None
+        #: The spool file of its messages.
+        self.file = file
+        #: Whether that counts it: from when it was accepted.
+        self.is_counted = False
         #: Whether it is on disk, or in the write that is out.
         self.is_written = False
 
@@ -67,8 +69,8 @@ class Blocks:
         #: No block has this id or a higher one.
         self.next_id = 1
         self._blocks: dict[int, Block] = {}
-        #: Blocks that went and may still be on disk -> their spool files.
-        self._leaving: dict[int, tuple[int, int]] = {}
+        #: Blocks that went and may still be on disk -> their spool file.
+        self._leaving: dict[int, int] = {}
         #: Batches of blocks that are not on disk for sure; the write path bounds them.
         self._fresh: dict[int, bytes] = {}
         self._batches: _Cache[bytes] = _Cache(cache_bytes_max)
@@ -90,10 +92,10 @@ class Blocks:
 
     # -- blocks come -----------------------------------------------------------------------------------------
 
-    def create(self, batch: bytes, rows: int, size: int) -> Block:
-        """Give a new block with a batch that is on disk later."""
+    def create(self, batch: bytes, rows: int, file: int) -> Block:
+        """Give a new block in a spool file, with a batch that is on disk later."""
         block_id = self.new_id()
-        block = self._blocks[block_id] = Block(block_id, rows, size)
+        block = self._blocks[block_id] = Block(block_id, rows, file)
         self._fresh[block_id] = batch
         self._counts["blocks_made"] += 1
         return block
@@ -103,17 +105,19 @@ class Blocks:
         self.next_id += 1
         return self.next_id - 1
 
-    def find(self, block_id: int) -> Block:
+    def find(self, block_id: int, file: int) -> Block:
         """Give the block of a segment that is on disk, or will be; noted now if it is the first."""
         block = self._blocks.get(block_id)
         if block is None:
-            block = self._blocks[block_id] = Block(block_id, 0, 0)
+            block = self._blocks[block_id] = Block(block_id, 0, file)
             block.is_written = True
         return block
 
-    def place(self, block: Block, sizes: Any) -> None:
-        """Give the messages of a block their spool files, when they are accepted."""
-        block.files = self.files.place(block.size, sizes)
+    def count(self, block: Block) -> None:
+        """Count a block in its spool file, when it is accepted."""
+        if not block.is_counted:
+            block.is_counted = True
+            self.files.join(block.file)
 
     def value(self, block: Block, stored_ms: int) -> bytes:
         """Give what to write for a block that is not on disk."""
@@ -149,17 +153,22 @@ class Blocks:
         self._batches.drop(block.id)
         self._rows.drop(block.id)
         self._raws.drop(block.id)
-        if block.files is not None and block.is_written:
-            # After an unclean stop it may be back, so its place in the files is free when it is off the disk.
-            self._leaving[block.id] = block.files
-        elif block.files is not None:
-            self.files.leave(*block.files)
+        if block.is_counted and block.is_written:
+            # After an unclean stop it may be back, so it leaves its spool file when it is off the disk.
+            self._leaving[block.id] = block.file
+        elif block.is_counted:
+            self.files.leave(block.file)
 
     def freed(self, block_id: int) -> None:
         """Note that a block that went is off the disk."""
-        files = self._leaving.pop(block_id, None)
-        if files is not None:
-            self.files.leave(*files)
+        file = self._leaving.pop(block_id, None)
+        if file is not None:
+            self.files.leave(file)
+
+    def newest_file_bytes(self) -> int:
+        """Give the spool bytes in the newest file."""
+        newest = self.files.newest
+        return sum(block.size for block in self._blocks.values() if block.is_counted and block.file == newest)
 
     # -- bodies ----------------------------------------------------------------------------------------------
 
@@ -231,12 +240,10 @@ class Blocks:
 
         The new one counts as written at once: the records of its segments on disk are deleted if they go.
         """
-        new = self.create(_encode(raws), len(raws), size)
+        new = self.create(_encode(raws), len(raws), min(block.file for block in old))
+        new.size = size
         new.is_written = True
-        oldest = min(old, key=lambda block: block.files or (0, 0))
-        if oldest.files is not None:
-            new.files = (oldest.files[0], oldest.files[0])
-            self.files.join(oldest.files[0])
+        self.count(new)
         for block in old:
             self._forget(block)
         return new
@@ -246,7 +253,6 @@ class Blocks:
         return {
             "blocks": len(self._blocks),
             "spool_files": self.files.count,
-            "open_file_bytes": self.files.open_bytes,
             "cache_bytes": self._batches.bytes,
             "unwritten_blocks": len(self._fresh),
             **self._counts,

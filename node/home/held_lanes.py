@@ -46,6 +46,7 @@ class HeldLane:
         "is_retiring",
         "lane",
         "lane_id",
+        "left",
         "losses",
         "lost",
         "messages",
@@ -78,6 +79,8 @@ class HeldLane:
         #: While the lane is taken over from another spool: new messages have positions above this one, and wait.
         self.importing = 0
         self.waiting: list[Segment] = []
+        #: Messages and spool bytes of it in that spool; None until they were counted, and if it is not taken over.
+        self.left: tuple[int, int] | None = None
         #: Whether the lane was deleted; what still waits for it is dropped.
         self.is_gone = False
         #: Whether it is a partition that its endpoint does not have any more: its messages move to the others.
@@ -132,14 +135,21 @@ class HeldLane:
         row = layout.LaneRow(self.lane.generation, self.floor, self.handovers, mark, settings)
         return Table.LANES, layout.number_key(self.lane_id), layout.pack_lane(row)
 
-    def totals(self) -> tuple[int, int, int, int, int]:
-        """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged."""
+    def totals(self) -> tuple[Any, ...]:
+        """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged.
+
+        A sixth field, False, says that the worker before holds more of the lane, and nobody has counted yet what.
+        """
         lane = self.lane
         messages, size = self.added[0] - self.lost[0], self.added[1] - self.lost[1]
         for segment in self.waiting:
             messages += segment.live
             size += segment.live_bytes
-        return self.lane_id, messages, size, lane.oldest_stored_ms, lane.unacked
+        if self.left is not None:
+            messages += self.left[0]
+            size += self.left[1]
+        figures = self.lane_id, messages, size, lane.oldest_stored_ms, lane.unacked
+        return figures if not self.importing or self.left is not None else (*figures, False)
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
@@ -147,7 +157,7 @@ class HeldLane:
         assert self.want_given >= 0
         assert self.lane.unacked >= 0
         assert 1 <= self.floor <= self.tail + 1
-        assert self.importing or not self.waiting
+        assert self.importing or (not self.waiting and self.left is None)
         assert self.added[0] - self.lost[0] >= self.lane.messages
         assert self.added[1] - self.lost[1] >= self.lane.bytes
         assert list(self.losses) == sorted(self.losses)

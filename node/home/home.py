@@ -413,7 +413,7 @@ class Home:
         block = store.block
         assert block is not None
         lanes = self.lanes
-        self.rooms.blocks.place(block, store.sizes)
+        self.rooms.blocks.count(block)
         for held, segment in store.segments:
             if held.is_gone or segment.first < held.floor:
                 self.writing.discard(segment, self._now)
@@ -500,7 +500,7 @@ class Home:
         """Give counters and sizes of the home."""
         return {
             **self.rooms.stats(),
-            "disk_bytes": self._reports.spool(self._now)[2],
+            "disk_bytes": self._reports.disk_bytes(self._now),
             "home_faults": self.faults,
             **{f"home_{name}": number for name, number in self._counts.items()},
         }

@@ -350,12 +350,16 @@ class Moves:
         origins: list[tuple[str, str, str] | None] = []
         publishers: dict[int, int] = {}
         pasts: dict[int, tuple[int, int]] = {}
+        file: int | None = None
         for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
             found = held.lane.find(position)
             row = found and self._row(held, *found, index, keep_times=intent.kind != KIND_DEAD)
             if not found or not row:
                 continue
             rows.append(row)
+            # All rows go on in the spool file of the oldest; what is copied is new, and gets another one.
+            if file is None and intent.kind != KIND_COPY:
+                file = found[0].file
             publisher = found[0].publisher(found[1])
             if publisher:
                 publishers[index] = publisher
@@ -369,7 +373,7 @@ class Moves:
             return
         self._counts["moves_sent"] += 1
         head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins)
-        self._frames.append([wire.MOVE, _encode((*head, publishers, pasts)), _encode(rows)])
+        self._frames.append([wire.MOVE, _encode((*head, publishers, pasts, file)), _encode(rows)])
 
     def _row(
         self, held: HeldLane, segment: Segment, i: int, index: int, *, keep_times: bool

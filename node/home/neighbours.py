@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from storage.spool import LmdbSpool, open_readonly, open_spool, remove_spool
+from storage.spool import LmdbSpool, is_owned, open_readonly, open_spool, remove_spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +68,11 @@ class OtherSpools:
     def remove(self, name: str) -> None:
         """See `Neighbours.remove`."""
         remove_spool(self._directory / name)
+
+    def is_running(self, name: str) -> bool:
+        """See `Neighbours.is_running`."""
+        is_ours = self._opened is not None and self._opened.directory.name == name
+        return not is_ours and is_owned(self._directory / name)
 
     def claim(self, name: str, lane_id: int) -> None:
         """See `Neighbours.claim`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from node.endpoints.segment import Segment
+from node.endpoints.segment import GONE, Segment
 from node.endpoints.settings import settings_from
 from node.home import layout
 from node.home.held_lanes import HeldLane
@@ -20,7 +20,7 @@ from node.home.writing import Dead
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from node.endpoints.lane import Lane
     from node.endpoints.settings import LaneSettings
@@ -68,7 +68,7 @@ class Recovery:
         yield "reading lanes"
         self._read_lanes()
         yield from self._read_segments(now, wall_ms)
-        self._place_blocks()
+        yield from self._count_blocks()
         yield from self._read_records()
         for key, value in self._spool.scan(Table.MOVES):
             lane_id = int.from_bytes(key, "big")
@@ -129,7 +129,7 @@ class Recovery:
             held.add(segment.live, segment.live_bytes)
             held.lane.load(segment, now, wall_ms)
         held.tail = held.accepted = max(held.tail, segment.last)
-        self._blocks.find(segment.block).segments.append(segment)
+        self._blocks.find(segment.block, segment.file).segments.append(segment)
         self.messages += segment.live
 
     def _note_left_over(self, left_over: list[tuple[bytes, int]]) -> None:
@@ -138,19 +138,13 @@ class Recovery:
         for key, block_id in left_over:
             self.left_over.append(Dead(key, block_id if last.get(block_id) == key else 0))
 
-    def _place_blocks(self) -> None:
-        """Give the blocks that were found their sizes, and their messages spool files in the order of the blocks."""
-        for block in self._blocks.in_order():
-            if len(block.segments) == 1:
-                sizes: list[int] = list(block.segments[0].sizes)
-            else:
-                by_row: dict[int, int] = {}
-                for segment in block.segments:
-                    rows = range(segment.count) if segment.rows is None else segment.rows
-                    by_row.update(zip(rows, segment.sizes, strict=True))
-                sizes = list(by_row.values())
-            block.size = sum(sizes)
-            self._blocks.place(block, sizes)
+    def _count_blocks(self) -> Iterator[str]:
+        """Give the blocks that were found their sizes, and count them in their spool files."""
+        for number, block in enumerate(self._blocks.in_order(), 1):
+            if number % ROWS_PER_STEP == 0:
+                yield f"counting spool files: {number:,} blocks"
+            block.size = found_size(block.segments)
+            self._blocks.count(block)
 
     def _read_records(self) -> Iterator[str]:
         start = b""
@@ -163,3 +157,17 @@ class Recovery:
                 else:
                     self._records.load(key, value)
             yield f"read {len(self._records):,} records of producers"
+
+
+def found_size(segments: Sequence[Segment]) -> int:
+    """Give the spool bytes of the messages of a block, each once; those that are gone count if they are known."""
+    if len(segments) == 1 and segments[0].rows is None:
+        return sum(segments[0].sizes)
+    live: dict[int, int] = {}
+    gone: dict[int, int] = {}
+    for segment in segments:
+        rows = range(segment.count) if segment.rows is None else segment.rows
+        for row, state, size in zip(rows, segment.state, segment.sizes, strict=True):
+            # Rows that were gone when the block was packed anew have no row of their own in it.
+            (gone if state == GONE else live)[row] = size
+    return sum({**gone, **live}.values())

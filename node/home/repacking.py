@@ -192,7 +192,7 @@ class Repacking:
         for block in chosen:
             for segment in block.segments:
                 segment.rows = _new_rows(segment, places[block.id])
-                segment.block = new.id
+                segment.block, segment.file = new.id, new.file
             new.segments += block.segments
         for one in held:
             self._merge(one, new, deleted)
@@ -299,6 +299,7 @@ def merge_segments(run: Sequence[Segment]) -> Segment:
         dmq=_joined_eligible(run),
         origins=_joined_origins(run),
         low_priority=sum(one.low_priority for one in run),
+        file=first.file,
         publishers=_joined_publishers(run),
     )
     merged.state = bytearray(b"".join(one.state for one in run))

@@ -68,21 +68,24 @@ class Reports:
         self._told = (stored, stored)
         totals = [held.totals() for held in self._lanes]
         self._lanes.changed.clear()
-        return [wire.HOME, _encode((self._incarnation, router, number, stored, totals, self.spool(now)))]
+        used, fill = self._blocks.files.used(), self._blocks.newest_file_bytes()
+        spool = (used, (), fill, self.disk_bytes(now), self._lanes.unacked)
+        return [wire.HOME, _encode((self._incarnation, router, number, stored, totals, spool))]
 
     def committed(self, now: float) -> list[bytes] | None:
         """Give a COMMITTED if there is something to tell now."""
         if not self.is_known:
             return None
         numbers = (self._stream.accepted, self._stream.stored)
-        is_old = numbers == self._told
-        if is_old and (not self._lanes.changed or now < self._next_at) and not self._is_smaller(now):
+        is_changed = self._lanes.changed or self._blocks.files.has_changed
+        if numbers == self._told and (not is_changed or now < self._next_at) and not self._is_smaller(now):
             return None
         self._told = numbers
         self._next_at = now + REPORT_INTERVAL_S
         totals = [held.totals() for held in self._lanes.changed]
         self._lanes.changed.clear()
-        return [wire.COMMITTED, _encode((self._incarnation, *numbers, totals, self.spool(now)))]
+        spool = (*self._blocks.files.take_changes(), 0, self.disk_bytes(now), self._lanes.unacked)
+        return [wire.COMMITTED, _encode((self._incarnation, *numbers, totals, spool))]
 
     def _is_smaller(self, now: float) -> bool:
         """Tell whether the router must learn that the spool became smaller, although nothing else changed."""
@@ -90,22 +93,21 @@ class Reports:
             return False
         self._is_freed = False
         told = self._size_told
-        return self.spool(now)[2] < told
+        return self.disk_bytes(now) < told
 
     def next_due(self) -> float | None:
         """Give when changed totals, or the size, are to be told; None: nothing changed."""
         if not self.is_known:
             return None
         dues = [self._size_at] if self._is_freed else []
-        if self._lanes.changed:
+        if self._lanes.changed or self._blocks.files.has_changed:
             dues.append(self._next_at)
         return min(dues, default=None)
 
-    def spool(self, now: float) -> tuple[int, int, int, int]:
-        """Give the figures of the spool: files, bytes in the open one, bytes on disk, delivered and unsettled."""
+    def disk_bytes(self, now: float) -> int:
+        """Give the bytes of the spool on disk."""
         if now >= self._size_at:
             self._size = self._spool.size_bytes()
             self._size_at = now + SIZE_INTERVAL_S
         self._size_told = self._size
-        files = self._blocks.files
-        return files.count, files.open_bytes, self._size, self._lanes.unacked
+        return self._size

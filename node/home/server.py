@@ -13,14 +13,14 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from angarium import errors
 from angarium.process import Later
 from node.home.home import Home, HomeLimits
 from node.home.neighbours import OtherSpools
+from node.home.opening import StartNews, open_own
 from node.home.operations import Answer
-from storage.spool import LmdbSpool, SpoolFailedError, open_spool
 from storage.writer import Writer
 
 if TYPE_CHECKING:
@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from angarium.process import Process
     from node.config import WorkerRuntime
     from node.home.jobs import BackupJob
-
-#: A predecessor that was killed may hold the spool for a moment.
-OPEN_TRIES: Final = 50
-OPEN_RETRY_S: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -55,13 +51,15 @@ class HomeServer:
         """
         self._process = process
         self._send = send
-        self._spool = _open(process, Path(settings.spool_dir) / str(process.index), settings.spool_map_bytes)
+        folder = Path(settings.spool_dir)
+        #: How far the start is; None of it is told once the index is read.
+        self._news = StartNews(process.progress)
+        self._spool = open_own(folder / str(process.index), settings.spool_map_bytes, self._news)
         limits = HomeLimits(
             max_delivered_unacked=settings.max_delivered_unacked,
             ack_delay_ms=settings.ack_delay_ms,
             write_delay_ms=settings.write_delay_ms,
         )
-        folder = Path(settings.spool_dir)
         self._others = OtherSpools(folder, str(process.index), settings.spool_map_bytes)
         self._home = Home(self._spool, process.incarnation, limits, self._others)
         self._recovery: Iterator[str] | None = self._home.recover(time.monotonic(), wall_ms_now())
@@ -109,7 +107,7 @@ class HomeServer:
             self._recovery = None
             _log.info("the index of the spool is read")
         else:
-            self._process.progress(text)
+            self._news.tell(text)
 
     def _submit(self) -> None:
         write = self._home.take_write()
@@ -121,18 +119,18 @@ class HomeServer:
         os.eventfd_write(self._waker, 1)
 
     def _woken(self) -> None:
-        """Take what was written; the next group goes out at once, the frames with the next tick."""
+        """Take what was written; the next group goes out at once, the frames with the next tick.
+
+        Raises:
+            SpoolFailedError: the disk failed; the process has to end.
+        """
         os.eventfd_read(self._waker)
-        try:
-            written = self._writer.take_written()
-        except SpoolFailedError:
-            _log.critical("a write to the spool failed, nobody knows what is on disk: this process ends")
-            raise
-        for group in written:
+        for group in self._writer.take_written():
             if group.full is None:
                 self._home.written(group.number, time.monotonic(), wall_ms_now())
             else:
                 self._home.failed(group.number, str(group.full), time.monotonic())
+        self._submit()
         while self._copies:
             job, fault = self._copies.popleft()
             if fault is None:
@@ -201,19 +199,6 @@ class HomeServer:
             fault = f"{job.directory}: {error}"
         self._copies.append((job, fault))
         self._wake()
-
-
-def _open(process: Process, directory: Path, map_bytes: int) -> LmdbSpool:
-    """Open the spool, when the process before has let go of it."""
-    for attempt in range(1, OPEN_TRIES + 1):
-        try:
-            return open_spool(directory, map_bytes)
-        except errors.UnavailableError as error:
-            if error.code != errors.HOME_NOT_READY or attempt == OPEN_TRIES:
-                raise
-            process.progress(f"waiting for the spool, attempt {attempt}")
-            time.sleep(OPEN_RETRY_S)
-    raise AssertionError("the last attempt returns or raises")
 
 
 def wall_ms_now() -> int:

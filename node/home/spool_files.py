@@ -1,18 +1,13 @@
-"""Spool files: accounting numbers for about 8 MB of messages each (seed 004, R181 and R182).
+"""Spool files: which of the node's accounting numbers the messages of this home are in (seed 004, R181 and R182).
 
-No file of the disk is meant; LMDB has one. The rule is simple enough for the router to foretell what a STORE
-may need, so that the limit is never exceeded although the home refuses nothing:
+No file of the disk is meant; LMDB has one. A spool file is a number for about 8 MB of messages, and the number of files
+is limited. The router alone gives numbers, to what is new: a STORE names the file of its rows. From then on they
+keep it, whatever happens to them: packed anew in the background they stay in the file of the oldest of them, and so
+they do in another endpoint, at another home and after a restart, because segments name their file. So files never
+become more by anything but new messages, and admission, which sees these, keeps the limit.
 
-- Messages fill the open file in the order in which they are stored. A message counts once, with its spool
-  size, however many lanes have it.
-- The message with which a file reaches `wire.SPOOL_FILE_BYTES` is its last; the next one opens another file.
-- A file is freed when all of its messages are gone. Messages are given back by the block: a block whose last
-  message is gone gives back its place in every file that it is in.
-- What is packed anew in the background stays in the file of its oldest message.
-
-So a STORE of B bytes opens at most (open + B) // SPOOL_FILE_BYTES files, and one more if no file is open
-(open = 0), where `open` is what the open file holds. After a restart the messages that are left fill files
-from the start in the order of their blocks: never more files than before.
+A block is in one file. A file is used here while a block is in it, until that is off the disk, or while a lane with
+messages in it is being taken over. The router is told what changed.
 
 No I/O, no clock; `node.home.blocks` uses this.
 """
@@ -21,71 +16,80 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from angarium import wire
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+#: Numbers that follow each other: the first, and how many.
+Runs = list[tuple[int, int]]
 
 
 class SpoolFiles:
-    """The files of one home."""
+    """The files that one home uses."""
 
     def __init__(self) -> None:
-        #: File -> blocks with messages in it; exactly the files that hold something.
-        self._blocks: dict[int, int] = {}
-        #: The newest file; below `wire.SPOOL_FILE_BYTES` bytes are in it, or it is closed and `_fill` is 0.
-        self._newest = 0
-        #: Bytes in the open file, 0 if none is open.
-        self._fill = 0
+        #: File -> blocks in it and lanes that come with messages in it; exactly the files that are used.
+        self._users: dict[int, int] = {}
+        #: Files that came or went since the router was told.
+        self._changed: dict[int, None] = {}
 
     @property
     def count(self) -> int:
-        """Files that hold messages, the open one included."""
-        return len(self._blocks)
+        """Files that hold messages."""
+        return len(self._users)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._users)
 
     @property
-    def open_bytes(self) -> int:
-        """Bytes in the open file, 0 if none is open."""
-        return self._fill
+    def newest(self) -> int:
+        """The highest number in use, 0 if none is."""
+        return max(self._users, default=0)
 
-    def place(self, total: int, sizes: Iterable[int]) -> tuple[int, int]:
-        """Give the messages of a block their files: the first and the last.
-
-        Args:
-            total: the sum of the sizes, at least 1.
-            sizes: spool bytes of each message, in order; looked at only if a file becomes full.
-        """
-        first = self._newest + (self._fill == 0)
-        if self._fill + total < wire.SPOOL_FILE_BYTES:
-            self._newest = first
-            self._fill += total
-        else:
-            for size in sizes:
-                self._newest += self._fill == 0
-                self._fill += size
-                if self._fill >= wire.SPOOL_FILE_BYTES:
-                    self._fill = 0
-        for file in range(first, self._newest + 1):
-            self._blocks[file] = self._blocks.get(file, 0) + 1
-        return first, self._newest
+    @property
+    def has_changed(self) -> bool:
+        """Whether the router has to be told something."""
+        return bool(self._changed)
 
     def join(self, file: int) -> None:
-        """Count one more block in a file that holds something: rows of it were packed anew."""
-        self._blocks[file] += 1
+        """Count one more user of a file."""
+        users = self._users.get(file, 0)
+        self._users[file] = users + 1
+        if not users:
+            self._changed[file] = None
 
-    def leave(self, first: int, last: int) -> None:
-        """Give back the places of a block that is gone."""
-        blocks = self._blocks
-        for file in range(first, last + 1):
-            if blocks[file] > 1:
-                blocks[file] -= 1
-            else:
-                del blocks[file]
-                if file == self._newest:
-                    self._fill = 0
+    def leave(self, file: int) -> None:
+        """Count one user less."""
+        users = self._users[file] - 1
+        if users:
+            self._users[file] = users
+        else:
+            del self._users[file]
+            self._changed[file] = None
+
+    def used(self) -> Runs:
+        """Give all files in use; the router knows everything then."""
+        self._changed = {}
+        return runs_of(self._users)
+
+    def take_changes(self) -> tuple[Runs, Runs]:
+        """Give the files that are in use now and those that are not, of those that changed."""
+        if not self._changed:
+            return [], []
+        changed, self._changed = self._changed, {}
+        used = [file for file in changed if file in self._users]
+        return runs_of(used), runs_of(file for file in changed if file not in self._users)
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert all(0 < file <= self._newest and blocks > 0 for file, blocks in self._blocks.items())
-        assert 0 <= self._fill < wire.SPOOL_FILE_BYTES
-        assert self._fill == 0 or self._newest in self._blocks
+        assert all(users > 0 for users in self._users.values())
+
+
+def runs_of(files: Iterable[int]) -> Runs:
+    """Give numbers as runs. Example: 7, 3, 4 are (3, 2), (7, 1)."""
+    runs: Runs = []
+    for file in sorted(files):
+        if runs and sum(runs[-1]) == file:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((file, 1))
+    return runs

@@ -54,6 +54,8 @@ class StoreHeader(NamedTuple):
     counts: tuple[_Count, ...] = ()
     #: Index -> what the row had behind it in another partition.
     pasts: dict[int, _Past] | None = None
+    #: The spool file of the rows.
+    file: _Natural = 0
 
 
 class Store:
@@ -68,7 +70,6 @@ class Store:
         "router",
         "segments",
         "serial",
-        "sizes",
         "wall_ms",
     )
 
@@ -84,8 +85,6 @@ class Store:
         self.block: Block | None = None
         #: What each lane gets.
         self.segments: list[tuple[HeldLane, Segment]] = []
-        #: Spool bytes of each row of the block.
-        self.sizes: Sequence[int] = ()
         #: Bytes that it holds in memory until it is written.
         self.bytes = 0
         #: When it is to be written at the latest.
@@ -159,7 +158,7 @@ class Stores:
     def _fill(self, store: Store, header: StoreHeader, body: _Body) -> None:
         rows = body.rows
         store.bytes = len(body.batch)
-        block = store.block = self._blocks.create(body.batch, len(rows), 0)
+        block = store.block = self._blocks.create(body.batch, len(rows), header.file)
         # Lanes that get the same rows share what never changes.
         made: dict[tuple[int, ...], Segment] = {}
         counts = dict(header.counts)
@@ -178,8 +177,7 @@ class Stores:
                 count = counts.get(held.lane_id, 1)
                 self._records.store(held.lane_id, producer, count, base, rows, indices)
         whole = next((one for one in made.values() if one.count == len(rows)), None)
-        store.sizes = list(map(spool_size, rows)) if whole is None else whole.sizes
-        block.size = sum(store.sizes) if whole is None else whole.live_bytes
+        block.size = sum(map(spool_size, rows)) if whole is None else whole.live_bytes
 
 
 def spool_size(row: Row) -> int:
@@ -202,6 +200,7 @@ def _segment(
         header.wall_ms,
         origins=origins,
         publishers=_publishers(header.publisher, body.rows, indices),
+        file=block.file,
     )
     if header.pasts:
         chosen = body.rows if indices is None else [body.rows[i] for i in indices]

@@ -17,7 +17,7 @@ from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
     from router.delivery.egress import Egress
-    from router.guaranteed.endpoints import LaneUsage
+    from router.guaranteed.lane_usage import LaneUsage
     from router.guaranteed.lanes import Lanes
     from router.matching.shards import Shard, Shards
     from router.session import Session

@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors
 
 if TYPE_CHECKING:
-    from router.guaranteed.endpoints import Endpoint, LaneUsage
+    from router.guaranteed.endpoints import Endpoint
+    from router.guaranteed.lane_usage import LaneUsage
     from router.requests import Answer
     from router.session import Session
 

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from angarium import wire
 from angarium.errors import AngariumError
 from angarium.topic import parse_filter
+from router.guaranteed.lane_usage import LaneUsage
 from router.guaranteed.lanes import Lane, Lanes, Settings
 from router.matching.shards import Confirmation
 
@@ -40,40 +41,6 @@ EXCEPTION_MARK: Final = "!"
 
 #: (kind of filter, text of the subscription): `a` and `#noexport/a` are one filter of two names.
 _FilterName = tuple[int, str]
-
-
-class LaneUsage:
-    """One lane as the quotas see it."""
-
-    __slots__ = (
-        "bytes",
-        "home",
-        "inflight_bytes",
-        "inflight_messages",
-        "is_reported",
-        "lane_id",
-        "messages",
-        "oldest_stored_ms",
-        "unacked",
-    )
-
-    def __init__(self, lane_id: int, home: int) -> None:
-        self.lane_id = lane_id
-        #: Index of the worker that holds it.
-        self.home = home
-        #: What the home reported last, absolute; spool bytes.
-        self.messages = self.bytes = self.unacked = 0
-        #: Wall time in ms at which the oldest message was spooled; 0: there is none.
-        self.oldest_stored_ms = 0
-        #: Admitted, and not in any report yet.
-        self.inflight_messages = self.inflight_bytes = 0
-        #: False until the home reported anything of it since it was told of the lane.
-        self.is_reported = False
-
-    @property
-    def partition(self) -> int:
-        """Give the number of its partition."""
-        return self.lane_id & ((1 << wire.LANE_BITS) - 1)
 
 
 class Endpoint:
@@ -130,12 +97,12 @@ class Endpoint:
     @property
     def messages(self) -> int:
         """Give the messages that it holds, with those on their way to its homes."""
-        return sum(lane.messages + lane.inflight_messages for lane in self.all_lanes())
+        return sum(lane.held_messages for lane in self.all_lanes())
 
     @property
     def bytes(self) -> int:
         """Give the spool bytes that it holds, with those on their way."""
-        return sum(lane.bytes + lane.inflight_bytes for lane in self.all_lanes())
+        return sum(lane.held_bytes for lane in self.all_lanes())
 
     @property
     def unacked(self) -> int:
@@ -200,13 +167,13 @@ class Endpoint:
             "unacked": self.unacked,
             "oldest_stored_ms": min(stored, default=0),
             "bind_count": len(self.flows),
-            "lanes": [_describe_lane(lane) for lane in self.all_lanes() if self._is_seen(lane)],
+            "lanes": [lane.describe() for lane in self.all_lanes() if self._is_seen(lane)],
             "counters": dict(self.counters),
         }
 
     def _is_seen(self, lane: LaneUsage) -> bool:
         """Tell whether operators are told of a lane: it is empty and closed otherwise."""
-        is_empty = lane.is_reported and not (lane.messages or lane.inflight_messages)
+        is_empty = lane.is_reported and lane.is_complete and not lane.held_messages
         return not is_empty or lane.partition < len(self.lanes)
 
 
@@ -269,6 +236,10 @@ class Endpoints:
     def lane(self, lane_id: int) -> tuple[Endpoint, LaneUsage] | None:
         """Give a lane and its endpoint; None if they are gone."""
         return self._lanes.get(lane_id)
+
+    def lanes(self) -> Iterator[LaneUsage]:
+        """Give all lanes."""
+        return (lane for _, lane in self._lanes.values())
 
     def keys(self) -> list[tuple[str, str, str]]:
         """List (kind, VPN, name) of all of them."""
@@ -361,22 +332,20 @@ class Endpoints:
             if lane is None:
                 lane = LaneUsage(endpoint.id << wire.LANE_BITS | partition, home)
                 self._lanes[lane.lane_id] = (endpoint, lane)
-            lane.home = home
+            if lane.home != home:
+                lane.move_to(home)
             (endpoint.lanes if partition < count else endpoint.retiring).append(lane)
         endpoint.retiring += known.values()
         if before and before != count:
             self.on_repartition(endpoint)
 
-    def report(self, home: int, totals: list[list[int]]) -> None:
-        """Take what a home reports of its lanes: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`."""
-        for lane_id, messages, size, oldest_stored_ms, unacked in totals:
-            found = self._lanes.get(lane_id)
+    def report(self, home: int, totals: list[list[Any]]) -> None:
+        """Take what a home tells of its lanes: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`."""
+        for entry in totals:
+            found = self._lanes.get(entry[0])
             if found is None or found[1].home != home:
                 continue
-            lane = found[1]
-            lane.messages, lane.bytes, lane.unacked = messages, size, unacked
-            lane.oldest_stored_ms = oldest_stored_ms or 0
-            lane.is_reported = True
+            found[1].report(entry)
 
     # -- filters ---------------------------------------------------------------------------------------------
 
@@ -535,18 +504,6 @@ def lane_settings(endpoint: Endpoint, partition: int) -> Settings:
 def _lane_of(endpoint: Endpoint, lane: LaneUsage) -> Lane:
     settings = lane_settings(endpoint, lane.partition)
     return Lane(lane.lane_id, lane.home, endpoint.generation, settings)
-
-
-def _describe_lane(lane: LaneUsage) -> dict[str, Any]:
-    return {
-        "lane_id": lane.lane_id,
-        "partition": lane.partition,
-        "home": lane.home,
-        "messages": lane.messages + lane.inflight_messages,
-        "bytes": lane.bytes + lane.inflight_bytes,
-        "unacked": lane.unacked,
-        "oldest_stored_ms": lane.oldest_stored_ms,
-    }
 
 
 def _one_less(confirmation: Confirmation) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from router.publishers.memory import Memory
 from router.publishers.producer import Nack
-from router.spool.judging import Verdict, judge, lane_of
+from router.spool.judging import MoveTally, Verdict, judge, lane_of
 from router.spool.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
 from router.spool.streams import Store, add_group, tell_nacks
 
@@ -45,6 +45,7 @@ class Move:
 
     __slots__ = (
         "batch",
+        "file",
         "first",
         "home",
         "homes",
@@ -59,7 +60,9 @@ class Move:
     )
 
     def __init__(self, shard: Shard, header: list[Any], batch: bytes) -> None:
-        _, self.lane_id, self.first, self.target, _, self.origins, self.publishers, self.pasts = header
+        _, self.lane_id, self.first, self.target, _, self.origins, self.publishers, self.pasts, self.file = (
+            header
+        )
         self.batch = batch
         #: The home that asked, and its incarnation: another one asks anew.
         self.home = shard.index
@@ -169,9 +172,11 @@ class Moves:
         move.upto = move.first + rows[-1].index
         endpoint = self._target(move)
         if endpoint is None:
-            verdict, stores = _refuse_all(move, rows), {}
-        elif move.target[0] == LANE_HOME:
+            verdict, stores = _refuse_all(move, rows, errors.UNKNOWN_ENDPOINT), {}
+        elif move.target[0] == LANE_HOME and move.file is not None and self._usage.files.fits(move.file):
             verdict, stores = Verdict(), self._rehome(memory, move, rows, endpoint)
+        elif move.target[0] == LANE_HOME:
+            verdict, stores = _refuse_all(move, rows, errors.SPOOL_FILES_EXCEEDED), {}
         else:
             verdict = self._admit(memory, move, rows, endpoint)
             stores = self._stores(move, verdict)
@@ -188,7 +193,9 @@ class Moves:
         return self._endpoints.find(vpn_name, kind, name)
 
     def _admit(self, memory: Memory, move: Move, rows: list[Row], endpoint: Endpoint) -> Verdict:
-        verdict = judge(self._usage, memory, move.first, ((row, (endpoint,)) for row in rows), tell_all=True)
+        verdict = judge(
+            MoveTally(self._usage, move.file), memory, move.first, ((row, (endpoint,)) for row in rows)
+        )
         assert verdict.waits_from is None, "with one target nothing is held in part"
         return verdict
 
@@ -233,7 +240,14 @@ class Moves:
         tell_nacks(stores, verdict.touched, memory)
         head = [memory.id, move.first]
         self._streams.store(
-            stores, head, self._wall_ms(now), move, relaxed=False, publisher=move.publishers, pasts=move.pasts
+            stores,
+            head,
+            self._wall_ms(now),
+            move,
+            relaxed=False,
+            publisher=move.publishers,
+            pasts=move.pasts,
+            file=move.file,
         )
         if not move.homes:
             self.settled(move)
@@ -275,9 +289,9 @@ class Moves:
         assert all(move in waiting for move in self._held)
 
 
-def _refuse_all(move: Move, rows: list[Row]) -> Verdict:
-    """There is no such endpoint: nothing can be there."""
+def _refuse_all(move: Move, rows: list[Row], code: int) -> Verdict:
+    """There is no such endpoint, or no room at all."""
     verdict = Verdict()
     for row in rows:
-        verdict.refuse(row, Nack(move.first + row.index, errors.UNKNOWN_ENDPOINT, ""), ())
+        verdict.refuse(row, Nack(move.first + row.index, code, ""), ())
     return verdict

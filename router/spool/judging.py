@@ -25,7 +25,8 @@ from router.spool.usage import COPIES, FILES, NODE_QUOTA, VPN_QUOTA, Account, Re
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router.guaranteed.endpoints import Endpoint, LaneUsage
+    from router.guaranteed.endpoints import Endpoint
+    from router.guaranteed.lane_usage import LaneUsage
     from router.publishers.memory import Memory
     from router.spool.usage import Usage
 
@@ -68,16 +69,18 @@ class Verdict:
 class Tally:
     """What the rows judged so far would add, beside what is there."""
 
-    def __init__(self, usage: Usage, *, tell_all: bool = False) -> None:
-        self._usage = usage
-        self._tell_all = tell_all
+    #: Whether the sender hears of every refusal, whatever the endpoint says.
+    tells_all = False
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
         #: Account -> messages and bytes.
         self._endpoints: dict[Account, tuple[int, int]] = {}
         #: Bytes that take quota.
         self._node = 0
         self._vpn = 0
-        #: Home -> bytes; a message for several lanes once.
-        self._homes: dict[int, int] = {}
+        #: Homes that get something.
+        self._homes: dict[int, None] = {}
 
     def judge(self, targets: list[Target], row: Row) -> tuple[list[Target], list[Discard], Discard | None]:
         """Say who takes a row, who does without it, and who refuses it so that nobody takes it (or None)."""
@@ -91,11 +94,11 @@ class Tally:
             if reason is None:
                 taken.append(target)
                 more += size if account.takes_quota else 0
-            elif self._tell_all or account.tells_sender(reason):
+            elif self.tells_all or account.tells_sender(reason):
                 return [], [], Discard(account, reason)
             else:
                 discards.append(Discard(account, reason))
-        if taken and not self._files_fit(taken, size):
+        if taken and not self._files_fit(taken):
             return [], [], Discard(taken[0][0], FILES)
         return taken, discards, None
 
@@ -119,7 +122,7 @@ class Tally:
     def _refusal(self, account: Account, row: Row, size: int, more: int) -> Reason | None:
         """Ask one endpoint; `more` bytes of the row go to others already."""
         if account.takes_quota:
-            node, vpn = self._usage.node, account.vpn
+            node, vpn = self.usage.node, account.vpn
             if node.bytes + self._node + more + size > node.limit_bytes:
                 return NODE_QUOTA
             if vpn.bytes + self._vpn + more + size > vpn.limit_bytes:
@@ -127,11 +130,8 @@ class Tally:
         messages, held = self._endpoints.get(account, (0, 0))
         return account.refusal(messages + 1, held + size, row.message_bytes, int(row.is_low_priority))
 
-    def _files_fit(self, taken: list[Target], size: int) -> bool:
-        homes = dict(self._homes)
-        for index in dict.fromkeys(lane.home for _, lane in taken):
-            homes[index] = homes.get(index, 0) + size
-        return self._usage.files_fit(homes.items())
+    def _files_fit(self, taken: list[Target]) -> bool:
+        return self.usage.files.fit({**self._homes, **{lane.home: None for _, lane in taken}})
 
     def take(self, taken: list[Target], row: Row) -> None:
         """Count a row that goes to these."""
@@ -142,8 +142,21 @@ class Tally:
             if account.takes_quota:
                 self._node += size
                 self._vpn += size
-        for index in dict.fromkeys(lane.home for _, lane in taken):
-            self._homes[index] = self._homes.get(index, 0) + size
+        self._homes.update((lane.home, None) for _, lane in taken)
+
+
+class MoveTally(Tally):
+    """The same for rows that a home moves."""
+
+    tells_all = True
+
+    def __init__(self, usage: Usage, file: int | None) -> None:
+        super().__init__(usage)
+        #: The spool file in which the rows are, and stay; None: they are copied, and get another one.
+        self._file = file
+
+    def _files_fit(self, taken: list[Target]) -> bool:
+        return super()._files_fit(taken) if self._file is None else self.usage.files.fits(self._file)
 
 
 def lane_of(endpoint: Endpoint, hashed: int) -> LaneUsage:
@@ -152,25 +165,23 @@ def lane_of(endpoint: Endpoint, hashed: int) -> LaneUsage:
 
 
 def judge(
-    usage: Usage,
+    tally: Tally,
     memory: Memory,
     first: int,
     rows: Iterable[tuple[Row, tuple[Endpoint, ...]]],
     *,
     denied: dict[int, str] | None = None,
-    tell_all: bool = False,
 ) -> Verdict:
     """Judge rows with the endpoints that they match, by rising index, up to the first one that has to wait.
 
     Args:
-        usage: the accounts.
+        tally: of nothing yet.
         memory: what is known of the producer.
         first: the sequence of index 0.
         rows: with the endpoints that they match.
         denied: index -> topic of rows that publish rules forbid, if no endpoint has them.
-        tell_all: the sender hears of every refusal, whatever the endpoint says.
     """
-    verdict, tally = Verdict(), Tally(usage, tell_all=tell_all)
+    verdict, usage = Verdict(), tally.usage
     for row, endpoints in rows:
         sequence = first + row.index
         hashed = partition_hash(row, salt_of(memory.id, sequence))

@@ -23,7 +23,7 @@ from router.matching.copies import direct_indices, leave_out
 from router.publishers.producer import SEQUENCE_MAX, Nack, Pending, Producer
 from router.spool.crossing import leave_dto_out, only_direct, spooled_for
 from router.spool.cutting import cut
-from router.spool.judging import Verdict, judge, judge_copies
+from router.spool.judging import Tally, Verdict, judge, judge_copies
 from router.spool.repartitioning import Repartitioning
 from router.spool.rows import (
     Row,
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.counters import Counters
-    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
+    from router.guaranteed.endpoints import Endpoint, Endpoints
+    from router.guaranteed.lane_usage import LaneUsage
     from router.matching.round import EndpointResult, Round
     from router.publishers.acks import Acks
     from router.session import Session
@@ -176,7 +177,7 @@ class Spooling:
         if stores is None:
             rules_id = a_round.session.publish_rules_id
             denied = self._rights.denied(rules_id, batches) if a_round.resent else {}
-            verdict = judge(self._usage, memory, a_round.first, _rows(frames), denied=denied)
+            verdict = judge(Tally(self._usage), memory, a_round.first, _rows(frames), denied=denied)
             if verdict.waits_from is not None:
                 head = cut(a_round, verdict.waits_from)
                 if head is not None:
@@ -245,9 +246,7 @@ class Spooling:
                 continue
             targets = [(self._usage.account(one), one.lanes[0]) for one in endpoints]
             add_group(stores, targets, result.batch, result.rows, result.spool_bytes)
-        return (
-            stores if self._usage.files_fit([(home, store.size) for home, store in stores.items()]) else None
-        )
+        return stores if self._usage.files.fit(stores) else None
 
     def _fits(self, frames: list[Frame]) -> bool:
         """Ask each endpoint for all that is for it; all are of one Message VPN."""

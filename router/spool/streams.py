@@ -21,14 +21,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from angarium import wire
+from router.spool.usage import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from router.guaranteed.endpoints import Endpoint, LaneUsage
+    from router.guaranteed.endpoints import Endpoint
+    from router.guaranteed.lane_usage import LaneUsage
     from router.matching.shards import Shard, Shards
     from router.publishers.memory import Memory
-    from router.spool.usage import Account, HomeUsage, Usage
+    from router.spool.usage import Account, Usage
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 
@@ -70,10 +72,14 @@ class Store:
 class _Sent:
     """A STORE that is not known to be on disk."""
 
-    __slots__ = ("charges", "header", "number", "pending", "promoted", "size", "store")
+    __slots__ = ("charges", "file", "header", "number", "pending", "promoted", "size", "store")
 
-    def __init__(self, header: list[Any], store: Store, pending: Any | None, *, promoted: bool) -> None:
+    def __init__(
+        self, header: list[Any], store: Store, file: int, pending: Any | None, *, promoted: bool
+    ) -> None:
         self.header = header
+        #: The spool file of its rows, of which it is a user; 0 if it has none.
+        self.file = file
         self.number: int = header[1]
         self.store = store
         self.charges = store.charges
@@ -156,7 +162,7 @@ class Streams:
             stream = self._streams.get(shard.index)
             if stream is None or not stream.is_reported:
                 return False
-        return True
+        return not self._usage.unknown
 
     def send(self, index: int, frames: list[bytes]) -> None:
         """Send a frame to a home that is up, behind every STORE that was given to it."""
@@ -174,6 +180,7 @@ class Streams:
         relaxed: bool,
         publisher: int | dict[int, int] = 0,
         pasts: dict[int, Any] | None = None,
+        file: int | None = None,
     ) -> None:
         """Give a round to its homes.
 
@@ -185,16 +192,18 @@ class Streams:
             relaxed: whether it may be written later.
             publisher: number of the client that published it, or index -> number; 0: nobody knows.
             pasts: index -> attempts and spooling time of what comes from a closed partition.
+            file: the spool file in which the rows are already; None: they are new.
         """
         for index, store in stores.items():
             stream = self._stream(index)
             stream.number += 1
+            chosen = self._file(index, store.size, file)
             header = [
                 self._shards.incarnation, stream.number, relaxed, producer, store.groups, store.refused, wall_ms,
-                publisher, store.counts, pasts,
+                publisher, store.counts, pasts, chosen,
             ]  # fmt: skip
-            sent = _Sent(header, store, pending, promoted=producer is None)
-            self._count(index, sent)
+            sent = _Sent(header, store, chosen, pending, promoted=producer is None)
+            self._count(sent)
             if pending is not None:
                 pending.homes += 1
             if sent.promoted:
@@ -208,18 +217,25 @@ class Streams:
         """Give how many bytes of promoted copies a home may be given under a limit."""
         return limit - self._stream(index).promoted_bytes
 
-    def _count(self, index: int, sent: _Sent) -> None:
+    def _file(self, index: int, size: int, file: int | None) -> int:
+        if not size:
+            return 0
+        return self._usage.files.choose(index, size) if file is None else file
+
+    def _count(self, sent: _Sent) -> None:
         for account, lane, messages, size, _ in sent.charges:
             self._usage.charge(account, lane, messages, size)
-        self._usage.home(index).inflight_bytes += sent.size
+        if sent.file:
+            self._usage.files.join(sent.file)
 
-    def _uncount(self, index: int, home: HomeUsage, sent: _Sent) -> None:
+    def _uncount(self, index: int, sent: _Sent) -> None:
         for account, lane, messages, size, _ in sent.charges:
             if lane.home == index:
                 self._usage.uncharge(account, lane, messages, size)
             else:
-                self._usage.uncharge_moved(lane, messages, size)
-        home.inflight_bytes -= sent.size
+                self._usage.uncharge_elsewhere(account, lane, messages, size)
+        if sent.file:
+            self._usage.files.leave(sent.file)
 
     def unstored(self, endpoint: Endpoint) -> dict[int, int]:
         """Give home -> number of its last STORE that has messages of an endpoint and is not on disk."""
@@ -246,16 +262,20 @@ class Streams:
         self._stream(shard.index).is_up = False
 
     def home_reported(
-        self, shard: Shard, stored: int, totals: list[list[int]], spool: list[int]
+        self, shard: Shard, stored: int, totals: list[list[Any]], spool: list[Any]
     ) -> list[Account]:
         """A home is there and has stored up to a number: send it what is above. Gives the accounts that changed."""
-        stream = self._stream(shard.index)
+        stream, usage = self._stream(shard.index), self._usage
+        files = dict.fromkeys(numbers_of(spool[0]))
+        usage.files_used(shard.index, files)
         self._advance(stream, shard.index, stored, stored)
         for sent in stream.kept:  # accepted by a predecessor, which took it along
-            self._count(shard.index, sent)
+            self._count(sent)
         stream.on_their_way.extendleft(reversed(stream.kept))
         stream.kept.clear()
-        changed = self._usage.report(shard.index, totals, spool)
+        usage.files_freed(shard.index, [file for file in usage.home(shard.index).files if file not in files])
+        usage.files.go_on(shard.index, max(files, default=0), spool[2])
+        changed = usage.report(shard.index, totals, spool)
         stream.is_up = stream.is_reported = True
         stream.accepted = stored
         if not stream.on_their_way:
@@ -268,23 +288,23 @@ class Streams:
         return changed
 
     def committed(
-        self, shard: Shard, accepted: int, stored: int, totals: list[list[int]], spool: list[int]
+        self, shard: Shard, accepted: int, stored: int, totals: list[list[Any]], spool: list[Any]
     ) -> list[Account]:
         """A home has accepted and stored up to these numbers; gives the accounts that changed."""
         stream = self._stream(shard.index)
         if not stream.is_up:
             return []
+        self._usage.files_used(shard.index, numbers_of(spool[0]))
         self._advance(stream, shard.index, accepted, stored)
         return self._usage.report(shard.index, totals, spool)
 
     def _advance(self, stream: _Stream, index: int, accepted: int, stored: int) -> None:
-        home = self._usage.home(index)
         while stream.kept and stream.kept[0].number <= stored:
             self._forget(stream, stream.kept.popleft())
         waiting = stream.on_their_way
         while waiting and waiting[0].number <= accepted:
             sent = waiting.popleft()
-            self._uncount(index, home, sent)
+            self._uncount(index, sent)
             self._settle(sent)
             if sent.number <= stored:
                 self._forget(stream, sent)
@@ -318,26 +338,27 @@ class Streams:
 
         What it stored without saying so comes to light at the homes that take its lanes over.
         """
-        stream, home = self._stream(index), self._usage.home(index)
+        stream = self._stream(index)
         lost = list(stream.on_their_way)
         for sent in lost:
-            self._uncount_lost(home, sent)
+            self._uncount_lost(sent)
         for sent in (*stream.kept, *lost):
             self._forget(stream, sent)
         stream.kept.clear()
         stream.on_their_way.clear()
         return list(dict.fromkeys(sent.pending for sent in lost if sent.pending is not None))
 
-    def _uncount_lost(self, home: HomeUsage, sent: _Sent) -> None:
+    def _uncount_lost(self, sent: _Sent) -> None:
         for account, lane, messages, size, _ in sent.charges:
-            self._usage.uncharge(account, lane, messages, size)
-        home.inflight_bytes -= sent.size
+            self._usage.uncharge_elsewhere(account, lane, messages, size)
+        if sent.file:
+            self._usage.file_left(sent.file)
 
     def left(self, count: int) -> None:
         """Only the workers below this index are homes now."""
         for index in [index for index in self._streams if index >= count]:
             del self._streams[index]
-            self._usage.homes.pop(index, None)
+            self._usage.home_left(index)
 
     def stats(self) -> dict[str, Any]:
         """Give the figures of all streams together."""
@@ -352,11 +373,13 @@ class Streams:
         for index, stream in self._streams.items():
             numbers = [sent.number for sent in (*stream.kept, *stream.on_their_way)]
             assert numbers == list(range(stream.number - len(numbers) + 1, stream.number + 1)), index
-            inflight = sum(sent.size for sent in stream.on_their_way)
-            assert self._usage.home(index).inflight_bytes == inflight, index
             promoted = [sent.size for sent in (*stream.kept, *stream.on_their_way) if sent.promoted]
             assert stream.promoted_bytes == sum(promoted), index
             assert all(sent.pending is None for sent in stream.kept)
+        sent_files = [
+            sent.file for stream in self._streams.values() for sent in stream.on_their_way if sent.file
+        ]
+        self._usage.validate_files(sent_files)
 
 
 def add_group(

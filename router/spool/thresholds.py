@@ -67,7 +67,7 @@ class Thresholds:
         share = (limits.event_usage_set_percent, limits.event_usage_clear_percent)
         self._node.update(usage.node.bytes, usage.node.limit_bytes, share, outbox)
         share = (limits.event_files_set_percent, limits.event_files_clear_percent)
-        self._files.update(usage.files, limits.max_files, share, outbox)
+        self._files.update(len(usage.files), limits.max_files, share, outbox)
         self._look_at_unacked()
         vpns: dict[int, Vpn] = {}
         for account in changed:

@@ -5,22 +5,28 @@ what is on its way to them; a report covers exactly what the home had accepted. 
 sizes: payload, properties and `wire.SPOOL_OVERHEAD_BYTES` for each message. A message in two endpoints counts twice.
 A last-value queue takes no quota (facts section 5), and is in the accounts of its endpoint only.
 
-A spool file is an accounting number for `wire.SPOOL_FILE_BYTES` of messages of one home (R181): it takes messages until
-it holds so much. How many files will be used is known as an upper bound only, so the limit holds.
+While a lane goes from one home to another (`worker scale`) the old home may hold messages that the new one does not
+know yet. They count as the old one told them until the figures of the new one are complete. A router that was not there
+when the lane got another home does not know them either: nothing is admitted until somebody has counted them.
+
+The node's spool files are in `spool_files`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from angarium import errors, wire
+from angarium import errors
+from router.spool.spool_files import SpoolFiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from router.admission.directory import Attributes, Vpn
     from router.config import SpoolLimits
-    from router.guaranteed.endpoints import Endpoint, Endpoints, LaneUsage
+    from router.guaranteed.endpoints import Endpoint, Endpoints
+    from router.guaranteed.lane_usage import LaneUsage
 
 #: One MB of a quota.
 BYTES_PER_MB: Final = 1_000_000
@@ -187,31 +193,15 @@ class Account:
 
 
 class HomeUsage:
-    """What one home has written and holds, as it reported last, and what is on its way to it."""
+    """What one home holds, as it reported last."""
 
-    __slots__ = ("delivered_unacked", "disk_bytes", "files", "inflight_bytes", "open_file_bytes")
+    __slots__ = ("delivered_unacked", "disk_bytes", "files")
 
     def __init__(self) -> None:
-        #: With the open one.
-        self.files = 0
-        #: In the open file; 0: there is none.
-        self.open_file_bytes = 0
+        #: Spool files with messages that it has accepted.
+        self.files: dict[int, None] = {}
         self.disk_bytes = 0
         self.delivered_unacked = 0
-        #: Spool bytes in STOREs that no report covers; a message for several lanes once.
-        self.inflight_bytes = 0
-
-    def report(self, spool: list[int]) -> None:
-        """Take `[files, open_file_bytes, disk_bytes, delivered_unacked]`."""
-        self.files, self.open_file_bytes, self.disk_bytes, self.delivered_unacked = spool[:4]
-
-    def files_with(self, more_bytes: int) -> int:
-        """Give how many files it uses at most with so many bytes more."""
-        total = self.inflight_bytes + more_bytes
-        if not total:
-            return self.files
-        is_open = self.open_file_bytes > 0
-        return self.files - is_open - (-(self.open_file_bytes + total) // wire.SPOOL_FILE_BYTES)
 
 
 class Usage:
@@ -225,8 +215,13 @@ class Usage:
         self.vpns: dict[int, Pool] = {}
         #: Endpoint id -> its account.
         self.accounts: dict[int, Account] = {}
+        self.files = SpoolFiles(limits.max_files)
         #: By index of the worker.
         self.homes: dict[int, HomeUsage] = {}
+        #: Files of homes that left, while others take over what is in them; they count as users of these.
+        self._left: list[int] = []
+        #: Lanes whose figures nobody knows: nothing is admitted meanwhile.
+        self.unknown: dict[LaneUsage, None] = {}
         #: Counts what made room: something was consumed, or a limit changed.
         self.freed = 0
         #: Hears of every message that an endpoint did not take, with the reason.
@@ -263,6 +258,8 @@ class Usage:
     def endpoint_gone(self, endpoint: Endpoint) -> None:
         """What it held counts no more."""
         self.freed += 1
+        for lane in endpoint.all_lanes():
+            self.unknown.pop(lane, None)
         account = self.accounts.pop(endpoint.id, None)
         if account is None:
             return
@@ -301,12 +298,15 @@ class Usage:
         lane.inflight_bytes -= size
         self._add(account, -messages, -size)
 
-    def uncharge_moved(self, lane: LaneUsage, messages: int, size: int) -> None:
-        """The lane is at another home by now, whose report will tell them: count them as told until then."""
+    def uncharge_elsewhere(self, account: Account, lane: LaneUsage, messages: int, size: int) -> None:
+        """The lane has another home by now: it has them when it has taken over what the old one holds."""
+        if lane.is_complete:
+            self.uncharge(account, lane, messages, size)
+            return
         lane.inflight_messages -= messages
         lane.inflight_bytes -= size
-        lane.messages += messages
-        lane.bytes += size
+        lane.left_messages += messages
+        lane.left_bytes += size
 
     def _add(self, account: Account, messages: int, size: int) -> None:
         if account.is_gone:
@@ -319,44 +319,75 @@ class Usage:
 
     # -- reports ---------------------------------------------------------------------------------------------
 
-    def report(self, index: int, totals: list[list[int]], spool: list[int]) -> list[Account]:
+    def report(self, index: int, totals: list[list[Any]], spool: list[Any]) -> list[Account]:
         """Take what a home reports; gives the accounts that changed.
 
         Args:
             index: the home.
-            totals: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`, absolute.
-            spool: `[files, open_file_bytes, disk_bytes, delivered_unacked]`.
+            totals: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`, absolute; a sixth field says whether
+                that is all, or a worker before holds more.
+            spool: `[files in use, files not in use, bytes in the newest one, disk_bytes, delivered_unacked]`.
         """
-        changed: dict[Account, None] = {}
-        for lane_id, messages, size, *_ in totals:
-            found = self._endpoints.lane(lane_id)
-            if found is None or found[1].home != index:
-                continue
-            endpoint, lane = found
-            account = self.account(endpoint)
-            self.freed += size < lane.bytes or messages < lane.messages
-            self._add(account, messages - lane.messages, size - lane.bytes)
-            changed[account] = None
+        before: dict[LaneUsage, tuple[Account, int, int, bool]] = {}
+        for entry in totals:
+            found = self._endpoints.lane(entry[0])
+            if found is not None and found[1].home == index:
+                endpoint, lane = found
+                before[lane] = self.account(endpoint), lane.held_messages, lane.held_bytes, lane.is_complete
         self._endpoints.report(index, totals)
+        is_completed = False
+        for lane, (account, messages, size, was_complete) in before.items():
+            self.freed += lane.held_bytes < size or lane.held_messages < messages
+            self._add(account, lane.held_messages - messages, lane.held_bytes - size)
+            if not lane.is_known:
+                self.unknown[lane] = None
+            else:
+                self.unknown.pop(lane, None)
+            is_completed |= lane.is_complete and not was_complete
+        self.files_freed(index, numbers_of(spool[1]))
         home = self.home(index)
-        self.freed += spool[0] < home.files
-        home.report(spool)
-        return list(changed)
+        home.disk_bytes, home.delivered_unacked = spool[3:5]
+        if is_completed:
+            self._release_left()
+        return list(dict.fromkeys(account for account, *_ in before.values()))
+
+    # -- spool files -----------------------------------------------------------------------------------------
+
+    def files_used(self, index: int, files: Iterable[int]) -> None:
+        """A home has messages in these files."""
+        known = self.home(index).files
+        for file in files:
+            if file not in known:
+                known[file] = None
+                self.files.join(file)
+
+    def files_freed(self, index: int, files: Iterable[int]) -> None:
+        """A home has no messages in these files any more."""
+        known, before = self.home(index).files, len(self.files)
+        for file in files:
+            if file in known:
+                del known[file]
+                self.files.leave(file)
+        self.freed += len(self.files) < before
+
+    def home_left(self, index: int) -> None:
+        """A worker is no home any more: what it holds is taken over by others."""
+        self._left += self.homes.pop(index, HomeUsage()).files
+        self.files.close(index)
+        self._release_left()
+
+    def file_left(self, file: int) -> None:
+        """A STORE was on its way to a home that is no more, which may have stored it."""
+        self._left.append(file)
+
+    def _release_left(self) -> None:
+        """When all is taken over, the homes that did it tell the files."""
+        if all(lane.is_complete and lane.home in self.homes for lane in self._endpoints.lanes()):
+            for file in self._left:
+                self.files.leave(file)
+            self._left = []
 
     # -- questions -------------------------------------------------------------------------------------------
-
-    def files_fit(self, more: Iterable[tuple[int, int]]) -> bool:
-        """Tell whether the limit of spool files holds with so many bytes more at some homes: (home, bytes)."""
-        total = sum(home.files_with(0) for home in self.homes.values())
-        for index, size in more:
-            home = self.home(index)
-            total += home.files_with(size) - home.files_with(0)
-        return total <= self.limits.max_files
-
-    @property
-    def files(self) -> int:
-        """Give the spool files in use, at most."""
-        return sum(home.files_with(0) for home in self.homes.values())
 
     @property
     def delivered_unacked(self) -> int:
@@ -370,7 +401,7 @@ class Usage:
             "usage_bytes": self.node.bytes,
             "quota_bytes": self.node.limit_bytes,
             "disk_bytes": sum(home.disk_bytes for home in self.homes.values()),
-            "files": self.files,
+            "files": len(self.files),
             "files_max": self.limits.max_files,
             "delivered_unacked": self.delivered_unacked,
             "delivered_unacked_max": self.limits.max_delivered_unacked,
@@ -387,7 +418,20 @@ class Usage:
                 pools[account.vpn] += account.bytes
         assert all(pool.bytes == size for pool, size in pools.items())
         assert self.node.bytes == sum(pools.values())
-        assert all(home.inflight_bytes >= 0 for home in self.homes.values())
+        self.files.validate()
+        lanes = list(self._endpoints.lanes())
+        assert [lane for lane in self.unknown if lane not in lanes] == []
+        assert all(lane.is_known or lane in self.unknown for lane in lanes)
+
+    def validate_files(self, under_way: list[int]) -> None:
+        """Check who uses spool files, with the STOREs on their way."""
+        users = [file for home in self.homes.values() for file in home.files] + self._left + under_way
+        assert self.files.users() == Counter(users)
+
+
+def numbers_of(runs: Iterable[list[int]]) -> list[int]:
+    """Give the numbers of runs. Example: [3, 2], [7, 1] are 3, 4, 7."""
+    return [number for first, count in runs for number in range(first, first + count)]
 
 
 def _ignore(_account: Account, _reason: Reason) -> None:

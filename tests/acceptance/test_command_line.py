@@ -215,7 +215,7 @@ def test_an_interrupt_ends_a_subscriber_cleanly_with_a_summary(shell: Shell) -> 
     assert subscriber.stdout is not None
     assert subscriber.stdout.readline() == b"interrupted x\n"
     subscriber.send_signal(signal.SIGINT)
-    assert "received 1 messages" in shell.finish(subscriber).err
+    assert "received 1 message" in shell.finish(subscriber).err
 
 
 def test_an_interrupted_publisher_tells_what_it_published(shell: Shell) -> None:

@@ -74,6 +74,28 @@ def test_an_operator_with_a_key_reaches_the_node_from_afar(shell: Shell, afar: t
     assert "alice" in names
 
 
+@pytest.mark.requirement("R97")
+def test_an_operator_fetches_a_backup_from_afar(shell: Shell, afar: tuple[str, ...], tmp_path: Path) -> None:
+    operator = (*afar, "--key-file", "operator.key")
+    client = ("--server-key-file", "node.key.pub", "--user", "alice", "--password-file", "alice.password")
+    shell.run("queue", "create", "kept", *operator, "--subscription", "to/kept")
+    shell.run("pub", "to/kept", "x", *client, "--mode", "persistent")
+    file = tmp_path / "far.backup"
+    for _ in range(2):
+        made = shell.run("spool", "backup", str(file), *operator).object
+        assert made["size_bytes"] == file.stat().st_size
+        assert list((shell.data / "copies").iterdir()) == [], "what was fetched is gone there"
+        file.rename(tmp_path / "kept.backup")
+    other = Shell(tmp_path)
+    other.run("spool", "restore", "kept.backup")
+    other.run("up", "--detach")
+    try:
+        assert [row["topic"] for row in other.run("queue", "messages", "kept").rows] == ["to/kept"]
+    finally:
+        other.run("down")
+        other.clear()
+
+
 def test_an_operator_without_a_known_key_is_kept_out(shell: Shell, afar: tuple[str, ...]) -> None:
     assert shell.run(
         "status", *afar, "--key-file", "stranger.key", "--timeout", "1", status=1

@@ -46,7 +46,8 @@ def state_of(status: dict[str, Any], role: str, index: int = 0) -> dict[str, Any
 
 def all_ready(status: dict[str, Any]) -> bool:
     """Tell whether every process is ready."""
-    return all(row["state"] == "ready" for row in status["processes"])
+    states = [row["state"] for row in status["processes"]]
+    return bool(states) and set(states) == {"ready"}
 
 
 def is_replaced(role: str, index: int, pid: int) -> Callable[[dict[str, Any]], bool]:

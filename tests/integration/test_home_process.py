@@ -212,6 +212,19 @@ def test_what_was_stored_is_there_after_a_kill_and_is_marked_as_perhaps_delivere
 
 
 @pytest.mark.slow
+def test_a_damaged_spool_ends_the_process_with_a_sentence(router: PlayedRouter, tmp_path: Path) -> None:
+    (tmp_path / "spool" / "0").mkdir(parents=True)
+    (tmp_path / "spool" / "0" / "data.mdb").write_bytes(b"nonsense" * 1_000)
+    arguments = ["--runtime", str(router.runtime), "--index", "0", "--incarnation", "11"]
+    command = [sys.executable, "-m", "node", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    (said,) = [line for line in done.stderr.splitlines() if "CRITICAL" in line]
+    assert "this worker cannot work: error 50322" in said
+
+
+@pytest.mark.slow
 def test_an_orderly_stop_writes_what_waits_and_needs_no_marks(router: PlayedRouter) -> None:
     router.begin()
     for number in range(1, 11):

@@ -54,7 +54,8 @@ def poll(what: str, condition: Callable[[], Any], timeout_s: float = 30.0) -> An
 
 
 def all_ready(status: dict[str, Any]) -> bool:
-    return all(row["state"] == "ready" for row in status["processes"])
+    states = [row["state"] for row in status["processes"]]
+    return bool(states) and set(states) == {"ready"}
 
 
 def runtime_directory(node: Node) -> Path:
@@ -121,6 +122,17 @@ def test_a_killed_process_is_back_soon(node: Node, role: str, index: int) -> Non
         "both are told",
         lambda: {"SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"} <= {event["event"] for event in _events(node)},
     )
+
+
+def test_a_new_controller_answers_nobody_before_it_knows_the_node(node: Node) -> None:
+    """All die at once: nobody tells it anything but the supervisor, who is busy."""
+    for row in node.ready["processes"]:
+        if row["role"] != "supervisor":
+            os.kill(row["pid"], signal.SIGKILL)
+    with Admin(node.data, timeout_s=30.0) as admin:
+        status = admin.call("status")
+    assert len(status["processes"]) == 5
+    assert status["url"] == node.url
 
 
 def test_a_later_router_has_the_address_of_the_first(node: Node) -> None:
@@ -238,8 +250,13 @@ def test_a_detached_node_is_ready_when_the_call_returns(tmp_path: Path) -> None:
 def test_a_detached_node_that_fails_shows_its_log(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(errors.UnavailableError, match="in use"):
+        with pytest.raises(errors.UnavailableError, match="in use") as caught:
             run_detached(UpOptions(data_dir=str(tmp_path / "data"), listen=(url,), workers=1))
+    shown = str(caught.value)
+    assert "listen elsewhere" in shown
+    assert "Traceback" not in shown
+    assert shown.count(url) == 1, "it is said once, however often the router was started"
+    assert "node.log has all of it" in shown
 
 
 def test_the_admin_api_stops_the_node(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from cluster.commands import sink
 from cluster.commands.connection import ConnectOptions, client_options
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
-from cluster.commands.output import progress
+from cluster.commands.output import counted, progress
 from cluster.commands.receiving import announce, receive, withdraw
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ _OUTCOMES: Final = {
     "fail": wire.OUTCOME_FAILED,
     "reject": wire.OUTCOME_REJECTED,
 }
-_FORMATS: Final = {"json": sink.format_json, "raw": sink.format_raw, "text": sink.format_text}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,14 +115,14 @@ def consume(
         raise click.UsageError(text)
     withdraw(options["ready_file"])
     consumption = _Consumption(
-        form=_FORMATS["raw" if raw else "json" if as_json else "text"],
+        form=sink.choose_format(raw=raw, as_json=as_json),
         outcome=None if no_ack or options["browse"] else _OUTCOMES[settle],
         kind="topic-endpoint" if topic_endpoint else "queue",
         **options,
     )
     consumed = asyncio.run(_consume(connect, consumption))
     if consumed.interrupted or sys.stderr.isatty():
-        click.echo(f"consumed {consumed.messages:,} messages in {consumed.seconds:.3f} s", err=True)
+        click.echo(f"consumed {counted(consumed.messages, 'message')} in {consumed.seconds:.3f} s", err=True)
     count = consumption.count
     if count is not None and consumed.messages < count:
         raise errors.error_for(errors.TIMEOUT, f"{consumed.messages} of {count} messages came")

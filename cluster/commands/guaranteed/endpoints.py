@@ -19,15 +19,19 @@ from cluster.commands.objects import (
     any_vpn_option,
     attributes_command,
     delete_command,
-    print_object,
+    print_change,
     set_option,
     vpn_option,
 )
 from cluster.commands.output import (
+    counted,
     print_attributes,
+    print_exactly,
     print_json,
     print_json_lines,
+    print_part,
     print_table,
+    telling,
     wants_json,
 )
 
@@ -41,13 +45,16 @@ COLUMNS: Final = (
     "vpn",
     "name",
     "messages_spooled",
-    "spool_usage_mb",
+    "spool_usage_bytes",
     "delivered_unacked",
     "bind_count",
     "access_type",
 )
 #: What of a view has a table of its own.
 _TABLES: Final = ("flows", "lanes", "counters")
+
+#: Figures that are shown when they are 0, too.
+_ALWAYS_SHOWN: Final = ("messages_spooled", "spool_usage_bytes", "delivered_unacked", "bind_count")
 
 _kind_choice = click.Choice((QUEUE, TOPIC_ENDPOINT))
 
@@ -107,15 +114,29 @@ def _show_command(kind: str) -> click.Command:
         if wants_json(as_json):
             print_json(found)
             return
-        print_attributes({name: value for name, value in found.items() if name not in _TABLES})
-        counters = [{"counter": name, "number": number} for name, number in found["counters"].items()]
-        print_table(counters, ("counter", "number"), empty="nothing was refused or discarded")
-        if len(found["lanes"]) > 1:
-            print_table(found["lanes"], tuple(found["lanes"][0]), empty="")
-        columns = tuple(found["flows"][0]) if found["flows"] else ()
-        print_table(found["flows"], columns, empty="no flow is bound")
+        _print_endpoint(found)
 
     return show
+
+
+def _print_endpoint(found: dict[str, Any]) -> None:
+    """Draw what an endpoint is, what it holds, what it refused and who is bound to it, each if there is something."""
+    from cluster.objects import attributes_of, identity_of
+
+    kind = found["kind"]
+    known = {one.name for one in (*attributes_of(kind), *identity_of(kind))} | {"kind", "vpn", "name"}
+    print_exactly({name: value for name, value in found.items() if name in known})
+    others = {name: value for name, value in found.items() if name not in known and name not in _TABLES}
+    print_part("figure", telling(others, always=_ALWAYS_SHOWN))
+    if found["counters"]:
+        print_part("refused or discarded", found["counters"])
+    for title, rows in (
+        ("lane", found["lanes"] if len(found["lanes"]) > 1 else []),
+        ("flow", found["flows"]),
+    ):
+        if rows:
+            click.echo()
+            print_table(rows, tuple(rows[0]), empty=f"no {title}")
 
 
 def _create_command(kind: str) -> click.Command:
@@ -139,7 +160,7 @@ def _create_command(kind: str) -> click.Command:
         if added:
             attributes["subscriptions"] = list(added)
         made = admin.call("objects.create", kind=kind, vpn=vpn, name=name, attributes=attributes)
-        print_object(made, as_json=as_json)
+        print_change(made, "create", attributes, as_json=as_json)
 
     if kind == QUEUE:
         _subscription_option(
@@ -174,7 +195,8 @@ def _update_command(kind: str) -> click.Command:
                 changed = connection.call(
                     "objects.subscribe", vpn=vpn, name=name, add=list(added), remove=list(removed)
                 )
-        print_object(changed, as_json=as_json)
+        shown = [*attributes, "subscriptions"] if added or removed else attributes
+        print_change(changed, "update", shown, as_json=as_json)
 
     if kind == QUEUE:
         click.option(
@@ -199,7 +221,7 @@ def _purge_command(kind: str) -> click.Command:
         if wants_json(as_json):
             print_json({"kind": kind, "name": name, **done})
         else:
-            click.echo(f"{done['purged']} messages of {kind} {name} deleted")
+            click.echo(f"{counted(done['purged'], 'message')} of {kind} {name} deleted")
 
     return purge
 

@@ -5,15 +5,16 @@ A message is named by its endpoint, its partition and its position there, which 
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from angarium import errors
 from cluster.commands.connection import AdminOptions, admin_options, json_option
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.objects import vpn_option
 from cluster.commands.output import (
+    moment,
     print_attributes,
     print_json,
     print_json_lines,
@@ -117,18 +118,7 @@ def _messages(
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
     """Give a row with its wall times as people read them."""
     shown = {name: value for name, value in row.items() if name not in _WALL_TIMES}
-    return {**shown, **{new: _moment(row.get(name)) for name, new in _WALL_TIMES.items()}}
-
-
-def _moment(wall_ms: int | None) -> str:
-    """Give a wall time as people read it; nothing for none."""
-    if not wall_ms:
-        return ""
-    return (
-        datetime.fromtimestamp(wall_ms / 1000, UTC)
-        .isoformat(sep=" ", timespec="seconds")
-        .replace("+00:00", "Z")
-    )
+    return {**shown, **{new: moment(row.get(name)) for name, new in _WALL_TIMES.items()}}
 
 
 @click.group(cls=SuggestingGroup)
@@ -166,7 +156,12 @@ def show_message(
     *, admin: AdminOptions, name: str, position: int, kind: str, partition: int, vpn: str, as_json: bool
 ) -> None:
     """Show the message at POSITION of the endpoint NAME, with its payload; 'queue messages' lists positions."""
-    found = admin.call("messages.show", kind=kind, vpn=vpn, name=name, partition=partition, position=position)
+    where = {"kind": kind, "vpn": vpn, "name": name, "partition": partition}
+    try:
+        found = admin.call("messages.show", **where, position=position)
+    except errors.NotFoundError as error:
+        advice = f"'angarium {kind} messages {name}' lists those that are there"
+        raise errors.error_for(error.code, error.detail, advice) from None
     found = _described(found)
     if wants_json(as_json):
         print_json(found)

@@ -1,13 +1,15 @@
 """`angarium spool`: what the node stores, whether it is sound, and a backup of it.
 
 `verify` works on a running node, whose workers do it beside their messages, and on the data directory of one that does
-not run. A backup is taken of a running node on this host; restoring needs one that does not run.
+not run. A backup is taken of a running node, on this host or another; restoring needs one on this host that does not
+run.
 """
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -16,13 +18,12 @@ from cluster.admin import node_runs, read_node_file
 from cluster.commands.connection import AdminOptions, admin_options, json_option
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.guaranteed.jobs import wait_for
-from cluster.commands.output import print_attributes, print_json, print_table, progress, wants_json
-
-if TYPE_CHECKING:
-    from cluster.admin import NodeFile
+from cluster.commands.output import print_attributes, print_json, print_table, progress, telling, wants_json
 
 #: What of a view has a table of its own, and what of each worker that shows.
 _WORKERS: Final = "workers"
+#: Figures that are shown when they are 0, too.
+_ALWAYS_SHOWN: Final = ("messages", "usage_bytes", "disk_bytes", "files", "delivered_unacked", "endpoints")
 _WORKER_COLUMNS: Final = (
     "worker",
     "lanes",
@@ -51,7 +52,8 @@ def show_spool(*, admin: AdminOptions, as_json: bool) -> None:
         print_json(found)
         return
     workers = found.pop(_WORKERS)
-    print_attributes(found)
+    print_attributes(telling(found, always=_ALWAYS_SHOWN))
+    click.echo()
     print_table(workers, _WORKER_COLUMNS, empty="no worker runs")
 
 
@@ -104,25 +106,29 @@ def _verify_directory(data_dir: Path) -> list[str]:
 @json_option
 @admin_options
 def back_up(*, admin: AdminOptions, file: Path, as_json: bool) -> None:
-    """Write everything that the running node keeps to FILE: objects, messages, names of producers."""
+    """Write everything that the running node keeps to FILE: objects, messages, names of producers.
+
+    With --admin-url the node copies into its own data directory, which needs the room, and the copies are fetched.
+    """
     from cluster import backup
 
-    node = _local_node(admin)
     file = file.absolute()
     with backup.staging(file) as stage, admin.open() as connection:
-        made = connection.call("spool.backup", directory=str(stage))
-        wait_for(connection, made["jobs"], "copy")
+        made = connection.call("spool.backup", directory=None if admin.admin_url else str(stage))
+        try:
+            wait_for(connection, made["jobs"], "copy")
+            if made["copy"] is not None:
+                with progress("fetch", None) as show:
+                    backup.fetch(connection, made["copy"], made["parts"], stage, show)
+        finally:
+            if made["copy"] is not None:
+                with contextlib.suppress(errors.AngariumError):
+                    connection.call("spool.drop", copy=made["copy"])
+        about = (made["node"], made["node_id"], made["workers"])
         with progress("pack", None) as show:
-            manifest = backup.pack(stage, file, node, made["workers"], lambda done, _total: show(done))
+            manifest = backup.pack(stage, file, *about, lambda done, _total: show(done))
     result = {"file": str(file), "size_bytes": file.stat().st_size, "workers": manifest.workers}
     _print(result, as_json=as_json)
-
-
-def _local_node(admin: AdminOptions) -> NodeFile:
-    if admin.admin_url is not None:
-        detail = "a backup is written on the host of the node: run it there, with --data"
-        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
-    return read_node_file(admin.data)
 
 
 @spool.command("restore")

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from angarium import wire
-from guaranteed.records import endpoint_of
+from guaranteed.holdings import holdings
 from storage.spool import Table
 
 if TYPE_CHECKING:
@@ -21,31 +20,15 @@ if TYPE_CHECKING:
 
 def exceeded(node: GuaranteedNode, world: GuaranteedWorld, history: GuaranteedHistory) -> Iterator[str]:
     """Say which limits are exceeded now: quotas in bytes, files, delivered messages."""
-    held: dict[int, int] = {}
-    files = unacked = 0
-    for index, simulated in node.homes.items():
-        if node.supervisor.workers.get(index) is None or not simulated.is_ready:
-            continue
-        for lane in simulated.home.lanes:
-            if _home_of(history, lane.lane_id) != index:
-                continue  # another home has it, or takes it over from here
-            held[endpoint_of(lane.lane_id)] = held.get(endpoint_of(lane.lane_id), 0) + lane.lane.bytes
-            unacked += lane.lane.unacked
-        files += simulated.home.rooms.blocks.files.count
+    held, files = holdings(node)
     yield from _quotas(node, world, history, held)
     limits = world.spool.limits
-    if files > limits.max_files:
-        yield f"homes use {files} spool files, {limits.max_files} are allowed"
-    if unacked > limits.max_delivered_unacked * max(1, len(node.homes)):
+    if len(files) > limits.max_files:
+        yield f"{len(files)} spool files are used, {limits.max_files} are allowed"
+    homes = [home for index, home in node.homes.items() if node.supervisor.workers.get(index) is not None]
+    unacked = sum(home.home.lanes.unacked for home in homes)
+    if unacked > limits.max_delivered_unacked * max(1, len(homes)):
         yield f"{unacked} messages are delivered and not settled, {limits.max_delivered_unacked} are allowed"
-
-
-def _home_of(history: GuaranteedHistory, lane_id: int) -> int | None:
-    """Give the worker that has a lane, as the controller decided last."""
-    endpoint = history.endpoints.get(endpoint_of(lane_id))
-    partition = lane_id & (1 << wire.LANE_BITS) - 1
-    homes = endpoint.changes[-1].attributes["homes"] if endpoint is not None else []
-    return homes[partition] if partition < len(homes) else None
 
 
 def _quotas(
@@ -54,12 +37,11 @@ def _quotas(
     sums: dict[str, int] = {}
     for endpoint_id, size in held.items():
         endpoint = history.endpoints.get(endpoint_id)
-        if endpoint is None:
+        if endpoint is None or endpoint.deleted_at <= node.loop.now:
             continue
         quotas = [change.attributes["max_spool_usage_mb"] for change in endpoint.changes]
-        homes = [change.attributes["homes"] for change in endpoint.changes]
-        if 0 in quotas or any(one != homes[0] for one in homes):
-            continue  # a last-value queue has no quota, and what goes along with its lane is not judged
+        if 0 in quotas:
+            continue  # a last-value queue has no quota
         sums[endpoint.vpn] = sums.get(endpoint.vpn, 0) + size
         if size > max(quotas) * world.mb_bytes:
             yield f"{endpoint} holds {size} bytes, its quota is {max(quotas) * world.mb_bytes}"

@@ -131,6 +131,10 @@ class SimulatedNeighbours:
         place = self._disks.pop(int(name))
         place.observer.removed(self._loop.now)
 
+    def is_running(self, name: str) -> bool:
+        """Tell whether another process has a disk open."""
+        return self._disks[int(name)].owner not in (None, self._home)
+
     def claim(self, name: str, lane_id: int) -> None:
         """Leave a word that a lane is waited for."""
         self._disks[int(name)].claims[lane_id] = None

@@ -57,7 +57,7 @@ class AcknowledgesBeforeTheCommit(Home):
         frames = super().take_frames()
         if self._newest:
             number, self._newest = self._newest, 0
-            frames.append([wire.COMMITTED, wire.pack([self.incarnation, number, 0, [], [0, 0, 0, 0]])])
+            frames.append([wire.COMMITTED, wire.pack([self.incarnation, number, 0, [], [[], [], 0, 0, 0]])])
         return frames
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -16,6 +16,8 @@ from storage.spool import Table, open_readonly, open_spool
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from cluster.admin import Admin
 
 NODE = NodeFile(node="berlin", node_id="1" * 32, workers=2)
 BLOCK = b"rows of a block"
@@ -38,7 +40,7 @@ def make_backup(tmp_path: Path, value: bytes = BLOCK) -> Path:
     file = tmp_path / "node.backup"
     with backup.staging(file) as stage:
         make_copies(stage, value)
-        backup.pack(stage, file, NODE, 2, lambda _done, _total: None)
+        backup.pack(stage, file, NODE.node, NODE.node_id, 2, lambda _done, _total: None)
     return file
 
 
@@ -57,6 +59,42 @@ def test_a_backup_is_never_written_over(tmp_path: Path) -> None:
     file = make_backup(tmp_path)
     with pytest.raises(errors.ConflictError, match="never written over"), backup.staging(file):
         pass
+
+
+class FarNode:
+    """Copies at another host, given in pieces; it says that they are larger than they are by `missing` bytes."""
+
+    def __init__(self, place: Path, missing: int = 0) -> None:
+        self.place = place
+        self.missing = missing
+        self.pieces = 0
+
+    def call(self, operation: str, *, copy: str, part: str, offset: int) -> Any:
+        assert (operation, copy) == ("spool.fetch", "17")
+        self.pieces += 1
+        content = (self.place / part / "data.mdb").read_bytes()
+        return {"data": content[offset : offset + 1000], "size": len(content) + self.missing}
+
+
+def test_the_copies_of_a_node_at_another_host_come_in_pieces(tmp_path: Path) -> None:
+    make_copies(tmp_path / "far")
+    node, parts = FarNode(tmp_path / "far"), ["config", "spool/0", "spool/1"]
+    told: list[int] = []
+    backup.fetch(cast("Admin", node), "17", parts, tmp_path / "here", told.append)
+    sizes = 0
+    for part in parts:
+        content = (tmp_path / "here" / part / "data.mdb").read_bytes()
+        assert content == (tmp_path / "far" / part / "data.mdb").read_bytes()
+        sizes += len(content)
+    assert told[-1] == sizes
+    assert node.pieces >= sizes // 1000
+
+
+def test_a_copy_that_ends_early_is_no_backup(tmp_path: Path) -> None:
+    make_copies(tmp_path / "far")
+    node = cast("Admin", FarNode(tmp_path / "far", missing=1))
+    with pytest.raises(errors.UnavailableError, match="ends at"):
+        backup.fetch(node, "17", ["config"], tmp_path / "here", lambda _done: None)
 
 
 @pytest.mark.requirement("R96", "R97")

@@ -49,3 +49,13 @@ def test_a_lost_connection_is_told_when_it_happens(capsys: pytest.CaptureFixture
     lost, again = capsys.readouterr().err.splitlines()
     assert "error 40802" in lost
     assert again == "connected again to tcp://b:2"
+
+
+def test_a_lost_connection_is_told_unless_it_is_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+    notices = Notices()
+    notices(ClientEvent("disconnected", code=errors.DISCONNECTED_BY_OPERATOR))
+    assert capsys.readouterr().err == "", "the command ends with that very error"
+    notices(ClientEvent("disconnected", code=errors.KEEPALIVE_TIMEOUT, detail="\x1b[31m"))
+    told = capsys.readouterr().err
+    assert told.startswith("connection lost, trying again: error ")
+    assert "\x1b" not in told

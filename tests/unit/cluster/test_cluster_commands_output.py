@@ -121,3 +121,50 @@ class FakeBar:
 
     def stop(self) -> None:
         self._drawn.append(-1)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a/ä\u20ac", "a/ä\u20ac"),
+        ("a\x1b[31m\x07", "a\\x1b[31m\\x07"),
+        ("a\r\nb\x7f\x9b", "a\\x0d\\x0ab\\x7f\\x9b"),
+    ],
+)
+def test_what_clients_chose_cannot_steer_a_terminal(
+    text: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert output.visible(text) == shown
+    output.print_table([{"topic": text}], ("topic",), empty="nothing")
+    assert not set(capsys.readouterr().out) & {"\x1b", "\x07", "\r", "\x7f", "\x9b"}
+
+
+@pytest.mark.parametrize(
+    ("wall_ms", "text"),
+    [
+        (None, ""),
+        (0, ""),
+        (1_700_000_000_000, "2023-11-14 22:13:20Z"),
+        (1 << 53, "never"),
+        (1 << 64, "never"),
+    ],
+)
+def test_a_wall_time_is_read_as_such_whatever_it_is(wall_ms: int | None, text: str) -> None:
+    assert output.moment(wall_ms) == text
+
+
+def test_what_was_set_is_shown_as_it_was_set(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_exactly({"max_message_bytes": 10_000_000, "enabled": True})
+    shown = capsys.readouterr().out
+    assert "10,000,000" in shown
+    assert "yes" in shown
+
+
+def test_figures_that_say_nothing_are_left_out() -> None:
+    figures = {"messages": 0, "usage_bytes": 5, "usage_mb": 0.1, "nacks": 0, "rate_mb": 2.0, "name": ""}
+    assert output.telling(figures, always=("messages",)) == {"messages": 0, "usage_bytes": 5, "rate_mb": 2.0}
+
+
+@pytest.mark.parametrize(("number", "text"), [(0, "0 messages"), (1, "1 message"), (1234, "1,234 messages")])
+def test_one_thing_is_no_several(number: int, text: str) -> None:
+    assert output.counted(number, "message") == text

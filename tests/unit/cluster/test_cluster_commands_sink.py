@@ -24,6 +24,14 @@ def json_of(message: Message) -> dict[str, Any]:
     return shown
 
 
+def test_a_topic_cannot_steer_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    form = sink.choose_format(raw=False, as_json=False)
+    assert form(batch(Message("a\x1b[31m\n", b"\x1b"))) == b"a\\x1b[31m\\x0a \x1b\n"
+    assert sink.choose_format(raw=True, as_json=False) is sink.format_raw
+    assert sink.choose_format(raw=False, as_json=True) is sink.format_json
+
+
 def test_raw_output_is_payloads_with_a_line_feed_each() -> None:
     assert (
         sink.format_raw(batch(Message("a", b"1"), Message("b", b""), Message("c", b"\xff\x00")))

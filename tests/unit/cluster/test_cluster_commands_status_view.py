@@ -44,7 +44,19 @@ STATUS: dict[str, Any] = {
     },
     "discards": {"transmit-congestion": 7},
     "errors": {},
-    "spool": {},
+    "spool": {
+        "messages": 4_000,
+        "usage_bytes": 1536,
+        "quota_bytes": 10_000_000_000,
+        "disk_bytes": 8192,
+        "files": 3,
+        "files_max": 50_000,
+        "delivered_unacked": 7,
+        "delivered_unacked_max": 1_000_000,
+        "endpoints": 2,
+        "producers": 1,
+        "stores_under_way": 12_345,
+    },
     "links": [],
 }
 
@@ -66,10 +78,14 @@ def test_one_screen_shows_processes_sessions_rates_and_discards() -> None:
         "1m30s",
         "1,000.0",
         "transmit-congestion",
+        "4,000",
+        "9.3 GiB",
+        "50,000",
         "7",
     ):
         assert text in shown, text
     assert len(shown.splitlines()) <= 24
+    assert "12,345" not in shown, "the rest of the spool is in 'angarium spool show'"
 
 
 def test_a_process_that_is_not_well_stands_out() -> None:

@@ -10,6 +10,7 @@ from controller_world import World, replies, requests
 from angarium import errors
 from cluster.controller import effects as c
 from cluster.controller.endpoints import HOME_TIMEOUT_S
+from cluster.controller.spool import COPY_IDLE_S, PIECE_BYTES
 from storage.config_store import Counter
 
 LANE = 2 << 10
@@ -291,7 +292,54 @@ def test_a_backup_is_of_the_objects_first_and_then_of_the_messages(served: World
         ("worker-1-7", "spool.backup", {"directory": "/b/spool/1"}),
     ]
     (made,) = replies(served.answer(seen, {"job": 1}, {"job": 2}))
-    assert made == {"jobs": [[0, 1], [1, 2]], "node": "n", "workers": 2}
+    about = {"node": "n", "node_id": "", "workers": 2, "parts": ["config", "spool/0", "spool/1"]}
+    assert made == {"jobs": [[0, 1], [1, 2]], "copy": None, **about}
+
+
+def begin_copy(served: World) -> tuple[str, str]:
+    """Have a backup made that is to be fetched; gives its name and directory."""
+    seen = served.call("spool.backup")
+    (copy,) = [effect for effect in seen if isinstance(effect, c.CopyStore)]
+    (made,) = replies(served.answer(seen, {"job": 1}, {"job": 2}))
+    return made["copy"], copy.directory.removesuffix("/config")
+
+
+def test_a_backup_without_a_directory_is_fetched_in_pieces_and_dropped(served: World) -> None:
+    name, directory = begin_copy(served)
+    (read,) = served.call("spool.fetch", copy=name, part="spool/1", offset=7)
+    assert isinstance(read, c.ReadCopy)
+    assert (read.path, read.offset, read.length) == (f"{directory}/spool/1/data.mdb", 7, PIECE_BYTES)
+    seen = served.call("spool.drop", copy=name)
+    assert seen[0] == c.DropCopy(directory)
+    assert replies(seen) == [None]
+    assert code_of(served.call("spool.fetch", copy=name, part="config")) == errors.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("part", ["spool/2", "spool/../..", "config/..", "", "/etc"])
+def test_nothing_but_the_parts_of_a_backup_can_be_fetched(served: World, part: str) -> None:
+    name, _ = begin_copy(served)
+    assert code_of(served.call("spool.fetch", copy=name, part=part)) == errors.INVALID_ARGUMENT
+
+
+def test_one_backup_at_a_time_waits_to_be_fetched_and_a_forgotten_one_makes_room(served: World) -> None:
+    name, directory = begin_copy(served)
+    assert code_of(served.call("spool.backup")) == errors.OBJECT_IN_USE
+    served.now += COPY_IDLE_S - 1
+    served.call("spool.fetch", copy=name, part="config")
+    served.now += COPY_IDLE_S - 1
+    assert code_of(served.call("spool.backup")) == errors.OBJECT_IN_USE
+    served.now += 1
+    seen = served.call("spool.backup")
+    assert seen[0] == c.DropCopy(directory)
+
+
+def test_a_backup_that_fails_leaves_nothing_to_fetch(served: World) -> None:
+    served.copy_fails = "no space left"
+    seen = served.call("spool.backup")
+    assert code_of(seen) == errors.INVALID_ARGUMENT
+    assert [effect for effect in seen if isinstance(effect, c.DropCopy)]
+    served.copy_fails = ""
+    assert begin_copy(served)
 
 
 def test_a_backup_whose_objects_cannot_be_copied_copies_nothing(served: World) -> None:

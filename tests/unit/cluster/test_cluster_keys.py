@@ -32,7 +32,7 @@ def test_the_secret_is_for_its_owner_only_and_in_one_file_only(tmp_path: Path) -
 
 def test_keys_are_never_overwritten(tmp_path: Path) -> None:
     before = keys.create_keys(tmp_path / "node.key")
-    with pytest.raises(errors.ConflictError, match="never overwritten"):
+    with pytest.raises(errors.ConflictError, match="never written over"):
         keys.create_keys(tmp_path / "node.key")
     assert keys.read_public(tmp_path / "node.key") == before
 

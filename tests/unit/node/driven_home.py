@@ -96,7 +96,8 @@ class DrivenHome:
         self.moves: list[tuple[list[Any], list[Row]]] = []
         self.delivered: dict[int, Delivered] = {}
         self.totals: dict[int, list[int]] = {}
-        self.spool: list[int] = []
+        self.files: set[int] = set()
+        self.disk_bytes = 0
         self.told: list[dict[str, Any]] = []
         self.accepted = self.stored = 0
 
@@ -156,6 +157,7 @@ class DrivenHome:
         number: int | None = None,
         router: int | None = None,
         publisher: int = 0,
+        file: int = 1,
     ) -> int:
         if number is None:
             self.number += 1
@@ -163,7 +165,7 @@ class DrivenHome:
         heads = [[lanes, len(rows), origins] for lanes, rows in groups]
         batches = tuple(_encode(rows) for _, rows in groups)
         head = (router or self.router, number, relaxed, producer, heads, list(refused), self.wall_ms)
-        self.send(wire.STORE, *head, publisher, list(counts), pasts, batches=batches)
+        self.send(wire.STORE, *head, publisher, list(counts), pasts, file, batches=batches)
         return number
 
     def bind(
@@ -314,16 +316,24 @@ class DrivenHome:
         assert accepted >= stored
         assert accepted >= self.accepted
         assert stored >= self.stored
-        self.accepted, self.stored, self.spool = accepted, stored, spool
+        self.accepted, self.stored = accepted, stored
+        self._read_spool(spool)
         self.committed.append(header[1:])
         self.totals.update((one[0], one[1:]) for one in totals)
 
     def _read_home(self, header: list[Any]) -> None:
-        _, router, number, stored, totals, self.spool = header
+        _, router, number, stored, totals, spool = header
+        self.files = set()
+        self._read_spool(spool)
         assert (router, number) == (self.router, self.lanes_number)
         self.homes.append(header[1:])
         self.accepted = self.stored = stored
         self.totals = {one[0]: one[1:] for one in totals}
+
+    def _read_spool(self, spool: list[Any]) -> None:
+        used, freed, _, self.disk_bytes, _ = spool
+        self.files |= {first + i for first, count in used for i in range(count)}
+        self.files -= {first + i for first, count in freed for i in range(count)}
 
     def _read_records(self, header: list[Any]) -> None:
         _, reference, records = header

@@ -12,7 +12,7 @@ from angarium import errors, wire
 from node.home import adoption, layout
 from storage.spool import Table
 from tests.simulation.simulated_disk import SimulatedDisk
-from tests.unit.node.driven_home import LANE, OTHER, PRODUCER, ROUTER, DrivenHome, rows_of, settings_of
+from tests.unit.node.driven_home import LANE, OTHER, PRODUCER, ROUTER, THIRD, DrivenHome, rows_of, settings_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +51,9 @@ class Folder:
         assert self.opened != name
         del self.disks[name]
 
+    def is_running(self, name: str) -> bool:
+        return name in self.running
+
     def claim(self, name: str, lane_id: int) -> None:
         self.claims[name, lane_id] = None
 
@@ -67,7 +70,7 @@ def left_behind(*, clean: bool = True) -> SimulatedDisk:
     old.start(ROUTER, LANES)
     flow = old.bind(LANE, messages=10)
     for first in range(0, 30, 10):
-        old.store(([LANE, OTHER], rows_of(10, first)), producer=(PRODUCER, 1))
+        old.store(([LANE, OTHER], rows_of(10, first)), producer=(PRODUCER, 1), file=7 + first // 10)
         old.settle_down(1.0)
     old.settle(flow, (1, 4))
     old.store(producer=(PRODUCER, 31), refused=[(LANE, [(31, errors.SPOOL_OVER_QUOTA)])])
@@ -167,6 +170,88 @@ def test_new_messages_wait_for_the_old_ones_and_come_behind_them() -> None:
     reference = driven.gather()
     driven.settle_down()
     assert driven.records[reference][LANE] == (42, {31: errors.SPOOL_OVER_QUOTA})
+
+
+@pytest.mark.requirement("R171", "R172", "R173", "R182")
+def test_what_the_old_worker_has_counts_as_soon_as_it_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until then the figures say that they are not all; the messages themselves come later."""
+    monkeypatch.setattr(adoption, "SCAN_ROWS", 2)
+    driven, folder = new_home(left_behind(), runs=True)
+    driven.lanes(LANES)
+    driven.store(([LANE], rows_of(3, 30)), producer=(PRODUCER, 10), file=11)
+    driven.settle_down(1.0)
+    assert driven.totals[LANE][4:] == [False]
+    assert driven.totals[LANE][0] == 3
+    assert driven.totals[OTHER] == [0, 0, 0, 0, False]
+    assert driven.files == {11}
+    folder.running.clear()
+    driven.pass_time(1.0)
+    for _ in range(8):
+        driven.tick()
+        driven.pass_time(0.02)
+    driven.tick()
+    assert driven.home.rooms.adoptions.stats() == {
+        "lanes_adopted": 0,
+        "messages_adopted": 0,
+        "lanes_importing": 2,
+    }
+    size = sum(64 + len(b"m%d" % i) for i in range(4, 33))
+    assert driven.totals[LANE][:2] == [29, size]
+    assert driven.totals[OTHER][0] == 30
+    assert (driven.totals[LANE][4:], driven.totals[OTHER][4:]) == ([], [])
+    assert driven.files == {7, 8, 9, 11}
+    driven.settle_down(1.0)
+    assert driven.totals[LANE][:2] == [29, size]
+    assert driven.files == {7, 8, 9, 11}
+    driven.home.validate()
+    flows = [driven.bind(lane) for lane in LANES]
+    driven.settle_down(0.1)
+    for flow in flows:
+        driven.settle(flow, *[(position, position) for position in driven.delivered[flow].order])
+    driven.settle_down(0.3)
+    assert driven.files == set()
+
+
+def test_a_spool_that_can_be_counted_is_counted_while_another_is_imported() -> None:
+    """A router that came meanwhile admits nothing before it knows everything."""
+    driven, folder = new_home(left_behind())
+    folder.disks["2"] = SimulatedDisk()
+    third = DrivenHome(folder.disks["2"])
+    third.start(ROUTER, {THIRD: settings_of("third")})
+    for first in range(4):
+        third.store(([THIRD], rows_of(1, first)), file=20)
+        third.settle_down(1.0)
+    folder.running.add("2")
+    driven.lanes({**LANES, THIRD: settings_of("third")})
+    driven.tick()
+    driven.write()
+    driven.tick()
+    assert driven.totals[THIRD] == [0, 0, 0, 0, False]
+    folder.running.clear()
+    driven.pass_time(adoption.RETRY_S)
+    for _ in range(10):
+        driven.tick()
+        driven.write()
+        driven.pass_time(0.02)
+        if driven.totals[THIRD][0]:
+            break
+    assert driven.totals[THIRD][0] == 4
+    assert driven.home.rooms.adoptions.is_busy
+    driven.settle_down(1.0)
+    assert [driven.totals[lane][0] for lane in (LANE, OTHER, THIRD)] == [26, 30, 4]
+    assert driven.files == {7, 8, 9, 20}
+    assert folder.names() == []
+
+
+def test_a_lane_that_is_deleted_meanwhile_counts_no_more() -> None:
+    driven, folder = new_home(left_behind())
+    driven.lanes(LANES)
+    driven.tick()
+    driven.tick()
+    driven.lanes({}, LANE, OTHER)
+    driven.settle_down(1.0)
+    assert driven.files == set()
+    assert folder.claims == {}
 
 
 def test_a_resumed_flow_may_settle_what_the_old_home_delivered() -> None:

@@ -95,7 +95,7 @@ def test_a_rejected_message_moves_to_the_dead_message_queue() -> None:
     reject_all(driven)
     ((header, rows),) = driven.moves
     origins = [["queue", "q", "rejected"]] * 3
-    assert header == [LANE, 1, ["queue", "default", DEAD], 3, origins, {}, {}]
+    assert header == [LANE, 1, ["queue", "default", DEAD], 3, origins, {}, {}, 1]
     assert [(row[0], row[5]) for row in rows] == [(0, b"m0"), (1, b"m1"), (2, b"m2")]
     assert driven.totals[LANE][0] == 3, "it is deleted when the move is acknowledged"
     ack(driven)

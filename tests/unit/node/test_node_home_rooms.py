@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from angarium import errors, wire
@@ -13,56 +11,40 @@ from node.home.spool_files import SpoolFiles
 from node.home.stores import Store, StoreHeader
 from node.home.stream import RELAXED_MAX, Stream
 
-FULL = wire.SPOOL_FILE_BYTES
-
-
 # -- spool files ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("R181")
-def test_the_message_that_fills_a_file_is_its_last_one() -> None:
+def test_a_file_is_used_while_something_is_in_it() -> None:
     files = SpoolFiles()
-    assert (files.count, files.open_bytes) == (0, 0)
-    assert files.place(FULL - 1, [FULL - 1]) == (1, 1)
-    assert (files.count, files.open_bytes) == (1, FULL - 1)
-    assert files.place(500, [500]) == (1, 1)
-    assert (files.count, files.open_bytes) == (1, 0)
-    assert files.place(10, [10]) == (2, 2)
-    assert (files.count, files.open_bytes) == (2, 10)
+    for file in (7, 7, 8):
+        files.join(file)
+    assert (files.count, files.newest, list(files)) == (2, 8, [7, 8])
+    files.leave(7)
+    files.leave(8)
+    assert (files.count, files.newest) == (1, 7)
+    files.leave(7)
+    assert (files.count, files.newest) == (0, 0)
+    files.validate()
 
 
-def test_a_block_may_lie_in_several_files_and_gives_all_of_them_back() -> None:
+def test_the_router_is_told_which_files_came_and_went() -> None:
     files = SpoolFiles()
-    sizes = [FULL // 2] * 5
-    place = files.place(sum(sizes), sizes)
-    assert place == (1, 3)
-    assert (files.count, files.open_bytes) == (3, FULL // 2)
-    other = files.place(7, [7])
-    assert other == (3, 3)
-    files.leave(*place)
-    assert (files.count, files.open_bytes) == (1, FULL // 2 + 7)
-    files.leave(*other)
-    assert (files.count, files.open_bytes) == (0, 0)
-    assert files.place(7, [7]) == (4, 4)
-
-
-def test_the_router_can_foretell_how_many_files_there_will_be_at_most() -> None:
-    for seed in range(20):
-        rng = random.Random(seed)
-        files = SpoolFiles()
-        placed: list[tuple[int, int]] = []
-        for _ in range(300):
-            if placed and rng.random() < 0.4:
-                files.leave(*placed.pop(rng.randrange(len(placed))))
-            else:
-                sizes = [rng.choice((64, 5_000, FULL // 3, FULL + 9)) for _ in range(rng.randint(1, 5))]
-                count, fill, total = files.count, files.open_bytes, sum(sizes)
-                placed.append(files.place(total, sizes))
-                assert files.count <= count + (fill + total) // FULL + (fill == 0)
-            files.validate()
-        for place in placed:
-            files.leave(*place)
-        assert (files.count, files.open_bytes) == (0, 0)
+    for file in (3, 4, 9):
+        files.join(file)
+    assert files.has_changed
+    assert files.take_changes() == ([(3, 2), (9, 1)], [])
+    assert not files.has_changed
+    files.leave(4)
+    files.join(9)
+    files.join(5)
+    files.leave(5)
+    files.leave(3)
+    files.join(3)
+    assert files.take_changes() == ([(3, 1)], [(4, 2)]), "as it is now"
+    files.leave(3)
+    assert files.used() == [(9, 1)]
+    assert files.take_changes() == ([], []), "it knows everything"
 
 
 # -- the stream ----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from angarium import errors, wire
 from node.home import layout
 from node.home.home import HomeLimits
+from node.home.writing import DEAD_PER_WRITE
 from storage.spool import Table
 from tests.unit.node.driven_home import (
     DMQ,
@@ -305,10 +306,10 @@ def test_settled_messages_are_told_when_their_end_is_durable() -> None:
     driven.tick()
     assert driven.begin_write()
     driven.tick()
-    assert (driven.totals[LANE][0], driven.spool[0]) == (1, 1)
+    assert (driven.totals[LANE][0], driven.files) == (1, {1})
     driven.end_write()
     driven.settle_down(0.02)
-    assert (driven.totals[LANE][0], driven.spool[0]) == (0, 0)
+    assert (driven.totals[LANE][0], driven.files) == (0, set())
 
 
 def test_totals_that_were_told_are_never_exceeded_after_a_kill() -> None:
@@ -330,29 +331,52 @@ def test_totals_that_were_told_are_never_exceeded_after_a_kill() -> None:
         assert driven.totals[LANE][:2] <= told[:2]
 
 
-@pytest.mark.requirement("R181")
-def test_spool_files_are_filled_in_order_and_freed_when_they_are_empty() -> None:
+@pytest.mark.requirement("R181", "R182")
+def test_spool_files_are_used_until_nothing_is_left_in_them_also_over_restarts() -> None:
     driven = started()
+    for file in (3, 3, 4, 7):
+        driven.store(([LANE], rows_of(2, driven.number * 2)), file=file)
+    driven.settle_down()
+    assert driven.files == {3, 4, 7}
     flow = driven.bind()
-    big = 3_000_000 - wire.SPOOL_OVERHEAD_BYTES
-    for _ in range(4):
-        driven.store(([LANE], [row_of(0, bytes(big))]))
-        driven.settle_down(0.2)
-    # The third one fills the first file, the fourth opens another.
-    assert driven.spool[:2] == [2, 3_000_000]
-    driven.settle(flow, (1, 3))
+    driven.settle_down()
+    driven.settle(flow, (1, 3), (5, 6))
     driven.settle_down(0.2)
-    assert driven.spool[:2] == [1, 3_000_000]
+    assert driven.files == {3, 7}
+    driven.kill()
+    driven.start(ROUTER, {LANE: settings_of("q"), OTHER: settings_of("other")})
+    assert driven.files == {3, 7}
+    flow = driven.bind()
+    driven.settle_down()
     driven.settle(flow, (4, 4))
     driven.settle_down(0.2)
-    assert driven.spool[:2] == [0, 0]
+    assert driven.files == {7}
+    assert driven.home.stats()["spool_files"] == 1
 
 
-def test_a_message_of_several_lanes_counts_once_in_spool_files() -> None:
+def test_a_file_is_used_while_any_lane_has_messages_in_it() -> None:
     driven = started()
-    driven.store(([LANE, OTHER], rows_of(2)), ([OTHER], rows_of(1, 2)))
+    driven.store(([LANE, OTHER], rows_of(2)), ([OTHER], rows_of(1, 2)), file=5)
     driven.settle_down()
-    assert driven.spool[:2] == [1, 3 * 66]
+    assert driven.files == {5}
+    driven.ask("endpoint.purge", lane_id=LANE)
+    driven.settle_down(0.5)
+    assert driven.files == {5}
+    driven.ask("endpoint.purge", lane_id=OTHER)
+    driven.settle_down(0.5)
+    assert driven.files == set()
+
+
+def test_files_that_a_purge_frees_late_are_told() -> None:
+    """The totals are told at once, the blocks are deleted in the background."""
+    driven = started()
+    for number in range(DEAD_PER_WRITE + 2):
+        driven.store(([LANE], rows_of(1, number)), file=number)
+    driven.settle_down()
+    assert len(driven.files) == DEAD_PER_WRITE + 2
+    driven.ask("endpoint.purge", lane_id=LANE)
+    driven.settle_down(1.0)
+    assert driven.files == set()
 
 
 # -- lanes ---------------------------------------------------------------------------------------------------
@@ -537,10 +561,10 @@ def test_the_size_of_the_spool_is_told_after_the_last_deletion() -> None:
     for first in range(10):
         driven.store(([LANE], [row_of(first, bytes(10_000))]))
         driven.settle_down(0.2)
-    assert driven.spool[2] > 100_000
+    assert driven.disk_bytes > 100_000
     driven.ask("endpoint.purge", lane_id=LANE)
     driven.settle_down(0.5)
-    assert driven.spool[2] < 5_000
+    assert driven.disk_bytes < 5_000
     driven.committed.clear()
     driven.settle_down(5.0)
     assert driven.committed == []

@@ -47,8 +47,6 @@ class Disk:
     generations: dict[int, int] = field(default_factory=dict)
     #: (lane, producer) -> [{partitions: last}, {sequence: code}].
     records: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
-    file: int = 1
-    open_bytes: int = 0
     #: Everything that was ever stored: (lane, producer, sequence).
     log: list[tuple[int, int | None, int]] = field(default_factory=list)
 
@@ -71,6 +69,10 @@ class FakeHome:
         self.stores: list[list[Any]] = []
         self.gathers: list[list[Any]] = []
         self.moved: list[list[Any]] = []
+        #: Spool files that the router knows.
+        self._told_files: set[int] = set()
+        #: Lanes of which another worker may hold more: their figures are not complete.
+        self.importing: set[int] = set()
         self._gathering: deque[tuple[int, list[Any]]] = deque()
 
     @property
@@ -122,7 +124,14 @@ class FakeHome:
         totals = self.totals(list(self.disk.lanes))
         self.send(
             wire.HOME,
-            [self.incarnation, self.disk.router, self._lanes_number, self.disk.stored, totals, self.spool()],
+            [
+                self.incarnation,
+                self.disk.router,
+                self._lanes_number,
+                self.disk.stored,
+                totals,
+                self.spool(complete=True),
+            ],
         )
 
     def _store(self, body: list[Any], batches: list[bytes]) -> None:
@@ -154,8 +163,12 @@ class FakeHome:
         changed: dict[int, None] = {}
         for _, body, batches in self.waiting:
             changed.update(_apply(copy, body, batches))
-        totals = [_totals(copy, lane_id) for lane_id in changed]
-        self.send(wire.COMMITTED, [self.incarnation, accepted, self.disk.stored, totals, _spool_of(copy)])
+        totals = [
+            [*_totals(copy, lane_id), *([False] if lane_id in self.importing else [])] for lane_id in changed
+        ]
+        self.send(
+            wire.COMMITTED, [self.incarnation, accepted, self.disk.stored, totals, self.spool(disk=copy)]
+        )
 
     def commit(self, upto: int | None = None) -> None:
         """Store what waits, up to a number, and say so."""
@@ -195,12 +208,18 @@ class FakeHome:
         self.tell([lane_id])
 
     def totals(self, lane_ids: Any) -> list[list[int]]:
-        return [_totals(self.disk, lane_id) for lane_id in lane_ids if lane_id in self.disk.lanes]
+        return [
+            [*_totals(self.disk, lane_id), *([False] if lane_id in self.importing else [])]
+            for lane_id in lane_ids
+            if lane_id in self.disk.lanes
+        ]
 
-    def spool(self, unacked: int = 0) -> list[int]:
-        found = _spool_of(self.disk)
-        found[3] = unacked
-        return found
+    def spool(self, unacked: int = 0, disk: Disk | None = None, *, complete: bool = False) -> list[Any]:
+        rows = [row for lane in (disk or self.disk).lanes.values() for row in lane]
+        used = {row.file for row in rows}
+        told, self._told_files = set() if complete else self._told_files, used
+        newest = sum(row.size for row in rows if row.file == max(used))
+        return [_runs(used - told), _runs(told - used), newest, sum(row.size for row in rows), unacked]
 
 
 def _totals(disk: Disk, lane_id: int) -> list[int]:
@@ -208,17 +227,13 @@ def _totals(disk: Disk, lane_id: int) -> list[int]:
     return [lane_id, len(rows), sum(row.size for row in rows), 1 if rows else 0, 0]
 
 
-def _spool_of(disk: Disk) -> list[int]:
-    used = {row.file for rows in disk.lanes.values() for row in rows}
-    if disk.open_bytes:
-        used.add(disk.file)
-    size = sum(row.size for rows in disk.lanes.values() for row in rows)
-    return [len(used), disk.open_bytes, size, 0]
+def _runs(files: set[int]) -> list[list[int]]:
+    return [[file, 1] for file in sorted(files)]
 
 
 def _apply(disk: Disk, body: list[Any], batches: list[bytes]) -> dict[int, None]:
     """Carry out a STORE; gives the lanes that changed."""
-    _, _, _, producer, groups, refused, _, _, counts, pasts = body
+    _, _, _, producer, groups, refused, _, _, counts, pasts, file = body
     rows = []
     for (lanes, _, origins), batch in zip(groups, batches, strict=True):
         for number, row in enumerate(wire.unpack(batch)):
@@ -228,10 +243,6 @@ def _apply(disk: Disk, body: list[Any], batches: list[bytes]) -> dict[int, None]
     changed: dict[int, None] = {}
     for index, row, lanes, moved in sorted(rows, key=lambda entry: entry[0]):
         size = len(row[5]) + len(row[4] or b"") + wire.SPOOL_OVERHEAD_BYTES
-        file = disk.file
-        disk.open_bytes += size
-        if disk.open_bytes >= wire.SPOOL_FILE_BYTES:
-            disk.file, disk.open_bytes = disk.file + 1, 0
         sequence = producer[1] + index if producer else 0
         for lane_id in lanes:
             if lane_id not in disk.lanes:
@@ -477,8 +488,9 @@ class PublishNode(WiredNode):
                 assert size <= quota, (endpoint.name, size, quota)
         limits = self.router.intake.usage.limits
         assert node <= limits.max_usage_mb * MB
-        files = sum(home.spool()[0] for home in self.homes.values())
-        assert files <= limits.max_files, files
+        disks = [self.disks[index] for index in self.homes]
+        files = {row.file for disk in disks for rows in disk.lanes.values() for row in rows}
+        assert len(files) <= limits.max_files, files
 
     def validate(self) -> None:
         super().validate()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from angarium import wire
@@ -17,8 +19,8 @@ from router.spool.rows import (
     salt_of,
     spool_bytes,
 )
+from router.spool.spool_files import SpoolFiles
 from router.spool.thresholds import Alarm
-from router.spool.usage import HomeUsage
 
 FILE = wire.SPOOL_FILE_BYTES
 
@@ -106,47 +108,82 @@ class TestMemory:
 
 
 class TestSpoolFiles:
-    @pytest.mark.parametrize(
-        ("files", "open_bytes", "more", "expected"),
-        [
-            (0, 0, 0, 0),
-            (0, 0, 1, 1),
-            (0, 0, FILE, 1),
-            (0, 0, FILE + 1, 2),
-            (3, 0, 1, 4),
-            (3, 5, 0, 3),
-            (3, 5, FILE - 5, 3),
-            (3, 5, FILE - 4, 4),
-            (3, FILE - 1, 1, 3),
-            (3, FILE - 1, 2, 4),
-            (3, FILE - 1, FILE + 2, 5),
-        ],
-    )
-    def test_how_many_a_home_uses_at_most(
-        self, files: int, open_bytes: int, more: int, expected: int
-    ) -> None:
-        home = HomeUsage()
-        home.report([files, open_bytes, 0, 0])
-        assert home.files_with(more) == expected
-        home.inflight_bytes = more
-        assert home.files_with(0) == expected
-
     @pytest.mark.requirement("R181")
-    @pytest.mark.parametrize("size", [1_000, 70_001, 3_000_000, 7_999_999, 10_000_000])
-    def test_it_is_never_less_than_what_a_home_makes(self, size: int) -> None:
-        """A home fills a file until it holds so much; its last message may reach beyond."""
-        for start in (0, 1, FILE // 2, FILE - 1):
-            home = HomeUsage()
-            files = int(start > 0)
-            home.report([files, start, 0, 0])
-            held = start
-            for count in range(1, 20):
-                if not held:
-                    files += 1
-                held += size
-                if held >= FILE:
-                    held = 0
-                assert home.files_with(count * size) >= files
+    def test_a_file_takes_messages_until_it_has_so_many_bytes(self) -> None:
+        files = SpoolFiles(10)
+        chosen = [take(files, 0, size) for size in (FILE - 1, 5, FILE, FILE // 2, FILE // 2, 1)]
+        assert chosen == [1, 1, 2, 3, 3, 4]
+        assert len(files) == 4
+
+    def test_homes_fill_files_of_their_own(self) -> None:
+        files = SpoolFiles(10)
+        assert [take(files, home, 5) for home in (0, 1, 0, 1)] == [1, 2, 1, 2]
+        files.close(1)
+        assert take(files, 1, 5) == 3
+
+    @pytest.mark.requirement("R182")
+    def test_new_messages_fit_if_there_is_an_open_file_or_another_number(self) -> None:
+        files = SpoolFiles(2)
+        take(files, 0, 5)
+        assert files.fit([0, 1])
+        assert not files.fit([0, 1, 2])
+        take(files, 1, FILE)
+        assert files.fit([0])
+        assert not files.fit([1])
+        files.leave(2)
+        assert files.fit([1])
+
+    def test_what_is_moved_goes_on_in_its_file_which_is_one_wherever_it_is_used(self) -> None:
+        files = SpoolFiles(1)
+        file = take(files, 0, FILE)
+        assert files.fits(file)
+        assert not files.fits(file + 1)
+        files.join(file)
+        files.leave(file)
+        assert (len(files), file in files) == (1, True)
+        files.leave(file)
+        assert (len(files), file in files) == (0, False)
+        assert files.fits(file), "as a new one"
+
+    def test_an_open_file_that_nobody_uses_is_closed(self) -> None:
+        files = SpoolFiles(1)
+        files.leave(take(files, 0, 5))
+        assert take(files, 0, 5) == 2
+
+    def test_a_new_router_goes_on_filling(self) -> None:
+        files = SpoolFiles(9)
+        for file in (4, 7, 8):
+            files.join(file)
+        files.go_on(0, 7, FILE - 3)
+        files.go_on(1, 7, 1)
+        files.go_on(2, 8, FILE)
+        files.go_on(3, 99, 5)
+        assert [take(files, home, 2) for home in (0, 1, 2, 3)] == [7, 9, 10, 11]
+        assert [take(files, 0, 5) for _ in range(2)] == [7, 12]
+
+    def test_no_limit_is_exceeded_and_what_is_used_is_counted_once(self) -> None:
+        for seed in range(30):
+            rng = random.Random(seed)
+            files = SpoolFiles(5)
+            used: list[int] = []
+            for _ in range(300):
+                if used and rng.random() < 0.45:
+                    files.leave(used.pop(rng.randrange(len(used))))
+                elif used and rng.random() < 0.2:
+                    file = rng.choice(used)
+                    assert files.fits(file)
+                    files.join(file)
+                    used.append(file)
+                elif files.fit(homes := rng.sample(range(4), 2)):
+                    used += [take(files, home, rng.choice([1, FILE // 3, 2 * FILE])) for home in homes]
+                files.validate()
+                assert len(files) == len(set(used)) <= 5
+
+
+def take(files: SpoolFiles, home: int, size: int) -> int:
+    file = files.choose(home, size)
+    files.join(file)
+    return file
 
 
 class TestAlarm:

@@ -40,7 +40,7 @@ class FlowNode(WiredNode):
         if frames[0] == wire.LANES:
             router, number, complete, puts, deletes = body
             self.lanes_frames.append((index, complete, puts, deletes))
-            home = [incarnation, router, number, 0, [], [0, 0, 0, 0]]
+            home = [incarnation, router, number, 0, [], [[], [], 0, 0, 0]]
             operation, answer = (wire.HOME, home) if complete else (wire.LANES_CONFIRM, [incarnation, number])
             self._to_router(index, [operation, wire.pack(answer)])
             return

@@ -35,7 +35,7 @@ def move(
     ]
     origins = [["queue", source, "moved"]] * len(rows)
     lane = node.endpoint(source).all_lanes()[partition].lane_id
-    head = [home.incarnation, lane, first, target, len(rows), origins, PUBLISHERS, pasts or {}]
+    head = [home.incarnation, lane, first, target, len(rows), origins, PUBLISHERS, pasts or {}, 1]
     home.send(wire.MOVE, head, wire.pack(rows))
 
 

@@ -345,7 +345,7 @@ class TestScaling:
         home = node.homes[0]
         row = wire.pack([[0, "t", wire.MODE_PERSISTENT, None, None, b"1"]])
         target = ["queue", "default", "target"]
-        home.send(wire.MOVE, [home.incarnation, node.lane("source"), 1, target, 1, None, {}, {}], row)
+        home.send(wire.MOVE, [home.incarnation, node.lane("source"), 1, target, 1, None, {}, {}, 1], row)
         node.put("queue", "target", homes=[1])
         node.kill_worker(2)
         node.router.scaling.begin(2, node.now)

@@ -1,0 +1,197 @@
+"""Limits hold while lanes go from one home to another: what is there counts once, wherever it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import errors
+from router.config import SpoolLimits
+from tests.unit.router.test_router_guaranteed_limits import codes, rows
+
+if TYPE_CHECKING:
+    from publish_rig import Publisher, PublishNode
+
+pytestmark = pytest.mark.requirement("R171", "R172", "R173", "R182")
+
+
+class Handover:
+    """A queue whose home, worker 1, leaves; its new one, worker 0, has not read the spool yet."""
+
+    def __init__(self, node: PublishNode, **attributes: Any) -> None:
+        self.node = node
+        node.queue("q", "a", home=1, **attributes)
+        self.lane = node.lane("q")
+        self.publisher: Publisher = node.publisher()
+
+    def begin(self) -> None:
+        self.node.homes[0].importing.add(self.lane)
+        self.node.put("queue", "q", homes=[0])
+
+    def end_old(self) -> None:
+        """Worker 1 is let go."""
+        self.node.router.scaling.begin(1, self.node.now)
+        self.node.settle()
+        assert len(self.node.router.shards.shards) == 1
+        if 1 in self.node.homes:
+            self.node.kill_worker(1)
+
+    def take_over(self) -> None:
+        """Worker 0 has everything, and says so."""
+        old, new = self.node.disks[1], self.node.disks[0]
+        new.lanes[self.lane] = old.lanes.pop(self.lane) + new.lanes.get(self.lane, [])
+        self.node.homes[0].importing.clear()
+        self.node.homes[0].tell([self.lane])
+
+    def publish(self, count: int) -> list[int]:
+        self.publisher.publish(*rows(count))
+        return codes(self.publisher)
+
+
+@pytest.fixture
+def handover(make_publish_node: Any) -> Handover:
+    return Handover(make_publish_node(2), max_spool_usage_mb=1)
+
+
+def test_what_the_old_home_told_counts_until_the_new_one_has_it(handover: Handover) -> None:
+    assert handover.publish(60) == []
+    handover.begin()
+    assert handover.publish(41) == [errors.SPOOL_OVER_QUOTA]
+    handover.end_old()
+    assert handover.publish(1) == [errors.SPOOL_OVER_QUOTA]
+    assert handover.node.endpoint("q").messages == 100
+    handover.take_over()
+    assert handover.node.endpoint("q").messages == 100
+    assert handover.publish(1) == [errors.SPOOL_OVER_QUOTA]
+    handover.node.consume("q", 3)
+    assert handover.publish(3) == []
+
+
+def test_what_was_on_its_way_to_the_old_home_counts_too(handover: Handover) -> None:
+    handover.node.homes[1].commits = False
+    handover.publish(60)
+    handover.begin()
+    handover.publish(41)
+    handover.node.homes[1].commit()
+    assert codes(handover.publisher) == [errors.SPOOL_OVER_QUOTA]
+    assert handover.publish(1) == [errors.SPOOL_OVER_QUOTA]
+    handover.end_old()
+    handover.take_over()
+    assert len(handover.node.stored("q")) == 100
+
+
+def test_what_a_worker_stored_and_did_not_say_before_it_died_may_be_there(handover: Handover) -> None:
+    node = handover.node
+    node.homes[1].commits = False
+    handover.publish(60)
+    node.homes[1].commit_silently()
+    handover.begin()
+    node.kill_worker(1)
+    handover.end_old()
+    assert handover.publisher.client.closed_with() == errors.SHARD_UNAVAILABLE
+    other = node.publisher("other")
+    other.publish(*rows(41))
+    assert codes(other) == [errors.SPOOL_OVER_QUOTA]
+    handover.take_over()
+    assert len(node.stored("q")) == 100
+
+
+def test_what_a_worker_did_not_store_counts_no_more_when_all_is_known(handover: Handover) -> None:
+    node = handover.node
+    node.homes[1].commits = False
+    handover.publish(60)
+    handover.begin()
+    node.kill_worker(1)
+    handover.end_old()
+    node.disks[1].lanes[handover.lane] = []
+    handover.take_over()
+    assert node.endpoint("q").messages == 0
+    assert len(node.router.intake.usage.files) == 0
+
+
+def test_a_router_that_was_not_there_admits_nothing_before_all_is_counted(handover: Handover) -> None:
+    handover.publish(60)
+    handover.begin()
+    handover.end_old()
+    handover.node.restart_router()
+    handover.node.homes[0].importing.add(handover.lane)
+    handover.node.homes[0].report()
+    publisher = handover.node.publisher()
+    publisher.publish(*rows(41), first=publisher.last + 1)
+    assert publisher.acked() == (0, [])
+    handover.take_over()
+    assert codes(publisher) == [errors.SPOOL_OVER_QUOTA]
+    assert len(handover.node.stored("q")) == 100
+
+
+def test_a_new_home_that_begins_anew_is_waited_for(handover: Handover) -> None:
+    """It had told all, and its successor has to count again."""
+    node = handover.node
+    handover.publish(60)
+    handover.begin()
+    handover.end_old()
+    node.homes[0].importing.clear()
+    node.homes[0].tell([handover.lane])
+    node.silent.add(0)
+    home = node.restart_worker(0)
+    home.importing.add(handover.lane)
+    home.report()
+    handover.publisher.publish(*rows(41))
+    assert handover.publisher.acked() == (0, [])
+    handover.take_over()
+    assert codes(handover.publisher) == [errors.SPOOL_OVER_QUOTA]
+
+
+def test_a_lane_that_is_deleted_meanwhile_holds_nobody_up(handover: Handover) -> None:
+    handover.begin()
+    handover.end_old()
+    handover.node.restart_router()
+    handover.node.homes[0].importing.add(handover.lane)
+    handover.node.homes[0].report()
+    handover.node.queue("r", "a")
+    publisher = handover.node.publisher()
+    publisher.publish("a")
+    assert publisher.acked() == (0, [])
+    handover.node.drop("q")
+    handover.node.router.intake.sweep(handover.node.now)
+    handover.node.settle()
+    assert publisher.acked() == (1, [])
+
+
+def test_a_retired_partition_is_not_empty_because_its_new_home_has_not_read_it(
+    make_publish_node: Any,
+) -> None:
+    node = make_publish_node(2)
+    node.queue("q", "a", access_type="non-exclusive", partition_count=2, homes=[0, 1])
+    publisher = node.publisher()
+    publisher.publish(*rows(60))
+    lane = node.endpoint("q").lanes[1].lane_id
+    held = len(node.disks[1].lanes[lane])
+    assert held
+    node.homes[0].importing.add(lane)
+    node.put("queue", "q", partition_count=1, homes=[0, 0])
+    node.homes[0].tell([lane])
+    assert [one["lane_id"] for one in node.endpoint("q").describe()["lanes"]][1:] == [lane]
+    assert node.endpoint("q").messages == 60
+
+
+def test_spool_files_of_the_old_home_are_used_until_others_tell_them(make_publish_node: Any) -> None:
+    node = make_publish_node(2, spool=SpoolLimits(max_files=2))
+    handover = Handover(node)
+    assert handover.publish(10) == []
+    files = node.router.intake.usage.files
+    assert len(files) == 1
+    handover.begin()
+    handover.end_old()
+    assert len(files) == 1
+    assert handover.publish(10) == [], "the second"
+    assert len(files) == 2
+    for _ in range(4):
+        assert handover.publish(200) == []
+    assert handover.publish(1) == [errors.SPOOL_FILES_EXCEEDED]
+    handover.take_over()
+    assert len(files) == 2
+    node.consume("q", 10)
+    assert len(files) == 1
+    assert handover.publish(1) == []
