@@ -28,13 +28,15 @@ class Mesh:
         self.nodes = {name: self.make(name, workers=workers, cluster=cluster) for name in self.names}
         self._stack = ExitStack()
 
-    def make(self, name: str, *, workers: int = 1, cluster: str = "test", secret: str = SECRET) -> Node:
-        """Make a node that is not started."""
+    def make(
+        self, name: str, *, workers: int = 1, cluster: str = "test", secret: str = SECRET, more: str = ""
+    ) -> Node:
+        """Make a node that is not started; `more` is added to its configuration."""
         secret_file = self.folder / f"{name}.secret"
         secret_file.write_text(secret + "\n", encoding="utf-8")
         config = self.folder / f"{name}.toml"
         config.write_text(
-            f'[node]\nname = "{name}"\n[cluster]\nname = "{cluster}"\nsecret_file = "{secret_file}"\n',
+            f'[node]\nname = "{name}"\n[cluster]\nname = "{cluster}"\nsecret_file = "{secret_file}"\n{more}\n',
             encoding="utf-8",
         )
         return Node(self.folder / name, workers=workers, config=config)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import pytest
 from mesh_nodes import Mesh
 
 from angarium import blocking, errors
+from cluster.keys import create_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,6 +219,35 @@ def test_a_hundred_thousand_subscriptions_synchronise_in_seconds(tmp_path: Path)
             there.publish("bulk/77777", b"found")
             there.flush()
             assert bulk.receive(DEADLINE_S).payload == b"found"
+
+
+def test_what_neighbours_want_is_listed(three: Mesh) -> None:
+    with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
+        publish_until(there, "listed/x", has_one(here.subscribe("listed/>")))
+        rows = [json.loads(line) for line in three["b"].run("subscription", "list", "--remote").splitlines()]
+        (row,) = [row for row in rows if row["filter"] == "listed/>"]
+        assert row == {
+            "node": "a", "vpn": "default", "filter": "listed/>", "dto_priority": "P1",
+            "deliver_always": False, "endpoint": False,
+        }  # fmt: skip
+
+
+def test_a_link_is_encrypted_where_its_nodes_are(tmp_path: Path) -> None:
+    keys = {name: create_keys(tmp_path / f"{name}.key") for name in "ab"}
+    with Mesh(tmp_path, 0) as mesh:
+        for name in "ab":
+            key = f'[router]\ncurve_secret_key_file = "{tmp_path}/{name}.key"'
+            mesh.add(name, mesh.make(name, more=key))
+        mesh.create("a", "b", f"public_key={keys['b']}")
+        mesh.create("b", "a", f"public_key={keys['b']}")  # that of the wrong node
+        mesh.wait_for("b", "a", lambda row: row["error"])
+        mesh["b"].run("link", "update", "a", "--set", f"public_key={keys['a']}")
+        mesh.wait_up("b", "a")
+        with (
+            blocking.connect(mesh["a"].url, server_key=keys["a"]) as here,
+            blocking.connect(mesh["b"].url, server_key=keys["b"]) as there,
+        ):
+            publish_until(there, "secret/x", has_one(here.subscribe("secret/>")))
 
 
 class TestRefusals:
