@@ -12,6 +12,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+#: At most so many doublings of the rounds between two tries.
+TRIAL_DOUBLINGS_MAX = 7
+
 
 class LinkHello(msgspec.Struct, frozen=True):
     """What a link process says of the neighbour for which its session stands."""
@@ -21,6 +24,30 @@ class LinkHello(msgspec.Struct, frozen=True):
     cluster: Annotated[str, Meta(max_length=64)]
     #: Of the link process: its successor has a higher one.
     incarnation: Annotated[int, Meta(ge=0, le=1 << 62)]
+
+
+class ShortWayTrials:
+    """When it is worth trying whether the router knows the topics of a round: each failure makes the next try later."""
+
+    __slots__ = ("failures", "skip")
+
+    def __init__(self) -> None:
+        #: In a row.
+        self.failures = 0
+        #: Rounds that go to the workers without a try.
+        self.skip = 0
+
+    def is_due(self) -> bool:
+        """Tell whether to try with this round."""
+        if self.skip:
+            self.skip -= 1
+            return False
+        return True
+
+    def failed(self) -> None:
+        """The topics of a round were not known, or had no common place to go."""
+        self.failures = min(self.failures + 1, TRIAL_DOUBLINGS_MAX)
+        self.skip = 1 << self.failures
 
 
 class Neighbour:
@@ -34,6 +61,7 @@ class Neighbour:
         "is_synchronised",
         "node",
         "node_id",
+        "short_way",
         "since",
         "untold",
     )
@@ -47,6 +75,7 @@ class Neighbour:
         #: Whether the link process is one of this node.
         self.is_local = is_local
         self.since = now
+        self.short_way = ShortWayTrials()
         #: What it wants: pattern -> wish, never 0.
         self.imports: dict[str, int] = {}
         #: True once the snapshot of what it wants is complete and in force.

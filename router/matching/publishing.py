@@ -90,12 +90,12 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
         if not 0 < handle < session.next_producer:
             raise error_for(errors.UNKNOWN_PRODUCER, f"handle {handle}")
         a_round.producer = over(session)
-        a_round.mode = wire.MATCH_GUARANTEED
+        a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, True
         return
     bytes_max = config.producer_window_bytes if session.link is None else session.bytes_max
     producer.charge(a_round.rows, a_round.bytes, first, bytes_max)
     a_round.producer = producer
-    a_round.mode = wire.MATCH_GUARANTEED
+    a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, True
     a_round.first = first
     a_round.resent = producer.memory.is_known(first)
 

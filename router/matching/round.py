@@ -80,6 +80,7 @@ class Round(Generic[S]):
         "endpoints",
         "first",
         "flush",
+        "learn",
         "mode",
         "number",
         "open",
@@ -119,6 +120,8 @@ class Round(Generic[S]):
         #: Neighbour -> indices of the rows that the queue of its link has, None for all: of these its session gets no
         #: copy.
         self.spooled_for: dict[str, frozenset[int] | None] = {}
+        #: True if the workers are to tell what they find out about its topics, however many rows it has.
+        self.learn = producer is not None
         #: What the workers are to take its messages for (`wire.MATCH_...`).
         self.mode = wire.MATCH_DIRECT if producer is None else wire.MATCH_GUARANTEED
         #: The sequence of a row is this number and its index; 0 in a direct round.

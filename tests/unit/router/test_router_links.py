@@ -515,3 +515,55 @@ def publish_dto(mesh: WiredMesh, name: str, topic: str, count: int) -> None:
     for _ in range(count):
         publisher.publish((topic, b"", wire.FLAG_DTO))
     mesh.run()
+
+
+class TestShortWay:
+    def test_rounds_of_known_topics_need_no_worker_on_the_other_side(self, pair: WiredMesh) -> None:
+        client, publisher = pair["b"].client(), pair["a"].client()
+        client.subscribe("x/>")
+        pair.run()
+        expected = []
+        for number in range(50):
+            rows = [(f"x/{n % 10}", b"%d.%d" % (number, n)) for n in range(100)]
+            publisher.publish(*rows)
+            expected += [payload for _, payload in rows]
+        pair.run()
+        assert client.payloads() == expected
+        assert pair["b"].router.stats()["short_way_rounds"] >= 40
+
+    def test_what_changes_is_forgotten_at_once(self, pair: WiredMesh) -> None:
+        clients, publisher = [pair["b"].client() for _ in range(2)], pair["a"].client()
+        clients[0].subscribe("x/>")
+        pair.run()
+        for _ in range(10):
+            publisher.publish(*["x/1"] * 20)
+        pair.run()
+        clients[1].subscribe("x/1")
+        pair.run()
+        publisher.publish(*["x/1"] * 20)
+        pair.run()
+        assert [len(client.rows()) for client in clients] == [220, 20]
+
+    def test_rows_that_need_a_choice_or_an_endpoint_go_to_the_workers(self, pair: WiredMesh) -> None:
+        plain, publisher = pair["b"].client(), pair["a"].client()
+        members = [pair["b"].client() for _ in range(2)]
+        for member in members:
+            member.subscribe("#share/g/s")
+        plain.subscribe("x", "s")
+        pair.run()
+        for _ in range(10):
+            publisher.publish(*["x"] * 5, ("x", b"", wire.FLAG_DTO), "s")
+        pair.run()
+        assert len(plain.rows()) == 70
+        assert sum(len(member.rows()) for member in members) == 10
+
+    def test_topics_that_are_always_new_are_tried_ever_less_often(self, pair: WiredMesh) -> None:
+        client, publisher = pair["b"].client(), pair["a"].client()
+        client.subscribe("x/>")
+        pair.run()
+        for number in range(40):
+            publisher.publish(*[f"x/{number}/{n}" for n in range(80)])
+        pair.run()
+        assert len(client.rows()) == 3_200
+        (neighbour,) = pair["b"].router.links.sessions.values()
+        assert neighbour.short_way.failures >= 3
