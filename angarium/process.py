@@ -222,11 +222,11 @@ class Process:
         self._next_duty = 0.0
         self._parent = self._adopt_parent()
         self._supervisor = self._connect("supervisor", immediate=False)
-        self.add_rare(self._supervisor, self._read_supervisor)
+        self.add(self._supervisor, self._read_supervisor)
         self._control: zmq.Socket[bytes] | None = None
         if role != "controller":
             self._control = self._connect("control", immediate=True)
-            self.add_rare(self._control, self._read_control)
+            self.add(self._control, self._read_control)
         self._send_heartbeat()
 
     @classmethod
@@ -246,12 +246,16 @@ class Process:
     # -- registration ----------------------------------------------------------------------------------------
 
     def add(self, socket: zmq.Socket[bytes] | int, handler: Handler) -> None:
-        """Have `handler()` called while the socket or descriptor is readable; it bounds its own work."""
+        """Have `handler()` called while the socket or descriptor is readable.
+
+        It bounds its work, and gives True unless the last that it did with the socket was to find it empty. Who sends
+        on the socket elsewhere says so with `touch`.
+        """
         self._watch.add(socket, handler)
 
-    def add_rare(self, socket: zmq.Socket[bytes] | int, handler: Handler) -> None:
-        """Do the same for a descriptor, or for a socket that only its handler touches."""
-        self._watch.add_rare(socket, handler)
+    def touch(self, socket: zmq.Socket[bytes]) -> None:
+        """Note that something was sent on a socket that was added."""
+        self._watch.touch(socket)
 
     def remove(self, socket: zmq.Socket[bytes] | int) -> None:
         """Forget a socket before it is closed."""
@@ -349,7 +353,7 @@ class Process:
                 DRAIN_LIMIT_S.
         """
         with _WakingSignals(self) as descriptor:
-            self.add_rare(descriptor, lambda: _drain_descriptor(descriptor))
+            self.add(descriptor, lambda: _drain_descriptor(descriptor))
             try:
                 self._loop(tick, stop)
             finally:
@@ -417,7 +421,7 @@ class Process:
 
     def _send(self, socket: zmq.Socket[bytes], frame: list[Any]) -> bool:
         """Send without waiting; False if there is nobody or its queue is full."""
-        self._watch.touch()
+        self._watch.touch(socket)
         try:
             socket.send(wire.pack(frame), zmq.NOBLOCK)
         except zmq.Again:
@@ -467,8 +471,9 @@ class Process:
         if asked is not None:
             asked.callback(ok, value)
 
-    def _read_supervisor(self) -> None:
-        for frame in _receive(self._supervisor):
+    def _read_supervisor(self) -> bool:
+        frames = _receive(self._supervisor)
+        for frame in frames:
             kind, rows, node = frame
             assert kind == "table", f"the supervisor sent {kind!r}"
             self._note_controller(rows)
@@ -476,16 +481,19 @@ class Process:
                 self._table_handler(rows)
             if self._node_handler is not None:
                 self._node_handler(node)
+        return bool(frames)
 
-    def _read_control(self) -> None:
+    def _read_control(self) -> bool:
         assert self._control is not None
-        for frame in _receive(self._control):
+        frames = _receive(self._control)
+        for frame in frames:
             if frame[0] == "request":
                 self._take_request(*frame[1:])
             elif frame[0] == "answer":
                 self._answered(*frame[1:])
             elif self._control_handler is not None:
                 self._control_handler(frame)
+        return bool(frames)
 
     def _take_request(self, number: int, operation: str, arguments: Any) -> None:
         ok, value = self._answer(operation, arguments)

@@ -207,7 +207,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _visible(text: str) -> str:
-    from cluster.commands.output import visible
+    from cluster.visible import visible
 
     return "\n".join(visible(line) for line in text.splitlines())
 

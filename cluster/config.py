@@ -36,6 +36,7 @@ from msgspec import Meta
 from angarium import errors
 from cluster import keys, objects, passwords
 from cluster.addresses import address_fault, is_loopback
+from cluster.controller import syslog
 from node.config import WorkerConfig, WorkerRuntime
 from router.config import RouterConfig, SpoolLimits
 
@@ -146,6 +147,10 @@ class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         int, Meta(ge=10_000, le=1 << 30, description="Size at which events.jsonl is rotated.")
     ] = 8 << 20
     files_max: Annotated[int, Meta(ge=1, le=100, description="Rotated files that are kept.")] = 4
+    syslog: Annotated[
+        str,
+        Meta(description="Where events go besides: udp://HOST:PORT or unix:///dev/log; empty: nowhere."),
+    ] = ""
 
 
 class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -215,6 +220,8 @@ def faults_of(config: NodeConfig) -> list[str]:
     faults += _key_file_faults("router.curve_secret_key_file", config.router.curve_secret_key_file)
     faults += _threshold_faults("router", config.router)
     faults += _secret_faults(config.cluster)
+    if syslog.fault_of(config.events.syslog):
+        faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
     return faults + _spool_faults(config.spool) + _admin_faults(config.admin)
 
 

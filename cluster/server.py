@@ -98,6 +98,7 @@ class UpOptions:
     workers: int | None = None
     ready_file: str | None = None
     log_level: str = ""
+    syslog: str = ""
     #: Called once, when clients can connect.
     on_ready: Callable[[NodeFile], None] | None = None
 
@@ -176,6 +177,9 @@ def effective_config(options: UpOptions) -> NodeConfig:
     if options.log_level:
         level = msgspec.structs.replace(config.log, level=options.log_level.upper())
         config = msgspec.structs.replace(config, log=level)
+    if options.syslog:
+        events = msgspec.structs.replace(config.events, syslog=options.syslog)
+        config = msgspec.structs.replace(config, events=events)
     faults = faults_of(config)
     if faults:
         raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])
@@ -564,6 +568,8 @@ def _detached_command(options: UpOptions, data_dir: Path, ready_path: Path) -> l
         command += ["--workers", str(options.workers)]
     if options.log_level:
         command += ["--log-level", options.log_level]
+    if options.syslog:
+        command += ["--syslog", options.syslog]
     return command
 
 

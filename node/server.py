@@ -64,7 +64,7 @@ class WorkerServer:
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._socket.connect(f"ipc://{process.runtime_dir}/workers")
         process.add(self._socket, self._drain)
-        process.add_rare(self._monitor, self._connected)
+        process.add(self._monitor, self._connected)
         process.on_request(self._answer)
         process.progress("waiting for the router")
         #: What holds guaranteed messages; None where there is no place for a spool.
@@ -93,7 +93,7 @@ class WorkerServer:
         if self._home is not None:
             self._home.close()
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
         """Take the frames that are there, up to a bound, and send the answers."""
         receive = self._socket.recv_multipart
         handle, now, home = self._worker.handle, self._now, self._home
@@ -101,15 +101,17 @@ class WorkerServer:
             try:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return False
             if home is not None and frames[0] in _FOR_THE_HOME:
                 home.handle(frames)
                 if frames[0] != wire.START:
                     continue
             for answer in handle(frames, now):
                 self._send(answer)
+        return True
 
     def _send(self, frames: list[bytes]) -> None:
+        self._process.touch(self._socket)
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:

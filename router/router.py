@@ -312,6 +312,7 @@ class Router:
         if not a_round.parts:  # nothing but the wish to be told when all before it has retired
             self.rounds.accept_answered(a_round, now)
             return
+        a_round.next_filter = self.interest.next_id
         unmatched: int | None
         if a_round.producer is None:
             unmatched = self.short_way.answer(a_round)

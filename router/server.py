@@ -101,9 +101,9 @@ class RouterServer:
         self._monitor = self._clients.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         process.add(self._workers, self._read_workers)
         process.add(self._clients, self._read_clients)
-        process.add_rare(self._zap.socket, self._zap.serve)
-        process.add_rare(self._monitor, self._read_monitor)
-        process.add_rare(self._wake_read, self._read_verdicts)
+        process.add(self._zap.socket, self._zap.serve)
+        process.add(self._monitor, self._read_monitor)
+        process.add(self._wake_read, self._read_verdicts)
         process.on_request(self._request)
         process.on_table(self._table)
         process.on_node(self._node)
@@ -166,20 +166,21 @@ class RouterServer:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _read_clients(self) -> None:
+    def _read_clients(self) -> bool:
         receive = self._clients.recv
         until = time.monotonic() + DRAIN_S
         for _ in range(DRAIN_MAX):
             now = time.monotonic()
             if now >= until:
-                return
+                break
             try:
                 routing_id = receive(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return False
             self._read_client(routing_id, now)
             # At once: to find that nothing else has come takes a lone message longer than to leave.
             self._carry_out()
+        return True
 
     def _read_client(self, routing_id: bytes, now: float) -> None:
         """Take the frames of one client that are there."""
@@ -195,7 +196,7 @@ class RouterServer:
             _log.exception("frames of a client led to a fault of the router")
             self._router.fault(routing_id, now)
 
-    def _read_workers(self) -> None:
+    def _read_workers(self) -> bool:
         receive = self._workers.recv_multipart
         handle = self._router.worker_frames
         until = time.monotonic() + DRAIN_S  # deliveries of homes may be large
@@ -209,6 +210,7 @@ class RouterServer:
                 break
             handle(frames[0], frames[1:], now)
         self._carry_out()
+        return True
 
     def _read_monitor(self) -> None:
         try:
@@ -252,6 +254,7 @@ class RouterServer:
 
     def _send_client(self, effect: SendClient) -> None:
         routing_id, frames, rows = effect
+        self._process.touch(self._clients)
         try:
             _send_parts(self._clients, [routing_id, *frames])
         except zmq.Again:
@@ -263,6 +266,7 @@ class RouterServer:
 
     def _send_worker(self, effect: SendWorker) -> None:
         index, incarnation, frames = effect
+        self._process.touch(self._workers)
         try:
             _send_parts(self._workers, [b"w%d.%d" % (index, incarnation), *frames])
         except zmq.ZMQError as error:

@@ -108,7 +108,8 @@ def connect(
         reconnect: whether a lost connection is made again; subscriptions, producers and flows come back with it.
         window_messages: messages that the router may send ahead of the application.
         window_bytes: bytes that it may send ahead.
-        keepalive_ms: how often each side is heard; three silences are the end of the connection.
+        keepalive_ms: how often each side is heard; three silences are the end of the connection, and so are 30 s in
+            which the loop stands still.
         on_event: called with each `ClientEvent`.
 
     Raises:

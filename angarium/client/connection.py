@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from angarium import errors
 from angarium.client.events import Closed, Event, Opened
 from angarium.client.session import ClientSession, EgressWindow, Hello, State
-from angarium.client.transport import Transport
+from angarium.client.transport.plain import PlainTransport
+from angarium.client.transport.secure import SecureTransport
 
 if TYPE_CHECKING:
     from angarium.errors import AngariumError
@@ -151,7 +152,7 @@ class Connection:
         self.session: ClientSession | None = None
         #: The session that greets; None unless an attempt is under way.
         self._greeting: ClientSession | None = None
-        self._transport: Transport | None = None
+        self._transport: PlainTransport | SecureTransport | None = None
         #: The end of the attempt under way: None as its result means open.
         self._attempted: asyncio.Future[AngariumError | None] = self._loop.create_future()
         #: Messages of rounds that were not retired when their connection was lost.
@@ -241,9 +242,7 @@ class Connection:
         self._greeting = ClientSession(hello, self._window, self._loop.time())
         self._attempted = attempted = self._loop.create_future()
         try:
-            self._transport = Transport(
-                self._loop, url, self._options.server_key, self._on_message, self._drained, self._on_lost
-            )
+            self._transport = self._make_transport(url)
             self.transmit()
             await asyncio.wait((attempted,), timeout=timeout_s)
         except errors.ConnectionLostError as unable:
@@ -255,6 +254,13 @@ class Connection:
             return errors.error_for(errors.CONNECT_FAILED, f"{url}: no answer within {timeout_s:.1f} s")
         error: AngariumError | None = attempted.result()
         return error
+
+    def _make_transport(self, url: str) -> PlainTransport | SecureTransport:
+        key = self._options.server_key
+        calls = self._on_message, self._drained, self._on_lost
+        if key is None:
+            return PlainTransport(self._loop, url, *calls)
+        return SecureTransport(self._loop, url, key, *calls)
 
     def _drop(self) -> None:
         self.session = self._greeting = None

@@ -25,14 +25,15 @@ from cluster.commands.connection import (
 )
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.output import (
+    cell,
     draw,
     print_json,
     print_json_lines,
     print_table,
     to_json,
-    visible,
     wants_json,
 )
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from cluster.admin import Admin, NodeFile
@@ -63,6 +64,7 @@ _file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
     type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
     help="Least severity that is logged.  [default: that of the configuration]",
 )
+@click.option("--syslog", help="Where events go besides: udp://HOST:PORT or unix:///dev/log.")
 @json_option
 def up(
     *,
@@ -73,6 +75,7 @@ def up(
     ready_file: str | None,
     detach: bool,
     log_level: str | None,
+    syslog: str | None,
     as_json: bool,
 ) -> int:
     """Start the node of a data directory, and run it until it is stopped."""
@@ -86,6 +89,7 @@ def up(
         workers=workers,
         ready_file=ready_file,
         log_level=log_level or "",
+        syslog=syslog or "",
         on_ready=announce,
     )
     if not detach:
@@ -296,7 +300,19 @@ def apply_config(*, admin: AdminOptions, file: Path, dry_run: bool, as_json: boo
     if wants_json(as_json):
         print_json_lines(done)
     else:
-        print_table(done, ("action", "kind", "vpn", "name", "changes"), empty=f"{file} holds no objects")
+        rows = [{**row, "changes": _changes(row)} for row in done]
+        print_table(rows, ("action", "kind", "vpn", "name", "changes"), empty=f"{file} holds no objects")
+
+
+def _changes(row: dict[str, Any]) -> str:
+    """Say what became of an object: of a new one what is not as ever, of another one before and after."""
+    from cluster.objects import differing
+
+    changes = row["changes"]
+    if row["action"] == "create":
+        made = {name: after for name, (_, after) in changes.items()}
+        return "; ".join(f"{name} = {cell(value)}" for name, value in differing(row["kind"], made).items())
+    return "; ".join(f"{name}: {cell(before)} -> {cell(after)}" for name, (before, after) in changes.items())
 
 
 @click.group(cls=SuggestingGroup)

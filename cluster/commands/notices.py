@@ -11,7 +11,8 @@ import click
 
 from angarium import errors
 from angarium.client.connection import FINAL_ENDS
-from cluster.commands.output import counted, visible
+from cluster.commands.output import counted
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from angarium.client.connection import ClientEvent

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sys
 import time
 from datetime import UTC, datetime
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 import msgspec
+
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,8 +32,6 @@ PROGRESS_INTERVAL_S: Final = 0.1
 PROGRESS_DELAY_S: Final = 0.5
 #: Numbers that name something and count nothing.
 _IDENTIFIERS: Final = frozenset({"pid", "incarnation", "id"})
-#: C0, DEL and C1.
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -158,11 +157,6 @@ def _plain(text: str) -> Any:
     from rich.text import Text
 
     return Text(visible(text))
-
-
-def visible(text: str) -> str:
-    """Give a text with its control characters written out: names and topics come from clients, and must not steer."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def counted(number: int, noun: str) -> str:

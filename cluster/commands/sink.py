@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from angarium.client.consuming.messages import GuaranteedMessage
-from cluster.commands.output import visible
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

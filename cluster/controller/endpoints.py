@@ -137,7 +137,8 @@ class EndpointOperations:
         def answer(found: list[Any]) -> dict[str, Any]:
             return {"purged": sum(figures.count(one) for one in found)}
 
-        self._ask_homes(request, "endpoint.purge", {}, answer, asker, now, None)
+        # Closed partitions too: what is in them is on its way to the others.
+        self._ask(_every_lane(self._find(request)), "endpoint.purge", {}, answer, asker, now)
 
     def _copy(self, request: arguments.MoveArguments, asker: Asker, now: float) -> None:
         self._begin(request, "endpoint.move", {"target": self._target(request), "copy": True}, asker, now)
@@ -212,8 +213,19 @@ class EndpointOperations:
         partition: int | None,
     ) -> None:
         """Ask the home of each lane, or of one, and answer with what `answer` makes of their answers, in order."""
-        board = self._board
         lanes = _chosen(request, _lanes(self._find(request)), partition)
+        self._ask(lanes, operation, asked, answer, asker, now)
+
+    def _ask(
+        self,
+        lanes: dict[int, Place],
+        operation: str,
+        asked: dict[str, Any],
+        answer: Any,
+        asker: Asker,
+        now: float,
+    ) -> None:
+        board = self._board
         gathering = board.gather(asker, now, HOME_TIMEOUT_S)
         numbers = [
             board.ask(place, operation, {"lane_id": lane, **asked}, gathering)
@@ -227,9 +239,14 @@ class EndpointOperations:
 def _lanes(endpoint: Attributes) -> dict[int, Place]:
     """Give the place of the home of each lane, by lane id; lanes of partitions that are no more are left out."""
     count = max(1, int(endpoint.get("partition_count", 0)))
+    return dict(list(_every_lane(endpoint).items())[:count])
+
+
+def _every_lane(endpoint: Attributes) -> dict[int, Place]:
+    """Give the place of the home of each lane, also of those that are closed."""
     return {
         endpoint["id"] << wire.LANE_BITS | partition: ("worker", home)
-        for partition, home in enumerate(endpoint["homes"][:count])
+        for partition, home in enumerate(endpoint["homes"])
     }
 
 

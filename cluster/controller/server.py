@@ -45,6 +45,7 @@ from cluster.controller.effects import (
     StopNode,
 )
 from cluster.controller.events import EventFile, EventRing
+from cluster.controller.syslog import Syslog
 from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
 from storage.config_store import ConfigStore, Entry
 
@@ -96,6 +97,7 @@ class ControllerServer:
         catalog = prepare_catalog(self._store, runtime.config, self._wanted_workers)
         producers = prepare_producers(self._store, runtime.config)
         settings = runtime.config.events
+        self._syslog = Syslog(settings.syslog, runtime.node)
         self._event_file = EventFile(data_dir, settings.file_bytes_max, settings.files_max)
         ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max))
         # Answers to an earlier controller, which may come to this one, must not fit its requests.
@@ -123,7 +125,7 @@ class ControllerServer:
         #: Requests wait until the supervisor told of the node, for a status would be empty, and until the router said
         #: hello, or so long: a change must not be answered before the router hears of it.
         self._admin_opens: float | None = time.monotonic() + ROUTER_WAIT_S
-        process.add_rare(self._zap.socket, self._zap.serve)
+        process.add(self._zap.socket, self._zap.serve)
         process.on_node(self._node_news)
 
     def run(self) -> None:
@@ -137,6 +139,7 @@ class ControllerServer:
     def close(self) -> None:
         """Close the store, after everything else stopped."""
         self._store.close()
+        self._syslog.close()
 
     # -- sockets ---------------------------------------------------------------------------------------------
 
@@ -158,18 +161,19 @@ class ControllerServer:
             _log.info("the admin API listens on %s", socket.getsockopt_string(zmq.LAST_ENDPOINT))
         return socket
 
-    def _read_control(self) -> None:
+    def _read_control(self) -> bool:
         for _ in range(FRAMES_PER_ROUND):
             try:
                 identity, frame = self._control.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return False
             try:
                 kind, *content = wire.unpack(frame)
             except errors.AngariumError as error:
                 _log.error("a frame of %r cannot be read and is dropped: %s", identity, error)
                 continue
             self._do(self._take(identity, kind, content))
+        return True
 
     def _take(self, identity: bytes, kind: str, content: list[Any]) -> list[Effect]:
         controller, now = self._controller, time.monotonic()
@@ -187,12 +191,12 @@ class ControllerServer:
                 return controller.answered(number, value) if ok else controller.refused(number, *value)
         raise AssertionError(f"{identity!r} sent {kind!r}")
 
-    def _read_admin(self) -> None:
+    def _read_admin(self) -> bool:
         for _ in range(FRAMES_PER_ROUND):
             try:
                 identity, *frames = self._admin.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return False
             try:
                 number, operation, arguments = msgspec.convert(
                     wire.unpack_header(frames[-1]), tuple[int, str, dict[str, Any]]
@@ -203,6 +207,7 @@ class ControllerServer:
                 _log.warning("a malformed frame came to the admin API: %s", error)
                 continue
             self._do(self._controller.admin(identity, number, operation, arguments, time.monotonic()))
+        return True
 
     def _node_news(self, node: dict[str, Any]) -> None:
         before = self._controller.pids()
@@ -253,6 +258,7 @@ class ControllerServer:
                 self._reply(asker, [number, ok, value])
             case Record(event):
                 self._event_file.append(event)
+                self._syslog.send(event)
             case SetLogLevel(level):
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):
@@ -294,6 +300,7 @@ class ControllerServer:
 
     def _request(self, effect: Request) -> list[Effect]:
         frame = wire.pack(["request", effect.number, effect.operation, effect.arguments])
+        self._process.touch(self._control)
         try:
             self._control.send_multipart([effect.identity, frame], zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -303,6 +310,7 @@ class ControllerServer:
         return []
 
     def _answer(self, identity: bytes, answer: list[Any]) -> None:
+        self._process.touch(self._control)
         try:
             self._control.send_multipart([identity, wire.pack(answer)], zmq.NOBLOCK)
         except zmq.ZMQError as error:
@@ -311,6 +319,7 @@ class ControllerServer:
             _log.info("%s has gone before the answer to its question", identity.decode(errors="replace"))
 
     def _reply(self, asker: bytes, reply: list[Any]) -> None:
+        self._process.touch(self._admin)
         try:
             self._admin.send_multipart([asker, wire.pack(reply)], zmq.NOBLOCK)
         except zmq.ZMQError as error:

@@ -13,7 +13,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from angarium import errors
-from angarium.client.transport import FRAME_BYTES_MAX, NEVER_MS
+from angarium.client.transport.secure import FRAME_BYTES_MAX, NEVER_MS
 
 if TYPE_CHECKING:
     from collections import deque
@@ -75,7 +75,7 @@ class Connection:
             self._socket.close(0)
             raise errors.error_for(errors.CONNECT_FAILED, f"{url}: {error}") from None
         process.add(self._socket, self._read)
-        process.add_rare(self._monitor, self._read_monitor)
+        process.add(self._monitor, self._read_monitor)
 
     def _configure(self, server_key: str) -> None:
         socket = self._socket
@@ -95,6 +95,8 @@ class Connection:
     def send(self, outgoing: deque[list[bytes]]) -> None:
         """Send what is queued."""
         socket = self._socket
+        if outgoing and not self.closed:
+            self._process.touch(socket)
         while outgoing and not self.closed:
             try:
                 socket.send_multipart(outgoing[0], zmq.NOBLOCK, copy=len(outgoing[0]) < 3)
@@ -113,21 +115,24 @@ class Connection:
         self._monitor.close(0)
         self._socket.close(LINGER_MS)
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """Take what came; true if there was something, since answers to it may have used up a signal."""
         receive = self._socket.recv_multipart
         until = time.monotonic() + DRAIN_S
+        count = 0
         for _ in range(DRAIN_MAX):
-            if self.closed:
-                return
             now = time.monotonic()
-            if now >= until:
+            if self.closed or now >= until:
                 break
             try:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
                 break
+            count += 1
             self._on_message(frames, now)
-        self._on_drained()
+        if count:
+            self._on_drained()
+        return count > 0 and not self.closed
 
     def _read_monitor(self) -> None:
         """Notice the end of the connection, after everything that came before it."""
@@ -135,7 +140,8 @@ class Connection:
             event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
         except zmq.Again:
             return
-        self._read()
+        while not self.closed and self._read():
+            pass
         if not self.closed:
             why = "nobody answers" if event == zmq.EVENT_CLOSED else "the connection was closed"
             if event not in (zmq.EVENT_CLOSED, zmq.EVENT_DISCONNECTED):

@@ -71,6 +71,9 @@ _GONE_DIGIT: Final = bytes(b"01"[state == GONE] for state in range(256))
 
 #: Origin of a message that was moved: kind and name of the endpoint, and why.
 Origin = tuple[str, str, str]
+#: What a message had behind it: delivery attempts, and wall ms at which it was spooled, at which its own time to live
+#: ends and before which it may not be delivered (0: never, at once).
+Past = tuple[int, int, int, int]
 
 
 class Row(Protocol):
@@ -346,14 +349,20 @@ def make_segment(
     )
 
 
-def give_past(segment: Segment, pasts: Sequence[tuple[int, int] | None]) -> None:
-    """Give new rows the delivery attempts and the wall ms of spooling that they had in another partition."""
-    tries = bytes(past[0] if past else 0 for past in pasts)
+def give_past(segment: Segment, pasts: Sequence[Past | None]) -> None:
+    """Give new rows what they had behind them in another partition of their endpoint; None: nothing."""
+    expires = segment.expires or array("Q", bytes(8 * segment.count))
+    due = segment.due or array("Q", bytes(8 * segment.count))
+    known = [
+        (0, segment.stored_ms, expires[i], due[i]) if past is None else past for i, past in enumerate(pasts)
+    ]
+    tries, stored, expires_ms, due_ms = zip(*known, strict=True)
     segment.tries = bytearray(tries) if any(tries) else None
-    times = [past[1] if past else segment.stored_ms for past in pasts]
+    segment.expires = array("Q", expires_ms) if any(expires_ms) else None
+    segment.due = array("Q", due_ms) if any(due_ms) else None
     # Who is much older than the others loses some of its age.
-    segment.stored_ms = max(min(times), max(times) - AGES_MAX_MS)
-    ages = array("I", [max(at - segment.stored_ms, 0) for at in times])
+    segment.stored_ms = max(min(stored), max(stored) - AGES_MAX_MS)
+    ages = array("I", [max(at - segment.stored_ms, 0) for at in stored])
     segment.ages = ages if any(ages) else None
 
 

@@ -362,7 +362,7 @@ class Adoptions:
         self._lanes.refresh(held)
         self._counts["lanes_adopted"] += 1
         text = f"lane {held.lane_id} came from spool {one.name} and has {held.lane.messages} messages"
-        self._tell("info", "lane_adopted", text)
+        self._tell("info", "SYSTEM_AD_LANE_ADOPTED", text)
 
     def _give(self, held: HeldLane, segment: Segment, *, is_old: bool) -> None:
         if segment.first < held.floor:

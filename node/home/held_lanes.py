@@ -50,6 +50,7 @@ class HeldLane:
         "losses",
         "lost",
         "messages",
+        "moving",
         "peak_bytes",
         "peak_messages",
         "tail",
@@ -81,6 +82,9 @@ class HeldLane:
         self.waiting: list[Segment] = []
         #: Messages and spool bytes of it in that spool; None until they were counted, and if it is not taken over.
         self.left: tuple[int, int] | None = None
+        #: What is on its way to another endpoint and still in the figures: the first sequence of the MOVE, messages
+        #: and spool bytes; None: nothing is.
+        self.moving: tuple[int, int, int] | None = None
         #: Whether the lane was deleted; what still waits for it is dropped.
         self.is_gone = False
         #: Whether it is a partition that its endpoint does not have any more: its messages move to the others.
@@ -138,7 +142,8 @@ class HeldLane:
     def totals(self) -> tuple[Any, ...]:
         """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged.
 
-        A sixth field, False, says that the worker before holds more of the lane, and nobody has counted yet what.
+        A sixth field says whether that is all: until somebody has counted it a worker before holds more of the lane.
+        A seventh one says what of it is on its way to another endpoint. Both are left out if there is nothing to say.
         """
         lane = self.lane
         messages, size = self.added[0] - self.lost[0], self.added[1] - self.lost[1]
@@ -149,7 +154,10 @@ class HeldLane:
             messages += self.left[0]
             size += self.left[1]
         figures = self.lane_id, messages, size, lane.oldest_stored_ms, lane.unacked
-        return figures if not self.importing or self.left is not None else (*figures, False)
+        is_complete = not self.importing or self.left is not None
+        if self.moving is not None:
+            return *figures, is_complete, self.moving
+        return figures if is_complete else (*figures, False)
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
@@ -172,8 +180,9 @@ class HeldLanes:
         self.flows: dict[int, HeldLane] = {}
         #: Lanes in which something may have happened, longest untouched first.
         self.touched: dict[HeldLane, None] = {}
-        #: Lanes whose totals the router does not know yet.
+        #: Lanes whose totals the router does not know yet, and whether it is to be told with the next frames.
         self.changed: dict[HeldLane, None] = {}
+        self.is_urgent = False
         #: Lanes whose row in the spool is to be written.
         self.rows: dict[HeldLane, None] = {}
         #: Lanes with losses that are not durable.

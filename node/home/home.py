@@ -277,7 +277,7 @@ class Home:
         try:
             puts = [(lane_id, generation, _checked(value)) for lane_id, generation, value in header.puts]
         except errors.AngariumError as error:
-            self._fault("lanes_malformed", error.detail)
+            self._fault(f"LANES: {error.detail}")
             return
         self._flows.told(self.rooms.changes.put(puts, self._now, self._wall_ms))
         gone = [held for held in map(self.lanes.get, header.deletes) if held is not None]
@@ -308,7 +308,7 @@ class Home:
             resent = header.number <= stream.received
             self._counts["stores_resent" if resent else "stores_out_of_order"] += 1
             if not resent:
-                self._fault("store_out_of_order", f"STORE {header.number} came after {stream.received}")
+                self._fault(f"STORE {header.number} came after {stream.received}")
             return
         if header.producer is None and stream.bytes > self._limits.unwritten_bytes_max:
             self._counts["rows_promoted_dropped"] += sum(group[1] for group in header.groups)
@@ -318,7 +318,7 @@ class Home:
             store = self.rooms.stores.make(header, frames[2:])
         except errors.AngariumError as error:
             # It is neither stored nor acknowledged, and nothing behind it is: loud, and nothing is lost.
-            self._fault("store_malformed", f"STORE {header.number}: {error}")
+            self._fault(f"STORE {header.number}: {error}")
             return
         if store.is_relaxed:
             store.is_relaxed = self._may_wait(store, header)
@@ -347,10 +347,10 @@ class Home:
     def _moved(self, header: MovedHeader, _frames: list[bytes]) -> None:
         self.rooms.moves.moved(header.lane_id, header.first, header.upto, header.refused)
 
-    def _fault(self, event: str, text: str) -> None:
+    def _fault(self, text: str) -> None:
         """Count a frame that no router of ours sends, and tell operators."""
         self.faults += 1
-        self._event("error", event, text)
+        self._event("error", "SYSTEM_AD_FRAME_REFUSED", text)
 
     def _event(self, severity: str, event: str, text: str) -> None:
         self._events.append({"severity": severity, "scope": "SYSTEM", "event": event, "text": text})
@@ -381,7 +381,7 @@ class Home:
         write = self.writing.written(number)
         if self._is_full and not write.frees_only:
             self._is_full = False
-            self._event("info", "spool_full_clear", "the disk takes messages again")
+            self._event("info", "SYSTEM_AD_DISK_FULL_CLEAR", "the disk takes messages again")
         self._accept()
         for held, _, _ in write.positions:
             if held.lane.barred and not held.is_gone:
@@ -401,7 +401,9 @@ class Home:
         self.writing.failed(number, now)
         if not self._is_full:
             self._is_full = True
-            self._event("error", "spool_full", f"nothing is stored and nothing acknowledged: {detail}")
+            self._event(
+                "error", "SYSTEM_AD_DISK_FULL", f"nothing is stored and nothing acknowledged: {detail}"
+            )
 
     def _accept(self) -> None:
         """Give lanes what is accepted now."""

@@ -133,6 +133,7 @@ class LaneChanges:
             self._writing.discard(segment, now)
         held.waiting = []
         self._lanes.note_losses(held, self._writing.noted, self._writing.durable)
+        self._moves.count(held)
         self._lanes.touched[held] = None
         self._lanes.changed[held] = None
         return messages

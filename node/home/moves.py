@@ -201,6 +201,7 @@ class Moves:
                         held.lane.take(*found)
         if job is not None:
             mover.job = self._jobs.load(held, job)
+        self.count(held)
         if mover.intent is not None and self.is_open:
             self._send(mover, mover.intent)
 
@@ -349,11 +350,11 @@ class Moves:
         rows: list[tuple[Any, ...]] = []
         origins: list[tuple[str, str, str] | None] = []
         publishers: dict[int, int] = {}
-        pasts: dict[int, tuple[int, int]] = {}
+        pasts: dict[int, tuple[int, int, int, int]] = {}
         file: int | None = None
         for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
             found = held.lane.find(position)
-            row = found and self._row(held, *found, index, keep_times=intent.kind != KIND_DEAD)
+            row = found and self._row(held, *found, index, intent.kind)
             if not found or not row:
                 continue
             rows.append(row)
@@ -368,6 +369,7 @@ class Moves:
                 pasts[index] = _past_of(*found)
             else:
                 origins.append((settings.kind, settings.name, reason))
+        self.count(held)
         if not rows:
             self._answer(mover, intent)
             return
@@ -375,9 +377,16 @@ class Moves:
         head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins)
         self._frames.append([wire.MOVE, _encode((*head, publishers, pasts, file)), _encode(rows)])
 
-    def _row(
-        self, held: HeldLane, segment: Segment, i: int, index: int, *, keep_times: bool
-    ) -> tuple[Any, ...] | None:
+    def count(self, held: HeldLane) -> None:
+        """Count what of a move is in the figures of its lane; messages of it may have gone otherwise."""
+        mover = self._movers.get(held.lane_id)
+        intent = None if mover is None else mover.intent
+        if intent is None or intent.kind == KIND_COPY or not intent.is_durable or intent.is_answered:
+            return
+        sizes = [one[0].sizes[one[1]] for one in map(held.lane.find, intent.positions) if one is not None]
+        held.moving = intent.first, len(sizes), sum(sizes)
+
+    def _row(self, held: HeldLane, segment: Segment, i: int, index: int, kind: str) -> tuple[Any, ...] | None:
         """Give a row with its index in the MOVE; None if its block cannot be read."""
         block = self._blocks.get(segment.block)
         assert block is not None
@@ -389,8 +398,8 @@ class Moves:
             self._lanes.touched[held] = None
             return None
         meta = row.meta
-        if meta is not None:
-            times = _times_left(segment, i, self._wall_ms) if keep_times else (0, 0)
+        if meta is not None and kind != KIND_RETIRE:
+            times = (0, 0) if kind == KIND_DEAD else _times_left(segment, i, self._wall_ms)
             meta = (*times, meta[2], meta[3])
         return index, row.topic, row.flags, meta, row.properties, row.payload
 
@@ -461,8 +470,12 @@ class Moves:
         """Take note that the end of a move is durable; the next one may begin."""
         if mover.intent is intent:
             mover.intent = None
+            mover.held.moving = None
             if not mover.held.is_gone:
                 self._busy[mover.held.lane_id] = None
+                self._lanes.changed[mover.held] = None
+                # Before the next MOVE of the lane: the router counts this one by it.
+                self._lanes.is_urgent = True
 
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames for the router."""
@@ -500,9 +513,12 @@ def _origin_of(segment: Segment, i: int) -> tuple[str, str, str] | None:
     return None if segment.origins is None else segment.origins[i]
 
 
-def _past_of(segment: Segment, i: int) -> tuple[int, int]:
-    """Give the delivery attempts of a message and when it was spooled, which go along inside an endpoint."""
-    return (segment.tries[i] if segment.tries is not None else 0), segment.stored_at_ms(i)
+def _past_of(segment: Segment, i: int) -> tuple[int, int, int, int]:
+    """Give what goes along with a message inside its endpoint, as `give_past` takes it."""
+    tries = segment.tries[i] if segment.tries is not None else 0
+    expires = segment.expires[i] if segment.expires is not None else 0
+    due = segment.due[i] if segment.due is not None else 0
+    return tries, segment.stored_at_ms(i), expires, due
 
 
 def _times_left(segment: Segment, i: int, wall_ms: int) -> tuple[int, int]:

@@ -287,6 +287,7 @@ class Operations:
             found = held.lane.find(position)
             if found is not None:
                 held.lane.gone(*found)
+        self._rooms.moves.count(held)
         self._rooms.lanes.touched[held] = None
         self._rooms.collect(held)
         return self._when_durable(before - held.lane.messages)

@@ -78,9 +78,11 @@ class Reports:
             return None
         numbers = (self._stream.accepted, self._stream.stored)
         is_changed = self._lanes.changed or self._blocks.files.has_changed
-        if numbers == self._told and (not is_changed or now < self._next_at) and not self._is_smaller(now):
+        may_wait = now < self._next_at and not self._lanes.is_urgent
+        if numbers == self._told and (not is_changed or may_wait) and not self._is_smaller(now):
             return None
         self._told = numbers
+        self._lanes.is_urgent = False
         self._next_at = now + REPORT_INTERVAL_S
         totals = [held.totals() for held in self._lanes.changed]
         self._lanes.changed.clear()

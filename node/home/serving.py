@@ -68,9 +68,7 @@ class Serving:
         """Serve the lanes in which something happened, as far as the budget goes."""
         lanes = self._lanes
         self._now = now
-        if self._starved and lanes.unacked < self._max_unacked:
-            lanes.touched.update(self._starved)
-            self._starved = {}
+        self._wake()
         left = ROWS_PER_TICK
         again: list[HeldLane] = []
         for held in list(lanes.touched)[:LANES_PER_TICK]:
@@ -84,7 +82,9 @@ class Serving:
                 damages = self._delivery.add(held, handouts)
                 if damages:
                     self._withdraw(held, damages)
-            if held.lane.barred and held.delivered < held.accepted:
+            # One that waits for room is to be ready when its turn comes.
+            is_waiting = held.lane.barred or (held.lane.more and not room)
+            if is_waiting and held.delivered < held.accepted:
                 self._reserve(held)
             self.collect(held)
             if held.lane.more and room:
@@ -92,6 +92,13 @@ class Serving:
             elif held.lane.more:
                 self._starved[held] = None
         lanes.touched.update(dict.fromkeys(again))
+        self._wake()  # what was settled counts from here on, and nothing else may happen for long
+
+    def _wake(self) -> None:
+        """Serve lanes that waited for room on the node, if there is some: before others, so that all take turns."""
+        if self._starved and self._lanes.unacked < self._max_unacked:
+            self._lanes.touched = {**self._starved, **self._lanes.touched}
+            self._starved = {}
 
     def _reserve(self, held: HeldLane) -> None:
         """Have it written at once up to where consumers may see messages; then the lane is touched again."""
@@ -120,5 +127,5 @@ class Serving:
             text = (
                 f"{rows} messages of {settings.kind} {settings.name!r} cannot be delivered: {damage.detail}"
             )
-            self._tell("error", "messages_unreadable", text)
+            self._tell("error", "SYSTEM_AD_MESSAGES_UNREADABLE", text)
         self._lanes.touched[held] = None

@@ -18,7 +18,15 @@ from msgspec import Meta
 
 from angarium import errors, wire
 from node.batch import Row
-from node.endpoints.segment import BLOCK_ROWS_MAX, TRIES_MAX, Segment, give_past, make_segment, make_twin
+from node.endpoints.segment import (
+    BLOCK_ROWS_MAX,
+    TIME_MAX_MS,
+    TRIES_MAX,
+    Segment,
+    give_past,
+    make_segment,
+    make_twin,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,8 +41,8 @@ _Origin: TypeAlias = tuple[str, str, str]
 _Group: TypeAlias = tuple[list[_Natural], _Natural, list[_Origin | None] | None]
 _Refusals: TypeAlias = tuple[_Natural, list[tuple[int, int]]]
 _Count: TypeAlias = tuple[_Natural, _Positive]
-#: Delivery attempts so far, and the wall ms when it was spooled.
-_Past: TypeAlias = tuple[Annotated[int, Meta(ge=0, le=TRIES_MAX)], _Natural]
+_Time: TypeAlias = Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]
+_Past: TypeAlias = tuple[Annotated[int, Meta(ge=0, le=TRIES_MAX)], _Time, _Time, _Time]
 
 
 class StoreHeader(NamedTuple):
@@ -52,7 +60,7 @@ class StoreHeader(NamedTuple):
     publisher: _Natural | dict[int, _Natural] = 0
     #: How many partitions there were, of lanes of endpoints that had more than one.
     counts: tuple[_Count, ...] = ()
-    #: Index -> what the row had behind it in another partition.
+    #: Index -> what the row had behind it in another partition, `node.endpoints.segment.Past`.
     pasts: dict[int, _Past] | None = None
     #: The spool file of the rows.
     file: _Natural = 0

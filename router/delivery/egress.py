@@ -36,10 +36,10 @@ class Delivery:
 
     def __init__(self, bundles: list[Bundle]) -> None:
         self.bundles = bundles
-        self.rows = sum(bundle.rows for bundle in bundles)
-        self.bytes = sum(len(bundle.batch) for bundle in bundles)
-        self.classes = 0
+        self.rows = self.bytes = self.classes = 0
         for bundle in bundles:
+            self.rows += bundle.rows
+            self.bytes += len(bundle.batch)
             self.classes |= bundle.classes
         #: The DELIVER as it goes out when nothing was dropped before it.
         self.frames = deliver_frames(bundles, dropped=0)

@@ -147,6 +147,14 @@ class Endpoint:
         """Give its lanes, also those above the partition count."""
         return self.lanes + self.retiring if self.retiring else self.lanes
 
+    def exceptions_from(self, number: int) -> list[str]:
+        """Give the patterns of its exceptions whose filters have this number or a higher one."""
+        return [
+            one.pattern
+            for one in self.filters.values()
+            if one.kind == wire.KIND_EXCEPTION and one.id >= number
+        ]
+
     def count(self, name: str, amount: int = 1) -> None:
         """Add to one of its counters."""
         self.counters[name] = self.counters.get(name, 0) + amount
@@ -213,8 +221,8 @@ class Endpoints:
         self._by_name: dict[tuple[str, str, str], Endpoint] = {}
         #: Lane id -> its endpoint and itself; also those above the partition count.
         self._lanes: dict[int, tuple[Endpoint, LaneUsage]] = {}
-        #: What each endpoint is to match; its filters are on the way there.
-        self._wanted: dict[Endpoint, dict[_FilterName, None]] = {}
+        #: The number of the newest exception that was made, whether it is there still.
+        self.newest_exception = 0
         self.listeners: list[EndpointListener] = []
         #: How many of them are queues of links.
         self.of_links = 0
@@ -294,7 +302,6 @@ class Endpoints:
         self.of_links -= bool(endpoint.link)
         endpoint.is_gone = True
         self._install(endpoint, {}, _nothing)
-        del self._wanted[endpoint]
         for listener in self.listeners:
             listener.endpoint_gone(endpoint)
         lane_ids = [lane.lane_id for lane in endpoint.all_lanes()]
@@ -373,24 +380,9 @@ class Endpoints:
     def _install(self, endpoint: Endpoint, wanted: dict[_FilterName, None], done: Callable[[], None]) -> None:
         """Make an endpoint match this and nothing else; `done` is called when the workers have confirmed it.
 
-        New exceptions are in force before new filters: a filter that the workers know already counts at once, and
-        would let in what an exception that they do not know yet keeps out (R126).
+        A filter that the workers know already counts at once, also for what they have matched; new exceptions do so by
+        `late_exceptions`.
         """
-        self._wanted[endpoint] = wanted
-        fresh = [name for name in wanted if name[0] == wire.KIND_EXCEPTION and name not in endpoint.filters]
-        if not fresh:
-            self._join(endpoint, wanted, done)
-            return
-
-        def go_on() -> None:
-            if self._wanted.get(endpoint) is wanted:
-                self._join(endpoint, wanted, done)
-            else:  # it is gone, or was changed again, and that change tells the workers
-                done()
-
-        self._join(endpoint, dict.fromkeys([*endpoint.filters, *fresh]), go_on)
-
-    def _join(self, endpoint: Endpoint, wanted: dict[_FilterName, None], done: Callable[[], None]) -> None:
         interest, vpn_id = self._interest, endpoint.vpn.id
         added, known = [], []
         for name in wanted:
@@ -402,6 +394,8 @@ class Endpoints:
             found = interest.find_kind(vpn_id, pattern, kind)
             if found is None:
                 found = interest.create_kind(vpn_id, pattern, kind, self._shards.table)
+                if kind == wire.KIND_EXCEPTION:
+                    self.newest_exception = found.id
                 self._on_filter(vpn_id, pattern)
                 added.append(found)
             else:
@@ -442,7 +436,6 @@ class Endpoints:
         lanes = {lane.lane_id: (one, lane) for one in self for lane in one.all_lanes()}
         assert lanes == self._lanes
         assert sorted(lanes) == sorted(self._homes.entries)
-        assert self._wanted.keys() == dict.fromkeys(self).keys()
         for endpoint in self:
             assert not endpoint.is_gone
             assert len(endpoint.lanes) == max(1, endpoint.partitions)

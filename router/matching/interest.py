@@ -78,7 +78,8 @@ class Interest(Generic[S]):
     """The table of filters and sets of a router."""
 
     def __init__(self) -> None:
-        self._next_id = 1
+        #: The number of the next filter.
+        self.next_id = 1
         #: Counts the changes of any filter's members.
         self.changes = 0
         self.filters: dict[int, Filter[S]] = {}
@@ -108,8 +109,8 @@ class Interest(Generic[S]):
 
     def _create(self, key: FilterKey, table: bytes) -> Filter[S]:
         shard = None if has_wildcard(key[1]) else table[slot_of(key[1])]
-        made: Filter[S] = Filter(self._next_id, key, shard)
-        self._next_id += 1
+        made: Filter[S] = Filter(self.next_id, key, shard)
+        self.next_id += 1
         self.filters[made.id] = made
         self._by_key[key] = made
         return made

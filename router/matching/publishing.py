@@ -66,10 +66,14 @@ def read_publish(
     if len(parts) != len(frames) - 2:
         raise error_for(errors.MALFORMED_FRAME, "PUBLISH has one batch for each of its parts")
     _check_credit(session, number)
-    checked = [Part(worker, rows, batch) for (worker, rows), batch in zip(parts, frames[2:], strict=True)]
-    if sum(part.rows for part in checked) > config.max_batch_rows:
+    checked = []
+    count = size = 0
+    for (worker, rows), batch in zip(parts, frames[2:], strict=True):
+        checked.append(Part(worker, rows, batch))
+        count += rows
+        size += len(batch)
+    if count > config.max_batch_rows:
         raise error_for(errors.BATCH_TOO_LARGE, f"the limit is {config.max_batch_rows} messages")
-    size = sum(len(part.batch) for part in checked)
     if size > config.max_batch_bytes:
         raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
     a_round = Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)

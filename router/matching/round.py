@@ -82,6 +82,7 @@ class Round(Generic[S]):
         "flush",
         "learn",
         "mode",
+        "next_filter",
         "number",
         "open",
         "parts",
@@ -130,6 +131,8 @@ class Round(Generic[S]):
         self.bytes = sum(len(part.batch) for part in parts)
         #: The publish rules under which it is judged, as the workers know them.
         self.rules_id = rules_id
+        #: The number of the next filter when it came: workers may have matched it without those from there on.
+        self.next_filter = 0
         #: How many filters had changed when it came.
         self.stamp = 0
         #: Parts not answered yet; all of them before the round is dispatched.

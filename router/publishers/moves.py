@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from router.publishers.memory import Memory
 from router.publishers.producer import Nack
-from router.spool.judging import MoveTally, Verdict, judge, lane_of
+from router.spool.judging import CopyTally, MoveTally, Verdict, judge, lane_of
 from router.spool.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
 from router.spool.streams import Store, add_group, tell_nacks
+from router.spool.transits import Amount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from router.counters import Counters
     from router.guaranteed.endpoints import Endpoint, Endpoints
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from router.publishers.memory import Record
     from router.spool.rows import Row
     from router.spool.streams import Streams
-    from router.spool.usage import Usage
+    from router.spool.usage import Pool, Usage
 
 #: A target of this sort is another partition of the same endpoint.
 LANE_HOME: Final = "lane-home"
@@ -55,6 +56,7 @@ class Move:
         "origins",
         "pasts",
         "publishers",
+        "rows",
         "target",
         "upto",
     )
@@ -64,10 +66,11 @@ class Move:
             header
         )
         self.batch = batch
+        self.rows: list[Row] = decode_rows(batch)
         #: The home that asked, and its incarnation: another one asks anew.
         self.home = shard.index
         self.incarnation = shard.incarnation
-        self.upto = self.first
+        self.upto = self.first + self.rows[-1].index
         self.nacks: list[Nack] = []
         #: STOREs of it that are not covered by what their home reported.
         self.homes = 0
@@ -132,8 +135,11 @@ class Moves:
         move = Move(shard, header, batch)
         line = lines.get(move.lane_id)
         if line is None or line.move is not None:  # with one under way it begins anew
+            self._held = [one for one in self._held if line is None or one is not line.move]
             line = lines[move.lane_id] = _Line()
         line.move = move
+        if move.file is not None:
+            self._usage.transits.asked(move.lane_id, move.first, _amount(move.rows))
         if not self._streams.all_reported:
             self._held.append(move)
         else:
@@ -168,23 +174,40 @@ class Moves:
     # -- judging ---------------------------------------------------------------------------------------------
 
     def _judge(self, memory: Memory, move: Move, now: float) -> None:
-        rows: list[Row] = decode_rows(move.batch)
-        move.upto = move.first + rows[-1].index
-        endpoint = self._target(move)
-        if endpoint is None:
-            verdict, stores = _refuse_all(move, rows, errors.UNKNOWN_ENDPOINT), {}
-        elif move.target[0] == LANE_HOME and move.file is not None and self._usage.files.fits(move.file):
-            verdict, stores = Verdict(), self._rehome(memory, move, rows, endpoint)
+        target = self._target(move)
+        stores: dict[int, Store] = {}
+        if target is None:
+            verdict = _refuse_all(move, errors.UNKNOWN_ENDPOINT)
         elif move.target[0] == LANE_HOME:
-            verdict, stores = _refuse_all(move, rows, errors.SPOOL_FILES_EXCEEDED), {}
+            verdict, stores = self._rehome(memory, move, target)
         else:
-            verdict = self._admit(memory, move, rows, endpoint)
+            verdict = self._admit(memory, move, target)
             stores = self._stores(move, verdict)
         move.nacks = verdict.nacks
         for account, reason in verdict.discards:
             self._usage.refused(account, reason)
-        self._counters.count("moved_messages", len(rows) - len(move.nacks))
-        self._hand_on(memory, move, stores, verdict, len(rows), now)
+        self._counters.count("moved_messages", len(move.rows) - len(move.nacks))
+        if target is not None:
+            self._count_once(move, target)
+        self._hand_on(memory, move, stores, verdict, now)
+
+    def _pools(self, move: Move, target: Endpoint) -> list[Pool]:
+        """Give the sums to which a move adds nothing, because all of it is in them."""
+        transit = self._usage.transits.find(move.lane_id, move.first)
+        source = self._endpoints.lane(move.lane_id)
+        if move.file is None or transit is None or not transit.is_whole or source is None:
+            return []
+        return self._usage.shared_pools(self._usage.account(source[0]), self._usage.account(target))
+
+    def _count_once(self, move: Move, target: Endpoint) -> None:
+        """What is admitted counts where it goes to, and no more where it is."""
+        transit = self._usage.transits.find(move.lane_id, move.first)
+        source = self._endpoints.lane(move.lane_id)
+        if move.file is not None and transit is not None and source is not None:
+            accounts = self._usage.account(source[0]), self._usage.account(target)
+            refused = dict.fromkeys(nack.sequence for nack in move.nacks)
+            left = _amount(row for row in move.rows if move.first + row.index in refused)
+            transit.judged(*accounts, self._usage.shared_pools(*accounts), left)
 
     def _target(self, move: Move) -> Endpoint | None:
         if move.target[0] == LANE_HOME:
@@ -192,10 +215,11 @@ class Moves:
         kind, vpn_name, name = move.target
         return self._endpoints.find(vpn_name, kind, name)
 
-    def _admit(self, memory: Memory, move: Move, rows: list[Row], endpoint: Endpoint) -> Verdict:
-        verdict = judge(
-            MoveTally(self._usage, move.file), memory, move.first, ((row, (endpoint,)) for row in rows)
-        )
+    def _admit(self, memory: Memory, move: Move, target: Endpoint) -> Verdict:
+        tally = CopyTally(self._usage)
+        if move.file is not None:
+            tally = MoveTally(self._usage, move.file, self._pools(move, target))
+        verdict = judge(tally, memory, move.first, ((row, (target,)) for row in move.rows))
         assert verdict.waits_from is None, "with one target nothing is held in part"
         return verdict
 
@@ -209,23 +233,31 @@ class Moves:
         origins = None
         if move.origins is not None:
             wanted = dict.fromkeys(row.index for row in rows)
-            numbered = zip(decode_rows(move.batch), move.origins, strict=True)
+            numbered = zip(move.rows, move.origins, strict=True)
             origins = [origin for row, origin in numbered if row.index in wanted]
         add_group(stores, targets, encode_rows(rows), len(rows), spool_bytes(rows), origins)
 
-    def _rehome(self, memory: Memory, move: Move, rows: list[Row], endpoint: Endpoint) -> dict[int, Store]:
+    def _rehome(self, memory: Memory, move: Move, target: Endpoint) -> tuple[Verdict, dict[int, Store]]:
         """Give rows of a partition that is closed to the others: the endpoint holds them already."""
-        account = self._usage.account(endpoint)
+        transit = self._usage.transits.find(move.lane_id, move.first)
+        if (
+            move.file is None
+            or transit is None
+            or not transit.is_whole
+            or not self._usage.files.fits(move.file)
+        ):
+            return _refuse_all(move, errors.SPOOL_OVER_QUOTA), {}
+        account = self._usage.account(target)
         groups: dict[Any, list[Row]] = {}
-        for row in rows:
+        for row in move.rows:
             sequence = move.first + row.index
             hashed = partition_hash(row, salt_of(memory.id, sequence))
-            if not memory.is_held(sequence, endpoint.id, hashed):
-                groups.setdefault(lane_of(endpoint, hashed), []).append(row)
+            if not memory.is_held(sequence, target.id, hashed):
+                groups.setdefault(lane_of(target, hashed), []).append(row)
         stores: dict[int, Store] = {}
         for lane, mine in groups.items():
             self._add(stores, move, [(account, lane)], mine)
-        return stores
+        return Verdict(), stores
 
     def _hand_on(
         self,
@@ -233,10 +265,9 @@ class Moves:
         move: Move,
         stores: dict[int, Store],
         verdict: Verdict,
-        rows: int,
         now: float,
     ) -> None:
-        memory.take(rows, move.upto, [(nack.sequence, nack.code) for nack in move.nacks])
+        memory.take(len(move.rows), move.upto, [(nack.sequence, nack.code) for nack in move.nacks])
         tell_nacks(stores, verdict.touched, memory)
         head = [memory.id, move.first]
         self._streams.store(
@@ -258,6 +289,9 @@ class Moves:
         if line is not None:
             fresh = copy(move)  # of the other one STOREs may be on their way
             fresh.homes, fresh.nacks = 0, []
+            transit = self._usage.transits.find(move.lane_id, move.first)
+            if transit is not None:
+                transit.end()
             line.memory, line.move = None, fresh
             self._held.append(fresh)
 
@@ -289,9 +323,14 @@ class Moves:
         assert all(move in waiting for move in self._held)
 
 
-def _refuse_all(move: Move, rows: list[Row], code: int) -> Verdict:
+def _refuse_all(move: Move, code: int) -> Verdict:
     """There is no such endpoint, or no room at all."""
     verdict = Verdict()
-    for row in rows:
+    for row in move.rows:
         verdict.refuse(row, Nack(move.first + row.index, code, ""), ())
     return verdict
+
+
+def _amount(rows: Iterable[Row]) -> Amount:
+    sizes = [row.message_bytes + wire.SPOOL_OVERHEAD_BYTES for row in rows]
+    return Amount(len(sizes), sum(sizes))

@@ -11,7 +11,7 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from router.matching.copies import leave_out
-from router.spool.rows import decode_rows, encode_rows, spool_bytes
+from router.spool.rows import decode_rows, encode_rows, result_with
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,12 +52,4 @@ def _part(part: Part, wanted: Callable[[int], bool]) -> Part | None:
 
 def _result(result: EndpointResult, wanted: Callable[[int], bool]) -> EndpointResult | None:
     rows = [row for row in decode_rows(result.batch) if wanted(row.index)]
-    if not rows:
-        return None
-    return result._replace(
-        rows=len(rows),
-        spool_bytes=spool_bytes(rows),
-        largest=max(row.message_bytes for row in rows),
-        low_priority=sum(row.is_low_priority for row in rows),
-        batch=encode_rows(rows),
-    )
+    return result_with(result, rows) if rows else None

@@ -6,9 +6,9 @@ its publisher is told so, unless that endpoint is set not to tell (`reject_to_se
 without it (R114, R177, facts section 10).
 
 What a producer sends again is judged by the records of the lanes before any quota (`memory`): refused stays refused,
-what a lane has is not given to it again, and what some lanes have is not refused because of the others: it waits
-until they can take it, and so do the rows behind it; those that have no room for it however empty they are do
-without it.
+what a lane has is not given to it again, and what some lanes may have, also those that it does not match any more, is
+not refused because of others: it waits until they can take it, and so do the rows behind it; those that have no room
+for it however empty they are do without it.
 
 Judging changes nothing: it gives a verdict, which `spooling` carries out.
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint
     from router.guaranteed.lane_usage import LaneUsage
     from router.publishers.memory import Memory
-    from router.spool.usage import Usage
+    from router.spool.usage import Pool, Usage
 
 #: A lane that a row goes to, with the account of its endpoint.
 Target = tuple[Account, "LaneUsage"]
@@ -55,8 +55,8 @@ class Verdict:
         #: Indices of rows that were refused.
         self.left_out: dict[int, None] = {}
         self.discards: list[Discard] = []
-        #: Index of the first row that has to wait: an endpoint cannot take now what others have of an earlier sending.
-        #: Neither it nor any row behind it is in this verdict. None: there is none.
+        #: Index of the first row that has to wait: an endpoint cannot take now what others may have of an earlier
+        #: sending. Neither it nor any row behind it is in this verdict. None: there is none.
         self.waits_from: int | None = None
 
     def refuse(self, row: Row, nack: Nack, targets: Iterable[Target]) -> None:
@@ -71,6 +71,10 @@ class Tally:
 
     #: Whether the sender hears of every refusal, whatever the endpoint says.
     tells_all = False
+    #: Whether what some endpoint may have from before waits for the others; else the sender hears of each refusal.
+    waits = True
+    #: The spool file in which the rows are, and stay; None: they are new.
+    file: int | None = None
 
     def __init__(self, usage: Usage) -> None:
         self.usage = usage
@@ -127,11 +131,17 @@ class Tally:
                 return NODE_QUOTA
             if vpn.bytes + self._vpn + more + size > vpn.limit_bytes:
                 return VPN_QUOTA
+        return self._own_refusal(account, row, size)
+
+    def _own_refusal(self, account: Account, row: Row, size: int) -> Reason | None:
         messages, held = self._endpoints.get(account, (0, 0))
         return account.refusal(messages + 1, held + size, row.message_bytes, int(row.is_low_priority))
 
     def _files_fit(self, taken: list[Target]) -> bool:
-        return self.usage.files.fit({**self._homes, **{lane.home: None for _, lane in taken}})
+        files = self.usage.files
+        if self.file is not None:
+            return files.fits(self.file)
+        return files.fit({**self._homes, **{lane.home: None for _, lane in taken}})
 
     def take(self, taken: list[Target], row: Row) -> None:
         """Count a row that goes to these."""
@@ -145,18 +155,29 @@ class Tally:
         self._homes.update((lane.home, None) for _, lane in taken)
 
 
-class MoveTally(Tally):
-    """The same for rows that a home moves."""
+class CopyTally(Tally):
+    """The same for messages that a home copies: it hears of every refusal, whatever the endpoint says.
+
+    They have one target, so what that does not hold is nowhere.
+    """
 
     tells_all = True
+    waits = False
 
-    def __init__(self, usage: Usage, file: int | None) -> None:
+
+class MoveTally(CopyTally):
+    """The same for messages that a home moves; they are in some sums already, and in a spool file."""
+
+    def __init__(self, usage: Usage, file: int, pools: list[Pool]) -> None:
         super().__init__(usage)
-        #: The spool file in which the rows are, and stay; None: they are copied, and get another one.
-        self._file = file
+        self.file = file
+        #: The sums in which they are.
+        self._pools = pools
 
-    def _files_fit(self, taken: list[Target]) -> bool:
-        return super()._files_fit(taken) if self._file is None else self.usage.files.fits(self._file)
+    def _refusal(self, account: Account, row: Row, size: int, more: int) -> Reason | None:
+        if self.usage.node in self._pools and account.vpn in self._pools:
+            return self._own_refusal(account, row, size)
+        return super()._refusal(account, row, size, more)
 
 
 def lane_of(endpoint: Endpoint, hashed: int) -> LaneUsage:
@@ -179,25 +200,25 @@ def judge(
         memory: what is known of the producer.
         first: the sequence of index 0.
         rows: with the endpoints that they match.
-        denied: index -> topic of rows that publish rules forbid, if no endpoint has them.
+        denied: index -> topic of rows that publish rules forbid, unless they were admitted before.
     """
     verdict, usage = Verdict(), tally.usage
     for row, endpoints in rows:
         sequence = first + row.index
         hashed = partition_hash(row, salt_of(memory.id, sequence))
         targets = [(usage.account(one), lane_of(one, hashed)) for one in endpoints]
-        missing = targets
+        missing, was_admitted = targets, tally.waits and memory.may_be_held(sequence)
         if memory.is_known(sequence):
             code = memory.refusal(sequence)
             if code:
                 verdict.refuse(row, Nack(sequence, code, "refused before"), targets)
                 continue
             missing = [one for one in targets if not memory.is_held(sequence, one[0].endpoint.id, hashed)]
-        if denied and row.index in denied and len(missing) == len(targets):
+        if denied and row.index in denied and not was_admitted:
             verdict.refuse(row, Nack(sequence, errors.PUBLISH_DENIED, row.topic), targets)
             continue
         taken, discards, refusal = tally.judge(missing, row)
-        if refusal is not None and len(missing) < len(targets):
+        if refusal is not None and was_admitted:
             taken, discards, refusal = tally.judge_rest(missing, row)
             if refusal is not None:
                 verdict.waits_from = row.index

@@ -7,10 +7,14 @@ checked by a worker, or made by a home.
 from __future__ import annotations
 
 import zlib
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from angarium import wire
+
+if TYPE_CHECKING:
+    from router.matching.round import EndpointResult
 
 
 class Row(msgspec.Struct, array_like=True, gc=False, eq=False):
@@ -63,6 +67,17 @@ def are_distinct(batches: list[bytes]) -> bool:
 def spool_bytes(rows: list[Row]) -> int:
     """Give what rows cost in the account of the quotas."""
     return sum([row.message_bytes for row in rows]) + wire.SPOOL_OVERHEAD_BYTES * len(rows)
+
+
+def result_with(result: EndpointResult, rows: list[Row]) -> EndpointResult:
+    """Give what endpoints take with some of its rows only, at least one."""
+    return result._replace(
+        rows=len(rows),
+        spool_bytes=spool_bytes(rows),
+        largest=max(row.message_bytes for row in rows),
+        low_priority=sum(row.is_low_priority for row in rows),
+        batch=encode_rows(rows),
+    )
 
 
 def partition_hash(row: Row, salt: int) -> int:

@@ -21,6 +21,7 @@ from angarium.errors import AngariumError, error_for
 from router.matching.accounting import discard_name
 from router.matching.copies import direct_indices, leave_out
 from router.publishers.producer import SEQUENCE_MAX, Nack, Pending, Producer
+from router.spool import late_exceptions
 from router.spool.crossing import leave_dto_out, only_direct, spooled_for
 from router.spool.cutting import cut
 from router.spool.judging import Tally, Verdict, judge, judge_copies
@@ -226,6 +227,8 @@ class Spooling:
 
     def _resolve(self, a_round: Round[Session]) -> list[Frame]:
         frames = [(result, self._endpoints.resolve(result.set)) for result in a_round.endpoints]
+        if self._endpoints.newest_exception >= a_round.next_filter:
+            frames = late_exceptions.apply(frames, a_round.next_filter)
         if self._endpoints.of_links and (a_round.producer is None or a_round.session.link is not None):
             # Direct messages cross links as such, and what came over one crosses no other.
             return [(result, tuple([one for one in ends if not one.link])) for result, ends in frames]
@@ -352,8 +355,8 @@ class Spooling:
         self._count_discard(session, discard_name(code), 1)
         if before:
             verdict.nacks.append(Nack(sequence, before, "refused before"))
-        elif code != errors.NO_SUBSCRIPTION_MATCH or (
-            self._rejects_no_match(session) and not memory.may_be_held(sequence)
+        elif not memory.may_be_held(sequence) and (
+            code != errors.NO_SUBSCRIPTION_MATCH or self._rejects_no_match(session)
         ):
             verdict.nacks.append(Nack(sequence, code, topic))
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from router.spool.spool_files import SpoolFiles
+from router.spool.transits import Transits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -145,7 +146,7 @@ class Account:
     def read(self, attributes: Attributes) -> None:
         """Take the limits from the attributes."""
         self.attributes = attributes
-        self.takes_quota = int(attributes["max_spool_usage_mb"]) > 0
+        self.takes_quota = takes_quota(attributes)
         self.quota_bytes = int(attributes["max_spool_usage_mb"]) * BYTES_PER_MB
         self.max_message_bytes = int(attributes["max_message_bytes"])
         self.ingress_enabled = bool(attributes["ingress_enabled"])
@@ -216,6 +217,8 @@ class Usage:
         #: Endpoint id -> its account.
         self.accounts: dict[int, Account] = {}
         self.files = SpoolFiles(limits.max_files)
+        #: What is in two endpoints for a moment, and counts once.
+        self.transits = Transits()
         #: By index of the worker.
         self.homes: dict[int, HomeUsage] = {}
         #: Files of homes that left, while others take over what is in them; they count as users of these.
@@ -241,6 +244,8 @@ class Usage:
                 pool = self.vpns[endpoint.vpn.id] = Pool(0, endpoint.vpn)
             account = self.accounts[endpoint.id] = Account(endpoint, pool)
             pool.endpoints += 1
+        if account.takes_quota != takes_quota(endpoint.attributes):
+            self.transits.forget(account)
         self._uncount(account)
         account.read(endpoint.attributes)
         self._count(account)
@@ -260,9 +265,11 @@ class Usage:
         self.freed += 1
         for lane in endpoint.all_lanes():
             self.unknown.pop(lane, None)
+            self.transits.over(lane.lane_id)
         account = self.accounts.pop(endpoint.id, None)
         if account is None:
             return
+        self.transits.forget(account)
         self._uncount(account)
         account.is_gone = True
         account.vpn.endpoints -= 1
@@ -317,6 +324,12 @@ class Usage:
             account.vpn.bytes += size
             self.node.bytes += size
 
+    def shared_pools(self, source: Account, target: Account) -> list[Pool]:
+        """Give the sums that two endpoints are in, so that what goes from one to the other adds nothing to them."""
+        if not (source.takes_quota and target.takes_quota):
+            return []
+        return [self.node, source.vpn] if source.vpn is target.vpn else [self.node]
+
     # -- reports ---------------------------------------------------------------------------------------------
 
     def report(self, index: int, totals: list[list[Any]], spool: list[Any]) -> list[Account]:
@@ -325,7 +338,7 @@ class Usage:
         Args:
             index: the home.
             totals: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`, absolute; a sixth field says whether
-                that is all, or a worker before holds more.
+                that is all, or a worker before holds more, a seventh what of it is on the way to another endpoint.
             spool: `[files in use, files not in use, bytes in the newest one, disk_bytes, delivered_unacked]`.
         """
         before: dict[LaneUsage, tuple[Account, int, int, bool]] = {}
@@ -344,6 +357,10 @@ class Usage:
             else:
                 self.unknown.pop(lane, None)
             is_completed |= lane.is_complete and not was_complete
+        for entry in totals:
+            found = self._endpoints.lane(entry[0])
+            if found is not None and found[1] in before:
+                self.transits.told(entry[0], entry[6] if len(entry) > 6 else None)
         self.files_freed(index, numbers_of(spool[1]))
         home = self.home(index)
         home.disk_bytes, home.delivered_unacked = spool[3:5]
@@ -412,12 +429,13 @@ class Usage:
         """Check that the sums are sums."""
         pools = dict.fromkeys(self.vpns.values(), 0)
         for account in self.accounts.values():
-            assert account.messages == account.endpoint.messages, account.endpoint.name
-            assert account.bytes == account.endpoint.bytes, account.endpoint.name
+            off = [transit.off_account(account) for transit in self.transits]
+            assert account.messages == account.endpoint.messages - sum(one.messages for one in off), account
+            assert account.bytes == account.endpoint.bytes - sum(one.bytes for one in off), account
             if account.takes_quota:
-                pools[account.vpn] += account.bytes
-        assert all(pool.bytes == size for pool, size in pools.items())
-        assert self.node.bytes == sum(pools.values())
+                pools[account.vpn] += account.endpoint.bytes
+        for pool, size in [*pools.items(), (self.node, sum(pools.values()))]:
+            assert pool.bytes == size - sum(transit.off_pool(pool) for transit in self.transits)
         self.files.validate()
         lanes = list(self._endpoints.lanes())
         assert [lane for lane in self.unknown if lane not in lanes] == []
@@ -427,6 +445,11 @@ class Usage:
         """Check who uses spool files, with the STOREs on their way."""
         users = [file for home in self.homes.values() for file in home.files] + self._left + under_way
         assert self.files.users() == Counter(users)
+
+
+def takes_quota(attributes: Attributes) -> bool:
+    """Tell whether an endpoint takes quota: a last-value queue does not."""
+    return int(attributes["max_spool_usage_mb"]) > 0
 
 
 def numbers_of(runs: Iterable[list[int]]) -> list[int]:

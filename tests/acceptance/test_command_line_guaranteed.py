@@ -45,7 +45,7 @@ def bind(shell: Shell, *arguments: str) -> subprocess.Popen[bytes]:
 # pub.
 
 
-@pytest.mark.requirement("R24", "R163")
+@pytest.mark.requirement("R163")
 def test_lines_are_published_acknowledged_and_consumed_in_order(shell: Shell, queue: str) -> None:
     path = lines_file(shell, 1_500)
     acked = shell.folder / "acked"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,7 +31,18 @@ password_file = "alice.password"
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shell, tuple[str, ...]]]:
+def log_server() -> Iterator[socket.socket]:
+    """Give a syslog server."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+        server.settimeout(20)
+        yield server
+
+
+@pytest.fixture(scope="module")
+def secured(
+    tmp_path_factory: pytest.TempPathFactory, log_server: socket.socket
+) -> Iterator[tuple[Shell, tuple[str, ...]]]:
     """Give a shell with a node that has keys, and the options by which an operator reaches it from afar."""
     shell = Shell(tmp_path_factory.mktemp("secured"))
     for name in ("node", "stranger"):
@@ -38,7 +50,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Shell, t
     operator = shell.run("keys", "create", "operator.key").object["public_key"]
     (shell.folder / "alice.password").write_text("pretzel\n")
     (shell.folder / "node.toml").write_text(CONFIGURATION.format(operator=operator))
-    shell.run("up", "--detach", "--config", "node.toml", "--workers", "1")
+    syslog = f"udp://127.0.0.1:{log_server.getsockname()[1]}"
+    shell.run("up", "--detach", "--config", "node.toml", "--workers", "1", "--syslog", syslog)
     try:
         log = (shell.data / "log" / "node.log").read_text()
         (url,) = re.findall(r"the admin API listens on (\S+)", log)
@@ -72,6 +85,16 @@ def test_a_client_without_the_key_or_with_another_one_is_kept_out(shell: Shell) 
 def test_an_operator_with_a_key_reaches_the_node_from_afar(shell: Shell, afar: tuple[str, ...]) -> None:
     names = [row["name"] for row in shell.run("username", "list", *afar, "--key-file", "operator.key").rows]
     assert "alice" in names
+
+
+@pytest.mark.requirement("R42")
+def test_events_go_to_a_syslog_server(shell: Shell, log_server: socket.socket) -> None:
+    shell.run("queue", "create", "told")
+    message = ""
+    while "'told'" not in message:
+        message = log_server.recv(65_536).decode()
+    assert message.startswith("<134>1 ")
+    assert " angarium - SYSTEM_CONFIG_CHANGE [angarium@0 " in message
 
 
 @pytest.mark.requirement("R97")

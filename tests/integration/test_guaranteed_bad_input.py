@@ -292,7 +292,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.requirement("R23", "R94", "R105", "R123", "R132")
+@pytest.mark.requirement("R24", "R94", "R105", "R123", "R132")
 @pytest.mark.parametrize(("operation", "arguments", "code"), REFUSED.values(), ids=REFUSED)
 def test_a_request_is_refused_with_a_code_that_is_counted_and_the_session_stays(
     attacked: AttackedSpool, client: RawGuaranteed, operation: str, arguments: dict[str, Any], code: int

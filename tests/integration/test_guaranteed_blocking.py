@@ -53,7 +53,7 @@ def is_empty(client: blocking.Client, queue: str) -> None:
     wait_until(lambda: client.show_queue(queue)["messages"] == 0, f"{queue} is empty")
 
 
-@pytest.mark.requirement("R24")
+@pytest.mark.requirement("R155", "R163")
 def test_messages_go_in_and_come_out_in_order(client: blocking.Client, queue: str) -> None:
     fill(client, queue, 5_000)
     with client.consume(queue) as flow:

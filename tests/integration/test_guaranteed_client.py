@@ -96,7 +96,7 @@ def test_no_local_keeps_own_messages_from_a_flow_and_leaves_them_to_others(node:
 # Publishing.
 
 
-@pytest.mark.requirement("R24", "R155", "R162", "R163", "R165", "R166")
+@pytest.mark.requirement("R155", "R162", "R163", "R165", "R166")
 def test_what_was_acknowledged_is_consumed_in_order_and_gone_when_it_was_accepted(
     node: Node, queue: str
 ) -> None:
@@ -422,7 +422,7 @@ def test_one_message_reaches_queues_topic_endpoints_and_subscribers(node: Node, 
     run(test())
 
 
-@pytest.mark.requirement("R100", "R108", "R118", "R120")
+@pytest.mark.requirement("R24", "R100", "R108", "R118", "R120")
 def test_endpoints_are_created_shown_changed_and_deleted(node: Node, queue: str) -> None:
     async def test() -> None:
         async with connected(node) as client:

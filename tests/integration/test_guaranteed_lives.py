@@ -168,7 +168,7 @@ def test_a_direct_message_in_a_queue_is_a_non_persistent_one_and_its_receiver_ac
     assert not [frame for frame in client.kept if frame.operation == wire.ACKED]
 
 
-@pytest.mark.requirement("R35", "R156")
+@pytest.mark.requirement("R33", "R35", "R156")
 def test_only_the_direct_copies_of_guaranteed_messages_are_elided(
     attacked: AttackedSpool, client: RawGuaranteed
 ) -> None:
@@ -190,6 +190,22 @@ def test_only_the_direct_copies_of_guaranteed_messages_are_elided(
             lambda: attacked.discards("message-elided") == elided + 20 - len(got), "the rest is counted"
         )
     assert payloads(client.messages(client.bind(queue), 20)) == numbers(20)
+
+
+@pytest.mark.requirement("R145", "R146", "R147", "R148")
+def test_what_the_selector_of_a_topic_endpoint_leaves_out_goes_while_nobody_consumes(
+    attacked: AttackedSpool, client: RawGuaranteed
+) -> None:
+    name, topic = attacked.create("topic-endpoint", new_name("choosy")), new_name("graded")
+    wish = {"kind": "topic-endpoint", "topic": topic, "selector": "JMSPriority > 4"}
+    client.done("flow.unbind", flow=client.bind(name, **wish))
+    rows = [
+        (n, topic, wire.MODE_PERSISTENT, [0, 0, 9 if n % 2 else 1, None], None, b"%d" % n) for n in range(100)
+    ]
+    assert RawProducer(client).publish(*rows) == [0] * 100, "all are acknowledged, whatever becomes of them"
+    attacked.expect_held(name, 50, kind="topic-endpoint")
+    got = client.messages(client.bind(name, **wish), 50)
+    assert payloads(got) == [b"%d" % n for n in range(1, 100, 2)]
 
 
 @pytest.mark.requirement("R179")
@@ -407,6 +423,7 @@ def test_a_move_that_finds_the_target_full_leaves_the_rest_where_it_is(
     attacked.expect_held(source, 1)
 
 
+@pytest.mark.requirement("R23")
 def test_what_operators_ask_for_that_cannot_be_is_refused(attacked: AttackedSpool) -> None:
     queue = attacked.queue()
     refused: list[tuple[str, dict[str, Any], int]] = [

@@ -94,6 +94,26 @@ def test_the_node_holds_its_quota_to_the_byte_over_all_message_vpns(
     assert event["severity"] == "warning"
 
 
+@pytest.mark.requirement("R171")
+def test_dead_messages_that_fill_the_node_move_to_their_queue(
+    small: LoneSpool, client: RawGuaranteed
+) -> None:
+    dead = small.queue()
+    queue = small.queue(dead_message_queue=dead, respect_dmq_eligible=False)
+    producer = RawProducer(client)
+    assert producer.fill(queue, *[TENTH] * 10) == [0] * 10
+    flow = client.bind(queue)
+    assert len(client.messages(flow, 10)) == 10
+    client.settle(flow, [[0, 1, 10]], wire.OUTCOME_REJECTED)
+    small.expect_held(dead, 10)
+    small.expect_held(queue, 0)
+    small.expect_spool(usage_bytes=MB)
+    assert producer.fill(queue, b"") == [errors.SPOOL_OVER_QUOTA]
+    assert small.ask("endpoints.purge", name=dead) == {"purged": 10}
+    small.expect_held(dead, 0)
+    assert producer.fill(queue, TENTH) == [0]
+
+
 @pytest.mark.requirement("R195", "R196", "R197")
 def test_the_node_delivers_nothing_more_at_its_limit_of_unsettled_messages_until_some_are_settled(
     small: LoneSpool, client: RawGuaranteed

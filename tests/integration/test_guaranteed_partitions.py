@@ -106,7 +106,6 @@ def test_acknowledgements_that_come_after_a_partition_has_moved_are_refused(atta
         attacked.expect_held(queue, 0)
 
 
-@pytest.mark.requirement("R94")
 def test_messages_of_partitions_that_go_and_come_back_stay(
     attacked: AttackedSpool, client: RawGuaranteed
 ) -> None:

@@ -481,7 +481,6 @@ def test_another_topic_empties_a_topic_endpoint_and_not_while_others_use_it(atta
 # Both kinds of messages.
 
 
-@pytest.mark.requirement("R24")
 def test_direct_and_guaranteed_rounds_of_one_client_do_not_disturb_each_other(
     attacked: AttackedSpool, client: RawGuaranteed
 ) -> None:

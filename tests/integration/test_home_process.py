@@ -276,7 +276,7 @@ def test_a_lane_comes_from_the_spool_of_a_worker_that_left(
     payloads = [payload for _, payload, _ in new.rows]
     assert payloads == [b"m%d" % number for number in range(1, 9) for _ in range(ROWS)] + [b"new"] * ROWS
     assert [position for position, _, _ in new.rows[: 8 * ROWS]] == list(range(1, 8 * ROWS + 1))
-    new.until(lambda: "lane_adopted" in [event["event"] for event in new.events], "event")
+    new.until(lambda: "SYSTEM_AD_LANE_ADOPTED" in [event["event"] for event in new.events], "event")
     assert not (tmp_path / "spool" / "1").exists()
 
 

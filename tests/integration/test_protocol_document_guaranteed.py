@@ -116,7 +116,7 @@ def queue(client: GuaranteedClient) -> str:
     return name
 
 
-@pytest.mark.requirement("R24", "R163", "R186")
+@pytest.mark.requirement("R163", "R186")
 def test_what_is_acknowledged_is_delivered_with_positions_until_it_is_settled(
     client: GuaranteedClient, queue: str
 ) -> None:
@@ -245,7 +245,7 @@ def test_flows_are_told_when_they_become_active_and_why_they_end(
     assert client.closed is None, "what is said of a flow that is over is ignored"
 
 
-@pytest.mark.requirement("R100", "R120")
+@pytest.mark.requirement("R24", "R100", "R120")
 def test_endpoints_are_made_changed_shown_and_deleted(client: GuaranteedClient, queue: str) -> None:
     assert client.asked("endpoint.create", name=queue)[0] == 40901
     assert client.ask("endpoint.create", name=queue, ignore_exists=True)["created"] is False

@@ -37,9 +37,18 @@ class Bench:
         self._pairs.append((watched, sender))
         return watched, sender
 
-    def take_one(self, socket: zmq.Socket[bytes], name: str) -> None:
+    def take_one(self, socket: zmq.Socket[bytes], name: str) -> bool:
         """Do what a handler does that bounds its work."""
         self.called.append(f"{name} {socket.recv(zmq.NOBLOCK).decode()}")
+        return True
+
+    def take_all(self, socket: zmq.Socket[bytes], name: str) -> bool:
+        """Do what a handler does that goes on until there is nothing."""
+        try:
+            while True:
+                self.take_one(socket, name)
+        except zmq.Again:
+            return False
 
     def wait(self, seconds: float = LONG_S) -> list[str]:
         """Wait once, and give what was called."""
@@ -58,55 +67,85 @@ def bench() -> Iterator[Bench]:
     made.context.destroy(linger=0)
 
 
-@pytest.mark.parametrize("kind", ["add", "add_rare"])
-def test_a_socket_is_served_until_it_is_empty(bench: Bench, kind: str) -> None:
+def test_a_handler_that_stopped_before_its_socket_was_empty_is_called_again(bench: Bench) -> None:
     socket, sender = bench.pair()
-    getattr(bench.watch, kind)(socket, lambda: bench.take_one(socket, "it"))
+    bench.watch.add(socket, lambda: bench.take_one(socket, "it"))
     assert bench.wait(0.0) == []
     sender.send(b"1")
     sender.send(b"2")
     assert bench.wait() == ["it 1"]
     assert bench.wait() == ["it 2"]
     assert bench.wait(0.0) == []
+    sender.send(b"3")
+    assert bench.wait() == ["it 3"]
 
 
-@pytest.mark.parametrize("kind", ["add", "add_rare"])
-def test_what_came_before_a_socket_was_watched_is_served(bench: Bench, kind: str) -> None:
+def test_a_socket_that_its_handler_found_empty_signals_what_comes_next(bench: Bench) -> None:
+    socket, sender = bench.pair()
+    bench.watch.add(socket, lambda: bench.take_all(socket, "it"))
+    sender.send(b"1")
+    sender.send(b"2")
+    assert bench.wait() == ["it 1", "it 2"]
+    assert bench.wait(0.0) == []
+    sender.send(b"3")
+    assert bench.wait() == ["it 3"]
+
+
+def test_what_came_before_a_socket_was_watched_is_served(bench: Bench) -> None:
     socket, sender = bench.pair()
     sender.send(b"1")
     assert socket.getsockopt(zmq.EVENTS) & zmq.POLLIN  # which uses up the signal
-    getattr(bench.watch, kind)(socket, lambda: bench.take_one(socket, "it"))
+    bench.watch.add(socket, lambda: bench.take_all(socket, "it"))
     assert bench.wait() == ["it 1"]
 
 
-def test_a_send_on_a_rare_socket_may_use_up_a_signal_and_is_told_by_a_touch(bench: Bench) -> None:
+def test_a_send_may_use_up_a_signal_and_is_told_by_a_touch(bench: Bench) -> None:
     socket, sender = bench.pair()
-    bench.watch.add_rare(socket, lambda: bench.take_one(socket, "rare"))
+    bench.watch.add(socket, lambda: bench.take_all(socket, "it"))
     assert bench.wait(0.0) == []
     sender.send(b"1")
     assert socket.getsockopt(zmq.EVENTS) & zmq.POLLIN
     assert bench.wait(0.0) == []
-    bench.watch.touch()
-    assert bench.wait() == ["rare 1"]
+    bench.watch.touch(socket)
+    assert bench.wait() == ["it 1"]
 
 
-def test_sockets_that_are_often_readable_do_not_keep_the_rare_ones_waiting(bench: Bench) -> None:
-    often, often_sender = bench.pair()
-    rare, rare_sender = bench.pair()
-    bench.watch.add(often, lambda: bench.take_one(often, "often"))
-    bench.watch.add_rare(rare, lambda: bench.take_one(rare, "rare"))
+def test_a_handler_that_sends_on_another_socket_does_not_let_that_be_slept_over(bench: Bench) -> None:
+    first, first_sender = bench.pair()
+    second, second_sender = bench.pair()
+
+    def pass_on() -> bool:
+        bench.take_all(first, "first")
+        second_sender.send(b"meanwhile")
+        assert second.getsockopt(zmq.EVENTS) & zmq.POLLIN  # what a send may do
+        bench.watch.touch(second)
+        return False
+
+    bench.watch.add(first, pass_on)
+    bench.watch.add(second, lambda: bench.take_all(second, "second"))
+    assert bench.wait(0.0) == []
+    first_sender.send(b"1")
+    assert bench.wait() == ["first 1"]
+    assert bench.wait() == ["second meanwhile"]
+
+
+def test_a_socket_that_always_has_more_does_not_keep_the_others_waiting(bench: Bench) -> None:
+    busy, busy_sender = bench.pair()
+    calm, calm_sender = bench.pair()
+    bench.watch.add(busy, lambda: bench.take_one(busy, "busy"))
+    bench.watch.add(calm, lambda: bench.take_all(calm, "calm"))
     for number in (b"1", b"2", b"3"):
-        often_sender.send(number)
-    bench.wait()
-    rare_sender.send(b"1")
-    assert sorted(bench.wait()) == ["often 2", "rare 1"]
-    assert bench.wait() == ["often 3"]
+        busy_sender.send(number)
+    assert bench.wait() == ["busy 1"]
+    calm_sender.send(b"1")
+    assert bench.wait() == ["busy 2", "calm 1"]
+    assert bench.wait() == ["busy 3"]
 
 
 def test_a_descriptor_is_served(bench: Bench) -> None:
     reader, writer = os.pipe()
     try:
-        bench.watch.add_rare(reader, lambda: bench.called.append(os.read(reader, 10).decode()))
+        bench.watch.add(reader, lambda: bench.called.append(os.read(reader, 10).decode()))
         assert bench.wait(0.0) == []
         os.write(writer, b"woken")
         assert bench.wait() == ["woken"]
@@ -118,18 +157,21 @@ def test_a_descriptor_is_served(bench: Bench) -> None:
         os.close(writer)
 
 
-@pytest.mark.parametrize("kind", ["add", "add_rare"])
-def test_what_an_earlier_handler_removed_is_not_served(bench: Bench, kind: str) -> None:
+@pytest.mark.parametrize("in_doubt", [True, False])
+def test_what_an_earlier_handler_removed_is_not_served(bench: Bench, in_doubt: bool) -> None:
     ends = {"first": bench.pair(), "second": bench.pair()}
     watched: dict[str, Watched] = {}
 
-    def handle(name: str, other: str) -> None:
-        bench.take_one(ends[name][0], name)
+    def handle(name: str, other: str) -> bool:
         bench.watch.remove(watched.pop(other))
+        return bench.take_all(ends[name][0], name)
 
     for name, other in (("first", "second"), ("second", "first")):
         watched[name] = ends[name][0]
-        getattr(bench.watch, kind)(ends[name][0], lambda name=name, other=other: handle(name, other))
-        ends[name][1].send(b"1")
-    assert bench.wait() == ["first 1"]
+        bench.watch.add(ends[name][0], lambda name=name, other=other: handle(name, other))
+    if not in_doubt:
+        assert bench.wait(0.0) == []
+    for _, sender in ends.values():
+        sender.send(b"1")
+    assert len(bench.wait()) == 1
     assert bench.wait(0.0) == []

@@ -14,12 +14,12 @@ from history_index import Violation
 from angarium import wire
 from angarium.topic import matches
 from guaranteed.index import is_moved
-from guaranteed.records import HomeSettled
+from guaranteed.records import HomeSettled, endpoint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.index import GuaranteedIndex
+    from guaranteed.index import Got, GuaranteedIndex
     from guaranteed.records import Emitted, EndpointRecord, FlowDelivery, FlowRecord, Place
 
 #: A home looks at its clock at least so often while it sends.
@@ -163,15 +163,25 @@ def selects(selector: str, what: str) -> bool:
 
 
 def marks(index: GuaranteedIndex) -> Iterator[Violation]:
-    """What may have been delivered before is marked as redelivered: unmarked it comes once at most (R190)."""
+    """What may have been delivered before is marked as redelivered: unmarked it comes once at most (R190).
+
+    So it is when it was moved to another partition of its queue meanwhile.
+    """
+    unmarked: dict[tuple[int | Place, str], list[Got]] = {}
     for place, got in index.got.items():
-        endpoint = index.endpoint(place)
-        unmarked = [one for one in got if one.delivery.count == 0]
-        if len(unmarked) < 2 or endpoint is None or index.history.is_relaxed(endpoint):
+        for one in got:
+            if one.delivery.count == 0:
+                moved = one.delivery.what in index.rehomed and index.origin_of(one.delivery.what) is not None
+                # What came from another endpoint may come from there again.
+                within = moved and one.delivery.origin is None
+                where: int | Place = endpoint_of(place[0]) if within else place
+                unmarked.setdefault((where, one.delivery.what), []).append(one)
+    for (_, what), got in unmarked.items():
+        endpoint = index.endpoint(got[0].delivery.place)
+        if len(got) < 2 or endpoint is None or index.history.is_relaxed(endpoint):
             continue
-        shown = [f"{one.flow} at {one.delivery.at:.4f}" for one in unmarked]
-        text = f"{unmarked[0].delivery.what!r} came from {place} unmarked to {shown}"
-        yield Violation("unmarked", text, whats=(unmarked[0].delivery.what,))
+        shown = [f"{one.flow} from {one.delivery.place} at {one.delivery.at:.4f}" for one in got]
+        yield Violation("unmarked", f"{what!r} came unmarked to {shown}", whats=(what,))
 
 
 def first_order(index: GuaranteedIndex) -> Iterator[Violation]:

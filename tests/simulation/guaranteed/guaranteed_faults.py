@@ -51,6 +51,8 @@ class GuaranteedFaults(Faults):
         kinds = {**BASE, **DISKS}
         if "operators" in self._world.features:
             kinds |= OPERATORS
+        if "partitions" in self._world.features:
+            kinds |= {"change_partitions": 15, "change_partitions_and_kill": 25}
         if "scaling" in self._world.features:
             kinds |= {"scale": 12}
         return kinds
@@ -152,6 +154,22 @@ class GuaranteedFaults(Faults):
                 max_delivered_unacked_per_flow=self._rng.choice([1, 5, 10_000]),
                 max_redelivery_count=self._rng.choice([0, 0, 2]),
             )
+
+    def change_partitions(self) -> None:
+        """Some queue gets more or fewer partitions, or none, whatever is on its way."""
+        partitioned = [one for one in self._world.endpoints if one.attributes.get("partition_count")]
+        if partitioned:
+            plan = self._rng.choice(partitioned)
+            if self._guaranteed_node.controller.endpoint(plan.vpn, plan.kind, plan.name) is not None:
+                self._update(plan, partition_count=self._rng.choice([0, 1, 2, 3, 4, 5]))
+
+    def change_partitions_and_kill(self) -> None:
+        """Messages are on their way to a slow disk; producers send them again when the number is another one."""
+        self.slow_disk()
+        delay = self._rng.random() * 0.3
+        self._loop.after(delay, self.change_partitions)
+        end = self._rng.choice([self.restart_router, self.kill_router_and_worker, self.sever])
+        self._loop.after(delay + self._rng.random() * 0.3, end)
 
     def remake_endpoint(self) -> None:
         found = self._endpoint()

@@ -167,7 +167,7 @@ def _spool(rng: random.Random, features: frozenset[str], home_class: type[Home])
     is_small, has_files = "small" in features, "files" in features
     limits = SpoolLimits(
         max_usage_mb=rng.choice([6, 20, 10_000]) if is_small else 10_000,
-        max_files=rng.choice([10, 20]) if has_files else 50_000,
+        max_files=rng.choice([4, 10]) if has_files else 50_000,
         max_delivered_unacked=rng.choice([6, 60]) if "unacked" in features else 1_000_000,
     )
     home = HomeLimits(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from angarium import wire
-from guaranteed.records import Bound, Died, Emitted, Gone, HomeSettled, Stored, Unbound
+from guaranteed.records import Bound, Died, Emitted, Gone, HomeSettled, Rehomed, Stored, Unbound
 from node.endpoints.segment import GONE, Segment
 from node.home import layout
 from storage.spool import Table
@@ -182,6 +182,11 @@ class FrameObserver:
             _, flow, event, _, _ = wire.unpack(frames[1])
             if event == wire.FLOW_CLOSED:
                 self._end(flow, now)
+        elif frames[0] == wire.MOVE:
+            _, lane, first, target, *_ = wire.unpack(frames[1])
+            for row in wire.unpack(frames[2]) if target[0] == "lane-home" else ():
+                what = what_of(row[wire.ROW_PAYLOAD])
+                self._history.home_events.append(Rehomed(now, lane, first + row[0], what))
         elif frames[0] == wire.FLOW_MESSAGES:
             _, flow, parts, *_ = wire.unpack(frames[1])
             lane = self._flows.get(flow)

@@ -14,6 +14,7 @@ from guaranteed.records import (
     Emitted,
     Gone,
     HomeSettled,
+    Rehomed,
     Stored,
     Unbound,
     Wrote,
@@ -76,6 +77,8 @@ class GuaranteedIndex:
         self.lanes: dict[int, list[HomeEvent]] = {}
         #: Worker -> its commits, in order.
         self.writes: dict[int, list[Wrote]] = {}
+        #: What -> the moves between partitions that were asked for: (lane, sequence).
+        self.rehomed: dict[str, dict[tuple[int, int], None]] = {}
         #: (time, worker).
         self.deaths: list[tuple[float, int]] = []
         for event in guaranteed.home_events:
@@ -105,6 +108,8 @@ class GuaranteedIndex:
             self.lanes.setdefault(event.lane, []).append(event)
         elif isinstance(event, (Bound, HomeSettled, Unbound)):
             self.lanes.setdefault(event.lane, []).append(event)
+        elif isinstance(event, Rehomed):
+            self.rehomed.setdefault(event.what, {})[event.lane, event.sequence] = None
         elif isinstance(event, Wrote):
             self.writes.setdefault(event.worker, []).append(event)
         else:

@@ -91,6 +91,8 @@ def is_plain(index: GuaranteedIndex, endpoint: EndpointRecord, events: list[Home
     """Tell whether nothing but consumers takes messages from a lane, and nothing changes their order."""
     if not keeps_order(endpoint, index) or index.history.is_relaxed(endpoint) or endpoint.operations:
         return False
+    if endpoint.is_repartitioned:
+        return False
     if any(one.ttl_ms for one in index.history.publications) or endpoint.kind != "queue":
         return False
     if any(isinstance(event, Bound) and event.is_choosy for event in events):

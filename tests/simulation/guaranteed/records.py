@@ -184,6 +184,11 @@ class EndpointRecord:
         """Tell whether it was certainly there all the time between."""
         return bool(self.changes) and self.changes[0].in_force_at <= start and self.deleted_at >= end
 
+    @property
+    def is_repartitioned(self) -> bool:
+        """Tell whether its number of partitions ever changed."""
+        return len({max(1, one.attributes.get("partition_count", 0)) for one in self.changes}) > 1
+
     def always(self, name: str, value: Any, start: float = 0.0, end: float = FOREVER) -> bool:
         """Tell whether an attribute had a value all the time between."""
         return all(attributes.get(name) == value for attributes in self.possible(start, end))
@@ -347,6 +352,16 @@ class Unbound(NamedTuple):
     lane: int
 
 
+class Rehomed(NamedTuple):
+    """A home asked the router to move a message of a closed partition to the others."""
+
+    at: float
+    lane: int
+    #: Of the move; the same one may be asked for again.
+    sequence: int
+    what: str
+
+
 class Died(NamedTuple):
     """A process of a home died, and what it had only in memory with it."""
 
@@ -363,7 +378,7 @@ class Wrote(NamedTuple):
     begun_at: float
 
 
-HomeEvent = Stored | Gone | Bound | Emitted | HomeSettled | Unbound | Died | Wrote
+HomeEvent = Stored | Gone | Bound | Emitted | HomeSettled | Unbound | Rehomed | Died | Wrote
 
 
 class GuaranteedHistory:

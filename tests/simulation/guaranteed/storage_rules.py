@@ -6,7 +6,6 @@ write what was consumed by then; so there a delivery counts like a copy, and a d
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from event_history import FOREVER
@@ -30,7 +29,7 @@ def completeness(index: GuaranteedIndex) -> Iterator[Violation]:
             continue
         start, end = publication.sent_at, publication.acked_at
         for endpoint in index.certain(publication.vpn, publication.topic, start, end):
-            if not _must_store(endpoint, start, end) or _never_takes(endpoint, publication):
+            if not _must_store(endpoint, start, end) or _never_takes(index, endpoint, publication):
                 continue
             if index.history.is_relaxed(endpoint, start, end):
                 fault = _missing_relaxed(index, endpoint, publication)
@@ -52,17 +51,25 @@ def _must_store(endpoint: EndpointRecord, start: float, end: float) -> bool:
     return True
 
 
-def _never_takes(endpoint: EndpointRecord, publication: Publication) -> bool:
+def _never_takes(index: GuaranteedIndex, endpoint: EndpointRecord, publication: Publication) -> bool:
     """Tell whether others may have had it from an earlier sending, and this one could not take it however empty."""
     is_low = (publication.flags & wire.FLAG_COS) >> wire.COS_SHIFT < 2
-    return len(publication.sends) > 1 and any(
-        _CAUSES[errors.MESSAGE_TOO_LARGE](publication, attributes)
-        or (
-            is_low
-            and attributes.get("reject_low_priority")
-            and not attributes.get("reject_low_priority_limit")
+    start, end = publication.sent_at, publication.acked_at
+    others = [
+        one for one in index.possible(publication.vpn, publication.topic, start, end) if one is not endpoint
+    ]
+    return (
+        len(publication.sends) > 1
+        and bool(others)
+        and any(
+            _CAUSES[errors.MESSAGE_TOO_LARGE](publication, attributes)
+            or (
+                is_low
+                and attributes.get("reject_low_priority")
+                and not attributes.get("reject_low_priority_limit")
+            )
+            for attributes in endpoint.possible(publication.sent_at, publication.acked_at)
         )
-        for attributes in endpoint.possible(publication.sent_at, publication.acked_at)
     )
 
 
@@ -120,21 +127,12 @@ def duplicates(index: GuaranteedIndex) -> Iterator[Violation]:
                 if all(one.place != other.place for other in known):
                     known.append(one)
         for endpoint_id, stored in places.items():
-            if len(stored) > 1 and not _was_moved_along(index, stored):
+            # Each move out of a closed partition makes one more, and the source goes.
+            moves = [lane for lane, _ in index.rehomed.get(what, ()) if endpoint_of(lane) == endpoint_id]
+            if len(stored) > 1 + len(moves):
                 shown = [f"{one.place} at {one.at:.4f}" for one in stored]
                 text = f"{index.history.endpoints[endpoint_id]} stored {publication or what} at {shown}"
                 yield Violation("duplicate", text, whats=(what,))
-
-
-def _was_moved_along(index: GuaranteedIndex, stored: list[Stored]) -> bool:
-    """Tell whether copies follow each other: a lane got another home, or a partition was given up."""
-    for before, after in pairwise(stored):
-        if before.place[0] == after.place[0] and before.worker == after.worker:
-            return False
-        # The new home deletes at the old one after it has the messages.
-        if before.place not in index.gone and before.worker == after.worker:
-            return False
-    return True
 
 
 def refusals(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -263,8 +261,10 @@ def order(index: GuaranteedIndex) -> Iterator[Violation]:
         publication = index.history.publication(stored.what)
         if publication is None or stored.origin is not None or endpoint is None:
             continue
-        if len(index.copies_in(endpoint, stored.what)) > 1:
-            continue  # it was moved along
+        if publication.number in index.ambiguous:
+            continue  # its sequence means another message too
+        if endpoint.is_repartitioned:
+            continue  # a key is in another partition after it, and messages are moved along
         key = (stored.place[0], id(publication.producer))
         before = last.get(key)
         if before is not None and before.sequence > publication.sequence:
@@ -376,8 +376,8 @@ def last_sequences(index: GuaranteedIndex) -> Iterator[Violation]:
     """Whoever opens a producer is told at least the newest sequence that some endpoint holds of it."""
     for producer in (*index.history.producers.values(), *index.history.forgotten):
         for opening in producer.opens:
-            if opening.code != 0:
-                continue
+            if opening.code != 0 or opening.answered_at > producer.forgotten_at:
+                continue  # refused, or somebody may have had the name forgotten before
             newest = _newest_known(index, producer, opening.asked_at, opening.answered_at)
             if newest is not None and newest.sequence > opening.last_sequence:
                 text = f"{producer} was opened at {opening.answered_at:.4f} with {opening.last_sequence}"

@@ -73,6 +73,24 @@ class ForgetsProducers(Home):
         return frames
 
 
+class KnowsPartitionsOfTodayOnly(Home):
+    """Says of everything that producers stored that it was stored under the number of partitions that there is now."""
+
+    def take_frames(self) -> list[list[bytes]]:
+        frames = super().take_frames()
+        for frame in frames:
+            if frame[0] == wire.RECORDS:
+                incarnation, reference, records = wire.unpack(frame[1])
+                frame[1] = wire.pack([incarnation, reference, [self._of_today(*one) for one in records]])
+        return frames
+
+    def _of_today(self, lane_id: int, lasts: list[list[int]], refused: list[list[int]]) -> list[Any]:
+        held = self.lanes.get(lane_id)
+        assert held is not None
+        count = max(1, held.lane.settings.partitions)
+        return [lane_id, [[count, last] for _, last in sorted(lasts)[-1:]], refused]
+
+
 class NeverMarksRedeliveries(Home):
     """Sends what was sent before as if it was new."""
 
@@ -155,6 +173,7 @@ class ForgetsPublishers(Home):
     [
         (AcknowledgesBeforeTheCommit, ["lost"]),
         (ForgetsProducers, ["duplicate", "sequence"]),
+        (KnowsPartitionsOfTodayOnly, ["duplicate"]),
         (NeverMarksRedeliveries, ["unmarked"]),
         (LosesTheTail, ["lost"]),
         (LosesStates, ["broken: in memory, and", "resurrected"]),

@@ -146,6 +146,33 @@ def test_a_message_that_went_along_with_its_lane_is_no_duplicate(written: Writte
     assert written.rules() == []
 
 
+def test_a_message_that_moved_from_a_closed_partition_is_no_duplicate(written: Written) -> None:
+    one = written.queue("one", "t/>", access_type="non-exclusive", partition_count=4)
+    message = written.send("t/1")
+    message.acked_at = written.now
+    old = written.store(message, one, partition=3)
+    written.change(one, partition_count=1)
+    written.rehome(message, old)
+    new = written.store(message, one)
+    written.gone(old)
+    written.consume(written.bind(one), new)
+    assert written.rules() == []
+
+
+def test_a_message_that_is_stored_in_another_partition_without_a_move_is_a_duplicate(
+    written: Written,
+) -> None:
+    """The first one may be consumed by then."""
+    one = written.queue("one", "t/>", access_type="non-exclusive", partition_count=4)
+    message = written.send("t/1")
+    message.acked_at = written.now
+    old = written.store(message, one, partition=3)
+    written.consume(written.bind(one), old)
+    written.change(one, partition_count=1)
+    written.consume(written.bind(one), written.store(message, one))
+    assert written.rules() == ["duplicate"]
+
+
 def test_a_message_that_left_one_home_before_it_was_at_the_other_is_lost(written: Written) -> None:
     one = written.queue("one", "t/>")
     message = written.publish("t/1", one)
@@ -239,6 +266,8 @@ def test_a_producer_is_told_of_everything_that_is_stored(written: Written) -> No
     assert written.rules() == []
     opening.last_sequence = 0
     assert written.rules() == ["sequence"]
+    written.history.forget(written.producer(), opening.asked_at + 0.05)
+    assert written.rules() == [], "somebody else had the name forgotten before that was answered"
 
 
 # Positions, order, partitions.
@@ -276,6 +305,9 @@ def test_messages_of_one_producer_stored_in_another_order_are_found_out(written:
     first.acked_at = second.acked_at = written.now
     written.consume(written.bind(one), place_of(one, 1), place_of(one, 2))
     assert written.rules() == ["order"]
+    other = written.refuse("x", errors.NO_SUBSCRIPTION_MATCH)
+    other.sequence = first.sequence
+    assert written.rules() == [], "somebody else used that sequence under the name"
 
 
 def test_a_message_in_the_partition_of_another_key_is_found_out(written: Written) -> None:

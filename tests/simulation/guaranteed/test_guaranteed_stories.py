@@ -113,6 +113,80 @@ def test_a_joining_consumer_does_not_break_the_order_of_a_key(seed: str, is_firs
     assert stage.finish() == []
 
 
+PARTED = {
+    "subscriptions": ["t/>"],
+    "access_type": "non-exclusive",
+    "partition_count": 3,
+    "partition_rebalance_delay_s": 0,
+    "partition_rebalance_max_handoff_s": 1,
+}
+
+
+def closed_partitions(seed: str, home_class: type[Home] = Home) -> Stage:
+    """Messages were delivered and given back, and others not, when most partitions of their queue are closed."""
+    stage = Stage(seed, workers=2, home_class=home_class, orders=PARTED)
+    producer, flow = stage.producer(), stage.flow("orders", window=30)
+    for key in "abcdefgh":
+        stage.publish(producer, *["t/1"] * 10, partition_key=key)
+    stage.wait()
+    assert len(flow.held) >= 30
+    flow.is_wanted = False
+    flow.unbind()
+    stage.wait()
+    stage.define("orders", partition_count=1)
+    stage.wait(3.0)
+    return stage
+
+
+def test_what_moves_from_closed_partitions_says_that_it_was_delivered(seed: str) -> None:
+    stage = closed_partitions(seed)
+    assert stage.finish() == []
+    assert stage.scenario.guaranteed.drained
+
+
+class ForgetsThePast(Home):
+    """Moves messages from closed partitions as if they were new."""
+
+    def take_frames(self) -> list[list[bytes]]:
+        frames = super().take_frames()
+        for frame in frames:
+            if frame[0] == wire.MOVE:
+                *head, _, file = wire.unpack(frame[1])
+                frame[1] = wire.pack([*head, {}, file])
+        return frames
+
+
+def test_what_moves_from_closed_partitions_as_if_it_were_new_is_found_out() -> None:
+    stage = closed_partitions(SEEDS[0], ForgetsThePast)
+    assert "unmarked" in {violation.rule for violation in stage.finish()}
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_messages_on_their_way_when_the_partitions_change_are_stored_once(
+    seed: str, count: int, is_lost: bool
+) -> None:
+    """The router dies with them, and perhaps a home, before they are acknowledged; they are sent again."""
+    stage = Stage(seed, workers=2, orders=PARTED)
+    producer = stage.producer()
+    for key in "abcdefgh":
+        stage.publish(producer, "t/1", partition_key=key)
+    stage.wait()
+    stage.slow_disk(1.0)
+    for key in "abcdefgh":
+        stage.publish(producer, *["t/1"] * 3, partition_key=key)
+    stage.wait(0.02)
+    stage.define("orders", partition_count=count)
+    for key in "abcdefgh":
+        stage.publish(producer, "t/1", partition_key=key)
+    stage.wait(0.05)
+    if is_lost:
+        stage.kill_worker()
+    stage.kill_router()
+    stage.wait(3.0)
+    assert stage.finish() == []
+
+
 @pytest.mark.parametrize("is_lost", [True, False])
 def test_a_purge_whose_sync_fails_is_not_remembered(
     seed: str, is_lost: bool, monkeypatch: pytest.MonkeyPatch
@@ -194,7 +268,7 @@ def test_a_refusal_that_was_lost_is_told_again(seed: str) -> None:
 
 
 def test_a_router_that_forgets_the_refusal_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Memory, "refusal", lambda self, sequence, lane_ids: 0)
+    monkeypatch.setattr(Memory, "refusal", lambda self, sequence: 0)
     stage, sent = lost_refusal(SEEDS[0])
     assert sent[0].is_acked
     assert {violation.rule for violation in stage.finish()} & {"order", "lost"}

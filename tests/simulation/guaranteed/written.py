@@ -27,6 +27,7 @@ from guaranteed.records import (
     Operation,
     Place,
     Publication,
+    Rehomed,
     Settle,
     Stored,
     Unbound,
@@ -151,6 +152,10 @@ class Written:
         name = what if isinstance(what, str) else f"g{what.number}"
         self.history.home_events.append(Stored(at, place, name, worker, self.history.wall_ms(at), origin))
         return place
+
+    def rehome(self, what: Publication, place: Place) -> None:
+        """Let a home ask for a message to be moved from a closed partition."""
+        self.history.home_events.append(Rehomed(self.now - 0.07, place[0], place[1], f"g{what.number}"))
 
     def gone(self, place: Place, *, is_purge: bool = False, worker: int = WORKER) -> None:
         self.history.home_events.append(Gone(self.now, place, is_purge, worker))

@@ -10,6 +10,7 @@ import pytest
 
 from cluster import cli
 from cluster.commands import node
+from cluster.objects import complete
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,3 +55,12 @@ def test_a_good_configuration_and_a_bad_one_are_told_apart(
     assert json.loads(told.out)["good"] is False
     assert told.err.startswith("error 40017: ")
     assert "name" in told.err
+
+
+def test_changes_of_a_configuration_are_told_in_short() -> None:
+    made = {name: [None, value] for name, value in complete("queue", {"max_ttl_s": 5}).items()}
+    created = {"action": "create", "kind": "queue", "changes": made}
+    assert node._changes(created) == "max_ttl_s = 5"
+    updated = {"action": "update", "kind": "queue", "changes": {"max_ttl_s": [5, 1000], "owner": ["", "ann"]}}
+    assert node._changes(updated) == "max_ttl_s: 5 -> 1,000; owner:  -> ann"
+    assert node._changes({"action": "unchanged", "kind": "queue", "changes": {}}) == ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster.commands import output
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,7 +135,7 @@ class FakeBar:
 def test_what_clients_chose_cannot_steer_a_terminal(
     text: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert output.visible(text) == shown
+    assert visible(text) == shown
     output.print_table([{"topic": text}], ("topic",), empty="nothing")
     assert not set(capsys.readouterr().out) & {"\x1b", "\x07", "\r", "\x7f", "\x9b"}
 

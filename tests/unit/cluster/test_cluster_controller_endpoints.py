@@ -150,7 +150,10 @@ def test_a_message_is_shown_and_deleted_in_its_partition(served: World) -> None:
     assert replies(served.answer(seen, {"deleted": 2})) == [{"deleted": 2}]
 
 
-def test_a_purge_is_of_every_partition(served: World) -> None:
+def test_a_purge_is_of_every_partition_also_of_those_that_are_closed(served: World) -> None:
+    served.answer(
+        served.call("objects.update", kind="queue", name="p", attributes={"partition_count": "1"}), None
+    )
     seen = served.call("endpoints.purge", name="p")
     assert [request[:2] for request in asked_of(seen)] == [
         ("worker-0-7", "endpoint.purge"),

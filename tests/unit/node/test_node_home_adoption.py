@@ -115,7 +115,7 @@ def test_messages_come_with_positions_ages_and_attempts() -> None:
     assert received(driven, flow) == [b"m%d" % i for i in range(4, 30)]
     assert [seen.counts[position] for position in (5, 10, 11, 30)] == [1, 1, 0, 0]
     assert seen.stored_ms[30] - seen.stored_ms[5] == 2_000
-    assert [event["event"] for event in driven.told] == ["lane_adopted", "lane_adopted"]
+    assert [event["event"] for event in driven.told] == ["SYSTEM_AD_LANE_ADOPTED"] * 2
     assert folder.names() == [], "the old spool goes with its last lane"
     assert folder.claims == {}
 

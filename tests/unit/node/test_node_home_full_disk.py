@@ -21,7 +21,7 @@ def test_a_full_disk_stores_and_acknowledges_nothing_and_is_tried_again() -> Non
     assert driven.write()
     driven.tick()
     assert (driven.accepted, driven.stored) == (1, 1)
-    assert [event["event"] for event in driven.told] == ["spool_full"]
+    assert [event["event"] for event in driven.told] == ["SYSTEM_AD_DISK_FULL"]
     assert driven.home.stats()["spool_full"] == 1
     driven.disk.is_full = False
     driven.settle(flow, (1, 2))
@@ -31,7 +31,7 @@ def test_a_full_disk_stores_and_acknowledges_nothing_and_is_tried_again() -> Non
     driven.settle_down(2.0)
     assert driven.stored == 2
     assert payloads(driven, flow) == [b"m0", b"m1", b"m2", b"m3"]
-    assert [event["event"] for event in driven.told] == ["spool_full", "spool_full_clear"]
+    assert [event["event"] for event in driven.told] == ["SYSTEM_AD_DISK_FULL", "SYSTEM_AD_DISK_FULL_CLEAR"]
     assert driven.disk.count(Table.RECORDS) == 1
 
 

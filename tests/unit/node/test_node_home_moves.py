@@ -344,15 +344,15 @@ def test_a_partition_that_is_taken_away_moves_its_messages_to_the_others() -> No
     ((header, rows),) = driven.moves
     origins = [["queue", "old", "moved"]] * 3
     assert header[:6] == [P1, 1, ["lane-home", P1 >> wire.LANE_BITS], 3, origins, {}]
-    assert header[6] == {index: [0, stored_ms] for index in range(3)}
+    assert header[6] == {index: [0, stored_ms, stored_ms + 60_000, 0] for index in range(3)}
     assert [row[5] for row in rows] == [b"m2", b"m3", b"m4"]
-    assert [row[3] for row in rows] == [[59_000, 0, None, "k"]] * 3
+    assert [row[3] for row in rows] == [[60_000, 0, None, "k"]] * 3
     ack(driven)
     driven.unbind(flow)
     driven.settle_down(2.0)
     header, rows = driven.moves[1]
     assert [row[5] for row in rows] == [b"m0", b"m1"]
-    assert header[6] == {0: [1, stored_ms], 1: [1, stored_ms]}, "what was delivered says so where it goes"
+    assert [past[0] for past in header[6].values()] == [1, 1], "what was delivered says so where it goes"
     ack(driven)
     assert driven.totals[P1][0] == 0
 
@@ -361,16 +361,23 @@ def test_what_comes_from_another_partition_keeps_its_attempts_and_its_age() -> N
     driven = DrivenHome()
     driven.start(ROUTER, {P0: settings_of("p", max_ttl_s=10)})
     then = driven.wall_ms - 9_000
-    pasts = {0: [0, then + 8_000], 1: [3, then], 2: [1, then + 1]}
-    driven.store(([P0], rows_of(3)), producer=(wire.INTERNAL_PRODUCER | P1, 1), pasts=pasts)
+    pasts = {
+        0: [0, then + 8_000, 0, 0],
+        1: [3, then, then + 60_000, 0],
+        2: [1, then + 1, 0, driven.wall_ms + 300],
+    }
+    rows = rows_of(3, meta=(60_000, 20_000, None, "k"))
+    driven.store(([P0], rows), producer=(wire.INTERNAL_PRODUCER | P1, 1), pasts=pasts)
     driven.settle_down()
     driven.kill()
     driven.start(ROUTER, {P0: settings_of("p", max_ttl_s=10)})
     flow = driven.bind(P0)
     driven.settle_down()
     got = driven.delivered[flow]
+    assert got.order == [1, 2], "one is not due yet"
+    driven.settle_down(0.4)
     assert [got.counts[at] for at in (1, 2, 3)] == [0, 3, 1]
-    assert [got.stored_ms[at] for at in (1, 2, 3)] == [at for _, at in pasts.values()]
+    assert [got.stored_ms[at] for at in (1, 2, 3)] == [past[1] for past in pasts.values()]
     driven.unbind(flow)
     driven.settle_down(1.1)
     assert driven.totals[P0][0] == 1, "the others have lived as long as they may"

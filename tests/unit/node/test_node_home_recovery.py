@@ -300,7 +300,7 @@ def test_a_damaged_block_costs_its_messages_only_and_deletes_nothing() -> None:
     assert received(driven, flow) == [b"m0", b"m1", b"m2", b"m6", b"m7", b"m8"]
     assert driven.home.stats()["messages_unreadable"] == 3
     assert driven.ask("endpoint.stats", lane_id=LANE)["messages_unreadable"] == 3
-    assert [event["event"] for event in driven.told] == ["messages_unreadable"]
+    assert [event["event"] for event in driven.told] == ["SYSTEM_AD_MESSAGES_UNREADABLE"]
     states = [row["state"] for row in driven.ask("endpoint.messages", lane_id=LANE)]
     assert states.count("damaged") == 3
     driven.settle(flow, (1, 9))

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from angarium import wire
-from tests.unit.node.driven_home import LANE, DrivenHome, row_of, rows_of, settings_of, started
+from node.home.home import HomeLimits
+from tests.unit.node.driven_home import (
+    LANE,
+    OTHER,
+    PRODUCER,
+    ROUTER,
+    DrivenHome,
+    row_of,
+    rows_of,
+    settings_of,
+    started,
+)
 from tests.unit.node.lane_driver import Driver, row
 
 
@@ -156,3 +167,47 @@ def test_a_low_priority_does_not_overtake_what_waits_for_the_limit() -> None:
     driver.bind(1)
     assert handed(driver, 2) == [2]
     assert handed(driver, 3) == [3, 1]
+
+
+@pytest.mark.requirement("R195", "R196")
+def test_who_waits_for_what_others_have_not_settled_gets_its_share_when_they_do() -> None:
+    """The lane that is settled has more to give, and must not take all that it frees."""
+    driven = DrivenHome(limits=HomeLimits(max_delivered_unacked=5))
+    driven.start(ROUTER, {LANE: settings_of(), OTHER: settings_of("other")})
+    first = driven.bind(LANE)
+    driven.store(([LANE], rows_of(20)))
+    driven.settle_down(0.1)
+    driven.store(([OTHER], rows_of(1)), producer=(PRODUCER + 1, 1))
+    driven.settle_down(0.1)
+    second = driven.bind(OTHER)
+    driven.settle_down(0.1)
+    assert second not in driven.delivered
+    driven.settle(first, (1, 1))
+    driven.settle_down(0.1)
+    driven.settle(first, (2, 5))
+    driven.settle_down(0.1)
+    assert driven.delivered[second].order == [1]
+    assert driven.home.stats()["delivered_unacked"] == 5
+
+
+@pytest.mark.requirement("R196")
+def test_who_waits_for_room_on_the_node_gets_it_in_turn_with_those_who_make_it() -> None:
+    """Its positions are reserved while it waits: else others would have the room before they are."""
+    driven = started(HomeLimits(max_delivered_unacked=4))
+    driven.store(([LANE], rows_of(20)))
+    driven.settle_down()
+    first = driven.bind(LANE)
+    driven.settle_down()
+    assert driven.delivered[first].order == [1, 2, 3, 4]
+    driven.store(([OTHER], rows_of(1)), producer=(7, 1))
+    driven.settle_down()
+    second = driven.bind(OTHER)
+    driven.settle_down()
+    assert second not in driven.delivered
+    driven.settle(first, (1, 4))
+    driven.settle_down()
+    assert driven.delivered[first].order == [*range(1, 9)], "at once, although nothing else happens"
+    driven.settle(first, (5, 8))
+    driven.settle_down()
+    assert driven.delivered[second].order == [1]
+    assert driven.delivered[first].order == [*range(1, 12)]

@@ -217,7 +217,7 @@ def test_a_store_behind_a_lost_one_is_not_taken() -> None:
     driven.store(([LANE], rows_of(2)), number=2)
     driven.settle_down()
     assert (driven.accepted, driven.home.stats()["home_stores_out_of_order"]) == (0, 1)
-    assert [event["event"] for event in driven.told] == ["store_out_of_order"]
+    assert [event["event"] for event in driven.told] == ["SYSTEM_AD_FRAME_REFUSED"]
 
 
 def test_a_broken_store_is_neither_stored_nor_acknowledged() -> None:
@@ -456,7 +456,7 @@ def test_a_lane_with_settings_that_are_none_is_a_fault() -> None:
     driven.lanes({THIRD: {"kind": "cupboard"}})
     driven.settle_down()
     assert driven.confirmed == []
-    assert [event["event"] for event in driven.told] == ["lanes_malformed"]
+    assert [event["event"] for event in driven.told] == ["SYSTEM_AD_FRAME_REFUSED"]
 
 
 def test_lanes_that_the_complete_list_does_not_name_are_purged() -> None:

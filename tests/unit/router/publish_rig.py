@@ -47,6 +47,8 @@ class Disk:
     generations: dict[int, int] = field(default_factory=dict)
     #: (lane, producer) -> [{partitions: last}, {sequence: code}].
     records: dict[tuple[int, int], list[Any]] = field(default_factory=dict)
+    #: Lane -> what of it is on its way to another endpoint: first sequence, messages, bytes.
+    moving: dict[int, list[int]] = field(default_factory=dict)
     #: Everything that was ever stored: (lane, producer, sequence).
     log: list[tuple[int, int | None, int]] = field(default_factory=list)
 
@@ -163,9 +165,7 @@ class FakeHome:
         changed: dict[int, None] = {}
         for _, body, batches in self.waiting:
             changed.update(_apply(copy, body, batches))
-        totals = [
-            [*_totals(copy, lane_id), *([False] if lane_id in self.importing else [])] for lane_id in changed
-        ]
+        totals = [self._entry(copy, lane_id) for lane_id in changed]
         self.send(
             wire.COMMITTED, [self.incarnation, accepted, self.disk.stored, totals, self.spool(disk=copy)]
         )
@@ -208,11 +208,12 @@ class FakeHome:
         self.tell([lane_id])
 
     def totals(self, lane_ids: Any) -> list[list[int]]:
-        return [
-            [*_totals(self.disk, lane_id), *([False] if lane_id in self.importing else [])]
-            for lane_id in lane_ids
-            if lane_id in self.disk.lanes
-        ]
+        return [self._entry(self.disk, lane_id) for lane_id in lane_ids if lane_id in self.disk.lanes]
+
+    def _entry(self, disk: Disk, lane_id: int) -> list[Any]:
+        entry, moving = _totals(disk, lane_id), self.disk.moving.get(lane_id)
+        is_complete = lane_id not in self.importing
+        return [*entry, is_complete, moving] if moving else entry if is_complete else [*entry, False]
 
     def spool(self, unacked: int = 0, disk: Disk | None = None, *, complete: bool = False) -> list[Any]:
         rows = [row for lane in (disk or self.disk).lanes.values() for row in lane]
@@ -396,7 +397,7 @@ class PublishNode(WiredNode):
             self._queues += 1
             count = max(1, changes.get("partition_count", 0))
             homes = home if isinstance(home, list) else [home] * count
-            known = {"id": self._queues, "homes": homes, "client_subscriptions": []}
+            known = {"id": self._queues, "homes": homes}
         attributes = objects.complete(kind, {**known, **changes})
         self._objects[kind, vpn, name] = attributes
         self.router.operators.put_object(kind, vpn, name, attributes, self.now)
@@ -455,11 +456,6 @@ class PublishNode(WiredNode):
                 self.registry[key] = self._next_producer
                 self._next_producer += 1
             answer: Any = {"id": self.registry[key], "name": wish["name"]}
-        elif effect.operation == "endpoint.subscribe":
-            known = self._objects["queue", wish["vpn"], wish["name"]]["client_subscriptions"]
-            texts = [text for text in dict.fromkeys([*known, *wish["add"]]) if text not in wish["remove"]]
-            self.put("queue", wish["name"], vpn=wish["vpn"], client_subscriptions=texts)
-            answer = {"added": [], "removed": []}
         else:
             for key in [key for key, number in self.registry.items() if number == wish["id"]]:
                 del self.registry[key]
@@ -486,11 +482,21 @@ class PublishNode(WiredNode):
             if quota:
                 node += size
                 assert size <= quota, (endpoint.name, size, quota)
+        node -= self._moved_bytes()
         limits = self.router.intake.usage.limits
         assert node <= limits.max_usage_mb * MB
         disks = [self.disks[index] for index in self.homes]
         files = {row.file for disk in disks for rows in disk.lanes.values() for row in rows}
         assert len(files) <= limits.max_files, files
+
+    def _moved_bytes(self) -> int:
+        """Give what is where it moves to, and still where it comes from."""
+        rows = [row for disk in self.disks.values() for lane in disk.lanes.values() for row in lane]
+        asked = [one for home in self.homes.values() for one in home.disk.moving.items()]
+        firsts = {wire.INTERNAL_PRODUCER | lane_id: first for lane_id, (first, *_) in asked}
+        return sum(
+            row.size for row in rows if row.producer in firsts and row.sequence >= firsts[row.producer]
+        )
 
     def validate(self) -> None:
         super().validate()

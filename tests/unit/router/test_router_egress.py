@@ -9,6 +9,7 @@ from wired_node import WiredNode, snapshot
 
 from angarium import wire
 from cluster import objects
+from router.config import RouterConfig
 
 COS2, COS3 = 1 << wire.COS_SHIFT, 2 << wire.COS_SHIFT
 ELIDING = wire.FLAG_ELIDING
@@ -181,7 +182,7 @@ def test_shared_deliveries_are_never_elided(make_node: Any) -> None:
     assert len(member.rows()) == 5
 
 
-@pytest.mark.requirement("R52", "R46")
+@pytest.mark.requirement("R52")
 def test_delay_0_passes_everything_until_congestion_and_then_keeps_the_newest_of_each_topic(
     make_node: Any,
 ) -> None:
@@ -226,6 +227,30 @@ def test_topics_that_are_quiet_again_are_no_longer_tracked(make_node: Any) -> No
     assert node.router.operators.client("default", "s", node.now)["eliding_topics"] == 0
 
 
+@pytest.mark.requirement("R45", "R46")
+def test_what_was_dropped_is_told_although_the_next_message_is_elided(make_node: Any) -> None:
+    """The indication is of the queue, not of a message: that the one at its head is replaced does not lose it."""
+    limits = {"queue_direct_1_max_depth": 2, "queue_direct_1_min_msg_burst": 0}
+    node = make_node(1, _rows(eliding=True, eliding_delay_ms=0, **limits))
+    slow, publisher = node.client(username="slow", credit=[0, 0]), node.client()
+    slow.subscribe("a", "p")
+    for n in range(20):
+        publisher.publish(("a", b"%02d" % n + b"x" * 500))
+        publisher.publish(("p", b"%02d" % n, ELIDING))
+    discards = node.router.stats()["discards"]
+    assert discards["message-elided"] == 19
+    _grant(slow, 100)
+    heads = [wire.unpack(frames[1]) for frames in slow.received if frames[0] == wire.DELIVER]
+    told = [head[2] for head in heads if head[0] & wire.DELIVER_DISCARD_INDICATION]
+    assert told == [discards["transmit-congestion"]]
+    assert [payload for payload in slow.payloads() if len(payload) == 2] == [b"19"]
+
+
+@pytest.mark.requirement("R40")
+def test_a_node_tracks_two_million_topics_unless_told_otherwise() -> None:
+    assert RouterConfig().eliding_topics_max == 2_000_000
+
+
 @pytest.mark.requirement("R40")
 def test_the_node_wide_number_of_tracked_topics_is_bounded(make_node: Any) -> None:
     node = make_node(1, _rows(eliding=True, eliding_delay_ms=1000), eliding_topics_max=3)
@@ -238,7 +263,6 @@ def test_the_node_wide_number_of_tracked_topics_is_bounded(make_node: Any) -> No
     assert [len(screen.rows()) for screen in screens] == [10, 10]
 
 
-@pytest.mark.requirement("R33")
 def test_held_messages_of_a_client_that_leaves_are_dropped_and_counted(make_node: Any) -> None:
     node = make_node(1, _rows(eliding=True, eliding_delay_ms=1000))
     screen, publisher = node.client(username="slow"), node.client()

@@ -374,7 +374,7 @@ def test_the_owner_has_full_access_and_so_has_a_username_that_overrides(rig: Rig
     assert nobody.request("endpoint.show", name="q")[0] == 0
 
 
-@pytest.mark.requirement("R117", "R120", "R122")
+@pytest.mark.requirement("R24", "R117", "R120", "R122")
 def test_a_client_adds_and_removes_subscriptions_one_verdict_each(rig: Rig, client: FakeClient) -> None:
     client.request("endpoint.create", name="q")
     code, verdicts = client.request(
@@ -413,7 +413,7 @@ def test_a_client_cannot_have_a_queue_listen_to_what_it_may_not_subscribe_to(
     assert answer[0] == errors.INVALID_ATTRIBUTE
 
 
-@pytest.mark.requirement("R123")
+@pytest.mark.requirement("R24", "R123")
 def test_a_topic_endpoint_has_neither_exceptions_nor_subscriptions(rig: Rig, client: FakeClient) -> None:
     client.request("endpoint.create", kind="topic-endpoint", name="t")
     answer = client.request("endpoint.subscribe", kind="topic-endpoint", name="t", filters=["!a"])

@@ -290,6 +290,28 @@ class TestPolicies:
         assert spooling.sequences("other") == list(range(1, 101))
         assert len(subscriber.rows()) == 100, "neither as a direct copy"
 
+    @pytest.mark.requirement("R115")
+    @pytest.mark.parametrize(
+        ("attributes", "code"),
+        [
+            ({"max_spool_usage_mb": 1}, errors.SPOOL_OVER_QUOTA),
+            ({"max_message_bytes": 1_000}, errors.MESSAGE_TOO_LARGE),
+            ({"ingress_enabled": False}, errors.ENDPOINT_SHUTDOWN),
+            ({"reject_low_priority": True, "reject_low_priority_limit": 0}, errors.LOW_PRIORITY_CONGESTION),
+        ],
+        ids=["quota", "size", "shutdown", "low-priority"],
+    )
+    def test_a_publisher_hears_the_same_whether_a_queue_is_named_or_matched(
+        self, spooling: PublishNode, attributes: dict[str, Any], code: int
+    ) -> None:
+        spooling.queue("q", "a", **attributes)
+        publisher = spooling.publisher()
+        if code == errors.SPOOL_OVER_QUOTA:
+            publisher.publish(*rows(100))
+        at = publisher.publish(*rows(1))
+        publisher.publish(*rows(1, topic="#P2P/QUE/q"))
+        assert publisher.acked()[1] == [[at, code], [at + 1, code]]
+
     def test_never_leaves_only_this_endpoint_without_it(self, spooling: PublishNode) -> None:
         spooling.queue("full", "a", max_spool_usage_mb=1, reject_to_sender="never")
         spooling.queue("other", "a")

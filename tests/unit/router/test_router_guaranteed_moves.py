@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -153,6 +154,18 @@ def test_moves_wait_until_all_homes_have_reported(queues: PublishNode) -> None:
     assert queues.payloads("target") == [b"1"]
 
 
+def test_a_move_that_waits_for_the_homes_and_is_asked_again_is_done_once(queues: PublishNode) -> None:
+    queues.silent.add(1)
+    queues.restart_router()
+    move(queues, "source", to("target"), b"1")
+    move(queues, "source", to("target"), b"1")
+    queues.validate()
+    queues.homes[1].report()
+    queues.settle()
+    assert moved(queues, "source") == [[1, 1, []]]
+    assert queues.payloads("target") == [b"1"]
+
+
 def test_a_target_that_is_down_is_waited_for(queues: PublishNode) -> None:
     move(queues, "source", to("target"), b"1")
     queues.kill_worker(1)
@@ -216,3 +229,21 @@ def test_what_comes_from_a_closed_partition_keeps_its_past_and_is_stored_once_wh
     assert moved(node, "q") == []
     assert [body[2:] for body in node.homes[0].moved] == [[1, 9, []]]
     assert len(node.disks[1].log) == 9
+
+
+def test_a_move_that_is_held_in_part_is_refused_the_rest_and_does_not_wait(make_publish_node: Any) -> None:
+    """One partition of the target stored its row, the other one lost it with the router, and takes none now."""
+    node: PublishNode = make_publish_node(3)
+    node.queue("source", home=0)
+    node.queue("target", home=[1, 2], access_type="non-exclusive", partition_count=2)
+    keys = sorted(("a", "b", "c", "d"), key=lambda key: zlib.crc32(key.encode()) % 2)
+    first, second = keys[-1], keys[0]
+    node.homes[1].commits = False
+    move(node, "source", to("target"), b"1", b"2", keys=[second, first])
+    assert node.payloads("target") == [b"2"]
+    node.restart_router()
+    node.homes[1].commits = True
+    node.change("target", ingress_enabled=False)
+    move(node, "source", to("target"), b"1", b"2", keys=[second, first])
+    assert moved(node, "source") == [[1, 2, [[1, errors.ENDPOINT_SHUTDOWN]]]]
+    assert node.payloads("target") == [b"2"]

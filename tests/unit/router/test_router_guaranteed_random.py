@@ -272,7 +272,7 @@ def test_what_is_acknowledged_is_stored_once_everywhere_and_what_is_refused_nowh
             assert mine == sorted(mine), "the publisher's order"
 
 
-@pytest.mark.requirement("R94", "R163", "R190")
+@pytest.mark.requirement("R163", "R190")
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(12))
 def test_so_it_is_while_queues_change_their_number_of_partitions(

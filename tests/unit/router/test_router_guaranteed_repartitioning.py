@@ -37,7 +37,7 @@ def publisher(parted: PublishNode) -> Publisher:
     return parted.publisher()
 
 
-@pytest.mark.requirement("R94", "R190")
+@pytest.mark.requirement("R190")
 @pytest.mark.parametrize("rows", [keyed(KEYS), ["a"] * 12], ids=["with-keys", "without-keys"])
 @pytest.mark.parametrize("count", [0, 1, 3, 5])
 def test_what_was_stored_under_another_number_is_acknowledged_and_not_stored_again(

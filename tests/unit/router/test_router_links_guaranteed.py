@@ -15,13 +15,29 @@ from cluster.catalog.link_queues import queues_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from router.effects import AskController
+
 DTO = wire.MODE_PERSISTENT | wire.FLAG_DTO
+
+
+class LinkedNode(PublishNode):
+    """A node whose controller stores what neighbours want."""
+
+    def answer_ask(self, effect: AskController) -> None:
+        if effect.operation != "endpoint.subscribe":
+            super().answer_ask(effect)
+            return
+        wish = effect.arguments
+        known = self.endpoint(wish["name"]).attributes["client_subscriptions"]
+        texts = [text for text in dict.fromkeys([*known, *wish["add"]]) if text not in wish["remove"]]
+        self.put("queue", wish["name"], client_subscriptions=texts)
+        self.router.controller_answered(effect.ticket, True, {"added": [], "removed": []}, self.now)
 
 
 @pytest.fixture
 def near() -> Iterator[PublishNode]:
     """Node n, whose neighbours x and y open their links, with the queues of these."""
-    made = PublishNode(1, snapshot(link_object("x"), link_object("y")), name="n", identity=identity_of("n"))
+    made = LinkedNode(1, snapshot(link_object("x"), link_object("y")), name="n", identity=identity_of("n"))
     for node in "xy":
         for name, attributes in queues_of(node).items():
             made.queue(name, max_spool_usage_mb=attributes["max_spool_usage_mb"])

@@ -350,7 +350,7 @@ def test_sessions_take_turns_at_a_full_worker(make_node: Any) -> None:
     assert payloads.index(b"quiet") <= 2
 
 
-@pytest.mark.requirement("R58", "R59", "R60", "R63", "R64", "R65", "R66")
+@pytest.mark.requirement("R58", "R59", "R64", "R65", "R66")
 def test_a_subscription_manager_acts_for_another_client(make_node: Any) -> None:
     node = make_node(1, snapshot(("username", "default", "boss", {"subscription_manager": True})))
     manager = node.client(username="boss", client_name="boss")

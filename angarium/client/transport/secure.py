@@ -1,4 +1,4 @@
-"""A DEALER socket driven by an asyncio event loop.
+"""An encrypted connection: a DEALER socket of libzmq with CURVE, driven by an asyncio event loop.
 
 ZeroMQ signals through one descriptor that is *edge-triggered*: it becomes readable when something may have
 changed, and stays silent as long as nobody asked what. So after every send and every drain this class asks
@@ -8,7 +8,7 @@ a future per message, which is what a client that lives from batches cannot pay.
 
 A connection is made once: the socket does not reconnect, and a monitor tells when the connection is gone, so
 that the next one starts with HELLO on a new socket. `angarium.client.client` uses it; it knows nothing of the
-protocol.
+protocol. `angarium.client.transport.plain` is the same without encryption.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
     return context
 
 
-class Transport:
+class SecureTransport:
     """One connection to one address."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         url: str,
-        server_key: str | None,
+        server_key: str,
         on_message: Callable[[list[bytes]], None],
         on_drained: Callable[[], None],
         on_lost: Callable[[str], None],
@@ -84,7 +84,7 @@ class Transport:
         Args:
             loop: the running loop.
             url: `tcp://host:port` or `ipc://path`.
-            server_key: the node's public CURVE key in Z85, or None for a plain connection.
+            server_key: the node's public CURVE key in Z85.
             on_message: takes each multipart that came.
             on_drained: called after a few of them, or when there may be room to send more.
             on_lost: called once with the reason when the connection is gone; nothing is called after it.
@@ -115,7 +115,7 @@ class Transport:
         self._schedule()
         loop.call_soon(self._read_monitor)
 
-    def _configure(self, url: str, server_key: str | None) -> None:
+    def _configure(self, url: str, server_key: str) -> None:
         socket = self._socket
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
@@ -126,11 +126,10 @@ class Transport:
         socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         if "[" in url:
             socket.setsockopt(zmq.IPV6, 1)
-        if server_key is not None:
-            public, secret = zmq.curve_keypair()
-            socket.curve_publickey = public
-            socket.curve_secretkey = secret
-            socket.curve_serverkey = server_key.encode()
+        public, secret = zmq.curve_keypair()
+        socket.curve_publickey = public
+        socket.curve_secretkey = secret
+        socket.curve_serverkey = server_key.encode()
 
     def send(self, outgoing: deque[list[bytes]]) -> None:
         """Send what is queued, as far as the socket takes it; the rest stays in the queue."""

@@ -1,0 +1,1 @@
+"""How frames travel between client and router: `plain` over a socket of the system, `secure` over one of libzmq."""

@@ -1,0 +1,142 @@
+"""Events to syslog: each as one datagram in the form of RFC 5424, to a socket of this host or over UDP (R42).
+
+    <134>1 2031-05-04T10:11:12.345Z berlin angarium - VPN_VPN_CONNECTIONS_HIGH [angarium@0 id="7" vpn="default"] text
+
+Syslog is a courtesy: an event that cannot be sent is counted and lost there, never here, where the file has it; nothing
+waits. The time is that of the event. `format_event` is pure; `Syslog` owns the socket; the controller's shell calls it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from cluster.visible import visible
+
+if TYPE_CHECKING:
+    from cluster.controller.events import Event
+
+UDP_PORT: Final = 514
+#: Facility local0, as most brokers have it by default.
+_FACILITY: Final = 16
+_SEVERITIES: Final = {"critical": 2, "error": 3, "warning": 4, "notice": 5, "info": 6}
+_INFO: Final = 6
+#: RFC 5424, 6.1: every receiver takes 480 bytes, and should take 2,048.
+MESSAGE_BYTES_MAX: Final = 2_048
+_NAME_MAX: Final = 32
+_HOST_MAX: Final = 255
+#: What may stand in a field of the header.
+_NO_FIELD: Final = re.compile(r"[^!-~]")
+_UDP: Final = re.compile(r"udp://(\[(?P<v6>[^\]]+)\]|(?P<host>[^/:\[\]]+))(:(?P<port>\d{1,5}))?/?")
+_UNIX: Final = re.compile(r"unix://(?P<path>/.+)")
+#: Parts of an event that have a place of their own.
+_OWN_PLACE: Final = frozenset({"time", "severity", "event", "text"})
+
+_log = logging.getLogger(__name__)
+
+
+def fault_of(target: str) -> str:
+    """Say why a target is none; nothing if it is one, or empty."""
+    udp = _UDP.fullmatch(target)
+    if target and not _UNIX.fullmatch(target) and (udp is None or int(udp["port"] or UDP_PORT) > 65_535):
+        return f"{target!r} is no target: write udp://HOST:PORT or unix:///PATH, for instance unix:///dev/log"
+    return ""
+
+
+def format_event(event: Event, node: str) -> bytes:
+    """Give an event as a message of syslog, cut where receivers may cut it."""
+    priority = _FACILITY * 8 + _SEVERITIES.get(str(event.get("severity")), _INFO)
+    host = _field(node, _HOST_MAX)
+    name = _field(str(event["event"]), _NAME_MAX)
+    data = " ".join(_parameter(key, value) for key, value in event.items() if key not in _OWN_PLACE)
+    text = visible(str(event["text"]))
+    if len(str(event["event"])) > _NAME_MAX:
+        text = f"{event['event']}: {text}"
+    message = f"<{priority}>1 {event['time']} {host} angarium - {name} [angarium@0 {data}] {text}"
+    return message.encode()[:MESSAGE_BYTES_MAX]
+
+
+def _field(text: str, length: int) -> str:
+    return _NO_FIELD.sub("_", text)[:length] or "-"
+
+
+def _parameter(name: str, value: Any) -> str:
+    """Give one part of an event as structured data; three characters are escaped (RFC 5424, 6.3.3)."""
+    text = re.sub(r'(["\\\]])', r"\\\1", visible(str(value)))
+    return f'{_field(name, _NAME_MAX)}="{text}"'
+
+
+class Syslog:
+    """The way to one target; without a target it takes events and does nothing."""
+
+    def __init__(self, target: str, node: str) -> None:
+        """Open the way; that it cannot be opened is logged, and tried again with each event if that costs nothing."""
+        self._target = target
+        self._node = node
+        self._socket: socket.socket | None = None
+        #: Events that could not be sent.
+        self.lost = 0
+        if target:
+            self._open()
+
+    def send(self, event: Event) -> None:
+        """Send an event, if there is a target that takes it."""
+        if not self._target:
+            return
+        if self._socket is None and self._is_local:
+            self._open()
+        if self._socket is None:
+            self.lost += 1
+            return
+        try:
+            self._socket.send(format_event(event, self._node))
+        except OSError:
+            self.lost += 1
+            if self._is_local:  # whoever listened has been restarted, perhaps
+                self.close()
+
+    @property
+    def _is_local(self) -> bool:
+        return self._target.startswith("unix:")
+
+    def _open(self) -> None:
+        try:
+            self._socket = _connected(self._target)
+        except OSError as error:
+            if not self.lost:
+                _log.warning("events do not reach %s: %s", self._target, error)
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _connected(target: str) -> socket.socket:
+    """Give a socket that sends there and never waits.
+
+    Raises:
+        OSError: the host is unknown, or nobody listens at the path.
+    """
+    local = _UNIX.fullmatch(target)
+    if local is not None:
+        return _opened(socket.AF_UNIX, local["path"])
+    udp = _UDP.fullmatch(target)
+    assert udp is not None, "the configuration was checked"
+    port = int(udp["port"] or UDP_PORT)
+    family, _, _, _, address = socket.getaddrinfo(udp["v6"] or udp["host"], port, type=socket.SOCK_DGRAM)[0]
+    return _opened(family, address)
+
+
+def _opened(family: int, address: Any) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_DGRAM)
+    try:
+        made.settimeout(0)
+        made.connect(address)
+    except OSError:
+        made.close()
+        raise
+    return made
