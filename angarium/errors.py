@@ -50,8 +50,10 @@ INVALID_SEQUENCE: Final = 40027
 EXCEPTIONS_NOT_SUPPORTED: Final = 40028
 QUEUE_NOT_FOUND: Final = 40029
 UNKNOWN_PRODUCER: Final = 40030
+LINK_IMPORTS_EXCEEDED: Final = 40031
 UNAUTHORIZED: Final = 40101
 ENDPOINT_PROPERTY_MISMATCH: Final = 40102
+LINK_UNAUTHORIZED: Final = 40103
 CLIENT_CONNECT_DENIED: Final = 40301
 PUBLISH_DENIED: Final = 40302
 SUBSCRIBE_DENIED: Final = 40303
@@ -69,6 +71,11 @@ ENDPOINT_CREATE_DENIED: Final = 40314
 PERMISSION_DENIED: Final = 40315
 SHARED_ON_ENDPOINT: Final = 40316
 OPERATOR_ENDPOINT: Final = 40317
+CLUSTER_MISMATCH: Final = 40318
+LINK_TO_OWN_NODE: Final = 40319
+LINK_NOT_ALLOWED: Final = 40320
+LINK_INITIATOR_MISMATCH: Final = 40321
+LINK_WRONG_NODE: Final = 40322
 OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
 INVALID_SELECTOR: Final = 40601
@@ -77,6 +84,7 @@ KEEPALIVE_TIMEOUT: Final = 40802
 OBJECT_EXISTS: Final = 40901
 OBJECT_IN_USE: Final = 40902
 PRODUCER_FENCED: Final = 40903
+LINK_EXISTS: Final = 40904
 SESSION_UNKNOWN: Final = 41001
 CONNECT_RATE_EXCEEDED: Final = 42901
 CONTROL_RATE_EXCEEDED: Final = 42902
@@ -303,6 +311,42 @@ ERRORS: Final[dict[int, Reason]] = {
     ),
     PRODUCER_FENCED: Reason(
         "producer_fenced", "Producer Opened Elsewhere", "one session at a time has a producer"
+    ),
+    LINK_IMPORTS_EXCEEDED: Reason(
+        "link_imports_exceeded",
+        "Too Many Subscriptions Of A Neighbour",
+        "raise router.link_imports_max of this node, or keep subscriptions local with #noexport/",
+    ),
+    LINK_UNAUTHORIZED: Reason(
+        "link_unauthorized",
+        "Link Not Authorized",
+        "give both nodes the same secret in cluster.secret_file",
+    ),
+    CLUSTER_MISMATCH: Reason(
+        "cluster_mismatch", "Cluster Name Mismatch", "set the same cluster.name on both nodes"
+    ),
+    LINK_TO_OWN_NODE: Reason(
+        "link_to_own_node",
+        "Link To The Node Itself",
+        "every node of a cluster has a node.name and a data directory of its own",
+    ),
+    LINK_NOT_ALLOWED: Reason(
+        "link_not_allowed",
+        "No Link To This Node",
+        "create or enable the link on both nodes: 'angarium link create NODE'",
+    ),
+    LINK_INITIATOR_MISMATCH: Reason(
+        "link_initiator_mismatch",
+        "Link Opened From The Wrong Side",
+        "set the initiator of the link so that both nodes agree",
+    ),
+    LINK_WRONG_NODE: Reason(
+        "link_wrong_node", "Another Node Answers", "check the addresses of the link, and its name"
+    ),
+    LINK_EXISTS: Reason(
+        "link_exists",
+        "Link Is Up Already",
+        "if it is no leftover that ends by itself, two nodes have one name: rename one",
     ),
     NO_SUBSCRIPTION_MATCH: Reason(
         "no_subscription_match", "No Subscription Match", "nobody subscribed to the topic"

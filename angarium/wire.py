@@ -31,6 +31,7 @@ REQUEST: Final = b"Q"
 FLOW_CREDIT: Final = b"F"
 SETTLE: Final = b"E"
 BYE: Final = b"B"
+IMPORTS: Final = b"Y"
 # Both ways.
 PING: Final = b"K"
 PONG: Final = b"k"
@@ -46,6 +47,8 @@ ACKED: Final = b"J"
 MESSAGES: Final = b"M"
 INDICATION: Final = b"I"
 CLOSED: Final = b"X"
+EXPORTS: Final = b"V"
+IMPORTED: Final = b"Z"
 
 # Operations between router and workers: worker to router.
 READY: Final = b"y"
@@ -92,6 +95,23 @@ MODE_NON_PERSISTENT: Final = 2
 # Flags of a subscription in SUBSCRIBE and UNSUBSCRIBE.
 SUBSCRIBE_DELIVER_ALWAYS: Final = 1
 
+# What a frame of EXPORTS or IMPORTS is.
+EXPORTS_SNAPSHOT: Final = 0  # a part of all there is
+EXPORTS_COMPLETE: Final = 1  # the snapshot is complete
+EXPORTS_CHANGES: Final = 2
+
+# What a node wants of its neighbours, per pattern; 0 is nothing any more.
+WISH_DELIVER_ALWAYS: Final = 1
+WISH_ENDPOINT: Final = 2
+WISH_DTO_SHIFT: Final = (
+    2  # from here on the best network priority, 1 to 4, of those who take part; 0 for none
+)
+
+# Which messages a MATCH has.
+MATCH_DIRECT: Final = 0
+MATCH_GUARANTEED: Final = 1
+MATCH_AS_DIRECT: Final = 2  # of any mode, to be treated as direct ones: they came over a link
+
 # Flags in the head of DELIVER.
 DELIVER_DISCARD_INDICATION: Final = 1
 DELIVER_UNSORTED: Final = 2
@@ -102,6 +122,7 @@ CLASS_COS1: Final = 1
 CLASS_COS2: Final = 2
 CLASS_COS3: Final = 4
 CLASS_ELIDING: Final = 8
+CLASS_DTO: Final = 16
 
 # Kinds of filters that the router tells a worker.
 KIND_PLAIN: Final = 0
@@ -144,6 +165,20 @@ MAX_BATCH_ROWS: Final = 10_000
 MAX_FILTERS_PER_REQUEST: Final = 256
 #: Ranges in one SETTLE: router and home take about a millisecond for so many.
 MAX_RANGES_PER_SETTLE: Final = 4_096
+#: Patterns in one EXPORTS or IMPORTS: a few milliseconds of work for router and workers, and below MAX_HEADER_BYTES.
+MAX_WISHES_PER_FRAME: Final = 1_000
+#: The username of the sessions of links, and what their client names, and the queues of links, begin with.
+LINK_USERNAME: Final = "#link"
+LINK_NAME_PREFIX: Final = "#link/"
+#: Behind the name of the queue of a link: what the neighbour refused once and will be asked again, and what it refused
+#: for good.
+LINK_RETRY_SUFFIX: Final = "/retry"
+LINK_DMQ_SUFFIX: Final = "/dmq"
+#: Messages of a link that its neighbour has not acknowledged; their bytes are what bounds them.
+LINK_WINDOW: Final = 16_384
+
+#: How MessagePack begins natural numbers that do not fit into that byte, and how many bytes follow.
+_INTEGER_BYTES: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
@@ -191,6 +226,13 @@ def decode_header(decode: Callable[[bytes], _T], data: bytes) -> _T:
         return decode(data)
     except (ValueError, RecursionError) as error:
         raise errors.InvalidRequestError(errors.MALFORMED_FRAME, str(error)) from None
+
+
+def row_index(row: bytes) -> int:
+    """Give the index of a packed row without opening it."""
+    first = row[1]
+    size = _INTEGER_BYTES.get(first)
+    return first if size is None else int.from_bytes(row[2 : 2 + size], "big")
 
 
 def array_length(batch: bytes) -> int:

@@ -79,6 +79,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             _ENDPOINTS, "topic_endpoint", "Topic endpoints: messages of one topic for a consumer."
         ),
         "template": Entry(_OBJECTS, "template", "Templates of the endpoints that clients create."),
+        "link": Entry(
+            "cluster.commands.links", "link", "Links to the neighbours of the node, and how they do."
+        ),
         "message": Entry(
             "cluster.commands.guaranteed.messages",
             "message",

@@ -25,8 +25,6 @@ address that others can reach is refused without keys. Nothing here opens a sock
 from __future__ import annotations
 
 import difflib
-import ipaddress
-import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, get_type_hints
@@ -37,6 +35,7 @@ from msgspec import Meta
 
 from angarium import errors
 from cluster import keys, objects, passwords
+from cluster.addresses import address_fault, is_loopback
 from cluster.controller import syslog
 from node.config import WorkerConfig, WorkerRuntime
 from router.config import RouterConfig, SpoolLimits
@@ -47,12 +46,13 @@ if TYPE_CHECKING:
 #: [kind, vpn, name, attributes], as the controller and the admin API exchange them.
 DeclaredObject = list[Any]
 
-_TCP: Final = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.%a-z]+\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
-_IPC: Final = re.compile(r"ipc://(?P<path>/.+)")
-_PORT_MAX: Final = 65_535
 _VPN_SECTION: Final = "vpn"
+_LINK_SECTION: Final = "links"
 #: What a spool may take on disk for what it holds: twice, and room to write anew what is half gone.
 _MAP_PER_USAGE: Final = 3
+#: Nobody guesses a secret of so many characters; a longer one does not fit into HELLO.
+SECRET_CHARACTERS_MIN: Final = 16
+SECRET_CHARACTERS_MAX: Final = 128
 _KEYS_ADVICE: Final = (
     "others can reach this address, so it needs CURVE keys: run 'angarium keys create node.key', set "
     'router.curve_secret_key_file = "node.key", and give clients node.key.pub and a username and password; '
@@ -68,6 +68,20 @@ class NodeSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(
             max_length=64,
             description="What operators call it; empty for the host name, kept.",
+        ),
+    ] = ""
+
+
+class ClusterSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The cluster that the node belongs to; all its nodes have the same here."""
+
+    name: Annotated[
+        str, Meta(max_length=64, description="Its name; nodes of other clusters are refused.")
+    ] = "angarium"
+    secret_file: Annotated[
+        str,
+        Meta(
+            description="File whose first line is the secret of all its nodes; without it no neighbour may come."
         ),
     ] = ""
 
@@ -151,6 +165,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """All of it; frozen, so nobody can change a default for others."""
 
     node: NodeSection = msgspec.field(default_factory=NodeSection)
+    cluster: ClusterSection = msgspec.field(default_factory=ClusterSection)
     router: RouterConfig = msgspec.field(default_factory=RouterConfig)
     worker: WorkerConfig = msgspec.field(default_factory=WorkerConfig)
     spool: SpoolSection = msgspec.field(default_factory=SpoolSection)
@@ -163,6 +178,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "node": NodeSection,
+    "cluster": ClusterSection,
     "router": RouterConfig,
     "worker": WorkerConfig,
     "spool": SpoolSection,
@@ -203,29 +219,10 @@ def faults_of(config: NodeConfig) -> list[str]:
         faults.append("router.listen: name at least one address, tcp://127.0.0.1:0 for instance")
     faults += _key_file_faults("router.curve_secret_key_file", config.router.curve_secret_key_file)
     faults += _threshold_faults("router", config.router)
+    faults += _secret_faults(config.cluster)
     if syslog.fault_of(config.events.syslog):
         faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
     return faults + _spool_faults(config.spool) + _admin_faults(config.admin)
-
-
-def is_loopback(url: str) -> bool:
-    """Tell whether only this host can reach an address."""
-    match = _TCP.fullmatch(url)
-    if match is None:
-        return True
-    host = match["host"].strip("[]")
-    if host in ("localhost", "lo"):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def has_open_port(url: str) -> bool:
-    """Tell whether the system chooses the port of an address."""
-    match = _TCP.fullmatch(url)
-    return match is not None and match["port"] in ("0", "*")
 
 
 def worker_runtime(config: NodeConfig, spool_dir: Path, workers: int) -> WorkerRuntime:
@@ -267,12 +264,16 @@ def show_defaults() -> str:
 def export_config(declared: list[DeclaredObject]) -> str:
     """Give objects as TOML that `parse_objects` reads again."""
     vpns: dict[str, dict[str, Any]] = {}
+    links = [{"node": name, **attributes} for kind, _, name, attributes in declared if kind == "link"]
     for kind, vpn, name, attributes in declared:
+        if kind == "link":
+            continue
         if kind == _VPN_SECTION:
             vpns.setdefault(name, {}).update(attributes)
         else:
             vpns.setdefault(vpn, {}).setdefault(kind, {})[name] = attributes
-    return tomli_w.dumps({_VPN_SECTION: vpns}) if vpns else ""
+    tables = {_VPN_SECTION: vpns, _LINK_SECTION: links}
+    return tomli_w.dumps({name: table for name, table in tables.items() if table})
 
 
 def parse_objects(text: str, directory: str | os.PathLike[str] = ".") -> list[DeclaredObject]:
@@ -290,6 +291,8 @@ def parse_objects(text: str, directory: str | os.PathLike[str] = ".") -> list[De
     except tomllib.TOMLDecodeError as error:
         raise errors.error_for(errors.INVALID_CONFIGURATION, str(error)) from None
     declared, faults = _declared_objects(table.get(_VPN_SECTION, {}), Path(directory))
+    links, more = _declared_links(table.get(_LINK_SECTION, []))
+    declared, faults = declared + links, faults + more
     if faults:
         raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])
     return read_passwords(declared)
@@ -338,11 +341,17 @@ def _read(path: Path) -> tuple[NodeConfig, list[str]]:
     faults = []
     for name, given in table.items():
         if name == _VPN_SECTION:
-            values["objects"], found = _declared_objects(given, directory)
+            declared, found = _declared_objects(given, directory)
+            values["objects"] = [*values.get("objects", ()), *declared]
+        elif name == _LINK_SECTION:
+            declared, found = _declared_links(given)
+            values["objects"] = [*values.get("objects", ()), *declared]
         elif name in SECTIONS and isinstance(given, dict):
             values[name], found = _section(name, given, directory)
         else:
-            found = [f"{name}: there is no such section{_did_you_mean(name, [*SECTIONS, _VPN_SECTION])}"]
+            found = [
+                f"{name}: there is no such section{_did_you_mean(name, [*SECTIONS, _VPN_SECTION, _LINK_SECTION])}"
+            ]
         faults += found
     return (NodeConfig() if faults else NodeConfig(**values)), faults
 
@@ -395,6 +404,23 @@ def _declared_objects(table: Any, directory: Path) -> tuple[list[DeclaredObject]
     return sorted(declared, key=lambda entry: order.index(entry[0])), faults
 
 
+def _declared_links(table: Any) -> tuple[list[DeclaredObject], list[str]]:
+    """Give the links of `[[links]]` tables; `node` is the neighbour, and the name of the link."""
+    if not isinstance(table, list) or not all(isinstance(one, dict) for one in table):
+        return [], ["links: write [[links]], with node = NAME"]
+    declared: list[DeclaredObject] = []
+    faults: list[str] = []
+    for content in table:
+        given = dict(content)
+        name = given.pop("node", "")
+        try:
+            objects.check_name(objects.kind_of("link"), name)
+            declared.append(["link", "", name, objects.convert_declared("link", given)])
+        except errors.AngariumError as error:
+            faults.append(f"links {name!r}: {error.detail}")
+    return declared, faults
+
+
 def _declared_attributes(kind: str, name: str, given: dict[str, Any], directory: Path) -> objects.Attributes:
     objects.check_name(objects.kind_of(kind), name)
     given = dict(given)
@@ -413,12 +439,8 @@ def _declared_attributes(kind: str, name: str, given: dict[str, Any], directory:
 
 
 def _address_faults(key: str, url: str) -> list[str]:
-    match = _TCP.fullmatch(url)
-    if match is None and _IPC.fullmatch(url) is None:
-        return [f"{key}: {url!r} is no address: write tcp://HOST:PORT or ipc:///PATH"]
-    if match is not None and match["port"] != "*" and int(match["port"]) > _PORT_MAX:
-        return [f"{key}: {url!r} has no port: write 0 to {_PORT_MAX}"]
-    return []
+    fault = address_fault(url)
+    return [f"{key}: {fault}"] if fault else []
 
 
 def _key_file_faults(key: str, path: str) -> list[str]:
@@ -428,6 +450,26 @@ def _key_file_faults(key: str, path: str) -> list[str]:
         keys.read_secret(path)
     except errors.AngariumError as error:
         return [f"{key}: {error.detail}"]
+    return []
+
+
+def cluster_secret(section: ClusterSection) -> str:
+    """Give the secret of the cluster; empty if there is none.
+
+    Raises:
+        InvalidRequestError: the file cannot be read, or its first line is empty (40017).
+    """
+    return read_password_file(section.secret_file) if section.secret_file else ""
+
+
+def _secret_faults(section: ClusterSection) -> list[str]:
+    try:
+        secret = cluster_secret(section)
+    except errors.AngariumError as error:
+        return [f"cluster.secret_file: {error.detail}"]
+    if secret and not SECRET_CHARACTERS_MIN <= len(secret) <= SECRET_CHARACTERS_MAX:
+        span = f"{SECRET_CHARACTERS_MIN} to {SECRET_CHARACTERS_MAX}"
+        return [f"cluster.secret_file: {section.secret_file} holds {len(secret)} characters: write {span}"]
     return []
 
 
@@ -499,4 +541,8 @@ _OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config expo
 # [vpn.orders.queue."in/eu"]
 # subscriptions = ["orders/eu/>", "!orders/eu/test/>"]
 # permission = "consume"
+# [[links]]
+# node = "berlin-2"
+# addresses = ["tcp://10.0.0.2:55555"]
+# public_key = "the line of its node.key.pub"
 """

@@ -42,9 +42,11 @@ from angarium.process import (
     configure_logging,
     utc_now,
 )
+from cluster.addresses import has_open_port
 from cluster.admin import NodeFile, read_node_file
-from cluster.config import NodeConfig, faults_of, has_open_port, load_config, worker_runtime
-from cluster.data_dir import SPOOL_FOLDER, DataDirectory, RuntimeDirectory, write_durably
+from cluster.config import NodeConfig, cluster_secret, faults_of, load_config
+from cluster.data_dir import DataDirectory, RuntimeDirectory, write_durably
+from cluster.runtime_files import RuntimeFiles
 from cluster.supervisor import (
     Announce,
     Bound,
@@ -57,7 +59,6 @@ from cluster.supervisor import (
     Tell,
     Terminate,
 )
-from router.config import SpoolLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -67,6 +68,7 @@ COMMANDS: Final[dict[str, list[str]]] = {
     "controller": [sys.executable, "-m", "cluster.controller.server"],
     "router": [sys.executable, "-m", "router"],
     "worker": [sys.executable, "-m", "node"],
+    "link": [sys.executable, "-m", "cluster.link"],
 }
 #: Every process gets the table this often although nothing changed, in case a frame was lost at its start.
 ANNOUNCE_INTERVAL_S: Final = 1.0
@@ -211,6 +213,7 @@ class Server:
         self._runtime = runtime
         self._commands = commands
         self._workers = self._keep_worker_count(config)
+        self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
         listen = fixed_listen(config.router.listen, dict(zip(data.node.listen, data.node.urls, strict=False)))
         #: What was asked for, beside which the addresses that were bound are kept.
         self._configured_listen = config.router.listen
@@ -295,6 +298,8 @@ class Server:
                 self._heartbeat(identity, content)
             elif kind == "scale":
                 self._scale(int(content[0]))
+            elif kind == "links":
+                self._do(self._supervisor.set_links(content[0], time.monotonic()))
             else:
                 assert kind == "stop", f"a process sent {kind!r}"
                 self._signalled = "asked by the admin API"
@@ -483,26 +488,7 @@ class Server:
 
     def _write_runtime_files(self) -> None:
         """Write what the processes are told at their start; again before each spawn, with what was bound since."""
-        node, config = self._data.node, self._config
-        router = {
-            "node": node.node,
-            "config": config.router,
-            "workers": self._workers,
-            "token_key_hex": self._data.token_key_hex(),
-            "spool": {name: getattr(config.spool, name) for name in SpoolLimits.__struct_fields__},
-            "subscription_exceptions": config.spool.subscription_exceptions,
-        }
-        controller = {
-            "node": node.node,
-            "node_id": node.node_id,
-            "data_dir": str(self._data.path),
-            "workers": self._workers,
-            "config": config,
-        }
-        self._runtime.write("router.json", msgspec.json.encode(router))
-        worker = worker_runtime(config, self._data.path / SPOOL_FOLDER, self._workers)
-        self._runtime.write("worker.json", msgspec.json.encode(worker))
-        self._runtime.write("controller.json", msgspec.json.encode(controller))
+        self._files.write(self._config, self._workers)
 
     def _note_signal(self, number: int) -> None:
         if number != signal.SIGCHLD:

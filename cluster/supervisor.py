@@ -202,6 +202,8 @@ class Supervisor:
         self.urls: tuple[str, ...] = ()
         #: Wanted number of workers; places above it stay until the router does without them.
         self.workers = sum(1 for role, _ in places if role == "worker")
+        #: Indices of the links that are wanted.
+        self.links: dict[int, None] = {}
 
     def scale(self, workers: int, now: float) -> list[Effect]:
         """Change the number of workers: start what is missing, and let go what the router does without."""
@@ -210,6 +212,33 @@ class Supervisor:
             return []
         self.workers = workers
         return [*self._fill_workers(now), Announce()]
+
+    def set_links(self, wanted: list[int], now: float) -> list[Effect]:
+        """Have a process for each of these links and for no other; one that goes is asked to stop."""
+        self.links = dict.fromkeys(wanted)
+        if self.stopping:
+            return []
+        effects = self._fill_links(now)
+        for (role, index), place in list(self.places.items()):
+            if role != "link" or index in self.links or place.leaving:
+                continue
+            if not place.pid:
+                del self.places[role, index]
+                continue
+            place.leaving = True
+            place.stop_asked = now
+            effects.append(Terminate(role, index, place.pid))
+        return [*effects, Announce()] if effects else []
+
+    def _fill_links(self, now: float) -> list[Effect]:
+        """Start the links that are wanted and have no place; one that is leaving has its place until it is gone."""
+        effects: list[Effect] = []
+        for index in self.links:
+            if ("link", index) not in self.places:
+                place = self.places["link", index] = Place("link", index)
+                place.heard = now
+                effects += self._spawn(place)
+        return effects
 
     def _fill_workers(self, now: float) -> list[Effect]:
         """Start the workers that are wanted and have no place; one that leaves has its place until it is gone."""
@@ -294,14 +323,15 @@ class Supervisor:
             return [Announce(), *self._go_on_stopping(now)]
         if place.leaving:
             del self.places[role, index]
-            return [*self._fill_workers(now), Announce()]
+            return [*self._fill_workers(now), *self._fill_links(now), Announce()]
         place.deaths += 1
         wait_s = min(BACK_OFF_FIRST_S * 2 ** min(place.deaths - 1, _DOUBLINGS_MAX), BACK_OFF_MAX_S)
         place.state = RESTARTING
         place.due = now + wait_s
         what = f"{'was hung and ' if hung else ''}ended ({how}), starts again in {wait_s:g} s"
         effects: list[Effect] = [_tell(place, "error", "SYSTEM_PROCESS_DOWN", what)]
-        if place.deaths >= (DEATHS_MAX if self.was_ready else FIRST_START_DEATHS_MAX):
+        is_link = role == "link"  # a node goes on without
+        if place.deaths >= (DEATHS_MAX if self.was_ready or is_link else FIRST_START_DEATHS_MAX):
             effects = self._give_up(place, how, now)
         return [*effects, Announce()]
 
@@ -376,7 +406,7 @@ class Supervisor:
         """Tell once that all are ready (a router is not before it has its configuration and its workers)."""
         if self.was_ready or self.stopping:
             return []
-        if any(place.state != READY for place in self.places.values()):
+        if any(place.state != READY for place in self.places.values() if place.role != "link"):
             return []
         self.was_ready = True
         return [NodeReady()]
@@ -431,7 +461,7 @@ class Supervisor:
         place.state = STOPPED
         what = f"ended {place.deaths} times in a row ({how}) and is not started again"
         effects: list[Effect] = [_tell(place, "critical", "SYSTEM_PROCESS_GIVEN_UP", what)]
-        if place.role == "router" or not self.was_ready:
+        if place.role == "router" or not (self.was_ready or place.role == "link"):
             self._status = STATUS_FAILED
             effects += self.stop(now)
         return effects

@@ -53,8 +53,9 @@ def _classes_of(flags: int) -> int:
     cos = (flags & wire.FLAG_COS) >> wire.COS_SHIFT
     if flags & wire.FLAG_MODE == wire.FLAG_MODE or cos == 3:
         return 0
-    eliding = wire.CLASS_ELIDING if flags & wire.FLAG_ELIDING else 0
-    return (wire.CLASS_COS1, wire.CLASS_COS2, wire.CLASS_COS3)[cos] | eliding
+    more = wire.CLASS_ELIDING if flags & wire.FLAG_ELIDING else 0
+    more |= wire.CLASS_DTO if flags & wire.FLAG_DTO else 0
+    return (wire.CLASS_COS1, wire.CLASS_COS2, wire.CLASS_COS3)[cos] | more
 
 
 _CLASSES: Final = tuple(_classes_of(flags) for flags in range(256))
@@ -67,8 +68,8 @@ class Batch:
 
     __slots__ = ("classes", "guaranteed", "intact", "packed", "refused_topics", "rows", "topics", "with_dto")
 
-    def __init__(self, packed: bytes, count: int, *, guaranteed: bool) -> None:
-        """Open a batch, all of whose messages are guaranteed ones or all direct.
+    def __init__(self, packed: bytes, count: int, mode: int) -> None:
+        """Open a batch whose messages are what `mode` (`wire.MATCH_...`) says.
 
         Raises:
             InvalidRequestError: it is no batch of so many such rows (40001).
@@ -86,10 +87,10 @@ class Batch:
         if not all(map(lt, indexes, islice(indexes, 1, None))):
             raise _malformed("the indices of the rows do not rise")
         flags = dict.fromkeys([row.flags for row in rows])
-        _check_flags(flags, guaranteed=guaranteed)
+        _check_flags(flags, mode)
         #: As it came.
         self.packed = packed
-        self.guaranteed = guaranteed
+        self.guaranteed = mode == wire.MATCH_GUARANTEED
         #: What is left to match, by rising index.
         self.rows = rows
         #: Each topic of the batch as it came, once.
@@ -110,10 +111,13 @@ class Batch:
         self.intact = False
 
 
-def _check_flags(flags: dict[int, None], *, guaranteed: bool) -> None:
+def _check_flags(flags: dict[int, None], mode: int) -> None:
     if not all(_CLASSES[one] for one in flags):
         raise _malformed(f"a row has illegal flags, of {list(flags)}")
-    if any((one & wire.FLAG_MODE != wire.MODE_DIRECT) is not guaranteed for one in flags):
+    guaranteed = mode == wire.MATCH_GUARANTEED
+    if mode != wire.MATCH_AS_DIRECT and any(
+        (one & wire.FLAG_MODE != wire.MODE_DIRECT) is not guaranteed for one in flags
+    ):
         raise _malformed("direct and guaranteed messages share no round, and PUBLISH says which it has")
 
 

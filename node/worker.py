@@ -55,7 +55,8 @@ _Kind = Annotated[int, Meta(ge=wire.KIND_PLAIN, le=wire.KIND_EXCEPTION)]
 StartHeader: TypeAlias = tuple[_Positive, int, _SlotTable]
 FiltersHeader: TypeAlias = tuple[int, int, list[tuple[_Positive, _Natural, str, _Kind]], list[int]]
 RulesHeader: TypeAlias = tuple[int, _Positive, tuple[bool, list[str]] | None]
-MatchHeader: TypeAlias = tuple[int, int, _Natural, _Natural, bool, _Natural, bool]
+_Mode = Annotated[int, Meta(ge=wire.MATCH_DIRECT, le=wire.MATCH_AS_DIRECT)]
+MatchHeader: TypeAlias = tuple[int, int, _Natural, _Natural, bool, _Natural, _Mode]
 
 #: Takes the header and all frames; gives frames for the router.
 _Handler: TypeAlias = "Callable[[Any, list[bytes]], list[list[bytes]]]"
@@ -182,13 +183,13 @@ class Worker:
         return []
 
     def _match(self, header: MatchHeader, frames: list[bytes]) -> list[list[bytes]]:
-        router_incarnation, reference, vpn_id, rules_id, learn, count, guaranteed = header
+        router_incarnation, reference, vpn_id, rules_id, learn, count, mode = header
         if self._is_stale(router_incarnation):
             return []
         self._counts["batches"] += 1
         vpn = self._matching.vpn(vpn_id)
         try:
-            batch = Batch(frames[2] if len(frames) == 3 else b"", count, guaranteed=guaranteed)
+            batch = Batch(frames[2] if len(frames) == 3 else b"", count, mode)
             entries = self._look_up(batch, vpn, rules_id)
         except errors.InvalidRequestError as error:
             self._counts["malformed_batches"] += 1

@@ -167,6 +167,14 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             description="Bytes of direct messages for queues that may wait for one worker's disk; more is dropped.",
         ),
     ] = 64 << 20
+    link_imports_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000_000,
+            description="Subscriptions that one neighbour may want in one Message VPN; more end its link.",
+        ),
+    ] = 1_000_000
     password_checks_max: Annotated[
         int,
         Meta(
@@ -212,6 +220,18 @@ class SpoolLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = 60
 
 
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """By what neighbours know a node, and it them."""
+
+    #: Made with the data directory.
+    node_id: str = ""
+    cluster: str = ""
+    #: What every node of the cluster knows; empty: nobody may come from outside.
+    secret: str = ""
+    #: What the link processes of this node know; another one in every run.
+    local_secret: str = ""
+
+
 class RouterRuntime(msgspec.Struct, frozen=True, kw_only=True):
     """What the supervisor writes for the router beside the configuration itself."""
 
@@ -220,5 +240,6 @@ class RouterRuntime(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     token_key_hex: str
     spool: SpoolLimits = SpoolLimits()
+    identity: Identity = Identity()
     #: Whether a subscription of a queue that starts with `!` is an exception (R125).
     subscription_exceptions: bool = True

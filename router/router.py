@@ -23,7 +23,7 @@ from router.admission.rights import Rights
 from router.admission.session_table import SessionTable
 from router.admission.subscriptions import Subscriptions
 from router.asking import Asks
-from router.config import SpoolLimits
+from router.config import Identity, SpoolLimits
 from router.counters import Counters
 from router.delivery.dispatcher import Dispatcher
 from router.delivery.egress import Egress
@@ -31,6 +31,7 @@ from router.delivery.eliding import Eliding
 from router.effects import Effect, Outbox, SendClient
 from router.flows.consuming import Consuming
 from router.intake import Intake
+from router.links.links import Links
 from router.matching.accounting import Accounting
 from router.matching.interest import Interest
 from router.matching.publishing import read_publish
@@ -79,6 +80,7 @@ class Router:
         secret_rng: random.Random | None = None,
         exceptions: bool = True,
         spool: SpoolLimits | None = None,
+        identity: Identity | None = None,
     ) -> None:
         secret_rng = secret_rng or rng
         self.config = config
@@ -93,7 +95,7 @@ class Router:
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, rng)
         self.counters = Counters()
         self.accounting = Accounting(self.counters, self.egress, self.close_session)
-        self.renewal = Renewal(config, self.egress)
+        self.renewal = Renewal(self.egress)
         self.rounds = Rounds(
             self.shards, config.worker_window, self._retired, self.accounting.lost,
             self._deadly, self._may_admit,
@@ -104,17 +106,20 @@ class Router:
             on_change=self.short_way.forget, find_client=self._find_client, alarms=self.client_alarms,
         )  # fmt: skip
         self.sessions = SessionTable()
-        doorkeeper = Doorkeeper(self.directory, config, token_key, self.client_alarms, now)
-        self.reception = Reception(
-            config, node, doorkeeper, self.sessions, self.rights, self.shards, self.counters, self.out, secret_rng,
-            replace=self._replace, now=now,
-        )  # fmt: skip
         #: Wall time less the time of this process, in ms.
         self.wall_offset_ms = 0
         self._serve_guaranteed(node, secret_rng, spool or SpoolLimits(), exceptions=exceptions)
+        self.links = Links(
+            config, node, identity or Identity(), self.directory, self.interest, self.shards, self.egress, self.out,
+            self.endpoints, self.asks, on_filter=self.short_way.forget, wall_ms=self.wall_ms, now=now,
+        )  # fmt: skip
+        self.reception = Reception(
+            config, node, Doorkeeper(self.directory, config, token_key, self.client_alarms, now), self.sessions,
+            self.rights, self.shards, self.links, self.counters, self.out, secret_rng, replace=self._replace, now=now,
+        )  # fmt: skip
         self.operators = Operators(
             self.directory, self.sessions, self.rights, self.close_session, self.short_way.forget_vpn,
-            self.endpoints, self.lanes,
+            self.endpoints, self.lanes, self.links,
         )  # fmt: skip
         self.scaling = Scaling(
             self.shards, self.rounds, self.interest, self.sessions, self.out,
@@ -265,7 +270,7 @@ class Router:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
         self.eliding.release(now)
         grace_s = self.config.shard_grace_ms / 1000
-        wake = min(now + SWEEP_INTERVAL_S, self.consuming.tick(now))
+        wake = min(now + SWEEP_INTERVAL_S, self.consuming.tick(now), self.links.tick(now))
         for shard in self.shards.shards:
             if shard.state is ShardState.DOWN and not shard.given_up:
                 if now - shard.died_at >= grace_s:
@@ -338,6 +343,11 @@ class Router:
 
     def _unsubscribe(self, session: Session, frames: list[bytes], now: float) -> None:
         self._check_rate(session, now, self.subscriptions.unsubscribe(session, frames[1]) / FILTERS_PER_FRAME)
+
+    def _imports(self, session: Session, frames: list[bytes], _now: float) -> None:
+        if session.link is None:
+            raise error_for(errors.UNKNOWN_OPERATION, "IMPORTS is for links")
+        self.links.take_imports(session, frames[1])
 
     def _request(self, session: Session, frames: list[bytes], now: float) -> None:
         self.requests.handle(session, frames[1], now)
@@ -457,8 +467,11 @@ class Router:
         session.closed = True
         self.renewal.forget(session)
         self.sessions.remove(session)
-        self.subscriptions.clear(session)
-        self.reception.left(session, now)
+        if session.link is None:
+            self.subscriptions.clear(session)
+            self.reception.left(session, now)
+        else:
+            self.links.ended(session, error)
         self.flows.session_ended(session, now, wanted=error is None)
         self.intake.producers.session_ended(session, now)
         if not session.open_rounds:
@@ -469,7 +482,8 @@ class Router:
         for name, value in session.counters.items():
             if name in SESSION_COUNTERS:
                 self.counters.count(name, value)
-        self._tell_end(session, error)
+        if session.link is None:
+            self._tell_end(session, error)
 
     def _tell_end(self, session: Session, error: AngariumError | None) -> None:
         clean = error is None
@@ -496,7 +510,9 @@ class Router:
         return not self.sessions
 
     def _find_client(self, vpn: str, name: str) -> Session | None:
-        return self.sessions.find(vpn, name)
+        """Find a client; a neighbour is none."""
+        found = self.sessions.find(vpn, name)
+        return None if found is None or found.link is not None else found
 
     def stats(self) -> dict[str, Any]:
         """Give the totals since this router started."""
@@ -521,6 +537,7 @@ class Router:
             "rounds": totals.get("rounds", 0),
             **self.consuming.stats(),
             "spool": self.intake.stats(),
+            "links": self.links.describe(),
             "short_way_rounds": self.short_way.rounds,
             "connects": totals.get("connects", 0),
             "discards": {n.removeprefix(prefix): v for n, v in totals.items() if n.startswith(prefix) and v},
@@ -534,6 +551,7 @@ class Router:
         self.short_way.validate()
         self.consuming.validate()
         self.intake.validate()
+        self.links.validate()
         for session in self.sessions:
             session.validate()
         self.sessions.validate()
@@ -546,6 +564,7 @@ _OPERATIONS = {
     wire.SUBSCRIBE: Router._subscribe,
     wire.UNSUBSCRIBE: Router._unsubscribe,
     wire.REQUEST: Router._request,
+    wire.IMPORTS: Router._imports,
     wire.FLOW_CREDIT: Router._flow_credit,
     wire.SETTLE: Router._settle,
     wire.PING: Router._ping,

@@ -54,6 +54,8 @@ PASSWORD_THREADS = 1
 PROBE_INTERVAL_S = 0.25
 #: How long a router that starts waits for its workers before it serves clients without some of them.
 WORKERS_WAIT_S = 5.0
+#: Subscriptions of neighbours in one answer.
+REMOTE_SUBSCRIPTIONS_MAX = 100_000
 #: With very many clients the looks are rarer, so that they cost little.
 PROBES_PER_SECOND = 5_000
 
@@ -77,6 +79,7 @@ class RouterServer:
             now=now,
             exceptions=runtime.subscription_exceptions,
             spool=runtime.spool,
+            identity=runtime.identity,
         )
         self._set_clock(now)
         self._pool = ThreadPoolExecutor(PASSWORD_THREADS, "password")
@@ -155,6 +158,8 @@ class RouterServer:
                 advice = "end what listens there, or listen elsewhere: --listen, or router.listen in the file"
                 raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
             self._urls.append(self._clients.getsockopt_string(zmq.LAST_ENDPOINT))
+        # The link processes of this node come here, whatever the addresses for clients demand.
+        self._clients.bind(f"ipc://{self._process.runtime_dir}/links")
 
     def _connect_refused(self) -> None:
         self._router.counters.error(errors.CONNECT_RATE_EXCEEDED)
@@ -343,6 +348,8 @@ class RouterServer:
                     return router.operators.endpoints(*_three(arguments))
                 case "flows":
                     return router.flows.describe(*_three(arguments))
+                case "remote_subscriptions":
+                    return router.links.remote_subscriptions(arguments.get("vpn"), REMOTE_SUBSCRIPTIONS_MAX)
                 case "producers":
                     return router.intake.producers.describe(arguments.get("vpn"))
                 case "producer_forget":

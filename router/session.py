@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from router.admission.directory import Vpn
     from router.delivery.eliding_table import ElidingTable
     from router.delivery.queues import EgressQueue
+    from router.links.neighbour import Neighbour
     from router.matching.interest import Filter
     from router.matching.round import Round
     from router.publishers.producer import Producer
@@ -91,6 +92,7 @@ class Session:
         "address",
         "bucket",
         "bye_at",
+        "bytes_max",
         "client_name",
         "closed",
         "connected_at",
@@ -107,6 +109,7 @@ class Session:
         "inbox",
         "keepalive_s",
         "last_heard",
+        "link",
         "local_priority",
         "network_priority",
         "next_flow",
@@ -129,6 +132,7 @@ class Session:
         "retired_round",
         "retired_told",
         "round_number",
+        "rounds_max",
         "routing_id",
         "sdk",
         "sent_bytes",
@@ -166,6 +170,8 @@ class Session:
         #: queues are empty or without credit.
         self.bye_at: float | None = None
         self.bucket: TokenBucket | None = None
+        #: What there is about the neighbour that it stands for, if it is one of a link; None for a client.
+        self.link: Neighbour | None = None
 
         #: Replaced as a whole when its client profile or ACL profile changes.
         self.permissions = NOTHING_ALLOWED
@@ -181,7 +187,8 @@ class Session:
         self._begin_guaranteed()
 
     def _begin_credit(self) -> None:
-        # Ingress: rounds are numbered from 1 without gaps.
+        # Ingress: rounds are numbered from 1 without gaps. What may be unretired; one round may overdraw the bytes.
+        self.rounds_max = self.bytes_max = 0
         self.round_number = self.retired_round = self.retired_told = 0
         self.unretired_bytes = 0
         #: Bytes of rounds that retired since the client was last told.

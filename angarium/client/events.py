@@ -45,6 +45,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     guaranteed: bool = False
     #: Bytes of batches that one producer may have unacknowledged before its next round.
     producer_bytes: _Positive = 16 * 1024 * 1024
+    #: What a link process is told of the node: name, id and cluster; nothing for clients.
+    link: dict[str, str | int] = {}
 
 
 class Opened(NamedTuple):

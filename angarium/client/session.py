@@ -25,7 +25,7 @@ from __future__ import annotations
 import enum
 from collections import deque
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -94,6 +94,8 @@ class Hello(NamedTuple):
     #: From the WELCOME of an earlier connection, to be the same client again.
     token: bytes | None = None
     keepalive_ms: int = KEEPALIVE_MS
+    #: What a link process says of the neighbour that it stands for.
+    link: dict[str, Any] | None = None
 
     def pack(self, credit: tuple[int, int]) -> bytes:
         """Give the header of HELLO."""
@@ -140,6 +142,9 @@ class EgressWindow:
 
 class ClientSession:
     """One connection of a client, without the connection."""
+
+    #: What is understood in each state; anything else ends the session.
+    handlers: ClassVar[dict[State, dict[bytes, _Handler]]]
 
     def __init__(self, hello: Hello, window: EgressWindow, now: float) -> None:
         """Greet the router; `now` is monotonic, in seconds, like every `now` here."""
@@ -204,7 +209,7 @@ class ClientSession:
         """
         return self._publish(departure.round, 0, flush=False, tail=(handle, departure.first))
 
-    def _publish(self, batch: Round, direct_rows: int, *, flush: bool, tail: tuple[int, ...]) -> int:
+    def _publish(self, batch: Round, direct_rows: int, *, flush: bool, tail: tuple[Any, ...]) -> int:
         assert self.can_publish(), "publish without credit"
         assert self.welcome is not None
         self.last_round += 1
@@ -330,7 +335,7 @@ class ClientSession:
         try:
             if len(frames) < 2:
                 raise malformed("a message of less than two frames")
-            handler = _HANDLERS[self.state].get(frames[0])
+            handler = self.handlers[self.state].get(frames[0])
             if handler is None:
                 detail = f"{frames[0][:8]!r} while {self.state.value}"
                 raise errors.error_for(errors.UNKNOWN_OPERATION, detail)
@@ -359,9 +364,7 @@ class ClientSession:
         return [Opened(welcome)]
 
     def _on_deliver(self, frames: list[bytes]) -> list[Event]:
-        flags, parts, dropped = header(_decode_deliver, frames, parts=None)
-        if len(parts) != len(frames) - 2:
-            raise malformed(f"{len(frames) - 2} batches for {len(parts)} parts")
+        flags, parts, dropped = read_deliver(frames)
         deliveries: list[Delivery] = []
         messages = size_bytes = 0
         for (count, share), batch in zip(parts, frames[2:], strict=True):
@@ -372,14 +375,14 @@ class ClientSession:
                 deliveries.append(Delivery(rows, share, len(batch)))
             messages += count
             size_bytes += len(batch)
-        self._count_received(messages, size_bytes)
+        self.count_received(messages, size_bytes)
         if flags & wire.DELIVER_UNSORTED:
             deliveries = merge(deliveries)
         if flags & wire.DELIVER_DISCARD_INDICATION:
             _indicate_discard(deliveries)
         return [Delivered(deliveries, dropped)]
 
-    def _count_received(self, messages: int, size_bytes: int) -> None:
+    def count_received(self, messages: int, size_bytes: int) -> None:
         """Count what came against the credit, so that no router can fill the memory of a slow application."""
         window = self._window
         over_messages = self._received[0] - self._granted[0] - wire.MAX_BATCH_ROWS
@@ -452,6 +455,18 @@ class ClientSession:
         self.guaranteed.validate()
 
 
+def read_deliver(frames: list[bytes]) -> tuple[int, list[tuple[int, str | None]], int]:
+    """Give flags, parts and the number of discarded messages of a DELIVER, whose batches are still unopened.
+
+    Raises:
+        InvalidRequestError: it is of another shape (40001).
+    """
+    flags, parts, dropped = header(_decode_deliver, frames, parts=None)
+    if len(parts) != len(frames) - 2:
+        raise malformed(f"{len(frames) - 2} batches for {len(parts)} parts")
+    return flags, parts, dropped
+
+
 def merge(deliveries: list[Delivery]) -> list[Delivery]:
     """Sort rows by index over all deliveries of one round that go the same way.
 
@@ -509,8 +524,7 @@ _WHILE_OPEN: Final[dict[bytes, _Handler]] = {
     wire.MESSAGES: ClientSession._on_messages,
     wire.INDICATION: ClientSession._on_indication,
 }
-#: What is understood in each state; anything else ends the session.
-_HANDLERS: Final[dict[State, dict[bytes, _Handler]]] = {
+ClientSession.handlers = {
     State.GREETING: {**_ALWAYS, wire.WELCOME: ClientSession._on_welcome},
     State.OPEN: _WHILE_OPEN,
     State.LEAVING: _WHILE_OPEN,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from cluster import objects, passwords
+from cluster.catalog import link_queues
 from cluster.catalog.placement import Placement
 from storage.config_store import Change, Counter, Entry
 
@@ -73,6 +74,8 @@ class Catalog:
         }
         #: In step with the endpoints among the objects.
         self.placement = Placement(workers)
+        #: Rises with every change.
+        self.revision = 0
         #: Above the id of every endpoint that ever was.
         self._next_endpoint_id = next_endpoint_id
         for kind, vpn, name, attributes in stored:
@@ -172,12 +175,34 @@ class Catalog:
         if kind in objects.ENDPOINT_KINDS:
             return self.new_endpoint(key, attributes)
         self.check_new(key)
+        if kind == "link":
+            attributes["number"] = self._free_link_number()
         changes: list[Entry] = [Change(*key, attributes)]
         if kind == "vpn":
             changes += _built_ins(name)
             number = self._next_endpoint_id
             changes += [self._dead_message_queue(name, number), Counter(COUNTER, number + 1)]
+            links = [link for _, link in self._of_kind["link"]]
+            changes += self._link_queues([name], links, number + 1)
+        elif kind == "link":
+            changes += self._link_queues(
+                [vpn for _, vpn in self._of_kind["vpn"]], [name], self._next_endpoint_id
+            )
         return changes
+
+    def _link_queues(self, vpns: list[str], links: list[str], first_id: int) -> list[Entry]:
+        """Give the changes that make the queues of links in Message VPNs, where they are missing."""
+        changes: list[Entry] = []
+        homes = self.placement.copy()
+        for vpn in vpns:
+            for link in links:
+                for name, attributes in link_queues.queues_of(link).items():
+                    if ("queue", vpn, name) not in self._objects:
+                        number = first_id + len(changes)
+                        made = {**attributes, "id": number, "homes": homes.homes(1)}
+                        homes.add(vpn, made)
+                        changes.append(Change("queue", vpn, name, made))
+        return [*changes, Counter(COUNTER, first_id + len(changes))] if changes else []
 
     def new_endpoint(self, key: Key, attributes: objects.Attributes) -> list[Entry]:
         """Give the changes that create an endpoint with these complete attributes; it gets an id and homes.
@@ -195,6 +220,11 @@ class Catalog:
         homes = self.placement.homes(_lanes(attributes))
         made = {**attributes, "id": number, "generation": 1, "homes": homes}
         return [Change(*key, made), Counter(COUNTER, number + 1)]
+
+    def _free_link_number(self) -> int:
+        """Give the lowest index that no link process has."""
+        taken = {attributes["number"] for attributes in self._of_kind["link"].values()}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def check_new(self, key: Key) -> None:
         """Refuse a key that is taken, or one too many.
@@ -251,11 +281,16 @@ class Catalog:
         if key == ("vpn", "", objects.DEFAULT_NAME) or _is_built_in(key):
             detail = f"{_title(key)} is built in: update it instead"
             raise errors.error_for(errors.OBJECT_IN_USE, detail)
+        if kind == "queue" and ("link", "", link_queues.node_of(name)) in self._objects:
+            raise errors.error_for(errors.OBJECT_IN_USE, f"{_title(key)} belongs to a link: delete that")
         users = self._users_of(key)
         if users:
             detail = f"{_title(key)} by {len(users)} usernames, {users[0]!r} for instance"
             raise errors.error_for(errors.OBJECT_IN_USE, detail)
         inside = [other for other in sorted(self._objects) if other[1] == name] if kind == "vpn" else []
+        if kind == "link":
+            queues = link_queues.names_of(name)
+            inside = [other for other in sorted(self._objects) if other[0] == "queue" and other[2] in queues]
         return [Change(*removed, None) for removed in [*inside, key]]
 
     def leave_homes(self, workers: int) -> list[Entry]:
@@ -310,6 +345,7 @@ class Catalog:
 
     def take(self, changes: Sequence[Entry]) -> None:
         """Take over changes that are durable; entries that are no objects are others' business."""
+        self.revision += 1
         for change in changes:
             if isinstance(change, Counter) and change.name == COUNTER:
                 self._next_endpoint_id = max(self._next_endpoint_id, change.value)

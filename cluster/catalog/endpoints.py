@@ -18,6 +18,7 @@ import msgspec
 from angarium import errors
 from cluster import objects
 from cluster.catalog import templates
+from cluster.catalog.link_queues import MAX_LINK_SUBSCRIPTIONS, node_of
 from cluster.objects.attributes import DEFAULT_NAME
 from node.selectors import compile_selector
 from storage.config_store import Change
@@ -124,7 +125,8 @@ class ClientEndpoints:
         before = self._get(key)
         operators: list[str] = before["subscriptions"]
         clients: dict[str, None] = dict.fromkeys(before["client_subscriptions"])
-        added = [self._add(text, operators, clients) for text in add]
+        limit = MAX_LINK_SUBSCRIPTIONS if node_of(name) else objects.MAX_QUEUE_SUBSCRIPTIONS
+        added = [self._add(text, operators, clients, limit) for text in add]
         removed = [_remove(text, operators, clients) for text in remove]
         after = {**before, "client_subscriptions": list(clients)}
         return Subscribed([] if after == before else [Change(*key, after)], added, removed)
@@ -201,7 +203,7 @@ class ClientEndpoints:
             raise errors.error_for(errors.UNKNOWN_ENDPOINT, f"{key[0]} {key[2]!r}")
         return attributes
 
-    def _add(self, text: str, operators: Iterable[str], clients: dict[str, None]) -> Verdict:
+    def _add(self, text: str, operators: Iterable[str], clients: dict[str, None], limit: int) -> Verdict:
         if text in operators or text in clients:
             return None
         try:
@@ -209,11 +211,8 @@ class ClientEndpoints:
             self._catalog.check_exceptions((text,))
         except errors.AngariumError as error:
             return [error.code, error.detail]
-        if len(clients) >= objects.MAX_QUEUE_SUBSCRIPTIONS:
-            return [
-                errors.MAX_SUBSCRIPTIONS_EXCEEDED,
-                f"clients added {objects.MAX_QUEUE_SUBSCRIPTIONS} to this queue",
-            ]
+        if len(clients) >= limit:
+            return [errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"clients added {limit} to this queue"]
         clients[text] = None
         return None
 

@@ -14,7 +14,7 @@ import fnmatch
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from angarium import errors
+from angarium import errors, wire
 from storage.config_store import Counter, Entry, Producer
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ class Producers:
             if known.id in in_use:
                 if known.used_day < today:
                     entries.append(Producer(*key, known.id, today))
-            elif today - known.used_day > self._idle_days:
+            # A link that was down for long goes on where it was, so its producers do not age.
+            elif today - known.used_day > self._idle_days and key[1] != wire.LINK_USERNAME:
                 entries.append(Producer(*key, None, 0))
         return entries
 

@@ -37,6 +37,7 @@ CLIENT_COLUMNS: Final = (
     "discards",
 )
 SUBSCRIPTION_COLUMNS: Final = ("client", "filter", "share", "dto_priority", "noexport", "origin")
+REMOTE_COLUMNS: Final = ("node", "vpn", "filter", "dto_priority", "deliver_always", "endpoint")
 WORKER_COLUMNS: Final = (
     "index",
     "pid",
@@ -135,13 +136,20 @@ def subscription() -> None:
 
 @subscription.command("list")
 @click.option("--client", "client_name", help="Only those of this client.")
+@click.option("--remote", is_flag=True, help="Those of the neighbours instead: what they want of this node.")
 @_any_vpn
 @json_option
 @admin_options
 def list_subscriptions(
-    *, admin: AdminOptions, client_name: str | None, vpn: str | None, as_json: bool
+    *, admin: AdminOptions, client_name: str | None, remote: bool, vpn: str | None, as_json: bool
 ) -> None:
     """List subscriptions, with the priority each has for messages that are delivered to one."""
+    if remote:
+        if client_name is not None:
+            raise click.UsageError("--remote shows what neighbours want: they have no clients here.")
+        found = admin.call("subscriptions.remote", vpn=vpn)
+        _print_rows(found, REMOTE_COLUMNS, as_json=as_json, empty="no neighbour wants anything")
+        return
     found = admin.call("subscriptions.list", client=client_name, vpn=vpn)
     _print_rows(found, SUBSCRIPTION_COLUMNS, as_json=as_json, empty="there are no subscriptions")
 

@@ -59,6 +59,8 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 }
 #: The vpn of an object that belongs to none.
 NO_VPN: Final = ""
+#: Kinds of objects that belong to none.
+KINDS_WITHOUT_VPN: Final = ("vpn", "link")
 
 
 def parse_assignments(
@@ -98,14 +100,14 @@ def set_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def any_vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--vpn` to a list, which shows the objects of all Message VPNs without it."""
-    if kind != "vpn":
+    if kind not in KINDS_WITHOUT_VPN:
         return click.option("--vpn", help="Message VPN of the objects.  [default: all]")
     return vpn_option(kind)
 
 
 def vpn_option(kind: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--vpn`; an object that belongs to no Message VPN gets a fixed value instead."""
-    if kind != "vpn":
+    if kind not in KINDS_WITHOUT_VPN:
         return click.option("--vpn", default="default", show_default=True, help="Message VPN of the object.")
 
     def fixed(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -123,8 +125,8 @@ def make_group(kind: str, sentence: str) -> click.Group:
     group = SuggestingGroup(kind, help=sentence)
     group.add_command(_list_command(kind))
     group.add_command(show_command(kind))
-    group.add_command(_change_command(kind, "create", f"Create the {kind} NAME."))
-    group.add_command(_change_command(kind, "update", f"Change attributes of the {kind} NAME."))
+    group.add_command(change_command(kind, "create", f"Create the {kind} NAME."))
+    group.add_command(change_command(kind, "update", f"Change attributes of the {kind} NAME."))
     group.add_command(delete_command(kind))
     group.add_command(attributes_command(kind))
     return group
@@ -162,7 +164,9 @@ def show_command(kind: str) -> click.Command:
     return show
 
 
-def _change_command(kind: str, verb: str, sentence: str) -> click.Command:
+def change_command(kind: str, verb: str, sentence: str) -> click.Command:
+    """Make the command that creates or updates one."""
+
     @click.command(verb, help=f"{sentence} 'angarium {kind} attributes' lists the attributes.")
     @click.argument("name")
     @set_option

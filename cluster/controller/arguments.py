@@ -154,6 +154,18 @@ class SubscriptionArguments(msgspec.Struct, forbid_unknown_fields=True):
     vpn: str | None = None
 
 
+class LinkListArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `links.list`; name is a pattern with * and ?."""
+
+    name: str = "*"
+
+
+class LinkArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `links.show`."""
+
+    name: str
+
+
 class EventArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `events`; since is the id of an event or an ISO time."""
 

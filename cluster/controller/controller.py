@@ -7,7 +7,8 @@ before its author gets an answer. Which objects may exist is decided by `cluster
 
 The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in
 `cluster/controller/objects.py`, those on endpoints and messages in `cluster/controller/endpoints.py`, those on the
-spool in `cluster/controller/spool.py`; what processes ask is in `cluster/controller/asks.py`. The others:
+spool in `cluster/controller/spool.py`, those on links in `cluster/controller/links.py`; what processes ask is in
+`cluster/controller/asks.py`. The others:
 
     operation           arguments                                   answer
     status                                                          what `angarium status --json` prints
@@ -37,6 +38,7 @@ from cluster.controller.asks import Asks, day_of
 from cluster.controller.changes import Changes
 from cluster.controller.effects import Effect, ScaleNode, SetLogLevel, StopNode
 from cluster.controller.endpoints import EndpointOperations
+from cluster.controller.links import LinkOperations
 from cluster.controller.objects import ObjectOperations
 from cluster.controller.spool import SpoolOperations
 from cluster.controller.switchboard import (
@@ -79,6 +81,7 @@ class Controller:
         wall_time: Callable[[], str],
         first_number: int = 1,
         *,
+        node: str = "",
         node_id: str = "",
         copies: Path | None = None,
     ) -> None:
@@ -91,6 +94,7 @@ class Controller:
             shown_config: what `config.show` answers, without secrets.
             wall_time: gives the time for events as ISO 8601.
             first_number: of a request; no earlier controller used one near it.
+            node: what this node is called.
             node_id: of this node.
             copies: directory for copies that are to be fetched from another host.
         """
@@ -102,6 +106,7 @@ class Controller:
         self._changes = Changes(board, catalog, producers)
         self._asks = Asks(board, catalog, producers, self._changes, wall_time)
         self._spool = SpoolOperations(board, node_id, copies or Path(COPIES_FOLDER))
+        self._links = LinkOperations(board, catalog, node)
         #: Number of the last event of the supervisor that was taken.
         self.supervisor_events = 0
         #: pid -> what it uses, as measured last.
@@ -110,7 +115,12 @@ class Controller:
         self._sample_due = 0.0
         #: When the producers are looked at next; None before the first tick, which is too early.
         self._age_due: float | None = None
-        self._operations: arguments.Operations = {
+        self._operations = self._own_operations()
+
+    def _own_operations(self) -> arguments.Operations:
+        """Give every operation of the admin API, by its name."""
+        board, catalog, producers = self._board, self._catalog, self._producers
+        return {
             "status": (arguments.NoArguments, self._status),
             "workers": (arguments.NoArguments, self._workers),
             "workers.scale": (arguments.ScaleArguments, self._scale),
@@ -118,6 +128,7 @@ class Controller:
             **ObjectOperations(board, catalog, producers, self._changes).operations,
             **EndpointOperations(board, catalog, producers).operations,
             **self._spool.operations,
+            **self._links.operations,
             "clients.list": (arguments.VpnArguments, self._list_clients),
             "clients.show": (arguments.ClientArguments, self._show_client),
             "clients.disconnect": (arguments.ClientArguments, self._disconnect_client),
@@ -178,6 +189,7 @@ class Controller:
             if number > self.supervisor_events:
                 self.supervisor_events = number
                 self._board.record(event)
+        self._links.node_news()
         return self._board.taken()
 
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
@@ -191,6 +203,7 @@ class Controller:
     def tick(self, now: float) -> list[Effect]:
         """End what waited long enough, take a sample of the router's totals, and forget idle producers."""
         self._board.expire(now)
+        self._links.tick(now)
         if now >= self._sample_due:
             self._sample_due = now + SAMPLE_INTERVAL_S
             self._sample(now)

@@ -100,6 +100,13 @@ class ScaleNode:
     workers: int
 
 
+@dataclass(frozen=True, slots=True)
+class RunLinks:
+    """Ask the supervisor for the processes of these links, and no others."""
+
+    indices: list[int]
+
+
 Effect = (
     Commit
     | CopyStore
@@ -112,4 +119,5 @@ Effect = (
     | SetLogLevel
     | StopNode
     | ScaleNode
+    | RunLinks
 )

@@ -74,6 +74,6 @@ def status(node: Row, usage: dict[int, Row], router: Row | None, rates: dict[str
         "totals": {name: stats.get(name, 0) for name in RATED},
         "discards": stats.get("discards", {}),
         "spool": figures.spool(router),
-        "links": [],
+        "links": stats.get("links", []),
         "errors": stats.get("errors", {}),
     }

@@ -39,6 +39,7 @@ from cluster.controller.effects import (
     Record,
     Reply,
     Request,
+    RunLinks,
     ScaleNode,
     SetLogLevel,
     StopNode,
@@ -110,6 +111,7 @@ class ControllerServer:
             shown_config(runtime),
             utc_now,
             first_number,
+            node=runtime.node,
             node_id=runtime.node_id,
             copies=copies,
         )
@@ -261,6 +263,8 @@ class ControllerServer:
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):
                 self._process.request_scale(workers)
+            case RunLinks(indices):
+                self._process.request_links(indices)
             case StopNode():
                 self._process.request_stop()
             case _:

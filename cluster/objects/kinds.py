@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
-from angarium import errors, topic
-from cluster.objects import access, endpoints
+from angarium import errors, topic, wire
+from cluster.objects import access, endpoints, links
 from cluster.objects.attributes import DEFAULT_NAME, MAX_NAME_BYTES, MAX_TOPIC_BYTES, Attributes
 
 if TYPE_CHECKING:
@@ -75,6 +75,15 @@ KINDS: Final[dict[str, ObjectKind]] = {
             "MsgVpn",
             in_vpn=False,
         ),
+        ObjectKind(
+            "link",
+            links.Link,
+            links.NODE_NAME,
+            links.NODE_RULE,
+            "DmrClusterLink",
+            in_vpn=False,
+            identity=links.LinkIdentity,
+        ),
         ObjectKind("profile", access.Profile, _PROFILE_NAME, _PROFILE_RULE, "MsgVpnClientProfile"),
         ObjectKind("acl", access.Acl, _PROFILE_NAME, _PROFILE_RULE, "MsgVpnAclProfile"),
         ObjectKind(
@@ -119,6 +128,8 @@ KINDS: Final[dict[str, ObjectKind]] = {
 ENDPOINT_KINDS: Final = ("queue", "topic-endpoint")
 #: Lists of filters of an endpoint; a filter is in one of them, once.
 _FILTER_LISTS: Final = ("subscriptions", "client_subscriptions")
+#: What may be written as one text with commas.
+_LISTS: Final = (*_FILTER_LISTS, "addresses")
 #: What of an identity a backup holds: ids and homes belong to the node that gave them.
 _RESTORED: Final = ("created_by", "client_subscriptions", "topic", "selector")
 
@@ -240,6 +251,8 @@ def check_together(kind_name: str, attributes: Attributes) -> None:
                 f"{kind_name}: {clear} = {attributes[clear]} is at most {name}, which is {attributes[name]}"
             )
             raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+    if kind_name == "link":
+        links.check_link(attributes)
     if kind_name in (*ENDPOINT_KINDS, "template"):
         endpoints.check_endpoint(kind_name, attributes)
 
@@ -339,7 +352,7 @@ def _type_texts(kind: Any) -> tuple[str, str]:
 
 def _convert_value(kind: ObjectKind, name: str, expected: Any, value: Any) -> Any:
     try:
-        if isinstance(value, str) and (name.endswith("_exceptions") or name in _FILTER_LISTS):
+        if isinstance(value, str) and (name.endswith("_exceptions") or name in _LISTS):
             value = _split_list(value)
         converted = msgspec.convert(value, expected, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
@@ -383,7 +396,8 @@ def _check_share_name(where: str, text: str) -> None:
 
 
 def _check_queue_name(where: str, text: str) -> None:
-    if text and endpoints.ENDPOINT_NAME.fullmatch(text) is None:
+    of_link = text.startswith(wire.LINK_NAME_PREFIX)
+    if text and not of_link and endpoints.ENDPOINT_NAME.fullmatch(text) is None:
         detail = f"{where}: {text!r} names no queue: a name has {endpoints.ENDPOINT_RULE}"
         raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
 
@@ -403,6 +417,8 @@ _CHECKS: Final[dict[str, Callable[[str, str], None]]] = {
     "topic": endpoints.check_topic,
     "dead_message_queue": _check_queue_name,
     "name_filter": endpoints.check_name_filter,
+    "addresses": links.check_address,
+    "public_key": links.check_public_key,
 }
 _TYPES: Final[dict[str, dict[str, Any]]] = {kind.name: _types(kind.struct) for kind in KINDS.values()}
 _IDENTITIES: Final[dict[str, dict[str, Any]]] = {

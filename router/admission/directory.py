@@ -124,6 +124,8 @@ class Directory:
 
     def __init__(self) -> None:
         self.vpns: dict[str, Vpn] = {}
+        #: Name of the neighbour -> attributes of the link to it.
+        self.links: dict[str, Attributes] = {}
         #: False until the first snapshot came: nobody may log in before.
         self.complete = False
         self._next_vpn_id = 1
@@ -137,7 +139,7 @@ class Directory:
             found += [("profile", vpn.name, name) for name in vpn.profiles]
             found += [("acl", vpn.name, name) for name in vpn.acls]
             found.append(("vpn", "", vpn.name))
-        return found
+        return found + [("link", "", name) for name in self.links]
 
     def put(self, kind: str, vpn_name: str, name: str, attributes: Attributes) -> Vpn | None:
         """Create or replace an object; gives the Message VPN it belongs to.
@@ -146,6 +148,9 @@ class Directory:
         """
         if kind == "vpn":
             return self._put_vpn(name, attributes)
+        if kind == "link":
+            self.links[name] = attributes
+            return None
         vpn = self.vpns.get(vpn_name)
         if vpn is None:
             return None
@@ -161,6 +166,9 @@ class Directory:
         """Remove an object; gives the Message VPN it belonged to."""
         if kind == "vpn":
             return self.vpns.pop(name, None)
+        if kind == "link":
+            self.links.pop(name, None)
+            return None
         vpn = self.vpns.get(vpn_name)
         if vpn is not None:
             tables: dict[str, dict[str, Any]] = {

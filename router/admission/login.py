@@ -19,6 +19,7 @@ from msgspec import Meta
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import check_topic
+from router.links.neighbour import LinkHello  # noqa: TC001 - msgspec reads the types of Hello
 
 if TYPE_CHECKING:
     from router.admission.alarms import ClientAlarms
@@ -46,6 +47,7 @@ class Hello(msgspec.Struct, frozen=True):
     network_priority: Annotated[int, Meta(ge=1, le=4)] = 1
     no_local: bool = False
     credit: tuple[Annotated[int, Meta(ge=0, le=1 << 62)], Annotated[int, Meta(ge=0, le=1 << 62)]] = (0, 0)
+    link: LinkHello | None = None
 
 
 _decode_hello = msgspec.msgpack.Decoder(Hello).decode
@@ -76,7 +78,8 @@ def parse_hello(header: bytes) -> Hello:
     if hello.client_name:
         try:
             check_topic(hello.client_name)
-            if len(hello.client_name.encode()) > MAX_CLIENT_NAME_BYTES:
+            too_long = len(hello.client_name.encode()) > MAX_CLIENT_NAME_BYTES
+            if too_long or hello.client_name.startswith(wire.LINK_NAME_PREFIX):
                 raise error_for(errors.INVALID_TOPIC)
         except AngariumError:
             raise error_for(errors.INVALID_CLIENT_NAME, repr(hello.client_name[:200])) from None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from router.admission.session_table import SessionTable
     from router.guaranteed.endpoints import Endpoints
     from router.guaranteed.lanes import Lanes
+    from router.links.links import Links
     from router.session import Session
 
 
@@ -41,7 +42,9 @@ class Operators:
         forget_vpn: Callable[[Vpn], None],
         endpoints: Endpoints,
         lanes: Lanes,
+        links: Links,
     ) -> None:
+        self._links = links
         self._directory = directory
         self._sessions = sessions
         self._rights = rights
@@ -77,6 +80,8 @@ class Operators:
             self._put(kind, vpn, name, attributes, now, done)
             return
         self._review_vpn(self._put(kind, vpn, name, attributes, now), now)
+        if kind == "link":
+            self._review(list(self._links.sessions), now)
         done()
 
     def edit_object(
@@ -112,6 +117,8 @@ class Operators:
             self._endpoints.drop(vpn, kind, name, done)
             return
         self._review_vpn(self._drop(kind, vpn, name), now)
+        if kind == "link":
+            self._review(list(self._links.sessions), now)
         done()
 
     def _put(
@@ -156,6 +163,10 @@ class Operators:
             username = vpn.usernames.get(session.username)
             if self._directory.vpns.get(vpn.name) is not vpn or not vpn.enabled:
                 self._close(session, error_for(errors.VPN_UNAVAILABLE, vpn.name), now)
+            elif session.link is not None:
+                fault = self._links.fault_of(session)
+                if fault is not None:
+                    self._close(session, fault, now)
             elif username is None or not username.enabled:
                 self._close(session, error_for(errors.USERNAME_SHUTDOWN, session.username), now)
             elif not self._rights.grant(session, now):
@@ -165,7 +176,11 @@ class Operators:
 
     def clients(self, vpn: str | None, now: float) -> list[dict[str, Any]]:
         """List connected clients."""
-        return [s.describe(now) for s in self._sessions if vpn is None or s.vpn.name == vpn]
+        return [
+            session.describe(now)
+            for session in self._sessions
+            if session.link is None and vpn in (None, session.vpn.name)
+        ]
 
     def client(self, vpn: str, name: str, now: float) -> dict[str, Any]:
         """Describe one client with its subscriptions.

@@ -6,12 +6,13 @@ compared, names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, UnauthorizedError, error_for
 from router.admission.login import Hello, parse_hello
 from router.admission.subscriptions import INBOX_PREFIX
+from router.delivery.queues import EgressQueue
 from router.effects import Outbox, SendClient, VerifyPassword
 from router.session import Session, TokenBucket
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from router.admission.session_table import SessionTable
     from router.config import RouterConfig
     from router.counters import Counters
+    from router.links.links import Links
     from router.matching.shards import Shards
 
 #: CLOSED answers a second to frames of sessions that are not there: enough to tell, too few to serve as an
@@ -37,6 +39,12 @@ _ROUTING_ID_BYTES = 5
 
 #: Password checks that wait for one address: at 50 ms each, who guesses delays others by a second at most.
 PASSWORDS_PER_ADDRESS_MAX = 16
+#: What a link may have unretired: bytes fill a path of 200 ms at 160 MB/s, and are what bounds it; so many rounds of
+#: lone messages fit on that path too.
+LINK_ROUNDS: Final = 32_768
+LINK_BYTES: Final = 32 << 20
+#: What waits for a slow link in each class of service before the oldest is dropped, in work units: 64 MiB.
+LINK_QUEUE_UNITS: Final = 32_768
 #: Costs as much as a hash that `angarium username create` makes; no password fits it.
 DECOY_HASH = "scrypt$16384$8$1$" + "00" * 16 + "$" + "00" * 32
 
@@ -59,6 +67,7 @@ class Reception:
         sessions: SessionTable,
         rights: Rights,
         shards: Shards,
+        links: Links,
         counters: Counters,
         outbox: Outbox,
         rng: random.Random,
@@ -72,6 +81,7 @@ class Reception:
         self._sessions = sessions
         self._rights = rights
         self._shards = shards
+        self._links = links
         self._counters = counters
         self._outbox = outbox
         self._random = rng
@@ -104,6 +114,9 @@ class Reception:
         if self.closed:
             raise error_for(errors.SHUTTING_DOWN)
         self._check_connect_rate(address, now)
+        if hello.link is not None or hello.username == wire.LINK_USERNAME:
+            self._neighbour(routing_id, hello, now, address)
+            return
         if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
             raise error_for(errors.ALREADY_LOGGED_IN)
         try:
@@ -147,16 +160,12 @@ class Reception:
                 return
             self._replace(predecessor, now)
         session = Session(number, ticket.routing_id, vpn, ticket.username.name, client_name, now)
-        session.address = ticket.address
-        session.sdk = hello.sdk
-        session.keepalive_s = max(hello.keepalive_ms, self._config.keepalive_ms) / 1000
+        self._furnish(session, hello, ticket.address, now)
         session.local_priority = hello.local_priority
         session.network_priority = hello.network_priority
         session.no_local = hello.no_local
-        session.granted_messages, session.granted_bytes = hello.credit
+        session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
         session.inbox = f"{INBOX_PREFIX}{self._node}/{self._random.getrandbits(96):024x}"
-        rate = self._config.control_frames_per_second
-        session.bucket = TokenBucket(rate, rate * 2, now)
         if not self._rights.grant(session, now):
             self._refuse(
                 ticket.routing_id,
@@ -171,6 +180,35 @@ class Reception:
         self._outbox.effects.append(SendClient(session.routing_id, [wire.WELCOME, wire.pack(body)], 0))
         self._counters.count("connects")
 
+    def _furnish(self, session: Session, hello: Hello, address: str, now: float) -> None:
+        """Give a new session what clients and neighbours both have."""
+        session.address = address
+        session.sdk = hello.sdk
+        session.keepalive_s = max(hello.keepalive_ms, self._config.keepalive_ms) / 1000
+        session.granted_messages, session.granted_bytes = hello.credit
+        rate = self._config.control_frames_per_second
+        session.bucket = TokenBucket(rate, rate * 2, now)
+
+    def _neighbour(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
+        """Admit a link session: it has no profile and no rights, and counts as no client."""
+        gate = self._links.gate
+        vpn, neighbour = gate.judge(hello, now)
+        name = wire.LINK_NAME_PREFIX + neighbour.node
+        predecessor = self._sessions.find(vpn.name, name)
+        if predecessor is not None:
+            assert predecessor.link is not None, "no client has such a name"
+            gate.check_successor(vpn, predecessor.link, neighbour, now)
+            self._replace(predecessor, now)
+        session = Session(self._number(), routing_id, vpn, wire.LINK_USERNAME, name, now)
+        self._furnish(session, hello, address, now)
+        session.link = neighbour
+        session.rounds_max, session.bytes_max = LINK_ROUNDS, LINK_BYTES
+        session.egress = EgressQueue([LINK_QUEUE_UNITS] * 3, [0] * 3)
+        self._sessions.admit(session)
+        body = {**self._welcome_header(session, b"", resumed=False), "link": gate.describe_self(now)}
+        self._outbox.effects.append(SendClient(routing_id, [wire.WELCOME, wire.pack(body)], 0))
+        self._links.opened(session, neighbour)
+
     def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
         config = self._config
         return {
@@ -183,15 +221,15 @@ class Reception:
             "epoch": self._shards.epoch,
             "slots": self._shards.table,
             "workers": len(self._shards.shards),
-            "rounds": config.ingress_rounds,
-            "bytes": config.ingress_bytes,
+            "rounds": session.rounds_max,
+            "bytes": session.bytes_max,
             "keepalive_ms": int(session.keepalive_s * 1000),
             "max_message_bytes": config.max_message_bytes,
             "max_batch_rows": config.max_batch_rows,
             "max_batch_bytes": config.max_batch_bytes,
             "inbox": session.inbox,
             "guaranteed": True,
-            "producer_bytes": config.producer_window_bytes,
+            "producer_bytes": config.producer_window_bytes if session.link is None else session.bytes_max,
         }
 
     def _refuse(self, routing_id: bytes, error: AngariumError) -> None:

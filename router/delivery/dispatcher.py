@@ -12,19 +12,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium import wire
+from router.delivery.choice import best_neighbour, candidates
 from router.delivery.egress import Delivery, Egress
-from router.delivery.queues import Bundle
+from router.delivery.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Sequence
 
     from router.delivery.eliding import Eliding
-    from router.matching.interest import Filter, FilterSet, Interest
+    from router.matching.interest import FilterSet, Interest
     from router.matching.round import ChoiceResult, Round
     from router.session import Session
 
 #: What one session gets by choice: share text or None -> packed rows.
 Chosen = dict["Session", dict[str | None, list[bytes]]]
+#: Neighbour -> indices of the rows for which it has to choose.
+Opened = dict["Session", list[int]]
 
 
 class Dispatcher:
@@ -45,7 +49,7 @@ class Dispatcher:
             only = plain[0]
             delivery = Delivery([Bundle(only.rows, only.batch, only.classes)])
             for session in self._interest.resolve(only.set):
-                self._offer(session, delivery, a_round.session, now)
+                self._offer_round(session, delivery, a_round, now)
         elif plain or a_round.choice:
             self._deliver_mixed(a_round, now)
 
@@ -57,22 +61,36 @@ class Dispatcher:
             for session in self._interest.resolve(result.set):
                 taken.setdefault(session, []).append(index)
         chosen: Chosen = {}
+        opened: Opened = {}
         for choice in a_round.choice:
-            self._choose(choice, a_round.session, chosen)
+            self._choose(choice, a_round, chosen, opened)
         joined: dict[tuple[int, ...], Delivery] = {}
         for session, indices in taken.items():
             extra = chosen.pop(session, None)
             key = tuple(indices)
             delivery = joined.get(key)
-            if delivery is None or extra is not None:
-                delivery = _join(a_round, indices, extra or {})
-                if extra is None:
+            special = extra is not None or session in opened
+            if delivery is None or special:
+                delivery = _join(a_round, indices, extra or {}, opened.get(session, ()))
+                if not special:
                     joined[key] = delivery
-            self._offer(session, delivery, a_round.session, now)
+            self._offer_round(session, delivery, a_round, now)
         for session, extra in chosen.items():
-            self._offer(session, _join(a_round, [], extra), None, now)
+            self._offer(session, _join(a_round, [], extra, opened.get(session, ())), None, now)
+
+    def _offer_round(self, session: Session, delivery: Delivery, a_round: Round[Session], now: float) -> None:
+        """Offer what a round has for a session, without what the queue of its link has."""
+        if session.link is not None and session.link.node in a_round.spooled_for:
+            spooled = a_round.spooled_for[session.link.node]
+            left = None if spooled is None else _without_rows(delivery, spooled)
+            if left is None:
+                return
+            delivery = left
+        self._offer(session, delivery, a_round.session, now)
 
     def _offer(self, session: Session, delivery: Delivery, publisher: Session | None, now: float) -> None:
+        if session.link is not None and publisher is not None and publisher.link is not None:
+            return  # what came over a link is served here only: no transit, so no loop
         if session is publisher and session.no_local:
             # Only plain rows are held back: what came by choice was chosen knowing about no-local (R27).
             delivery_or_none = _without_plain(delivery)
@@ -87,7 +105,10 @@ class Dispatcher:
         else:
             self._egress.offer(session, delivery, now)
 
-    def _choose(self, choice: ChoiceResult[Session], publisher: Session, chosen: Chosen) -> None:
+    def _choose(
+        self, choice: ChoiceResult[Session], a_round: Round[Session], chosen: Chosen, opened: Opened
+    ) -> None:
+        publisher = a_round.session
         already = self._interest.resolve(choice.plain_set) if choice.plain_set is not None else {}
         if (
             publisher.no_local and publisher in already
@@ -95,18 +116,40 @@ class Dispatcher:
             already = {session: None for session in already if session is not publisher}
         rows: list[bytes] = wire.unpack(choice.batch)
         if choice.dto:
-            candidates = _candidates(choice.set, publisher)
-            if not candidates:
-                publisher.count("discard.no-local", len(rows))
-                return
-            for row in rows:
-                choice.set.round_robin += 1
-                self._give(candidates[choice.set.round_robin % len(candidates)], row, already, chosen)
+            if publisher.link is not None:
+                rows = [row for row in rows if wire.row_index(row) in a_round.open]
+            self._give_to_one(choice.set, rows, publisher, already, chosen, opened)
             return
         groups = [list(a_filter.members.items()) for a_filter in choice.set.filters if a_filter.members]
         for row in rows:
             for group in groups:
                 self._give(group, row, already, chosen)
+
+    def _give_to_one(
+        self,
+        a_set: FilterSet[Session],
+        rows: list[bytes],
+        publisher: Session,
+        already: dict[Session, None],
+        chosen: Chosen,
+        opened: Opened,
+    ) -> None:
+        """Give each row to one candidate of this node, one after the other; if there is none, to a neighbour."""
+        found = candidates(a_set, publisher)
+        if found:
+            for row in rows:
+                a_set.round_robin += 1
+                self._give(found[a_set.round_robin % len(found)], row, already, chosen)
+            return
+        neighbour = best_neighbour(a_set, publisher)
+        if neighbour is None:
+            reason = "discard.no-local" if publisher.link is None else "discard.no-subscription-match"
+            if rows:
+                publisher.count(reason, len(rows))
+            return
+        opened.setdefault(neighbour, []).extend(wire.row_index(row) for row in rows)
+        for row in rows:
+            self._give([(neighbour, [])], row, already, chosen)
 
     def _give(
         self, group: list[tuple[Session, list[str]]], row: bytes, already: dict[Session, None], chosen: Chosen
@@ -122,33 +165,12 @@ class Dispatcher:
         chosen.setdefault(session, {}).setdefault(share, []).append(row)
 
 
-def _candidates(a_set: FilterSet[Session], publisher: Session) -> list[list[tuple[Session, list[str]]]]:
-    """Give the candidates of the best priority level present (R73).
-
-    A candidate is a list: one session with a plain subscription, or the members of a share group, which
-    stands for one candidate with the priority of its best member.
-    """
-    levels: dict[int, list[list[tuple[Session, list[str]]]]] = {}
-    sessions: dict[Session, None] = {}
-    for a_filter in a_set.filters:
-        if a_filter.kind == wire.KIND_SHARED:
-            _add_group(a_filter, levels)
-        else:
-            sessions.update(dict.fromkeys(a_filter.members))
-    for session in sessions:
-        if not session.closed and not (session is publisher and session.no_local):
-            levels.setdefault(session.local_priority, []).append([(session, [])])
-    return levels[min(levels)] if levels else []
-
-
-def _add_group(a_filter: Filter[Session], levels: dict[int, list[list[tuple[Session, list[str]]]]]) -> None:
-    members = [(session, texts) for session, texts in a_filter.members.items() if not session.closed]
-    if members:
-        best = min(session.local_priority for session, _ in members)
-        levels.setdefault(best, []).append([m for m in members if m[0].local_priority == best])
-
-
-def _join(a_round: Round[Session], indices: list[int], extra: dict[str | None, list[bytes]]) -> Delivery:
+def _join(
+    a_round: Round[Session],
+    indices: list[int],
+    extra: dict[str | None, list[bytes]],
+    opened: Sequence[int] = (),
+) -> Delivery:
     """Make the delivery of one session: its plain rows in one batch.
 
     And one batch for each shared subscription.
@@ -166,11 +188,22 @@ def _join(a_round: Round[Session], indices: list[int], extra: dict[str | None, l
     unsorted = len(a_round.plain) + len(a_round.choice) > 1
     if batches:
         batch = batches[0][1] if len(batches) == 1 else wire.join_batches(batches)
-        bundles.append(Bundle(sum(rows for rows, _ in batches), batch, classes, unsorted=unsorted))
-    for share, rows in extra.items():
+        rows = sum(count for count, _ in batches)
+        bundles.append(Bundle(rows, batch, classes, unsorted=unsorted, opened=opened))
+    for share, packed in extra.items():
         if share is not None:
-            bundles.append(Bundle(len(rows), wire.join_rows(rows), wire.CLASS_COS1, share, unsorted=unsorted))
+            bundle = Bundle(len(packed), wire.join_rows(packed), wire.CLASS_COS1, share, unsorted=unsorted)
+            bundles.append(bundle)
     return Delivery(bundles)
+
+
+def _without_rows(delivery: Delivery, indices: frozenset[int]) -> Delivery | None:
+    """Give the rows of a neighbour's delivery that have other indices."""
+    (bundle,) = delivery.bundles
+    rows = [row for row in open_rows(bundle) if row[wire.ROW_INDEX] not in indices]
+    if not rows:
+        return None
+    return Delivery([Bundle(len(rows), wire.pack(rows), bundle.classes, opened=bundle.opened)])
 
 
 def _without_plain(delivery: Delivery) -> Delivery | None:

@@ -8,7 +8,7 @@ queues together; over it, the session that holds most loses its oldest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
 from router.delivery.queues import Bundle, ClassQueue, split_by_class
@@ -49,8 +49,10 @@ def deliver_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
     """Build a DELIVER."""
     unsorted = len(bundles) > 1 or bundles[0].unsorted
     flags = (wire.DELIVER_DISCARD_INDICATION if dropped else 0) | (wire.DELIVER_UNSORTED if unsorted else 0)
-    head = wire.pack([flags, [[bundle.rows, bundle.share] for bundle in bundles], dropped])
-    return [wire.DELIVER, head, *[bundle.batch for bundle in bundles]]
+    head: list[Any] = [flags, [[bundle.rows, bundle.share] for bundle in bundles], dropped]
+    if bundles[0].opened:  # of a neighbour, who has one bundle
+        head.append(bundles[0].opened)
+    return [wire.DELIVER, wire.pack(head), *[bundle.batch for bundle in bundles]]
 
 
 class Egress:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from operator import itemgetter
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: A work unit of the client profile's queue depths, in bytes (facts section 4).
 WORK_UNIT_BYTES: Final = 2048
@@ -22,10 +25,17 @@ _COS_BITS: Final = {wire.CLASS_COS1: 0, wire.CLASS_COS2: 1, wire.CLASS_COS3: 2}
 class Bundle:
     """Rows for one session that travel in one batch: plain, or of one shared subscription."""
 
-    __slots__ = ("batch", "classes", "rows", "share", "unsorted")
+    __slots__ = ("batch", "classes", "opened", "rows", "share", "unsorted")
 
     def __init__(
-        self, rows: int, batch: bytes, classes: int, share: str | None = None, *, unsorted: bool = False
+        self,
+        rows: int,
+        batch: bytes,
+        classes: int,
+        share: str | None = None,
+        *,
+        unsorted: bool = False,
+        opened: Sequence[int] = (),
     ) -> None:
         self.rows = rows
         self.batch = batch
@@ -34,6 +44,8 @@ class Bundle:
         self.share = share
         #: Whether the rows come from several workers, and are to be merged by index.
         self.unsorted = unsorted
+        #: For a neighbour: indices of the rows for which it has to choose a client; some may not be inside.
+        self.opened = opened
 
 
 class ClassQueue:
@@ -116,7 +128,8 @@ def _drop_rows(bundle: Bundle, excess: int, keep: int) -> Bundle | None:
         gone += 1
     if gone == len(packed):
         return None
-    return Bundle(len(packed) - gone, wire.join_rows(packed[gone:]), bundle.classes, bundle.share)
+    kept = wire.join_rows(packed[gone:])
+    return Bundle(len(packed) - gone, kept, bundle.classes, bundle.share, opened=bundle.opened)
 
 
 def split_by_class(bundle: Bundle) -> list[tuple[int, Bundle]]:
@@ -133,7 +146,7 @@ def split_by_class(bundle: Bundle) -> list[tuple[int, Bundle]]:
         groups.setdefault(cos, []).append(wire.pack(row))
     eliding = bundle.classes & wire.CLASS_ELIDING
     return [
-        (cos, Bundle(len(packed), wire.join_rows(packed), (1 << cos) | eliding))
+        (cos, Bundle(len(packed), wire.join_rows(packed), (1 << cos) | eliding, opened=bundle.opened))
         for cos, packed in groups.items()
     ]
 

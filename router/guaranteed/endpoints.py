@@ -39,7 +39,7 @@ KINDS: Final = (QUEUE, TOPIC_ENDPOINT)
 #: A filter that keeps messages out starts so.
 EXCEPTION_MARK: Final = "!"
 
-#: (kind of filter, pattern).
+#: (kind of filter, text of the subscription): `a` and `#noexport/a` are one filter of two names.
 _FilterName = tuple[int, str]
 
 
@@ -59,6 +59,7 @@ class Endpoint:
         "is_gone",
         "kind",
         "lanes",
+        "link",
         "name",
         "parsed",
         "retiring",
@@ -71,6 +72,8 @@ class Endpoint:
         self.kind = kind
         self.vpn = vpn
         self.name = name
+        #: The node for which it is the queue of the link, or to whose link it belongs otherwise; empty: no link's.
+        self.link = link_of(kind, name)
         self.durable = bool(attributes["durable"])
         #: `operator` or `client:<username>`.
         self.created_by = str(attributes["created_by"])
@@ -225,6 +228,8 @@ class Endpoints:
         #: The number of the newest exception that was made, whether it is there still.
         self.newest_exception = 0
         self.listeners: list[EndpointListener] = []
+        #: How many of them are queues of links.
+        self.of_links = 0
         #: Called with (endpoint, its attributes before, now) when its lanes were told; None for a new one's.
         self.on_change: Callable[[Endpoint, Attributes | None, float], None] = _ignore_change
         #: Called with an endpoint that takes messages into another number of lanes from here on.
@@ -274,6 +279,7 @@ class Endpoints:
             endpoint = Endpoint(vpn, kind, name, attributes)
             self.by_id[endpoint.id] = self._by_name[vpn.name, kind, name] = endpoint
             vpn.endpoints += 1
+            self.of_links += bool(endpoint.link)
         else:
             before, endpoint.attributes = endpoint.attributes, attributes
             endpoint.generation = int(attributes["generation"])
@@ -297,6 +303,7 @@ class Endpoints:
             return None
         del self.by_id[endpoint.id]
         endpoint.vpn.endpoints -= 1
+        self.of_links -= bool(endpoint.link)
         endpoint.is_gone = True
         self._install(endpoint, {}, _nothing)
         for listener in self.listeners:
@@ -361,6 +368,8 @@ class Endpoints:
         else:
             texts = subscription_texts(endpoint)
             wanted = {(wire.KIND_ENDPOINT, wire.QUEUE_TOPIC_PREFIX + endpoint.name): None}
+            if endpoint.link:  # nobody publishes to it by its name
+                wanted = {}
         known = endpoint.parsed
         parsed = {text: known[text] if text in known else self._parse(endpoint, text) for text in texts}
         wanted.update((name, None) for name in parsed.values() if name is not None)
@@ -372,7 +381,8 @@ class Endpoints:
         if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.kind == QUEUE:
             kind, text = wire.KIND_EXCEPTION, text.removeprefix(EXCEPTION_MARK)
         try:
-            return kind, parse_filter(text).pattern
+            parse_filter(text)
+            return kind, text
         except AngariumError:  # the controller lets none in
             endpoint.count("invalid_subscriptions")
             return None
@@ -389,7 +399,8 @@ class Endpoints:
         superfluous = [name for name in endpoint.filters if name not in wanted]
         added, known = [], [one for name, one in endpoint.filters.items() if name in wanted]
         for name in missing:
-            kind, pattern = name
+            kind, text = name
+            pattern = parse_filter(text).pattern
             found = interest.find_kind(vpn_id, pattern, kind)
             if found is None:
                 found = interest.create_kind(vpn_id, pattern, kind, self._shards.table)
@@ -399,12 +410,12 @@ class Endpoints:
                 added.append(found)
             else:
                 known.append(found)
-            interest.join(found, endpoint, pattern)
+            interest.join(found, endpoint, text)
             endpoint.filters[name] = found
         removed = []
         for name in superfluous:
             gone = endpoint.filters.pop(name)
-            if interest.leave(gone, endpoint, gone.pattern):
+            if interest.leave(gone, endpoint, name[1]):
                 removed.append(gone)
                 self._on_filter(vpn_id, gone.pattern)
         shards = self._shards
@@ -443,6 +454,13 @@ class Endpoints:
             assert all(
                 lane.inflight_messages >= 0 and lane.inflight_bytes >= 0 for lane in endpoint.all_lanes()
             )
+
+
+def link_of(kind: str, name: str) -> str:
+    """Give the neighbour to whose link a queue belongs, empty if it is no link's."""
+    if kind != QUEUE or not name.startswith(wire.LINK_NAME_PREFIX):
+        return ""
+    return name.removeprefix(wire.LINK_NAME_PREFIX).partition("/")[0]
 
 
 def subscription_texts(endpoint: Endpoint) -> list[str]:

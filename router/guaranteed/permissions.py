@@ -18,7 +18,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.topic import POINT_TO_POINT_PREFIX, parse_filter
 from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE, Endpoint
@@ -42,13 +42,29 @@ _LEVELS: Final = {level.name.lower().replace("_", "-"): level for level in Level
 _CREATABLE: Final = {"all": (True, False), "durable": (True,), "non-durable": (False,)}
 
 
+#: What a link session may do.
+LINK_PROFILE: Final[dict[str, Any]] = {
+    "allow_guaranteed_receive": True,
+    "allow_guaranteed_send": True,
+    "allow_endpoint_create": False,
+    "allow_endpoint_create_durability": "all",
+    "max_egress_flow_count": 16,
+    "max_ingress_flow_count": 16,
+}
+
+
 def profile_of(session: Session) -> dict[str, Any]:
     """Give the client profile of a session; it is there while the session is."""
+    if session.link is not None:
+        return LINK_PROFILE
     return session.vpn.profiles[session.profile_name]
 
 
 def level_of(session: Session, endpoint: Endpoint) -> Level:
-    """Give what a session may do with an endpoint."""
+    """Give what a session may do with an endpoint; that of a link takes what is for its neighbour, and nothing else."""
+    if session.link is not None:
+        own = endpoint.link == session.link.node and not endpoint.name.endswith(wire.LINK_DMQ_SUFFIX)
+        return Level.CONSUME if own else Level.NO_ACCESS
     owner = endpoint.attributes["owner"]
     if owner and owner == session.username:
         return Level.DELETE

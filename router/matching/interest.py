@@ -10,11 +10,14 @@ What a session is does not matter here, so its type is a parameter.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from angarium import wire
 from angarium.topic import Filter as ParsedFilter
 from angarium.topic import has_wildcard, slot_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 S = TypeVar("S")
 FilterKey = tuple[int, str, int, str | None]
@@ -82,6 +85,8 @@ class Interest(Generic[S]):
         self.filters: dict[int, Filter[S]] = {}
         self._by_key: dict[FilterKey, Filter[S]] = {}
         self._sets: dict[tuple[int, ...], FilterSet[S]] = {}
+        #: Called with (filter, member, text, 1 or -1) when a subscription comes or goes; None if nobody counts them.
+        self.on_member: Callable[[Filter[S], S, str, int], None] | None = None
 
     def __len__(self) -> int:
         return len(self.filters)
@@ -114,6 +119,8 @@ class Interest(Generic[S]):
         """Add a subscriber; sets that hold the filter are resolved anew."""
         a_filter.members.setdefault(session, []).append(text)
         self._touch(a_filter)
+        if self.on_member is not None:
+            self.on_member(a_filter, session, text, 1)
 
     def leave(self, a_filter: Filter[S], session: S, text: str) -> bool:
         """Remove a subscriber; true if that was the last one and the filter is gone."""
@@ -122,6 +129,8 @@ class Interest(Generic[S]):
         if not texts:
             del a_filter.members[session]
         self._touch(a_filter)
+        if self.on_member is not None:
+            self.on_member(a_filter, session, text, -1)
         if a_filter.members:
             return False
         del self.filters[a_filter.id]

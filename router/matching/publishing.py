@@ -36,10 +36,14 @@ _Guaranteed = tuple[
     _Positive,
     Annotated[int, msgspec.Meta(ge=-SEQUENCE_MAX, le=SEQUENCE_MAX)],
 ]
+#: The same of a link, with the indices of rows for which a client is to be chosen.
+_Open = tuple[_Positive, _Natural, bool, _Parts, list[_Natural]]
+_decode_open = msgspec.msgpack.Decoder(_Open).decode
 _decode_direct = msgspec.msgpack.Decoder(_Direct).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
-#: How MessagePack begins an array of six.
+#: How MessagePack begins arrays of six and of five.
 _SIX_FIELDS: Final = wire.array_head(6)
+_FIVE_FIELDS: Final = wire.array_head(5)
 
 
 def read_publish(
@@ -52,13 +56,16 @@ def read_publish(
         also 40026, 40027, 40030 (`Producer.charge`). Each ends the session.
     """
     handle = first = 0
+    opened: list[int] = []
     if frames[1].startswith(_SIX_FIELDS):
         number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
+    elif session.link is not None and frames[1].startswith(_FIVE_FIELDS):
+        number, epoch, flush, parts, opened = wire.decode_header(_decode_open, frames[1])
     else:
         number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
     if len(parts) != len(frames) - 2:
         raise error_for(errors.MALFORMED_FRAME, "PUBLISH has one batch for each of its parts")
-    _check_credit(session, number, config)
+    _check_credit(session, number)
     checked = []
     count = size = 0
     for (worker, rows), batch in zip(parts, frames[2:], strict=True):
@@ -70,6 +77,9 @@ def read_publish(
     if size > config.max_batch_bytes:
         raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
     a_round = Round(session, number, _assign(checked, epoch, shards), session.publish_rules_id, flush=flush)
+    if session.link is not None:
+        a_round.mode = wire.MATCH_AS_DIRECT
+        a_round.open = frozenset(opened)
     a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
     if handle and checked:
         _charge_producer(a_round, handle, first, config)
@@ -84,20 +94,23 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
         if not 0 < handle < session.next_producer:
             raise error_for(errors.UNKNOWN_PRODUCER, f"handle {handle}")
         a_round.producer = over(session)
+        a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, True
         return
-    producer.charge(a_round.rows, a_round.bytes, first, config.producer_window_bytes)
+    bytes_max = config.producer_window_bytes if session.link is None else session.bytes_max
+    producer.charge(a_round.rows, a_round.bytes, first, bytes_max)
     a_round.producer = producer
+    a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, True
     a_round.first = first
     a_round.resent = producer.memory.is_known(first)
 
 
-def _check_credit(session: Session, number: int, config: RouterConfig) -> None:
+def _check_credit(session: Session, number: int) -> None:
     if number != session.round_number + 1:
         raise error_for(errors.MALFORMED_FRAME, f"round {number} after round {session.round_number}")
-    if len(session.open_rounds) >= config.ingress_rounds:
-        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{config.ingress_rounds} rounds are under way")
-    if session.unretired_bytes >= config.ingress_bytes:
-        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{config.ingress_bytes} bytes are under way")
+    if len(session.open_rounds) >= session.rounds_max:
+        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.rounds_max} rounds are under way")
+    if session.unretired_bytes >= session.bytes_max:
+        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.bytes_max} bytes are under way")
 
 
 def _assign(parts: list[Part], epoch: int, shards: Shards) -> list[Part]:

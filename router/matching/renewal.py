@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 from angarium import wire
 
 if TYPE_CHECKING:
-    from router.config import RouterConfig
     from router.delivery.egress import Egress
     from router.matching.round import Round
     from router.session import Session
@@ -24,9 +23,7 @@ RETIRED_DELAY_S: Final = 0.1
 class Renewal:
     """Ingress credit that is given back."""
 
-    def __init__(self, config: RouterConfig, egress: Egress) -> None:
-        self._rounds = config.ingress_rounds // 2
-        self._bytes = config.ingress_bytes // 2
+    def __init__(self, egress: Egress) -> None:
         self._egress = egress
         #: Sessions with retired rounds that they were not told of; told together at `_tell_at`.
         self._untold: dict[Session, None] = {}
@@ -36,9 +33,8 @@ class Renewal:
         """A round of a session that goes on has retired."""
         session.untold_bytes += a_round.bytes
         half_used = (
-            session.retired_round - session.retired_told >= self._rounds
-            or session.untold_bytes >= self._bytes
-        )
+            session.retired_round - session.retired_told
+        ) * 2 >= session.rounds_max or session.untold_bytes * 2 >= session.bytes_max
         if half_used or a_round.flush:
             self._tell(session)
         elif session not in self._untold:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
+from angarium import wire
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -78,8 +80,11 @@ class Round(Generic[S]):
         "endpoints",
         "first",
         "flush",
+        "learn",
+        "mode",
         "next_filter",
         "number",
+        "open",
         "parts",
         "plain",
         "producer",
@@ -88,6 +93,7 @@ class Round(Generic[S]):
         "rows",
         "rules_id",
         "session",
+        "spooled_for",
         "stamp",
         "waited",
         "waiting",
@@ -110,6 +116,15 @@ class Round(Generic[S]):
         self.flush = flush
         #: Whose guaranteed messages these are; None for direct ones.
         self.producer = producer
+        #: Of a round that came over a link: indices of deliver-to-one rows for which a client is to be chosen here.
+        self.open: frozenset[int] = frozenset()
+        #: Neighbour -> indices of the rows that the queue of its link has, None for all: of these its session gets no
+        #: copy.
+        self.spooled_for: dict[str, frozenset[int] | None] = {}
+        #: True if the workers are to tell what they find out about its topics, however many rows it has.
+        self.learn = producer is not None
+        #: What the workers are to take its messages for (`wire.MATCH_...`).
+        self.mode = wire.MATCH_DIRECT if producer is None else wire.MATCH_GUARANTEED
         #: The sequence of a row is this number and its index; 0 in a direct round.
         self.first = first
         self.rows = sum(part.rows for part in parts)

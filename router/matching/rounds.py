@@ -124,7 +124,6 @@ class Rounds:
 
     def _send(self, shard: Shard, a_round: Round[Session], position: int) -> None:
         part = a_round.parts[position]
-        is_guaranteed = a_round.producer is not None
         self._reference += 1
         shard.outstanding[self._reference] = (a_round, position)
         head = [
@@ -132,9 +131,9 @@ class Rounds:
             self._reference,
             a_round.session.vpn.id,
             0 if a_round.resent else a_round.rules_id,
-            part.rows <= LEARN_ROWS_MAX or is_guaranteed,
+            part.rows <= LEARN_ROWS_MAX or a_round.learn,
             part.rows,
-            is_guaranteed,
+            a_round.mode,
         ]
         self._shards.send(shard, [wire.MATCH, wire.pack(head), part.batch])
 

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.errors import error_for
 from router.asking import refusal
+from router.guaranteed.permissions import profile_of
 from router.publishers.memory import Memory
 from router.publishers.producer import Producer
 
@@ -117,7 +118,8 @@ class Producers:
             raise error_for(errors.INVALID_ARGUMENT, f"a name has at most {NAME_BYTES_MAX} bytes")
         handle = session.next_producer
         session.next_producer += 1
-        producer = Producer(session, handle, session.vpn.name, session.username, name, arguments.window)
+        window = arguments.window if session.link is None else wire.LINK_WINDOW
+        producer = Producer(session, handle, session.vpn.name, session.username, name, window)
         session.producers[handle] = producer
         self._count(producer, 1)
         question = {
@@ -138,7 +140,7 @@ class Producers:
         )
 
     def _check_rights(self, session: Session) -> None:
-        profile = session.vpn.profiles[session.profile_name]
+        profile = profile_of(session)
         if not profile["allow_guaranteed_send"]:
             raise error_for(errors.GUARANTEED_SEND_DENIED, f"client profile {session.profile_name}")
         limit = int(profile["max_ingress_flow_count"])

@@ -22,6 +22,7 @@ from router.matching.accounting import discard_name
 from router.matching.copies import direct_indices, leave_out
 from router.publishers.producer import SEQUENCE_MAX, Nack, Pending, Producer
 from router.spool import late_exceptions
+from router.spool.crossing import leave_dto_out, only_direct, spooled_for
 from router.spool.cutting import cut
 from router.spool.judging import Tally, Verdict, judge, judge_copies
 from router.spool.repartitioning import Repartitioning
@@ -187,12 +188,13 @@ class Spooling:
             self._judge_denied(a_round, frames, producer, verdict, denied)
             self._judge_orphans(a_round, frames, producer, verdict)
         self._judge_refused(a_round, producer, verdict)
-        self._hand_on(a_round, producer, stores, verdict, last, now)
+        self._hand_on(a_round, frames, producer, stores, verdict, last, now)
         return True
 
     def _hand_on(
         self,
         a_round: Round[Session],
+        frames: list[Frame],
         producer: Producer[Session],
         stores: Stores,
         verdict: Verdict,
@@ -205,7 +207,7 @@ class Spooling:
         memory = producer.memory
         memory.take(a_round.rows, last, [(nack.sequence, nack.code) for nack in nacks])
         tell_nacks(stores, verdict.touched, memory)
-        self._send_copies(a_round, producer, verdict, now)
+        self._send_copies(a_round, frames, producer, verdict, now)
         self._counters.count("ingress_messages", a_round.rows)
         pending = Pending(producer, last, a_round.rows, a_round.bytes, nacks)
         producer.unsettled.append(pending)
@@ -226,7 +228,10 @@ class Spooling:
     def _resolve(self, a_round: Round[Session]) -> list[Frame]:
         frames = [(result, self._endpoints.resolve(result.set)) for result in a_round.endpoints]
         if self._endpoints.newest_exception >= a_round.next_filter:
-            return late_exceptions.apply(frames, a_round.next_filter)
+            frames = late_exceptions.apply(frames, a_round.next_filter)
+        if self._endpoints.of_links and (a_round.producer is None or a_round.session.link is not None):
+            # Direct messages cross links as such, and what came over one crosses no other.
+            return [(result, tuple([one for one in ends if not one.link])) for result, ends in frames]
         return frames
 
     def _whole(
@@ -363,7 +368,12 @@ class Spooling:
     # -- direct subscribers ----------------------------------------------------------------------------------
 
     def _send_copies(
-        self, a_round: Round[Session], producer: Producer[Session], verdict: Verdict, now: float
+        self,
+        a_round: Round[Session],
+        frames: list[Frame],
+        producer: Producer[Session],
+        verdict: Verdict,
+        now: float,
     ) -> None:
         """Demote: direct subscribers get what was not refused, and nothing twice."""
         if not a_round.plain and not a_round.choice:
@@ -371,6 +381,10 @@ class Spooling:
         left_out, repeated = verdict.left_out, producer.repeated_upto - a_round.first
         if left_out or repeated >= 0:
             leave_out(a_round, lambda index: index in left_out or index <= repeated)
+        if a_round.session.link is not None:
+            leave_dto_out(a_round)
+        elif self._endpoints.of_links:
+            a_round.spooled_for = spooled_for(a_round, frames)
         rows = sum(result.rows for result in a_round.plain)
         rows += sum(result.rows for result in a_round.choice if result.plain_set is None)
         self._counters.count("ingress_messages_demoted", rows)
@@ -385,6 +399,8 @@ class Spooling:
             orphans = sum(result.rows for result, endpoints in resolved if not endpoints)
             self._count_discard(a_round.session, _NO_MATCH, orphans)
         frames = [frame for frame in resolved if frame[1]]
+        if a_round.session.link is not None:
+            frames = only_direct(frames)
         if not frames:
             return
         if not are_distinct([part.batch for part in a_round.parts]):

@@ -17,7 +17,7 @@ ASKER = b"asker"
 class World:
     """The controller, and what became of its effects."""
 
-    def __init__(self, workers: int = 1) -> None:
+    def __init__(self, workers: int = 1, node: str = "n") -> None:
         self.now = 100.0
         #: What the clock of the wall shows.
         self.time = "2031-05-04T10:00:00.000Z"
@@ -28,7 +28,7 @@ class World:
         self.ring = EventRing(100, [])
         self.producers = Producers([], 1, 100, 7)
         self.controller = Controller(
-            self.catalog, self.producers, self.ring, {"node": {"name": "n"}}, lambda: self.time
+            self.catalog, self.producers, self.ring, {"node": {"name": "n"}}, lambda: self.time, node=node
         )
         self.effects: list[c.Effect] = []
         self.store_refuses = False

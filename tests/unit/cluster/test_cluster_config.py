@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from angarium import errors
-from cluster import config, keys, passwords
+from cluster import addresses, config, keys, passwords
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -160,10 +160,10 @@ def test_relative_paths_count_from_the_directory_of_the_file(tmp_path: Path) -> 
 
 
 def test_an_open_port_is_one_that_the_system_chooses() -> None:
-    assert config.has_open_port("tcp://127.0.0.1:0")
-    assert config.has_open_port("tcp://127.0.0.1:*")
-    assert not config.has_open_port("tcp://127.0.0.1:5")
-    assert not config.has_open_port("ipc:///x/0")
+    assert addresses.has_open_port("tcp://127.0.0.1:0")
+    assert addresses.has_open_port("tcp://127.0.0.1:*")
+    assert not addresses.has_open_port("tcp://127.0.0.1:5")
+    assert not addresses.has_open_port("ipc:///x/0")
 
 
 DECLARED = """

@@ -8,7 +8,7 @@ from angarium import errors
 from cluster import objects
 
 #: What the reference broker does not have.
-OURS = {"durability", "kind_of_endpoint"}
+OURS = {"public_key", "durability", "kind_of_endpoint"}
 
 
 def test_every_attribute_says_what_it_is() -> None:

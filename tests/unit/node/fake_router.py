@@ -79,7 +79,7 @@ class Router:
     ) -> Answer:
         batch = wire.pack(rows) if batch is None else batch
         self.reference += 1
-        head = [self.incarnation, self.reference, vpn, rules, learn, len(rows), guaranteed]
+        head = [self.incarnation, self.reference, vpn, rules, learn, len(rows), int(guaranteed)]
         answers = self.send(wire.MATCH, *head, batch=batch)
         assert len(answers) == 1
         return self.read(answers[0], batch)
@@ -138,6 +138,7 @@ def _check_head(opened: list[Row], part: bytes, rows: int, size: int, classes: i
     for row in opened:
         expected |= 1 << (row[2] >> wire.COS_SHIFT & 3)
         expected |= wire.CLASS_ELIDING if row[2] & wire.FLAG_ELIDING else 0
+        expected |= wire.CLASS_DTO if row[2] & wire.FLAG_DTO else 0
     assert classes == expected
 
 

@@ -42,7 +42,7 @@ def test_before_a_start_everything_is_dropped() -> None:
         for operation, body in (
             (wire.FILTERS, [incarnation, 1, [[1, VPN, "a", PLAIN]], []]),
             (wire.RULES, [incarnation, 1, None]),
-            (wire.MATCH, [incarnation, 1, VPN, 0, False, 1, False]),
+            (wire.MATCH, [incarnation, 1, VPN, 0, False, 1, 0]),
         ):
             assert worker.handle([operation, wire.pack(body), wire.pack(rows_of("a"))], 0.0) == []
     assert worker.stats()["stale_frames"] == 6
@@ -303,7 +303,7 @@ def test_frames_of_an_older_router_are_dropped(router: Router) -> None:
     assert router.send(wire.START, ROUTER, 1, bytes(SLOTS)) == []
     assert router.send(wire.FILTERS, ROUTER, 1, [[1, VPN, "a", PLAIN]], []) == []
     assert router.send(wire.RULES, ROUTER, 1, None) == []
-    assert router.send(wire.MATCH, ROUTER, 1, VPN, 0, False, 1, False, batch=wire.pack(rows_of("a"))) == []
+    assert router.send(wire.MATCH, ROUTER, 1, VPN, 0, False, 1, 0, batch=wire.pack(rows_of("a"))) == []
     assert router.worker.stats()["stale_frames"] - before == 4
     assert router.match(rows_of("a")).unmatched == 1
 

@@ -128,7 +128,7 @@ class TestReplay:
         self.die(spooling)
         other.publish("a")
         (only,) = matches(spooling, 0)
-        assert only[6] is True
+        assert only[6] == wire.MATCH_GUARANTEED
         spooling.unpause(0)
         assert publisher.acked() == (3, [])
         assert other.acked() == (1, [])

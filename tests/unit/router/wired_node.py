@@ -10,7 +10,7 @@ from angarium import wire
 from cluster import objects
 from node.config import WorkerConfig
 from node.worker import Worker
-from router.config import RouterConfig, SpoolLimits
+from router.config import Identity, RouterConfig, SpoolLimits
 from router.effects import Effect, EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
 from router.server import password_matches
@@ -161,9 +161,12 @@ class WiredNode:
         rows: list[list[Any]] | None = None,
         *,
         spool: SpoolLimits | None = None,
+        name: str = "n1",
+        identity: Identity | None = None,
         **config: Any,
     ) -> None:
         self.now = 1000.0
+        self.name, self.identity = name, identity
         self.config, self.spool = RouterConfig(**config), spool
         self.router = self.make_router(workers, 7)
         self.workers: dict[int, Worker] = {}
@@ -182,8 +185,9 @@ class WiredNode:
 
     def make_router(self, workers: int, incarnation: int) -> Router:
         return Router(
-            self.config, node="n1", workers=workers, incarnation=incarnation, token_key=b"k" * 32,
+            self.config, node=self.name, workers=workers, incarnation=incarnation, token_key=b"k" * 32,
             rng=random.Random(1), secret_rng=random.Random(2), now=self.now, spool=self.spool,
+            identity=self.identity,
         )  # fmt: skip
 
     def start_worker(self, index: int) -> None:

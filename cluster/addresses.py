@@ -1,0 +1,45 @@
+"""Addresses of sockets as operators write them: what they look like, and who can reach them.
+
+tcp://127.0.0.1:55555, tcp://node-2.example:55555, tcp://[::1]:0, ipc:///run/angarium/clients    are addresses
+127.0.0.1:55555, tcp://127.0.0.1, ipc://relative                                                 are none
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+
+_TCP: Final = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.%a-z]+\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
+_IPC: Final = re.compile(r"ipc://(?P<path>/.+)")
+_PORT_MAX: Final = 65_535
+
+
+def is_loopback(url: str) -> bool:
+    """Tell whether only this host can reach an address."""
+    match = _TCP.fullmatch(url)
+    if match is None:
+        return True
+    host = match["host"].strip("[]")
+    if host in ("localhost", "lo"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def has_open_port(url: str) -> bool:
+    """Tell whether the system chooses the port of an address."""
+    match = _TCP.fullmatch(url)
+    return match is not None and match["port"] in ("0", "*")
+
+
+def address_fault(url: str) -> str:
+    """Say what is wrong with an address, nothing if it is one."""
+    match = _TCP.fullmatch(url)
+    if match is None and _IPC.fullmatch(url) is None:
+        return f"{url!r} is no address: write tcp://HOST:PORT or ipc:///PATH"
+    if match is not None and match["port"] != "*" and int(match["port"]) > _PORT_MAX:
+        return f"{url!r} has no port: write 0 to {_PORT_MAX}"
+    return ""

@@ -1,0 +1,47 @@
+"""The queues of links: each link has three in each Message VPN, made and deleted with it.
+
+    #link/NODE          what the neighbour's endpoints want; the link process consumes it and publishes it there
+    #link/NODE/retry    what the neighbour refused once: it is asked again, a little later
+    #link/NODE/dmq      what it refused again, and what expired on the way; operators look into it, and redrive
+
+So a full queue on the far side holds up nothing that is behind it, and every step from one to the next is a move, which
+happens once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from angarium import wire
+from cluster import objects
+
+#: How long a message waits that was refused: by then a consumer may have made room.
+RETRY_DELAY_S: Final = 5
+#: Subscriptions that the endpoints of one neighbour may have in one Message VPN.
+MAX_LINK_SUBSCRIPTIONS: Final = 100_000
+
+
+def names_of(node: str) -> tuple[str, str, str]:
+    """Give the names of the queues of a link: the queue, the one for another try, and the one for dead messages."""
+    name = wire.LINK_NAME_PREFIX + node
+    return name, name + wire.LINK_RETRY_SUFFIX, name + wire.LINK_DMQ_SUFFIX
+
+
+def queues_of(node: str) -> dict[str, objects.Attributes]:
+    """Give name -> attributes of the queues of a link, without id and homes."""
+    name, retry, dmq = names_of(node)
+    common = {"max_delivered_unacked_per_flow": wire.LINK_WINDOW}
+    return {
+        name: objects.complete("queue", {**common, "dead_message_queue": retry}),
+        retry: objects.complete(
+            "queue", {**common, "dead_message_queue": dmq, "delivery_delay_s": RETRY_DELAY_S}
+        ),
+        dmq: objects.complete("queue", {"dead_message_queue": "", "respect_ttl": False}),
+    }
+
+
+def node_of(name: str) -> str:
+    """Give the neighbour to whose link a queue belongs, empty if it is no link's."""
+    if not name.startswith(wire.LINK_NAME_PREFIX):
+        return ""
+    return name.removeprefix(wire.LINK_NAME_PREFIX).partition("/")[0]

@@ -1,0 +1,76 @@
+"""`angarium link`: the neighbours of a node, and how the links to them do."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from cluster.commands.connection import AdminOptions, admin_options, json_option
+from cluster.commands.group import SuggestingGroup
+from cluster.commands.objects import attributes_command, change_command, delete_command
+from cluster.commands.output import print_attributes, print_json, print_json_lines, print_table, wants_json
+
+LINK_COLUMNS: Final = (
+    "name",
+    "state",
+    "uptime_s",
+    "initiator",
+    "subscriptions_in",
+    "subscriptions_out",
+    "messages_in",
+    "messages_out",
+    "queued_messages",
+    "error",
+)
+CHANNEL_COLUMNS: Final = (
+    "vpn",
+    "synchronised",
+    "uptime_s",
+    "subscriptions_in",
+    "subscriptions_out",
+    "untold",
+    "messages_in",
+    "messages_out",
+    "queued_messages",
+    "error",
+)
+
+
+@click.group(cls=SuggestingGroup)
+def link() -> None:
+    """Links to neighbours: a link is named after the node on its other side, and exists on both."""
+
+
+@link.command("list")
+@click.argument("pattern", default="*")
+@json_option
+@admin_options
+def list_links(*, admin: AdminOptions, pattern: str, as_json: bool) -> None:
+    """List the links whose name matches PATTERN, with their state."""
+    found = admin.call("links.list", name=pattern)
+    if wants_json(as_json):
+        print_json_lines(found)
+    else:
+        print_table(found, LINK_COLUMNS, empty="there are no links")
+
+
+@link.command("show")
+@click.argument("name")
+@json_option
+@admin_options
+def show_link(*, admin: AdminOptions, name: str, as_json: bool) -> None:
+    """Show the link NAME: its attributes, its state, and each Message VPN that it joins."""
+    found: dict[str, Any] = admin.call("links.show", name=name)
+    if wants_json(as_json):
+        print_json(found)
+        return
+    channels = found.pop("channels", [])
+    print_attributes(found)
+    print_table(channels, CHANNEL_COLUMNS, empty="it joins no Message VPN")
+
+
+link.add_command(change_command("link", "create", "Create the link to the node NAME."))
+link.add_command(change_command("link", "update", "Change attributes of the link to the node NAME."))
+link.add_command(delete_command("link"))
+link.add_command(attributes_command("link"))

@@ -1,0 +1,29 @@
+"""What a link process is told: by the supervisor at its start, and by the controller whenever it changes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from router.config import Identity
+
+
+class LinkRuntime(msgspec.Struct, frozen=True, kw_only=True):
+    """What the supervisor writes for the links."""
+
+    node: str
+    identity: Identity = Identity()
+    #: Public CURVE key of the own router; empty if its sockets demand none.
+    local_key: str = ""
+
+
+class LinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the controller tells of one link."""
+
+    #: Name of the node on the other side.
+    neighbour: str
+    #: Tried in turn.
+    addresses: list[str]
+    #: Public CURVE key of the neighbour; empty for a plain connection.
+    public_key: str = ""
+    #: The Message VPNs that it joins.
+    vpns: list[str]

@@ -1,0 +1,149 @@
+"""A DEALER socket of a link process: one connection to one router, watched by the loop of the process.
+
+As in `angarium.client.transport` a socket connects once and never again by itself, and its monitor tells when the
+connection is gone. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import zmq
+from zmq.utils.monitor import parse_monitor_message
+
+from angarium import errors
+from angarium.client.transport.secure import FRAME_BYTES_MAX, NEVER_MS
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Callable
+
+    from angarium.process import Process
+
+#: Frames taken before others get their turn.
+DRAIN_MAX: Final = 200
+DRAIN_S: Final = 0.003
+#: What was sent last, BYE for instance, may take so long to leave.
+LINGER_MS: Final = 1_000
+_GONE: Final = (
+    zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_CLOSED
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
+
+
+class Connection:
+    """One connection of a link."""
+
+    def __init__(
+        self,
+        process: Process,
+        url: str,
+        server_key: str,
+        on_message: Callable[[list[bytes], float], None],
+        on_drained: Callable[[], None],
+        on_lost: Callable[[str, float], None],
+    ) -> None:
+        """Begin to connect.
+
+        Args:
+            process: whose loop watches the socket.
+            url: of the router.
+            server_key: its public CURVE key, or empty for a plain connection.
+            on_message: takes each multipart that came, with the time.
+            on_drained: called after some of them.
+            on_lost: called once when the connection is gone; nothing is called after it.
+
+        Raises:
+            ConnectionLostError: address or key cannot be (60003).
+        """
+        self._process = process
+        self._url = url
+        self._on_message = on_message
+        self._on_drained = on_drained
+        self._on_lost = on_lost
+        self.closed = False
+        self._socket = process.context.socket(zmq.DEALER)
+        try:
+            self._configure(server_key)
+            self._monitor = self._socket.get_monitor_socket(_GONE)
+            self._socket.connect(url)
+        except (zmq.ZMQError, ValueError) as error:
+            self._socket.close(0)
+            raise errors.error_for(errors.CONNECT_FAILED, f"{url}: {error}") from None
+        process.add(self._socket, self._read)
+        process.add(self._monitor, self._read_monitor)
+
+    def _configure(self, server_key: str) -> None:
+        socket = self._socket
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
+        # Credit in bytes bounds both ways.
+        socket.setsockopt(zmq.RCVHWM, 0)
+        socket.setsockopt(zmq.SNDHWM, 0)
+        socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
+        socket.setsockopt(zmq.TCP_KEEPALIVE, 1)
+        if "[" in self._url:
+            socket.setsockopt(zmq.IPV6, 1)
+        if server_key:
+            socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
+            socket.curve_serverkey = server_key.encode()
+
+    def send(self, outgoing: deque[list[bytes]]) -> None:
+        """Send what is queued."""
+        socket = self._socket
+        if outgoing and not self.closed:
+            self._process.touch(socket)
+        while outgoing and not self.closed:
+            try:
+                socket.send_multipart(outgoing[0], zmq.NOBLOCK, copy=len(outgoing[0]) < 3)
+            except zmq.Again:
+                return
+            outgoing.popleft()
+
+    def close(self) -> None:
+        """Close; what was sent still leaves."""
+        if self.closed:
+            return
+        self.closed = True
+        self._process.remove(self._socket)
+        self._process.remove(self._monitor)
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(LINGER_MS)
+
+    def _read(self) -> bool:
+        """Take what came; true if there was something, since answers to it may have used up a signal."""
+        receive = self._socket.recv_multipart
+        until = time.monotonic() + DRAIN_S
+        count = 0
+        for _ in range(DRAIN_MAX):
+            now = time.monotonic()
+            if self.closed or now >= until:
+                break
+            try:
+                frames = receive(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            count += 1
+            self._on_message(frames, now)
+        if count:
+            self._on_drained()
+        return count > 0 and not self.closed
+
+    def _read_monitor(self) -> None:
+        """Notice the end of the connection, after everything that came before it."""
+        try:
+            event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+        except zmq.Again:
+            return
+        while not self.closed and self._read():
+            pass
+        if not self.closed:
+            why = "nobody answers" if event == zmq.EVENT_CLOSED else "the connection was closed"
+            if event not in (zmq.EVENT_CLOSED, zmq.EVENT_DISCONNECTED):
+                why = "the handshake failed: is it a node, and is the public key right?"
+            self._on_lost(f"{self._url}: {why}", time.monotonic())

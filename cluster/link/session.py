@@ -1,0 +1,206 @@
+"""One session of a link with a router: like that of a client, but batches stay unopened, and interest travels on it.
+
+Everything that keeps a session alive and within its credit is the client's (`angarium.client.session`). What differs:
+DELIVER gives the batches as they came, EXPORTS gives what the router's node wants, and `tell` sends IMPORTS, of which
+a few may wait for the word that they are in force.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
+
+import msgspec
+
+from angarium import wire
+from angarium.client.frames import header, malformed
+from angarium.client.session import ClientSession, EgressWindow, Hello, State, read_deliver
+from cluster.link.frames import read_acked, read_messages
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from angarium.client.events import Event
+    from angarium.slots import Round
+
+#: Bytes that a router may send ahead: they fill a path of 200 ms at 160 MB/s. Their number does not matter.
+WINDOW_BYTES: Final = 32 << 20
+WINDOW_MESSAGES: Final = 1 << 40
+#: IMPORTS without an answer: enough to keep router and workers busy, few enough not to keep others waiting.
+IMPORTS_PENDING_MAX: Final = 4
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+Entries = list[tuple[str, int]]
+_decode_exports: Final = msgspec.msgpack.Decoder(tuple[_Natural, Entries]).decode
+_decode_open_deliver: Final = msgspec.msgpack.Decoder(
+    tuple[_Natural, list[tuple[_Natural, str | None]], _Natural, list[_Natural]]
+).decode
+_decode_answer: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
+_decode_told: Final = msgspec.msgpack.Decoder(tuple[_Natural, _Natural, _Natural, Any]).decode
+_FOUR_FIELDS: Final = wire.array_head(4)
+_decode_imported: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
+
+
+class Passed(NamedTuple):
+    """Messages to carry over: rows and batch of each part, as they came; before them `dropped` were discarded."""
+
+    parts: list[tuple[int, bytes]]
+    rows: int
+    size_bytes: int
+    is_unsorted: bool
+    dropped: int
+    #: Indices of deliver-to-one rows for which the other node has to choose a client.
+    opened: list[int]
+
+
+class Exported(NamedTuple):
+    """What the node wants: a piece of the snapshot, its end, or changes (`wire.EXPORTS_...`)."""
+
+    kind: int
+    entries: Entries
+
+
+class Imported(NamedTuple):
+    """What was told is in force; `is_complete` once a whole snapshot is."""
+
+    is_complete: bool
+
+
+class Spooled(NamedTuple):
+    """Messages of a flow, unopened: what the parts are, and their batches."""
+
+    flow: int
+    parts: list[Any]
+    batches: list[bytes]
+
+
+class Settled(NamedTuple):
+    """What became of messages of a producer; with a code it is over."""
+
+    producer: int
+    upto: int
+    nacks: list[tuple[int, int, str]]
+    code: int
+
+
+class Told(NamedTuple):
+    """Something happened to a flow (`wire.FLOW_...`)."""
+
+    flow: int
+    event: int
+    code: int
+
+
+class LinkSession(ClientSession):
+    """One connection of a link, without the connection."""
+
+    def __init__(self, hello: Hello, now: float) -> None:
+        """Greet the router."""
+        self.window: Final = EgressWindow(WINDOW_MESSAGES, WINDOW_BYTES)
+        super().__init__(hello, self.window, now)
+        #: Kinds of the IMPORTS that are not answered, the oldest first; at most IMPORTS_PENDING_MAX.
+        self._pending: deque[int] = deque()
+        self._next_import = 1
+
+    def can_tell(self) -> bool:
+        """Tell whether another IMPORTS may be sent."""
+        return self.state is State.OPEN and len(self._pending) < IMPORTS_PENDING_MAX
+
+    def tell(self, kind: int, entries: Entries) -> None:
+        """Tell the router what the other side wants; the caller has asked `can_tell`."""
+        assert self.can_tell(), "too many imports"
+        self._pending.append(kind)
+        self._send(wire.IMPORTS, wire.pack((self._next_import, kind, entries)))
+        self._next_import += 1
+
+    def passed_on(self, rows: int, size_bytes: int) -> None:
+        """Messages have left for the other side: there is room for more."""
+        self.window.release(rows, size_bytes)
+        self.renew_credit()
+
+    def ask(
+        self,
+        operation: str,
+        arguments: dict[str, Any],
+        done: Callable[[dict[str, Any]], None],
+        refused: Callable[[], None],
+    ) -> None:
+        """Ask for an operation; `done` is told its value."""
+
+        def answered(value: dict[str, Any] | None) -> None:
+            if value is None:
+                refused()
+            else:
+                done(value)
+
+        self.guaranteed.ask(operation, arguments, _decode_answer, answered)
+
+    def publish_spooled(self, batch: Round, producer: int, first: int) -> None:
+        """Send a round of a producer; row index `i` has the sequence `first + i`."""
+        self._publish(batch, 0, flush=False, tail=(producer, first))
+
+    def settle(self, flow: int, outcome: int, ranges: list[tuple[int, int, int]]) -> None:
+        """Say what became of messages of a flow."""
+        if self.state is State.OPEN and ranges:
+            self._send(wire.SETTLE, wire.pack((flow, outcome, ranges)))
+
+    def grant(self, flow: int, messages: int, size_bytes: int) -> None:
+        """Grant totals to a flow."""
+        self._send(wire.FLOW_CREDIT, wire.pack((flow, messages, size_bytes)))
+
+    def _on_spooled(self, frames: list[bytes]) -> list[Event]:
+        flow, parts = read_messages(frames)
+        return _events(Spooled(flow, parts, frames[2:]))
+
+    def _on_settled(self, frames: list[bytes]) -> list[Event]:
+        return _events(Settled(*read_acked(frames)))
+
+    def _on_told(self, frames: list[bytes]) -> list[Event]:
+        flow, event, code, _ = header(_decode_told, frames, parts=0)
+        return _events(Told(flow, event, code))
+
+    def publish_open(self, batch: Round, opened: list[int]) -> None:
+        """Send a round, with the indices of rows for which the router has to choose; as `publish` otherwise."""
+        self._publish(batch, batch.rows, flush=False, tail=(opened,) if opened else ())
+
+    def _on_raw_deliver(self, frames: list[bytes]) -> list[Event]:
+        opened: list[int] = []
+        if frames[1].startswith(_FOUR_FIELDS):
+            flags, heads, dropped, opened = header(_decode_open_deliver, frames, parts=None)
+            if len(heads) != len(frames) - 2:
+                raise malformed(f"{len(frames) - 2} batches for {len(heads)} parts")
+        else:
+            flags, heads, dropped = read_deliver(frames)
+        parts = [(count, batch) for (count, _), batch in zip(heads, frames[2:], strict=True)]
+        rows = sum(count for count, _ in parts)
+        size_bytes = sum(len(batch) for _, batch in parts)
+        self.count_received(rows, size_bytes)
+        is_unsorted = flags & wire.DELIVER_UNSORTED != 0
+        return _events(Passed(parts, rows, size_bytes, is_unsorted, dropped, opened))
+
+    def _on_exports(self, frames: list[bytes]) -> list[Event]:
+        return _events(Exported(*header(_decode_exports, frames, parts=0)))
+
+    def _on_imported(self, frames: list[bytes]) -> list[Event]:
+        header(_decode_imported, frames, parts=0)
+        kind = self._pending.popleft() if self._pending else wire.EXPORTS_CHANGES
+        return _events(Imported(kind == wire.EXPORTS_COMPLETE))
+
+
+def _events(event: Passed | Exported | Imported | Spooled | Settled | Told) -> list[Event]:
+    """Give an event among those of a client: the channel, which reads them, knows more kinds."""
+    return cast("list[Event]", [event])
+
+
+_MORE: Final[dict[bytes, Any]] = {
+    wire.DELIVER: LinkSession._on_raw_deliver,
+    wire.EXPORTS: LinkSession._on_exports,
+    wire.IMPORTED: LinkSession._on_imported,
+    wire.MESSAGES: LinkSession._on_spooled,
+    wire.ACKED: LinkSession._on_settled,
+    wire.INDICATION: LinkSession._on_told,
+}
+LinkSession.handlers = {
+    state: {**known, **_MORE} if state is not State.GREETING else known
+    for state, known in ClientSession.handlers.items()
+}

@@ -1,0 +1,322 @@
+"""Guaranteed messages of one queue of a link, on their way to the neighbour: exactly once, through any break.
+
+A `Carrier` consumes a queue of the link at the one router and publishes its messages at the other, as a producer of its
+own that is named after the node and the queue. The sequence of a message is its position in the queue, which is never
+used again. So what was sent before a break is sent again with the same sequence after it, and the other router tells
+what it has already:
+
+    bind the queue, open the producer ──► MESSAGES ──► PUBLISH ──► ACKED ──► SETTLE accepted
+                                                                      └────► refused: SETTLE rejected, and the home
+                                                                             moves it to the dead message queue of the
+                                                                             queue, which is the one for another try
+
+Nothing is kept here: what is not acknowledged is not settled, and comes again. Within a session positions rise; a
+message that comes again while it is under way is ignored, and one that came before and is under way no more ends the
+channel, because only the other router knows what became of it.
+
+The rows are opened: they get their position as the index, and their time to live is what is left of it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium import errors, slots, wire
+from angarium.client.frames import malformed
+from angarium.errors import error_for
+from angarium.slots import Round
+from cluster.link.frames import Meta, Part, Range, Row, decode_rows, encode_rows
+
+if TYPE_CHECKING:
+    from angarium.client.events import Welcome
+    from cluster.link.session import LinkSession
+
+#: What the home may have out: bytes fill the same path as those of direct messages.
+FLOW_MESSAGES: Final = wire.LINK_WINDOW
+FLOW_BYTES: Final = 32 << 20
+#: Rows of one round: as many as a client's at most.
+ROUND_ROWS_MAX: Final = slots.ROUND_ROWS_MAX
+#: What a message that is past its time still gets: the endpoint over there lets it die, and counts it.
+TTL_MIN_MS: Final = 1
+#: Ranges in one SETTLE.
+SETTLE_RANGES_MAX: Final = 1_000
+#: Why a message is in the queue for another try although nobody refused it.
+_EXPIRED: Final = "expired"
+
+
+class _UnderWay(NamedTuple):
+    """A round that was published and is not settled: its positions in order, and what it takes."""
+
+    runs: list[Range]
+    rows: int
+    size_bytes: int
+
+    @property
+    def last(self) -> int:
+        """The highest position."""
+        return self.runs[-1][1]
+
+
+class Carrier:
+    """Carries the messages of one queue from its router to the other one."""
+
+    def __init__(self, source: LinkSession, target: LinkSession, queue: str, clock_offset_ms: int) -> None:
+        """Ask for the flow and the producer.
+
+        Args:
+            source: where the queue is.
+            target: where its messages go.
+            queue: its name.
+            clock_offset_ms: the wall clock of the source's router less that of this process.
+        """
+        self._source = source
+        self._target = target
+        self._queue = queue
+        self._offset_ms = clock_offset_ms
+        #: Numbers of the flow and of the producer; 0 until they are there.
+        self.flow = 0
+        self.producer = 0
+        self._endpoint_id = 0
+        #: True while the flow, or the producer, was refused and is not asked for again.
+        self.is_refused = False
+        #: Rows with their positions that wait for credit, oldest first.
+        self._waiting: deque[tuple[int, Row]] = deque()
+        #: Published, oldest first.
+        self._under_way: deque[_UnderWay] = deque()
+        self._under_way_rows = self._under_way_bytes = 0
+        #: The last position that was taken in this session.
+        self._last = 0
+        #: Credit of the flow: totals granted and taken.
+        self._granted = [FLOW_MESSAGES, FLOW_BYTES]
+        self._taken = [0, 0]
+        #: Refused, and not covered by an `upto` yet.
+        self._refused_early: dict[int, None] = {}
+        self.acknowledged = 0
+        #: Messages that the neighbour refused, by code.
+        self.refused: dict[int, int] = {}
+
+    # -- opening ---------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Ask for the flow, or if it is there for the producer; messages wait until that is open."""
+        if not self.flow:
+            arguments = {"name": self._queue, "messages": FLOW_MESSAGES, "bytes": FLOW_BYTES}
+            self._source.ask("flow.bind", arguments, self._bound, self._refused)
+        else:
+            welcome = self._source.welcome
+            assert welcome is not None
+            name = f"{wire.LINK_NAME_PREFIX}{welcome.link['node_id']}/{self._endpoint_id}"
+            self._target.ask("producer.open", {"name": name}, self._opened, self._refused)
+
+    def _refused(self) -> None:
+        """A home or a controller is being replaced, for instance."""
+        self.is_refused = True
+
+    def open_again(self) -> None:
+        """Ask again for what was refused."""
+        if self.is_refused:
+            self.is_refused = False
+            self.open()
+
+    def _bound(self, value: dict[str, Any]) -> None:
+        self.flow = int(value["flow"])
+        self._endpoint_id = int(value["endpoint_id"])
+        self.open()
+
+    def _opened(self, value: dict[str, Any]) -> None:
+        self.producer = int(value["producer"])
+        self.go_on()
+
+    # -- messages --------------------------------------------------------------------------------------------
+
+    def messages(self, parts: list[Part], batches: list[bytes], wall_ms: int) -> None:
+        """Take messages of the flow.
+
+        Raises:
+            AngariumError: one came before, and is not under way: the channel has to begin anew (60001).
+        """
+        for (_, count, runs, _, stored_ms, origins), batch in zip(parts, batches, strict=True):
+            rows = decode_rows(batch)
+            positions = [first + n for first, length in runs for n in range(length)]
+            if not len(rows) == count == len(positions):
+                raise malformed(f"{len(rows)} rows, {count} announced, at {len(positions)} positions")
+            self._count(rows)
+            stored = stored_ms if isinstance(stored_ms, list) else [stored_ms] * count
+            self._take(rows, positions, stored, origins, wall_ms + self._offset_ms)
+        self.go_on()
+
+    def _count(self, rows: list[Row]) -> None:
+        self._taken[0] += len(rows)
+        size = sum([len(row[5]) + len(row[4] or b"") for row in rows])
+        self._taken[1] += size + wire.SPOOL_OVERHEAD_BYTES * len(rows)
+
+    def _take(
+        self,
+        rows: list[Row],
+        positions: list[int],
+        stored: list[int],
+        origins: list[tuple[str, str, str] | None] | None,
+        wall_ms: int,
+    ) -> None:
+        for number, (row, position) in enumerate(zip(rows, positions, strict=True)):
+            if position <= self._last:
+                self._check_repeated(position)
+                continue
+            self._last = position
+            origin = origins[number] if origins is not None else None
+            if origin is not None and origin[2] == _EXPIRED:
+                self._settle(wire.OUTCOME_REJECTED, [(position, position)])
+            elif row[3] is None:
+                self._waiting.append((position, row))
+            else:
+                meta = aged(row[3], wall_ms - stored[number])
+                self._waiting.append((position, (*row[:3], meta, *row[4:])))
+
+    def _check_repeated(self, position: int) -> None:
+        """A home that was replaced delivers again what is under way; anything else only the other router can judge."""
+        if self._under_way and position >= self._under_way[0].runs[0][0]:
+            return
+        if self._waiting and position >= self._waiting[0][0]:
+            return
+        raise error_for(errors.NOT_CONNECTED, f"position {position} of {self._queue} came again")
+
+    def go_on(self) -> None:
+        """Publish what credit allows, and grant what there is room for."""
+        target, welcome = self._target, self._target.welcome
+        if not self.producer or welcome is None:
+            return
+        while self._waiting and target.can_publish() and self._has_window(welcome):
+            position, row = self._waiting[0]
+            if len(row[5]) + len(row[4] or b"") + slots.ROW_OVERHEAD_BYTES > welcome.max_batch_bytes:
+                self._waiting.popleft()
+                self._settle(wire.OUTCOME_REJECTED, [(position, position)])
+            else:
+                self._publish(welcome)
+        self._renew()
+
+    def _has_window(self, welcome: Welcome) -> bool:
+        room = wire.LINK_WINDOW - self._under_way_rows
+        return (
+            room >= min(ROUND_ROWS_MAX, len(self._waiting)) and self._under_way_bytes < welcome.producer_bytes
+        )
+
+    def _publish(self, welcome: Welcome) -> None:
+        first = self._waiting[0][0]
+        rows: list[Row] = []
+        runs: list[Range] = []
+        size = 0
+        limit = min(slots.ROUND_BYTES_MAX, welcome.max_batch_bytes - slots.ROW_OVERHEAD_BYTES)
+        while self._waiting and len(rows) < min(ROUND_ROWS_MAX, welcome.max_batch_rows):
+            position, row = self._waiting[0]
+            size += len(row[5]) + len(row[4] or b"") + slots.ROW_OVERHEAD_BYTES
+            if rows and size > limit:
+                break
+            self._waiting.popleft()
+            rows.append((position - first, *row[1:]))
+            if runs and runs[-1][1] == position - 1:
+                runs[-1] = (runs[-1][0], position)
+            else:
+                runs.append((position, position))
+        parts = slots.partition(rows, welcome.slots)
+        batches = [encode_rows(part) for part in parts.values()]
+        heads = [(worker, len(part)) for worker, part in parts.items()]
+        a_round = Round(welcome.epoch, heads, batches, len(rows), sum(map(len, batches)))
+        self._target.publish_spooled(a_round, self.producer, first)
+        self._under_way.append(_UnderWay(runs, len(rows), a_round.size_bytes))
+        self._under_way_rows += len(rows)
+        self._under_way_bytes += a_round.size_bytes
+
+    # -- acknowledgements ------------------------------------------------------------------------------------
+
+    def acked(self, upto: int, nacks: list[tuple[int, int, str]]) -> None:
+        """The other router has stored everything up to a position, but for what it refused."""
+        refused = {position: code for position, code, _ in nacks}
+        for code in refused.values():
+            self.refused[code] = self.refused.get(code, 0) + 1
+        accepted: list[Range] = []
+        while self._under_way and self._under_way[0].last <= upto:
+            done = self._under_way.popleft()
+            self._under_way_rows -= done.rows
+            self._under_way_bytes -= done.size_bytes
+            accepted += done.runs
+        if self._under_way and self._under_way[0].runs[0][0] <= upto:
+            accepted += self._split(upto)
+        if refused:
+            self._settle(wire.OUTCOME_REJECTED, _joined([(one, one) for one in sorted(refused)]))
+            self._refused_early.update(dict.fromkeys(refused))
+        self._accept(accepted)
+        self.go_on()
+
+    def _split(self, upto: int) -> list[Range]:
+        """Take the positions of the oldest round that are settled; its bytes stay charged until all are."""
+        oldest = self._under_way.popleft()
+        done = [(first, min(last, upto)) for first, last in oldest.runs if first <= upto]
+        left = [(max(first, upto + 1), last) for first, last in oldest.runs if last > upto]
+        rows = sum(last - first + 1 for first, last in done)
+        self._under_way.appendleft(_UnderWay(left, oldest.rows - rows, oldest.size_bytes))
+        self._under_way_rows -= rows
+        return done
+
+    def _accept(self, runs: list[Range]) -> None:
+        """Settle positions, but those that were refused: a nack may come before what covers it."""
+        accepted: list[Range] = []
+        for first, last in runs:
+            inside = (
+                sorted(p for p in self._refused_early if first <= p <= last) if self._refused_early else ()
+            )
+            for position in inside:
+                del self._refused_early[position]
+                if first < position:
+                    accepted.append((first, position - 1))
+                first = position + 1
+            if first <= last:
+                accepted.append((first, last))
+        self.acknowledged += sum(last - first + 1 for first, last in accepted)
+        self._settle(wire.OUTCOME_ACCEPTED, _joined(accepted))
+
+    def _settle(self, outcome: int, ranges: list[Range]) -> None:
+        for start in range(0, len(ranges), SETTLE_RANGES_MAX):
+            some = [(0, first, last) for first, last in ranges[start : start + SETTLE_RANGES_MAX]]
+            self._source.settle(self.flow, outcome, some)
+
+    def _renew(self) -> None:
+        """Grant what there is room for, if that is half of a window."""
+        held = len(self._waiting)
+        messages = self._taken[0] + FLOW_MESSAGES - held
+        size = self._taken[1] + FLOW_BYTES if not held else self._granted[1]
+        if messages - self._granted[0] >= FLOW_MESSAGES // 2 or size - self._granted[1] >= FLOW_BYTES // 2:
+            self._granted = [max(messages, self._granted[0]), max(size, self._granted[1])]
+            self._source.grant(self.flow, *self._granted)
+
+    def describe(self) -> dict[str, Any]:
+        """Give what `angarium link show` says of it."""
+        return {
+            "queue": self._queue,
+            "open": bool(self.producer),
+            "waiting": len(self._waiting),
+            "under_way": self._under_way_rows,
+            "acknowledged": self.acknowledged,
+            "refused": {str(code): count for code, count in sorted(self.refused.items())},
+        }
+
+
+def aged(meta: Meta, age_ms: int) -> Meta:
+    """Give the meta of a message that waited: less time to live, and no delay any more.
+
+    A time to live of 8 s, 2 s after the message was stored, is 6 s; 0 is none at all.
+    """
+    ttl_ms, _, priority, key = meta
+    left_ms = max(ttl_ms - max(age_ms, 0), TTL_MIN_MS) if ttl_ms else 0
+    return (left_ms, 0, priority, key)
+
+
+def _joined(ranges: list[Range]) -> list[Range]:
+    """Join ranges that follow each other."""
+    joined: list[Range] = []
+    for first, last in ranges:
+        if joined and joined[-1][1] == first - 1:
+            joined[-1] = (joined[-1][0], last)
+        else:
+            joined.append((first, last))
+    return joined

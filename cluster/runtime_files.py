@@ -1,0 +1,71 @@
+"""What the processes of a node are told at their start: one file per role in the runtime directory.
+
+Only this user can read them, and they go with the directory; so they may hold secrets.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from cluster.config import worker_runtime
+from cluster.data_dir import SPOOL_FOLDER
+from cluster.keys import read_secret
+from cluster.link.config import LinkRuntime
+from router.config import Identity, SpoolLimits
+
+if TYPE_CHECKING:
+    from cluster.config import NodeConfig
+    from cluster.data_dir import DataDirectory, RuntimeDirectory
+
+_LOCAL_SECRET_BYTES: Final = 32
+
+
+class RuntimeFiles:
+    """Writes them, as often as something has changed."""
+
+    def __init__(self, data: DataDirectory, runtime: RuntimeDirectory, cluster_secret: str) -> None:
+        """Make the secret that the link processes of this run share with our own router."""
+        self._data = data
+        self._runtime = runtime
+        self._cluster_secret = cluster_secret
+        self._local_secret = secrets.token_hex(_LOCAL_SECRET_BYTES)
+
+    def write(self, config: NodeConfig, workers: int) -> None:
+        """Write what is in force now."""
+        node = self._data.node
+        identity = Identity(
+            node_id=node.node_id,
+            cluster=config.cluster.name,
+            secret=self._cluster_secret,
+            local_secret=self._local_secret,
+        )
+        router = {
+            "node": node.node,
+            "config": config.router,
+            "workers": workers,
+            "token_key_hex": self._data.token_key_hex(),
+            "spool": {name: getattr(config.spool, name) for name in SpoolLimits.__struct_fields__},
+            "subscription_exceptions": config.spool.subscription_exceptions,
+            "identity": identity,
+        }
+        controller = {
+            "node": node.node,
+            "node_id": node.node_id,
+            "data_dir": str(self._data.path),
+            "workers": workers,
+            "config": config,
+        }
+        key_file = config.router.curve_secret_key_file
+        local_key = read_secret(key_file)[0] if key_file else ""
+        link = LinkRuntime(node=node.node, identity=identity, local_key=local_key)
+        worker = worker_runtime(config, self._data.path / SPOOL_FOLDER, workers)
+        for role, content in (
+            ("router", router),
+            ("worker", worker),
+            ("link", link),
+            ("controller", controller),
+        ):
+            self._runtime.write(f"{role}.json", msgspec.json.encode(content))

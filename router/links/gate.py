@@ -1,0 +1,147 @@
+"""Which neighbours may come: HELLO of a link process, judged.
+
+A link process comes from inside (it is one of this node; it knows a secret that the supervisor made for this run) or
+from another node (it knows the secret of the cluster). What is wrong is told with a code of its own to whoever came,
+and to the operators of this node as an event; the link process tells its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Final
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from router.links.neighbour import LinkHello, Neighbour
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.admission.directory import Directory, Vpn
+    from router.admission.login import Hello
+    from router.config import Identity
+    from router.effects import Outbox
+
+#: A refusal that comes again and again, because a link process tries again, is one event in this time.
+REFUSAL_EVENT_S: Final = 60.0
+#: Refusals that are remembered for that; more are forgotten together.
+REFUSALS_MAX: Final = 1_000
+
+
+class Gate:
+    """Judges neighbours by the identity of this node and its link objects."""
+
+    def __init__(
+        self,
+        node: str,
+        identity: Identity,
+        directory: Directory,
+        outbox: Outbox,
+        wall_ms: Callable[[float], int],
+    ) -> None:
+        self._wall_ms = wall_ms
+        self._node = node
+        self._identity = identity
+        self._directory = directory
+        self._outbox = outbox
+        #: (node, Message VPN, code) -> when the operators were told of it.
+        self._told: dict[tuple[str, str, int], float] = {}
+
+    def describe_self(self, now: float) -> dict[str, str | int]:
+        """Give what WELCOME says of this node to a link process; by its clock the other side counts ages."""
+        identity = self._identity
+        return {
+            "node": self._node,
+            "node_id": identity.node_id,
+            "cluster": identity.cluster,
+            "wall_ms": self._wall_ms(now),
+        }
+
+    def judge(self, hello: Hello, now: float) -> tuple[Vpn, Neighbour]:
+        """Give the Message VPN and the neighbour of a link session.
+
+        Raises:
+            AngariumError: why it may not come.
+        """
+        link = hello.link
+        if link is None or hello.username != wire.LINK_USERNAME:
+            raise error_for(errors.LINK_UNAUTHORIZED, f"the username of a link is {wire.LINK_USERNAME}")
+        try:
+            return self._judge(hello, link, now)
+        except AngariumError as error:
+            self.refused(link.node, hello.vpn, error, now)
+            raise
+
+    def _judge(self, hello: Hello, link: LinkHello, now: float) -> tuple[Vpn, Neighbour]:
+        if not self._directory.complete:
+            raise error_for(errors.SHUTTING_DOWN, "the node has not loaded its configuration yet")
+        identity = self._identity
+        if link.cluster != identity.cluster:
+            detail = f"node {self._node!r} is in cluster {identity.cluster!r}, not in {link.cluster!r}"
+            raise error_for(errors.CLUSTER_MISMATCH, detail)
+        if link.node == self._node or link.node_id == identity.node_id:
+            raise error_for(errors.LINK_TO_OWN_NODE, f"both ends are node {self._node!r}")
+        is_local = _is_same(hello.password, identity.local_secret)
+        if not is_local and not _is_same(hello.password, identity.secret):
+            without = "" if identity.secret else f"; node {self._node!r} has no cluster.secret_file"
+            raise error_for(errors.LINK_UNAUTHORIZED, f"the secret is not that of the cluster{without}")
+        self.check_object(link.node, is_local=is_local)
+        vpn = self._directory.vpns.get(hello.vpn)
+        if vpn is None:
+            raise error_for(errors.VPN_NOT_ALLOWED, hello.vpn)
+        if not vpn.enabled:
+            raise error_for(errors.VPN_UNAVAILABLE, hello.vpn)
+        return vpn, Neighbour(link, now, is_local=is_local)
+
+    def check_object(self, node: str, *, is_local: bool) -> None:
+        """Judge a neighbour by the link object that there is for it now.
+
+        Raises:
+            ForbiddenError: there is none, it is disabled (40320), or the other side has to open it (40321).
+        """
+        attributes = self._directory.links.get(node)
+        if attributes is None:
+            raise error_for(errors.LINK_NOT_ALLOWED, f"node {self._node!r} has no link {node!r}")
+        if not attributes["enabled"]:
+            raise error_for(errors.LINK_NOT_ALLOWED, f"link {node!r} of node {self._node!r} is disabled")
+        initiator = str(attributes["initiator"])
+        if is_local != opens(self._node, node, initiator):
+            detail = f"node {self._node!r} has link {node!r} with initiator {initiator}"
+            raise error_for(errors.LINK_INITIATOR_MISMATCH, detail)
+
+    def check_successor(self, vpn: Vpn, old: Neighbour, new: Neighbour, now: float) -> None:
+        """Judge a second session of a neighbour while the first one is there.
+
+        Raises:
+            ConflictError: it is not the same link process, or its successor (40904).
+        """
+        if not new.may_follow(old):
+            detail = f"node {old.node!r} has a link to node {self._node!r} in Message VPN {vpn.name!r}"
+            error = error_for(errors.LINK_EXISTS, detail)
+            self.refused(new.node, vpn.name, error, now)
+            raise error
+
+    def refused(self, node: str, vpn: str, error: AngariumError, now: float) -> None:
+        """Tell the operators that a neighbour was refused, unless they know."""
+        key = (node, vpn, error.code)
+        if now - self._told.get(key, float("-inf")) < REFUSAL_EVENT_S:
+            return
+        if len(self._told) >= REFUSALS_MAX:
+            self._told.clear()
+        self._told[key] = now
+        text = f"a link of node {node!r} was refused: {error}"
+        self._outbox.event("SYSTEM_LINK_REFUSED", text, severity="error", link=node, vpn=vpn, code=error.code)
+
+
+def opens(node: str, neighbour: str, initiator: str) -> bool:
+    """Tell whether a node is the one that opens its link to a neighbour; by default the higher name does."""
+    return initiator == "local" or (initiator == "lexical" and node > neighbour)
+
+
+def _is_same(given: str | None, secret: str) -> bool:
+    """Compare secrets without telling by the time how much of them is right; an empty one fits nothing."""
+    digests = [
+        hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (given or "", secret)
+    ]
+    return hmac.compare_digest(*digests) and bool(secret)

@@ -1,0 +1,266 @@
+"""The links of this node as its router sees them: sessions that stand for neighbours, and the interest they exchange.
+
+Router code is the same on both sides of a link: the session of a neighbour is a member of the filters that the
+neighbour imports here (`imports`), and is told what this node exports (`exports`). Changes are gathered and sent once
+per turn of the loop; a snapshot goes out in pieces, as fast as it is read. Every entry says all that is wanted of its
+pattern, so changes and pieces of a snapshot may come in any order that the connection keeps.
+
+What comes over a link is served here only: the dispatcher gives it to no neighbour. So there is no loop in any
+topology, and no duplicate if every pair of nodes has one link.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import wire
+from angarium.errors import AngariumError
+from router.links.exports import VpnExports
+from router.links.gate import Gate
+from router.links.imports import Imports, decode_imports
+from router.links.stored import StoredInterest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.admission.directory import Directory
+    from router.asking import Asks
+    from router.config import Identity, RouterConfig
+    from router.delivery.egress import Egress
+    from router.effects import Outbox
+    from router.guaranteed.endpoints import Endpoints
+    from router.links.neighbour import Neighbour
+    from router.matching.interest import Filter, Interest
+    from router.matching.shards import Shards
+    from router.session import Session
+
+#: Wishes of sessions that are over which are taken back in one turn of the loop.
+RELEASED_PER_TURN: Final = 1_000
+
+
+class Links:
+    """Neighbours and the interest between them and this node."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        node: str,
+        identity: Identity,
+        directory: Directory,
+        interest: Interest[Session],
+        shards: Shards,
+        egress: Egress,
+        outbox: Outbox,
+        endpoints: Endpoints,
+        asks: Asks,
+        *,
+        on_filter: Callable[[int, str], None],
+        wall_ms: Callable[[float], int],
+        now: float,
+    ) -> None:
+        """Begin without neighbours.
+
+        `on_filter` is called with (VPN number, pattern) when a filter comes or goes, `wall_ms` gives the wall time in
+        ms that belongs to a time.
+        """
+        self._interest = interest
+        self._egress = egress
+        self._outbox = outbox
+        self._now = now
+        self.gate = Gate(node, identity, directory, outbox, wall_ms)
+        #: What endpoints of neighbours want.
+        self.stored = StoredInterest(endpoints, asks)
+        self._imports = Imports(interest, shards, config.link_imports_max, on_filter)
+        #: The sessions of neighbours, in the order of their login.
+        self.sessions: dict[Session, Neighbour] = {}
+        #: VPN number -> what it exports; exactly those with a session.
+        self._exports: dict[int, VpnExports] = {}
+        #: Sessions that are over and whose interest is not taken back yet.
+        self._leaving: deque[tuple[Session, Neighbour]] = deque()
+
+    # -- sessions --------------------------------------------------------------------------------------------
+
+    def opened(self, session: Session, neighbour: Neighbour) -> None:
+        """A neighbour logged in: it is told what we want of it, piece by piece."""
+        self.sessions[session] = neighbour
+        exports = self._exports.get(session.vpn.id)
+        if exports is None:
+            exports = self._begin(session.vpn.id)
+        neighbour.untold = deque(exports.patterns())
+
+    def _begin(self, vpn_id: int) -> VpnExports:
+        """Count what everybody wants in a Message VPN that has its first neighbour."""
+        exports = self._exports[vpn_id] = VpnExports()
+        for a_filter in self._interest.filters.values():
+            if a_filter.vpn_id == vpn_id:
+                for member, texts in a_filter.members.items():
+                    for text in texts:
+                        exports.count(a_filter, member, text, 1)
+        exports.settle()
+        self._interest.on_member = self._member_changed
+        return exports
+
+    def ended(self, session: Session, error: AngariumError | None) -> None:
+        """The session of a neighbour is over; what it wanted is taken back in the next turns of the loop."""
+        neighbour = self.sessions.pop(session)
+        self.stored.forget(session)
+        self._leaving.append((session, neighbour))
+        if not any(other.vpn is session.vpn for other in self.sessions):
+            del self._exports[session.vpn.id]
+            if not self._exports:
+                self._interest.on_member = None
+        if neighbour.is_synchronised:
+            why = "it said goodbye" if error is None else str(error)
+            text = f"the link to node {neighbour.node!r} in Message VPN {session.vpn.name!r} is down: {why}"
+            self._event("SYSTEM_LINK_DOWN", "warning", text, session, neighbour)
+
+    def fault_of(self, session: Session) -> AngariumError | None:
+        """Tell why a session may not go on after its link object changed."""
+        neighbour = self.sessions[session]
+        try:
+            self.gate.check_object(neighbour.node, is_local=neighbour.is_local)
+        except AngariumError as error:
+            return error
+        return None
+
+    # -- imports ---------------------------------------------------------------------------------------------
+
+    def take_imports(self, session: Session, header: bytes) -> None:
+        """Take IMPORTS of a neighbour; IMPORTED follows when the workers have confirmed.
+
+        Raises:
+            InvalidRequestError: it is malformed (40001), or more than the limit (40031).
+        """
+        request, kind, entries = wire.decode_header(decode_imports, header)
+        neighbour = self.sessions[session]
+        waiting = 2  # for the workers, and for the controller
+
+        def done() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting or session.closed:
+                return
+            self._egress.answer(session, [wire.IMPORTED, wire.pack([request])])
+            if kind == wire.EXPORTS_COMPLETE and not neighbour.is_synchronised:
+                self._synchronised(session, neighbour)
+
+        self._imports.take(session, neighbour, entries, done)
+        self.stored.take(session, neighbour.node, kind, entries, done)
+
+    def _synchronised(self, session: Session, neighbour: Neighbour) -> None:
+        neighbour.is_synchronised = True
+        text = (
+            f"the link to node {neighbour.node!r} in Message VPN {session.vpn.name!r} is up: "
+            f"{len(neighbour.imports)} subscriptions of it"
+        )
+        self._event("SYSTEM_LINK_UP", "notice", text, session, neighbour)
+
+    # -- exports ---------------------------------------------------------------------------------------------
+
+    def _member_changed(self, a_filter: Filter[Any], member: Any, text: str, step: int) -> None:
+        exports = self._exports.get(a_filter.vpn_id)
+        if exports is not None:
+            exports.count(a_filter, member, text, step)
+
+    def tick(self, now: float) -> float:
+        """Do what gathered in a turn of the loop; gives when to call again, infinite if nothing waits."""
+        self._now = now
+        if not self.sessions and not self._leaving:
+            return float("inf")
+        for vpn_id, exports in self._exports.items():
+            if exports.has_changes:
+                self._tell_changes(vpn_id, exports.changes())
+        waits = False
+        for session, neighbour in self.sessions.items():
+            if neighbour.untold is not None:
+                waits |= self._tell_more(session, neighbour)
+        self._release()
+        return now if waits or self._leaving else self.stored.tick(now)
+
+    def _tell_changes(self, vpn_id: int, entries: list[tuple[str, int]]) -> None:
+        for start in range(0, len(entries), wire.MAX_WISHES_PER_FRAME):
+            part = entries[start : start + wire.MAX_WISHES_PER_FRAME]
+            header = wire.pack([wire.EXPORTS_CHANGES, part])
+            for session, neighbour in self.sessions.items():
+                if session.vpn.id == vpn_id:
+                    neighbour.exported += len(part)
+                    self._egress.answer(session, [wire.EXPORTS, header])
+
+    def _tell_more(self, session: Session, neighbour: Neighbour) -> bool:
+        """Tell a neighbour the next piece of the snapshot; true if it wants the next one in the next turn."""
+        assert neighbour.untold is not None
+        if not self._egress.is_reading(session):
+            return False
+        exports = self._exports[session.vpn.id]
+        patterns = [
+            neighbour.untold.popleft() for _ in range(min(len(neighbour.untold), wire.MAX_WISHES_PER_FRAME))
+        ]
+        entries = [(pattern, wish) for pattern in patterns if (wish := exports.wish(pattern))]
+        kind = wire.EXPORTS_SNAPSHOT if neighbour.untold else wire.EXPORTS_COMPLETE
+        neighbour.exported += len(entries)
+        self._egress.answer(session, [wire.EXPORTS, wire.pack([kind, entries])])
+        if kind == wire.EXPORTS_COMPLETE:
+            neighbour.untold = None
+        return neighbour.untold is not None
+
+    def _release(self) -> None:
+        while self._leaving:
+            session, neighbour = self._leaving[0]
+            self._imports.release(session, neighbour, RELEASED_PER_TURN)
+            if neighbour.imports:
+                return
+            self._leaving.popleft()
+
+    # -- operators -------------------------------------------------------------------------------------------
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Give a row per session of a neighbour."""
+        return [
+            {
+                "name": neighbour.node,
+                "vpn": session.vpn.name,
+                "address": session.address,
+                **neighbour.describe(self._now),
+                "messages_in": session.counters.get("messages_in", 0),
+                "messages_out": session.sent_messages,
+                "bytes_out": session.sent_bytes,
+                "queued_messages": session.egress.messages if session.egress is not None else 0,
+                "discards": {k: v for k, v in session.counters.items() if k.startswith("discard.")},
+            }
+            for session, neighbour in self.sessions.items()
+        ]
+
+    def remote_subscriptions(self, vpn: str | None, limit: int) -> list[dict[str, Any]]:
+        """List what neighbours want, up to a limit."""
+        rows = (
+            {"node": neighbour.node, "vpn": session.vpn.name, "filter": pattern, **_shown(wish)}
+            for session, neighbour in self.sessions.items()
+            if vpn in (None, session.vpn.name)
+            for pattern, wish in neighbour.imports.items()
+        )
+        return list(islice(rows, limit))
+
+    def _event(self, name: str, severity: str, text: str, session: Session, neighbour: Neighbour) -> None:
+        self._outbox.event(name, text, severity=severity, link=neighbour.node, vpn=session.vpn.name)
+
+    def validate(self) -> None:
+        """Check what the comments promise."""
+        assert {session.vpn.id for session in self.sessions} == set(self._exports)
+        for session, neighbour in self.sessions.items():
+            assert session.link is neighbour
+            assert not session.closed
+            assert all(neighbour.imports.values())
+        for exports in self._exports.values():
+            exports.validate()
+
+
+def _shown(wish: int) -> dict[str, Any]:
+    """Give a wish as operators see it."""
+    priority = wish >> wire.WISH_DTO_SHIFT
+    return {
+        "deliver_always": bool(wish & wire.WISH_DELIVER_ALWAYS),
+        "endpoint": bool(wish & wire.WISH_ENDPOINT),
+        "dto_priority": f"P{priority}" if priority else None,
+    }

@@ -1,0 +1,285 @@
+"""Nodes joined by links: interest, forwarding and refusals between real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mesh_nodes import Mesh
+
+from angarium import blocking, errors
+from cluster.keys import create_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+DEADLINE_S = 15.0
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """Three nodes in a full mesh, shared by tests that leave it as it was."""
+    with Mesh(tmp_path_factory.mktemp("mesh"), 3) as mesh:
+        mesh.join()
+        yield mesh
+
+
+def publish_until(client: blocking.Client, topic: str, got: Callable[[], Any]) -> float:
+    """Publish until something arrives; gives the seconds that it took."""
+    started = time.monotonic()
+    while time.monotonic() - started < DEADLINE_S:
+        client.publish(topic, b"probe")
+        client.flush()
+        if got():
+            return time.monotonic() - started
+    raise AssertionError(f"nothing came on {topic}")
+
+
+def receive_all(subscription: Any, idle_s: float = 0.3) -> list[bytes]:
+    """Take what comes until nothing does."""
+    found = []
+    while True:
+        try:
+            found.append(subscription.receive(idle_s).payload)
+        except errors.TimeoutExpiredError:
+            return found
+
+
+def has_one(subscription: Any) -> Callable[[], bool]:
+    def got() -> bool:
+        try:
+            subscription.receive(0.005)
+        except errors.TimeoutExpiredError:
+            return False
+        return True
+
+    return got
+
+
+@pytest.mark.requirement("R214")
+def test_a_subscription_attracts_messages_of_all_other_nodes_at_once(three: Mesh) -> None:
+    with (
+        blocking.connect(three["a"].url) as here,
+        blocking.connect(three["b"].url) as there,
+        blocking.connect(three["c"].url) as yonder,
+    ):
+        took = []
+        for publisher in (there, yonder):
+            for attempt in range(3):
+                topic = f"fast/{id(publisher)}/{attempt}"
+                took.append(publish_until(publisher, topic, has_one(here.subscribe(topic))))
+        # 100 ms on a healthy local link; one of six may meet a busy machine.
+        assert sorted(took)[-2] < 0.1, took
+
+
+def test_messages_arrive_once_and_in_order(three: Mesh) -> None:
+    with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
+        subscription = here.subscribe("order/>")
+        publish_until(there, "order/probe", has_one(subscription))
+        receive_all(subscription)
+        expected = [b"%d" % number for number in range(5_000)]
+        there.publish_many([(f"order/{number % 7}", b"%d" % number) for number in range(5_000)])
+        there.flush()
+        assert receive_all(subscription, 1.0) == expected
+
+
+@pytest.mark.requirement("R18", "R215")
+@pytest.mark.parametrize("text", ["#noexport/local/>", "#noexport/#share/g/local/>"])
+def test_noexport_attracts_nothing(three: Mesh, text: str) -> None:
+    with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
+        local = here.subscribe(text)
+        marker = here.subscribe("marker")
+        publish_until(there, "marker", has_one(marker))
+        there.publish("local/1", b"from the neighbour")
+        here.publish("local/2", b"from here")
+        assert receive_all(local) == [b"from here"]
+
+
+@pytest.mark.requirement("R31", "R17")
+def test_one_member_of_a_group_gets_a_copy_on_each_node(three: Mesh) -> None:
+    clients = [blocking.connect(three[name].url) for name in "aabbcc"]
+    try:
+        members = [client.subscribe("#share/workers/jobs/>") for client in clients]
+        for name in "bc":
+            marker = clients["aabbcc".index(name)].subscribe(f"up/{name}")
+            publish_until(clients[0], f"up/{name}", has_one(marker))
+        for number in range(50):
+            clients[0].publish("jobs/x", b"%d" % number)
+        clients[0].flush()
+        got = [receive_all(member, 0.5) for member in members]
+        for node in range(3):
+            copies = sorted(got[2 * node] + got[2 * node + 1], key=int)
+            assert copies == [b"%d" % number for number in range(50)]
+    finally:
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.requirement("R75", "R76", "R78", "R82")
+def test_one_client_in_the_whole_mesh_gets_a_deliver_to_one_message(three: Mesh) -> None:
+    clients = {name: blocking.connect(three[name].url) for name in "abc"}
+    try:
+        monitors = {name: clients[name].subscribe("dto/>", deliver_always=True) for name in "ac"}
+        others = {name: blocking.connect(three[name].url) for name in "bc"}
+        takers = {name: other.subscribe("dto/x") for name, other in others.items()}
+        publish_until(clients["a"], "dto/x", has_one(takers["b"]))
+        publish_until(clients["a"], "dto/x", has_one(takers["c"]))
+        for subscription in [*monitors.values(), *takers.values()]:
+            receive_all(subscription)
+        for number in range(20):
+            clients["a"].publish("dto/x", b"%d" % number, dto=True)
+        clients["a"].flush()
+        expected = [b"%d" % number for number in range(20)]
+        assert [receive_all(monitor) for monitor in monitors.values()] == [expected, expected]
+        assert (receive_all(takers["b"]), receive_all(takers["c"])) == (expected, [])
+        for other in others.values():
+            other.close()
+    finally:
+        for client in clients.values():
+            client.close()
+
+
+def test_a_request_is_answered_on_another_node(three: Mesh) -> None:
+    with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
+
+        def answer(message: Any) -> None:
+            there.reply(message, b"pong")
+
+        there.subscribe("ping", callback=answer)
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                assert here.request("ping", b"", timeout_s=0.3).payload == b"pong"
+                return
+            except errors.TimeoutExpiredError:
+                assert time.monotonic() < deadline
+
+
+def test_a_link_process_that_is_killed_comes_back_and_synchronises(three: Mesh) -> None:
+    with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
+        subscription = here.subscribe("again")
+        publish_until(there, "again", has_one(subscription))
+        before = len(three.events("a", "SYSTEM_LINK_UP"))
+        for row in three["b"].status()["processes"]:
+            if row["role"] == "link":
+                os.kill(row["pid"], signal.SIGKILL)
+        three.wait_for("b", "a", lambda _: len(three.events("a", "SYSTEM_LINK_UP")) > before)
+        three.wait_up("b", "a")
+        receive_all(subscription)
+        publish_until(there, "again", has_one(subscription))
+    three.wait_up("b", "c") if three.link("b", "c")["state"] != "up" else None
+    assert three.events("a", "SYSTEM_LINK_DOWN")
+
+
+def test_a_router_that_is_killed_comes_back_and_synchronises(three: Mesh) -> None:
+    with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
+        subscription = here.subscribe("again/router")
+        publish_until(there, "again/router", has_one(subscription))
+        three["a"].kill("router")
+        publish_until(there, "again/router", has_one(subscription))
+    for one, two in ("ab", "ba", "ac", "ca"):
+        three.wait_up(one, two)
+
+
+def test_a_link_can_be_switched_off_and_on(three: Mesh) -> None:
+    with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
+        subscription = here.subscribe("switch")
+        publish_until(there, "switch", has_one(subscription))
+        three["a"].run("link", "update", "b", "--set", "enabled=false")
+        assert three.link("a", "b")["state"] == "disabled"
+        row = three.wait_for("b", "a", lambda row: row["error"])
+        assert str(errors.LINK_NOT_ALLOWED) in row["error"]
+        receive_all(subscription)
+        there.publish("switch", b"nobody hears this")
+        there.flush()
+        assert receive_all(subscription) == []
+        three["a"].run("link", "update", "b", "--set", "enabled=true")
+        three.wait_up("b", "a")
+        publish_until(there, "switch", has_one(subscription))
+
+
+def test_a_hundred_thousand_subscriptions_synchronise_in_seconds(tmp_path: Path) -> None:
+    with Mesh(tmp_path, 2) as mesh, blocking.connect(mesh["a"].url, timeout_s=60.0) as here:
+        texts = [f"bulk/{number}" for number in range(100_000)]
+        bulk = here.subscribe(texts)
+        started = time.monotonic()
+        mesh.join()
+        row = mesh.wait_for("b", "a", lambda row: row["subscriptions_in"] >= len(texts))
+        assert row["state"] == "up"
+        took = time.monotonic() - started
+        print(f"100,000 subscriptions were synchronised {took:.1f} s after the links were created")
+        assert took < 30.0
+        with blocking.connect(mesh["b"].url) as there:
+            there.publish("bulk/77777", b"found")
+            there.flush()
+            assert bulk.receive(DEADLINE_S).payload == b"found"
+
+
+def test_what_neighbours_want_is_listed(three: Mesh) -> None:
+    with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
+        publish_until(there, "listed/x", has_one(here.subscribe("listed/>")))
+        rows = [json.loads(line) for line in three["b"].run("subscription", "list", "--remote").splitlines()]
+        (row,) = [row for row in rows if row["filter"] == "listed/>"]
+        assert row == {
+            "node": "a", "vpn": "default", "filter": "listed/>", "dto_priority": "P1",
+            "deliver_always": False, "endpoint": False,
+        }  # fmt: skip
+
+
+def test_a_link_is_encrypted_where_its_nodes_are(tmp_path: Path) -> None:
+    keys = {name: create_keys(tmp_path / f"{name}.key") for name in "ab"}
+    with Mesh(tmp_path, 0) as mesh:
+        for name in "ab":
+            key = f'[router]\ncurve_secret_key_file = "{tmp_path}/{name}.key"'
+            mesh.add(name, mesh.make(name, more=key))
+        mesh.create("a", "b", f"public_key={keys['b']}")
+        mesh.create("b", "a", f"public_key={keys['b']}")  # that of the wrong node
+        mesh.wait_for("b", "a", lambda row: row["error"])
+        mesh["b"].run("link", "update", "a", "--set", f"public_key={keys['a']}")
+        mesh.wait_up("b", "a")
+        with (
+            blocking.connect(mesh["a"].url, server_key=keys["a"]) as here,
+            blocking.connect(mesh["b"].url, server_key=keys["b"]) as there,
+        ):
+            publish_until(there, "secret/x", has_one(here.subscribe("secret/>")))
+
+
+class TestRefusals:
+    def test_a_neighbour_of_another_cluster_is_refused_on_both_sides(self, tmp_path: Path) -> None:
+        with Mesh(tmp_path, 2) as mesh:
+            mesh.add("z", mesh.make("z", cluster="elsewhere"))
+            self.expect(mesh, "z", "a", errors.CLUSTER_MISMATCH)
+            mesh.add("y", mesh.make("y", secret="another secret of some length"))
+            self.expect(mesh, "y", "a", errors.LINK_UNAUTHORIZED)
+            # A link that leads to another node than it says, to the node itself, and to one that does not know it.
+            mesh.nodes["b"].run(
+                "link", "create", "x", "--set", f"addresses={mesh['a'].url}", "--set", "initiator=local"
+            )
+            mesh.nodes["a"].run("link", "create", "b", "--set", "initiator=remote")
+            row = mesh.wait_for("b", "x", lambda row: row["error"])
+            assert str(errors.LINK_WRONG_NODE) in row["error"]
+            mesh.nodes["b"].run("link", "create", "a", "--set", f"addresses={mesh['b'].url}")
+            row = mesh.wait_for("b", "a", lambda row: row["error"])
+            assert str(errors.LINK_TO_OWN_NODE) in row["error"]
+            mesh.nodes["b"].run("link", "update", "a", "--set", f"addresses={mesh['a'].url}")
+            mesh.nodes["b"].run("link", "delete", "x")
+            mesh.wait_up("b", "a")
+
+    @staticmethod
+    def expect(mesh: Mesh, here: str, there: str, code: int) -> None:
+        """Link two nodes, and see that both say why that cannot be."""
+        mesh.create(here, there)
+        mesh.create(there, here)
+        row = mesh.wait_for(here, there, lambda row: row["error"])
+        assert str(code) in row["error"]
+        for name in (here, there):
+            deadline = time.monotonic() + DEADLINE_S
+            while code not in [event["code"] for event in mesh.events(name, "SYSTEM_LINK_REFUSED")]:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)

@@ -1,0 +1,201 @@
+"""Guaranteed messages over links: once, through any break, with what is refused out of the way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mesh_nodes import Mesh
+
+from angarium import Message, blocking, errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from angarium.testing import Node
+
+DEADLINE_S = 40.0
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
+    """Two joined nodes, shared by tests that use names of their own."""
+    with Mesh(tmp_path_factory.mktemp("pair"), 2) as mesh:
+        mesh.join()
+        yield mesh
+
+
+def add_queue(mesh: Mesh, here: str, name: str, subscription: str, *more: str) -> None:
+    """Create a queue, and wait until the other node knows what it attracts."""
+    there = "a" if here == "b" else "b"
+    settings = [part for one in more for part in ("--set", one)]
+    mesh[here].run("queue", "create", name, "--subscription", subscription, *settings)
+    wait_for(lambda: subscription in queue(mesh[there], f"#link/{here}")["client_subscriptions"])
+
+
+def queue(node: Node, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(node.run("queue", "show", name, "--json"))
+    return found
+
+
+def wait_for(condition: Any) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+def persistent(topic: str, payload: bytes, **options: Any) -> Message:
+    return Message(topic, payload, mode="persistent", **options)
+
+
+def drain(node: Node, name: str) -> list[bytes]:
+    """Consume everything a queue holds."""
+    found = []
+    with (
+        blocking.connect(node.url) as client,
+        client.consume(name) as flow,
+        contextlib.suppress(errors.TimeoutExpiredError),
+    ):
+        while True:
+            message = flow.receive(1.0)
+            found.append(message.payload)
+            flow.accept(message)
+    return found
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.requirement("R167", "R89")
+def test_a_guaranteed_message_reaches_the_queue_of_a_neighbour_once_and_in_order(pair: Mesh) -> None:
+    add_queue(pair, "b", "first", "first/>")
+    with blocking.connect(pair["a"].url) as here, blocking.connect(pair["b"].url) as there:
+        watcher = there.subscribe("first/>")
+        here.publish_many([persistent(f"first/{n % 3}", b"%d" % n) for n in range(2_000)])
+        wait_for(lambda: queue(pair["b"], "first")["messages_spooled"] == 2_000)
+        got = []
+        with contextlib.suppress(errors.TimeoutExpiredError):
+            while True:
+                got.append(watcher.receive(0.5).payload)
+        assert got == numbers(2_000), "who subscribed over there gets one copy of each"
+    assert drain(pair["b"], "first") == numbers(2_000)
+    wait_for(lambda: queue(pair["a"], "#link/b")["messages_spooled"] == 0)
+
+
+def test_a_direct_message_crosses_as_one_and_is_spooled_there(pair: Mesh) -> None:
+    add_queue(pair, "b", "direct", "direct/>")
+    with blocking.connect(pair["a"].url) as here:
+        here.publish("direct/1", b"x")
+        here.flush()
+        wait_for(lambda: queue(pair["b"], "direct")["messages_spooled"] == 1)
+    assert queue(pair["a"], "#link/b")["total_messages_spooled"] < 2_001
+
+
+@pytest.mark.requirement("R91")
+def test_queues_of_one_name_on_two_nodes_are_two(pair: Mesh) -> None:
+    add_queue(pair, "a", "same", "same/>")
+    add_queue(pair, "b", "same", "same/>")
+    with blocking.connect(pair["a"].url) as here:
+        here.publish_many([persistent("same/x", b"%d" % n) for n in range(10)])
+    for name in "ab":
+        wait_for(lambda name=name: queue(pair[name], "same")["messages_spooled"] == 10)
+    assert drain(pair["a"], "same") == drain(pair["b"], "same") == numbers(10)
+
+
+def test_while_a_link_is_down_its_queue_fills_and_then_empties(pair: Mesh) -> None:
+    add_queue(pair, "b", "later", "later/>")
+    pair["b"].run("link", "update", "a", "--set", "enabled=false")
+    with blocking.connect(pair["a"].url) as here:
+        here.publish_many([persistent("later/x", b"%d" % n) for n in range(300)])
+    assert queue(pair["a"], "#link/b")["messages_spooled"] == 300
+    pair["b"].run("link", "update", "a", "--set", "enabled=true")
+    wait_for(lambda: queue(pair["b"], "later")["messages_spooled"] == 300)
+    pair.wait_up("b", "a")
+    assert drain(pair["b"], "later") == numbers(300)
+
+
+@pytest.mark.requirement("R199")
+def test_time_to_live_goes_on_while_a_message_waits_for_the_link(pair: Mesh) -> None:
+    add_queue(pair, "b", "ttl", "ttl/>")
+    pair["b"].run("link", "update", "a", "--set", "enabled=false")
+    with blocking.connect(pair["a"].url) as here:
+        here.publish_many([persistent("ttl/x", b"x", ttl_ms=60_000)])
+    time.sleep(1.5)  # this is the time that counts
+    pair["b"].run("link", "update", "a", "--set", "enabled=true")
+    wait_for(lambda: queue(pair["b"], "ttl")["messages_spooled"] == 1)
+    with blocking.connect(pair["b"].url) as there, there.consume("ttl") as flow:
+        message = flow.receive(5.0)
+        assert 20_000 < message.ttl_ms < 58_600
+        flow.accept(message)
+    pair.wait_up("b", "a")
+
+
+def test_what_the_neighbour_refuses_goes_aside_and_the_rest_goes_on(pair: Mesh) -> None:
+    add_queue(pair, "b", "small", "small/>", "max_message_bytes=100")
+    add_queue(pair, "b", "behind", "behind/>")
+    with blocking.connect(pair["a"].url) as here:
+        here.publish_many([persistent("small/x", bytes(200))])
+        here.publish_many([persistent("behind/x", b"%d" % n) for n in range(50)])
+    wait_for(lambda: queue(pair["b"], "behind")["messages_spooled"] == 50)
+    wait_for(lambda: queue(pair["a"], "#link/b/dmq")["messages_spooled"] == 1)
+    assert queue(pair["b"], "small")["messages_spooled"] == 0
+    events = pair.events("b", "SYSTEM_LINK_MESSAGE_REFUSED")
+    assert [event["code"] for event in events][:1] == [errors.MESSAGE_TOO_LARGE]
+
+
+def test_the_queue_of_a_link_goes_with_it_only(pair: Mesh) -> None:
+    with pytest.raises(AssertionError, match=str(errors.OBJECT_IN_USE)):
+        pair["a"].run("queue", "delete", "#link/b")
+    with blocking.connect(pair["a"].url) as client, pytest.raises(errors.AngariumError):
+        client.publish_many([persistent("#P2P/QUE/#link/b", b"not by its name")])
+
+
+@pytest.mark.parametrize("victim", ["link", "near router", "far router", "near worker", "far worker"])
+def test_messages_cross_exactly_once_whatever_process_dies(pair: Mesh, victim: str) -> None:
+    name = f"deaths/{victim.replace(' ', '-')}"
+    add_queue(pair, "b", name, f"{name}/>")
+    total = 6_000
+    done = threading.Event()
+
+    def publish() -> None:
+        with blocking.connect(pair["a"].url, timeout_s=60.0) as client:
+            producer = client.producer(f"p-{victim}")
+            for start in range(0, total, 100):
+                rows = [persistent(f"{name}/{n % 5}", b"%d" % n) for n in range(start, start + 100)]
+                producer.publish_many(rows)
+                time.sleep(0.01)
+        done.set()
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    for _ in range(3):
+        time.sleep(0.4)
+        kill(pair, victim)
+    thread.join(90.0)
+    assert done.is_set()
+    wait_for(lambda: queue(pair["b"], name)["messages_spooled"] >= total)
+    wait_for(lambda: queue(pair["a"], "#link/b")["messages_spooled"] == 0)
+    got = drain(pair["b"], name)
+    assert len(got) == total
+    assert sorted(got, key=int) == numbers(total)
+    assert got == numbers(total), "in the order of the publisher"
+    pair.wait_up("b", "a")
+
+
+def kill(mesh: Mesh, victim: str) -> None:
+    """Kill a process as it is now, if it is there."""
+    node = mesh["b" if victim in ("link", "far router", "far worker") else "a"]
+    role = victim.rpartition(" ")[2]
+    for row in node.status()["processes"]:
+        if row["role"] == role and row["pid"]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(row["pid"], signal.SIGKILL)

@@ -1,0 +1,167 @@
+"""Links as the controller sees to them: which processes there are, and what they are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from controller_world import World, replies, requests
+
+from angarium import errors
+from cluster.controller import effects as c
+from cluster.controller.links import describe
+
+ADDRESS = "tcp://127.0.0.1:5"
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(node="m")
+    made.hello("router")
+    made.wait(0.1)
+    return made
+
+
+def create(world: World, name: str, **attributes: Any) -> list[c.Effect]:
+    seen = world.call("objects.create", kind="link", name=name, attributes=attributes)
+    for effect in seen:
+        if isinstance(effect, c.Request):
+            seen += world.do(world.controller.answered(effect.number, None))
+    return seen + world.wait(0.1)
+
+
+def run_links(seen: list[c.Effect]) -> list[list[int]]:
+    return [effect.indices for effect in seen if isinstance(effect, c.RunLinks)]
+
+
+def test_links_that_this_node_opens_get_a_process(world: World) -> None:
+    assert run_links(create(world, "b", addresses=[ADDRESS])) == [[0]]
+    assert run_links(create(world, "z")) == []
+    assert run_links(create(world, "y", initiator="local")) == [[0, 2]]
+    assert run_links(create(world, "a", initiator="remote")) == []
+    assert run_links(create(world, "c", enabled=False)) == []
+
+
+def test_a_process_is_told_what_to_do_and_again_when_that_changes(world: World) -> None:
+    create(world, "b", addresses=[ADDRESS])
+    world.hello("link")
+    (told,) = requests(world.wait(0.1))
+    assert told == (
+        "link_config", {"neighbour": "b", "addresses": [ADDRESS], "public_key": "", "vpns": ["default"]}
+    )  # fmt: skip
+    assert "link_config" not in dict(requests(world.wait(0.1)))
+    world.call("objects.create", kind="vpn", name="orders")
+    config = dict(requests(world.wait(0.1)))["link_config"]
+    assert config["vpns"] == ["default", "orders"]
+    world.hello("link", incarnation=8)
+    assert "link_config" in dict(requests(world.wait(0.1)))
+
+
+def test_one_that_did_not_take_it_is_told_again(world: World) -> None:
+    create(world, "b", addresses=[ADDRESS])
+    world.hello("link")
+    assert "link_config" in dict(requests(world.wait(0.1)))
+    assert "link_config" in dict(requests(world.wait(2.0) + world.wait(0.1)))
+
+
+def test_what_runs_and_should_not_is_told_the_supervisor(world: World) -> None:
+    create(world, "b")
+    world.effects.clear()
+    world.news(router="ready", link_0="ready")
+    assert run_links(world.effects) == []
+    world.news(router="ready", link_0="ready", link_3="ready")
+    assert run_links(world.effects) == [[0]]
+    world.effects.clear()
+    world.news(router="ready")
+    assert run_links(world.effects) == [[0]]
+
+
+def test_a_number_is_of_one_link(world: World) -> None:
+    for name in "bcd":
+        create(world, name)
+    world.call("objects.delete", kind="link", name="c")
+    create(world, "e")
+    numbers = [row["number"] for row in world.ask("objects.list", kind="link")]
+    assert sorted(numbers) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "code"),
+    [
+        ("b", {"addresses": ["nowhere"]}, errors.INVALID_ATTRIBUTE),
+        ("b", {"addresses": ["tcp://127.0.0.1:0"]}, errors.INVALID_ATTRIBUTE),
+        ("b", {"addresses": ["tcp://10.0.0.1:5"]}, errors.INVALID_ATTRIBUTE),
+        ("b", {"public_key": "short"}, errors.INVALID_ATTRIBUTE),
+        ("b", {"number": 3}, errors.INVALID_ATTRIBUTE),
+        ("b", {"initiator": "both"}, errors.INVALID_ATTRIBUTE),
+        ("#b", {}, errors.INVALID_ARGUMENT),
+        ("a/b", {}, errors.INVALID_ARGUMENT),
+    ],
+)
+def test_what_cannot_be_a_link_is_refused(
+    world: World, name: str, attributes: dict[str, Any], code: int
+) -> None:
+    with pytest.raises(errors.AngariumError) as raised:
+        world.ask("objects.create", kind="link", name=name, attributes=attributes)
+    assert raised.value.code == code
+
+
+def test_a_link_is_shown_with_its_sessions_and_its_process(world: World) -> None:
+    create(world, "b", addresses=[ADDRESS])
+    seen = world.call("links.show", name="b")
+    session = row(vpn="default", synchronised=True)
+    seen = world.answer(seen, {"links": [session, row(name="other")]})
+    (shown,) = replies(seen)
+    assert (shown["state"], shown["subscriptions_in"]) == ("up", 5)
+
+
+def test_states() -> None:
+    link = {"name": "b", "enabled": True}
+    failed = {"channels": [{"vpn": "v", "error": "error 40309: no", "state": "waiting"}]}
+    assert describe(link, [], None)["state"] == "down"
+    assert describe(link, [], failed)["error"] == "error 40309: no"
+    assert describe(link, [row()], None)["state"] == "up"
+    assert describe(link, [row(), row(synchronised=False)], None)["state"] == "synchronising"
+    assert describe(link, [row()], failed)["state"] == "degraded"
+    assert describe({**link, "enabled": False}, [], None)["state"] == "disabled"
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    made = {
+        "name": "b", "vpn": "default", "synchronised": True, "uptime_s": 1.0, "subscriptions_in": 5,
+        "subscriptions_out": 6, "messages_in": 1, "messages_out": 2, "queued_messages": 0,
+    }  # fmt: skip
+    return {**made, **changes}
+
+
+class TestQueues:
+    def test_a_link_has_its_queues_in_every_message_vpn(self, world: World) -> None:
+        create(world, "b")
+        world.call("objects.create", kind="vpn", name="orders")
+        for vpn in ("default", "orders"):
+            rows = world.ask("objects.list", kind="queue", vpn=vpn, name="#link/*")
+            assert [row["name"] for row in rows] == ["#link/b", "#link/b/dmq", "#link/b/retry"]
+        world.controller.validate()
+
+    def test_they_go_with_it_and_not_before(self, world: World) -> None:
+        create(world, "b")
+        with pytest.raises(errors.ConflictError):
+            world.ask("objects.delete", kind="queue", name="#link/b")
+        world.call("objects.delete", kind="link", name="b")
+        assert world.ask("objects.list", kind="queue", name="#link/*") == []
+
+    def test_a_backup_is_applied_to_another_node(self, world: World) -> None:
+        create(world, "b", addresses=[ADDRESS])
+        world.call("objects.update", kind="queue", name="#link/b", attributes={"max_spool_usage_mb": 77})
+        exported = world.ask("config.export")
+        other = World(node="m")
+        other.call("config.apply", objects=exported)
+        shown = other.ask("objects.show", kind="queue", name="#link/b")
+        assert shown["max_spool_usage_mb"] == 77
+        assert shown["dead_message_queue"] == "#link/b/retry"
+
+    def test_the_interest_of_a_neighbour_may_be_larger_than_that_of_a_client(self, world: World) -> None:
+        create(world, "b")
+        texts = [f"t/{number}" for number in range(6_000)]
+        world.question("endpoint.subscribe", vpn="default", name="#link/b", add=texts, remove=[])
+        assert len(world.ask("objects.show", kind="queue", name="#link/b")["client_subscriptions"]) == 6_000

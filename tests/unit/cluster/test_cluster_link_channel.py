@@ -1,0 +1,183 @@
+"""A channel: connecting, refusals, back-off and the end of one side."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from angarium import errors, slots, wire
+from cluster.link.channel import BACKOFF_MAX_S, FAR, OWN, Channel, Connect, Disconnect, Effect, Emit, State
+from cluster.link.config import LinkConfig, LinkRuntime
+from router.config import Identity
+
+IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
+
+
+class Bench:
+    """A channel, and what it wants."""
+
+    def __init__(self, *addresses: str) -> None:
+        self.outbox: list[Effect] = []
+        self.now = 100.0
+        config = LinkConfig(neighbour="b", addresses=list(addresses), public_key="k" * 40, vpns=["default"])
+        runtime = LinkRuntime(node="a", identity=IDENTITY, local_key="own")
+        self.channel = Channel(
+            "default", runtime, config, 7, "ipc:///own", self.outbox, random.Random(1), self.now
+        )
+        self.events: list[dict[str, Any]] = []
+
+    def effects(self) -> list[Effect]:
+        found, self.outbox[:] = list(self.outbox), []
+        for effect in found:
+            if isinstance(effect, Disconnect):
+                self.channel.forget(effect.side)
+            elif isinstance(effect, Emit):
+                self.events.append(effect.event)
+        self.channel.validate()
+        return found
+
+    def wait(self, seconds: float) -> list[Effect]:
+        self.now += seconds
+        self.channel.tick(self.now)
+        return self.effects()
+
+    def until_connect(self) -> tuple[float, Connect]:
+        """Wait for the next attempt; gives how long that took."""
+        started = self.now
+        while True:
+            for effect in self.wait(0.01):
+                if isinstance(effect, Connect):
+                    return self.now - started, effect
+            assert self.now - started < 20.0
+
+    def hello(self, side: int) -> dict[str, Any]:
+        session = self.channel.sessions[side]
+        assert session is not None
+        frames = session.take_outgoing().popleft()
+        assert frames[0] == wire.HELLO
+        found: dict[str, Any] = wire.unpack(frames[1])
+        return found
+
+    def welcome(self, side: int, node: str = "b") -> None:
+        body = {
+            "session": "1", "client_name": "#link/x", "vpn": "default", "node": node, "token": b"", "resumed": False,
+            "epoch": 1, "slots": slots.slot_table(1), "workers": 1, "rounds": 100, "bytes": 1 << 20,
+            "keepalive_ms": 1000, "max_message_bytes": 1 << 20, "max_batch_rows": 1_000,
+            "max_batch_bytes": 1 << 20, "inbox": "", "link": {"node": node, "node_id": f"id-{node}", "cluster": "c"},
+        }  # fmt: skip
+        self.receive(side, wire.WELCOME, body)
+
+    def receive(self, side: int, operation: bytes, header: Any) -> None:
+        self.channel.received(side, [operation, wire.pack(header)], self.now)
+
+    def close(self, side: int, code: int) -> None:
+        self.receive(side, wire.CLOSED, [code, "because"])
+
+
+def test_the_neighbour_is_asked_first_and_the_own_router_hears_who_answered() -> None:
+    bench = Bench("tcp://far:1")
+    _, connect = bench.until_connect()
+    assert (connect.side, connect.url, connect.server_key) == (FAR, "tcp://far:1", "k" * 40)
+    hello = bench.hello(FAR)
+    assert (hello["username"], hello["password"]) == ("#link", "outside")
+    assert hello["link"] == {"node": "a", "node_id": "id-a", "cluster": "c", "incarnation": 7}
+    bench.welcome(FAR)
+    (connect,) = [effect for effect in bench.effects() if isinstance(effect, Connect)]
+    assert (connect.side, connect.url, connect.server_key) == (OWN, "ipc:///own", "own")
+    hello = bench.hello(OWN)
+    assert hello["password"] == "inside"
+    assert hello["link"]["node_id"] == "id-b"
+    assert bench.channel.state is State.JOINING
+    bench.welcome(OWN, "a")
+    assert bench.channel.state is State.UP
+    bench.effects()
+
+
+def test_another_node_at_the_address_is_not_joined() -> None:
+    bench = Bench("tcp://far:1")
+    bench.until_connect()
+    bench.welcome(FAR, "c")
+    bench.effects()
+    assert bench.channel.state is State.WAITING
+    assert bench.channel.error is not None
+    assert bench.channel.error.code == errors.LINK_WRONG_NODE
+    assert [event["code"] for event in bench.events] == [errors.LINK_WRONG_NODE]
+
+
+def test_a_refusal_is_told_once_and_tried_again_with_growing_pauses() -> None:
+    bench = Bench("tcp://far:1")
+    bench.until_connect()
+    pauses = []
+    for _ in range(12):
+        bench.close(FAR, errors.LINK_NOT_ALLOWED)
+        bench.effects()
+        pause, _ = bench.until_connect()
+        pauses.append(pause)
+    assert [event["code"] for event in bench.events] == [errors.LINK_NOT_ALLOWED]
+    assert pauses[0] < 0.1
+    assert BACKOFF_MAX_S / 2 - 0.1 < pauses[-1] < BACKOFF_MAX_S + 0.1
+
+
+def test_addresses_are_tried_in_turn() -> None:
+    bench = Bench("tcp://one:1", "tcp://two:2")
+    urls = []
+    for _ in range(4):
+        _, connect = bench.until_connect()
+        urls.append(connect.url)
+        bench.channel.lost(FAR, "nobody", bench.now)
+        bench.effects()
+    assert urls == ["tcp://one:1", "tcp://two:2"] * 2
+    assert bench.events == []
+
+
+def test_without_addresses_it_says_so() -> None:
+    bench = Bench()
+    bench.wait(0.1)
+    assert bench.channel.error is not None
+    assert "names no address" in bench.channel.error.detail
+
+
+def test_an_attempt_ends_without_an_answer() -> None:
+    bench = Bench("tcp://far:1")
+    bench.until_connect()
+    bench.wait(5.1)
+    assert bench.channel.state is State.WAITING
+
+
+def test_when_one_side_ends_the_other_hears_goodbye() -> None:
+    for gone in (OWN, FAR):
+        bench = Bench("tcp://far:1")
+        bench.until_connect()
+        bench.welcome(FAR)
+        bench.effects()
+        bench.welcome(OWN, "a")
+        bench.effects()
+        other = bench.channel.sessions[1 - gone]
+        assert other is not None
+        other.take_outgoing().clear()
+        bench.channel.lost(gone, "cut", bench.now)
+        assert [frames[0] for frames in other.take_outgoing()] == [wire.BYE]
+        assert {effect.side for effect in bench.effects() if isinstance(effect, Disconnect)} == {OWN, FAR}
+        assert bench.channel.state is State.WAITING
+
+
+def test_a_silent_router_is_noticed() -> None:
+    bench = Bench("tcp://far:1")
+    bench.until_connect()
+    bench.welcome(FAR)
+    bench.effects()
+    bench.welcome(OWN, "a")
+    for _ in range(10):
+        bench.wait(0.5)
+        bench.receive(OWN, wire.PING, [1])
+    assert bench.channel.error is not None
+    assert bench.channel.error.code == errors.KEEPALIVE_TIMEOUT
+
+
+def test_what_is_over_stays_over() -> None:
+    bench = Bench("tcp://far:1")
+    bench.until_connect()
+    bench.channel.leave(bench.now)
+    bench.effects()
+    assert bench.wait(100.0) == []
+    assert bench.channel.state is State.OVER

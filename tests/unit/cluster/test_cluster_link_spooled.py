@@ -1,0 +1,195 @@
+"""Carrying the queue of a link: sequences are positions, acknowledged is settled, refused goes aside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from test_cluster_link_relay import make_session, sent
+
+from angarium import errors, wire
+from cluster.link.frames import read_messages
+from cluster.link.session import LinkSession, Settled
+from cluster.link.spooled import Carrier, aged
+
+QUEUE = "#link/b"
+NOW_MS = 1_000_000
+
+
+class Bench:
+    """A carrier between two sessions, and what it says to their routers."""
+
+    def __init__(self, offset_ms: int = 0, **limits: int) -> None:
+        self.source = make_session(node="a", link={"node": "a", "node_id": "id-a"})
+        self.target = make_session(node="b", **limits)
+        self.carrier = Carrier(self.source, self.target, QUEUE, offset_ms)
+        self.carrier.open()
+        (bind,) = requests(self.source)
+        assert bind[1:] == ["flow.bind", {"name": QUEUE, "messages": 16_384, "bytes": 32 << 20}]
+        answer(self.source, bind[0], {"flow": 5, "endpoint_id": 9})
+        (opening,) = requests(self.target)
+        assert opening[1:] == ["producer.open", {"name": "#link/id-a/9"}]
+        answer(self.target, opening[0], {"producer": 3})
+
+    def deliver(
+        self,
+        *positions: int,
+        meta: Any = None,
+        stored: Any = NOW_MS,
+        origins: Any = None,
+        now_ms: int = NOW_MS,
+        size: int = 1,
+    ) -> None:
+        rows = [[0, f"t/{position}", wire.MODE_PERSISTENT, meta, None, bytes(size)] for position in positions]
+        runs = [[position, 1] for position in positions]
+        frames = [
+            wire.MESSAGES,
+            wire.pack([5, [[0, len(rows), runs, None, stored, origins]]]),
+            wire.pack(rows),
+        ]
+        flow, parts = read_messages(frames)
+        assert flow == self.carrier.flow
+        self.carrier.messages(parts, frames[2:], now_ms)
+
+    def published(self) -> list[tuple[int, list[Any]]]:
+        """Take the rounds: the sequence of index 0, and the rows."""
+        found = []
+        for frames in sent(self.target):
+            if frames[0] == wire.PUBLISH:
+                head = wire.unpack(frames[1])
+                assert head[4] == 3
+                found.append((head[5], [row for batch in frames[2:] for row in wire.unpack(batch)]))
+        return found
+
+    def sequences(self) -> list[int]:
+        return sorted(first + row[0] for first, rows in self.published() for row in rows)
+
+    def acked(self, upto: int, *nacks: tuple[int, int]) -> None:
+        body = [3, upto, [[position, code, ""] for position, code in nacks], 0]
+        (event,) = self.target.receive([wire.ACKED, wire.pack(body)], 0.0)
+        assert isinstance(event, Settled)
+        self.carrier.acked(event.upto, event.nacks)
+
+    def settled(self) -> list[list[Any]]:
+        """Take what the queue was told: [outcome, ranges]."""
+        return [wire.unpack(frames[1])[1:] for frames in sent(self.source) if frames[0] == wire.SETTLE]
+
+
+def requests(session: LinkSession) -> list[Any]:
+    return [wire.unpack(frames[1]) for frames in sent(session) if frames[0] == wire.REQUEST]
+
+
+def answer(session: LinkSession, number: int, value: dict[str, Any]) -> None:
+    session.receive([wire.ANSWER, wire.pack([number, 0, value])], 0.0)
+
+
+def test_the_sequence_of_a_message_is_its_position() -> None:
+    bench = Bench()
+    bench.deliver(7, 8, 12)
+    ((first, rows),) = bench.published()
+    assert first == 7
+    assert [(row[0], row[1]) for row in rows] == [(0, "t/7"), (1, "t/8"), (5, "t/12")]
+
+
+def test_what_is_acknowledged_is_settled_and_nothing_else() -> None:
+    bench = Bench()
+    bench.deliver(1, 2, 3, 7, 8)
+    bench.acked(3)
+    assert bench.settled() == [[wire.OUTCOME_ACCEPTED, [[0, 1, 3]]]]
+    bench.acked(8)
+    assert bench.settled() == [[wire.OUTCOME_ACCEPTED, [[0, 7, 8]]]]
+    assert bench.carrier.acknowledged == 5
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_what_is_refused_is_rejected_and_the_rest_goes_on(early: bool) -> None:
+    bench = Bench()
+    bench.deliver(1, 2, 3, 4)
+    if early:
+        bench.acked(0, (2, errors.SPOOL_OVER_QUOTA), (4, errors.SPOOL_OVER_QUOTA))
+        assert bench.settled() == [[wire.OUTCOME_REJECTED, [[0, 2, 2], [0, 4, 4]]]]
+        bench.acked(4)
+        assert bench.settled() == [[wire.OUTCOME_ACCEPTED, [[0, 1, 1], [0, 3, 3]]]]
+    else:
+        bench.acked(4, (2, errors.SPOOL_OVER_QUOTA), (4, errors.SPOOL_OVER_QUOTA))
+        assert bench.settled() == [
+            [wire.OUTCOME_REJECTED, [[0, 2, 2], [0, 4, 4]]],
+            [wire.OUTCOME_ACCEPTED, [[0, 1, 1], [0, 3, 3]]],
+        ]
+    assert bench.carrier.refused == {errors.SPOOL_OVER_QUOTA: 2}
+
+
+def test_what_comes_again_while_it_is_under_way_is_sent_once() -> None:
+    bench = Bench()
+    bench.deliver(1, 2, 3)
+    bench.deliver(1, 2, 3, 4)
+    assert bench.sequences() == [1, 2, 3, 4]
+
+
+def test_what_comes_again_and_was_settled_ends_the_channel() -> None:
+    bench = Bench()
+    bench.deliver(1, 2, 3)
+    bench.acked(2)
+    with pytest.raises(errors.AngariumError, match="came again"):
+        bench.deliver(2)
+
+
+def test_what_expired_is_not_tried_again() -> None:
+    bench = Bench()
+    bench.deliver(1, 2, origins=[["queue", QUEUE, "expired"], ["queue", QUEUE, "rejected"]])
+    assert bench.sequences() == [2]
+    assert bench.settled() == [[wire.OUTCOME_REJECTED, [[0, 1, 1]]]]
+
+
+@pytest.mark.requirement("R204")
+def test_eight_seconds_to_live_after_two_are_six() -> None:
+    assert aged((8_000, 500, 4, "k"), 2_000) == (6_000, 0, 4, "k")
+    assert aged((8_000, 0, None, None), 9_000) == (1, 0, None, None)
+    assert aged((8_000, 0, None, None), -5) == (8_000, 0, None, None)
+    assert aged((0, 500, None, None), 2_000) == (0, 0, None, None)
+
+
+def test_ages_are_counted_by_the_clock_of_the_router_that_stored_them() -> None:
+    bench = Bench(offset_ms=100_000)
+    bench.deliver(1, meta=[8_000, 0, None, None], stored=NOW_MS + 98_000)
+    ((_, rows),) = bench.published()
+    assert rows[0][wire.ROW_META] == [6_000, 0, None, None]
+
+
+def test_a_window_bounds_what_is_under_way() -> None:
+    bench = Bench(producer_bytes=10_000)
+    for position in range(1, 31):
+        bench.deliver(position, size=1_000)
+    assert len(bench.sequences()) == 10
+    bench.acked(10)
+    assert bench.sequences() == list(range(11, 31))
+
+
+def test_a_message_that_fits_into_no_batch_is_rejected() -> None:
+    bench = Bench(max_batch_bytes=2_000)
+    bench.deliver(1, size=3_000)
+    bench.deliver(2, size=10)
+    assert bench.sequences() == [2]
+    assert bench.settled() == [[wire.OUTCOME_REJECTED, [[0, 1, 1]]]]
+
+
+def test_credit_is_renewed_as_messages_leave() -> None:
+    bench = Bench()
+    for start in range(1, 10_001, 1_000):
+        bench.deliver(*range(start, start + 1_000))
+    grants = [wire.unpack(frames[1]) for frames in sent(bench.source) if frames[0] == wire.FLOW_CREDIT]
+    assert grants
+    assert grants[-1][1] > 16_384
+
+
+def test_a_flow_that_is_refused_is_asked_for_again() -> None:
+    source, target = make_session(node="a", link={"node": "a", "node_id": "id-a"}), make_session(node="b")
+    carrier = Carrier(source, target, QUEUE, 0)
+    carrier.open()
+    (bind,) = requests(source)
+    source.receive([wire.ANSWER, wire.pack([bind[0], errors.HOME_NOT_READY, "soon"])], 0.0)
+    carrier.open_again()
+    (again,) = requests(source)
+    assert again[1] == "flow.bind"
+    carrier.open_again()
+    assert requests(source) == []

@@ -1,0 +1,569 @@
+"""Links between nodes: interest, forwarding, and what is refused; state machines only."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from wired_mesh import CLUSTER, SECRET, WiredLink, WiredMesh, identity_of, link_object, make_node
+from wired_node import WiredNode, snapshot
+
+from angarium import errors, wire
+from cluster import objects
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def make_mesh() -> Iterator[Any]:
+    """Give a maker of meshes; each is validated at the end."""
+    made: list[WiredMesh] = []
+
+    def make(*names: str, **options: Any) -> WiredMesh:
+        made.append(WiredMesh(*names, **options))
+        return made[-1]
+
+    yield make
+    for mesh in made:
+        mesh.run()
+        mesh.validate()
+
+
+@pytest.fixture
+def pair(make_mesh: Any) -> WiredMesh:
+    mesh = make_mesh("a", "b")
+    assert isinstance(mesh, WiredMesh)
+    return mesh
+
+
+def imports(node: WiredNode) -> dict[str, int]:
+    """What the neighbours of a node want, by pattern."""
+    return {
+        pattern: wish
+        for neighbour in node.router.links.sessions.values()
+        for pattern, wish in neighbour.imports.items()
+    }
+
+
+def link_hello(name: str = "b", **changes: Any) -> dict[str, Any]:
+    link = {"node": name, "node_id": f"id-{name}", "cluster": CLUSTER, "incarnation": 1}
+    link.update({key: changes.pop(key) for key in list(changes) if key in link})
+    return {"version": 1, "username": wire.LINK_USERNAME, "password": SECRET, "link": link, **changes}
+
+
+class TestInterest:
+    @pytest.mark.requirement("R214")
+    def test_what_a_client_wants_is_wanted_of_every_neighbour(self, make_mesh: Any) -> None:
+        mesh = make_mesh("a", "b", "c")
+        mesh["a"].client().subscribe("orders/>")
+        mesh.run()
+        assert imports(mesh["b"]) == imports(mesh["c"]) == {"orders/>": 1 << wire.WISH_DTO_SHIFT}
+
+    def test_many_subscribers_of_one_pattern_are_one_wish(self, pair: WiredMesh) -> None:
+        clients = [pair["a"].client() for _ in range(3)]
+        for client in clients:
+            client.subscribe("x")
+        pair.run()
+        (neighbour,) = pair["a"].router.links.sessions.values()
+        assert neighbour.exported == 1
+        for client in clients:
+            client.unsubscribe("x")
+        pair.run()
+        assert imports(pair["b"]) == {}
+        assert neighbour.exported == 2
+
+    @pytest.mark.requirement("R18", "R215")
+    @pytest.mark.parametrize("text", ["#noexport/a/>", "#noexport/#share/g/a/>"])
+    def test_noexport_stays_at_home(self, pair: WiredMesh, text: str) -> None:
+        client = pair["a"].client()
+        client.subscribe(text)
+        pair.run()
+        assert imports(pair["b"]) == {}
+        client.subscribe("a/>")
+        pair.run()
+        assert list(imports(pair["b"])) == ["a/>"]
+        client.unsubscribe("a/>")
+        pair.run()
+        assert imports(pair["b"]) == {}
+
+    @pytest.mark.requirement("R17")
+    def test_a_shared_subscription_is_exported_as_its_filter(self, pair: WiredMesh) -> None:
+        pair["a"].client(network_priority=3).subscribe("#share/g/jobs/*")
+        pair.run()
+        assert imports(pair["b"]) == {"jobs/*": 3 << wire.WISH_DTO_SHIFT}
+
+    def test_a_wish_merges_everybody(self, pair: WiredMesh) -> None:
+        pair["a"].client(network_priority=4).subscribe("x")
+        better = pair["a"].client(network_priority=2)
+        better.subscribe("x")
+        pair["a"].client().subscribe("x", deliver_always=True)
+        pair.run()
+        assert imports(pair["b"]) == {"x": wire.WISH_DELIVER_ALWAYS | 2 << wire.WISH_DTO_SHIFT}
+        better.unsubscribe("x")
+        pair.run()
+        assert imports(pair["b"]) == {"x": wire.WISH_DELIVER_ALWAYS | 4 << wire.WISH_DTO_SHIFT}
+
+    def test_everything_is_always_wanted(self, pair: WiredMesh) -> None:
+        pair["a"].client().subscribe(">")
+        pair.run()
+        assert imports(pair["b"]) == {">": wire.WISH_DELIVER_ALWAYS}
+
+    @pytest.mark.requirement("R90")
+    def test_what_a_queue_attracts_is_exported_and_the_queue_itself_is_not(self, pair: WiredMesh) -> None:
+        add_queue(pair["a"], "q", ["q/>", "#noexport/local", "!q/not"])
+        pair.run()
+        assert imports(pair["b"]) == {"q/>": wire.WISH_ENDPOINT}
+        add_queue(pair["a"], "q", ["q/>", "local", "#noexport/local"])
+        pair.run()
+        assert imports(pair["b"]) == {"q/>": wire.WISH_ENDPOINT, "local": wire.WISH_ENDPOINT}
+        add_queue(pair["a"], "q", ["#noexport/local"])
+        pair.run()
+        assert imports(pair["b"]) == {}
+
+    def test_what_was_there_before_the_link_comes_with_the_snapshot(self) -> None:
+        mesh = WiredMesh("a", "b", pairs=[])
+        texts = [f"t/{n}" for n in range(2_500)]
+        client = mesh["a"].client()
+        for start in range(0, len(texts), 250):
+            client.subscribe(*texts[start : start + 250])
+        mesh.links["b", "a"] = link = WiredLink(mesh["b"], mesh["a"])
+        mesh.run()
+        assert sorted(imports(mesh["b"])) == sorted(texts)
+        assert all(relay is not None and relay.is_synchronised for relay in link.channel.relays)
+        mesh.validate()
+
+    def test_the_interest_of_a_neighbour_goes_with_its_link(self, pair: WiredMesh) -> None:
+        pair["a"].client().subscribe("x", "y/>")
+        pair.run()
+        filters = len(pair["b"].router.interest)
+        link = pair.links["b", "a"]
+        link.is_cut = True
+        link.channel.lost(1, "cut", pair["b"].now)
+        pair.run(0.2)
+        assert len(pair["b"].router.interest) == filters - 2
+        assert not pair["b"].router.links.sessions
+        link.is_cut = False
+        pair.run(11.0)
+        assert len(pair["b"].router.interest) == filters
+
+
+class TestForwarding:
+    def test_a_message_reaches_a_subscriber_of_the_neighbour(self, pair: WiredMesh) -> None:
+        subscriber, publisher = pair["b"].client(), pair["a"].client()
+        subscriber.subscribe("x/>")
+        pair.run()
+        publisher.publish(("x/1", b"one"), ("y", b"no"), ("x/2", b"two"))
+        pair.run()
+        assert subscriber.payloads() == [b"one", b"two"]
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_the_order_of_a_publisher_holds_across_a_link(self, make_mesh: Any, workers: int) -> None:
+        mesh = make_mesh("a", "b", workers=workers)
+        subscriber, publisher = mesh["b"].client(), mesh["a"].client()
+        subscriber.subscribe("x/>", "y/>")
+        mesh.run()
+        expected = []
+        for batch in range(20):
+            rows = [(f"{'xyz'[n % 3]}/{n}", b"%d.%d" % (batch, n)) for n in range(12)]
+            publisher.publish(*rows)
+            expected += [payload for topic, payload in rows if topic[0] in "xy"]
+        mesh.run()
+        assert subscriber.payloads() == expected
+
+    @pytest.mark.parametrize(
+        "pairs",
+        [
+            [("b", "a"), ("c", "b")],
+            [("b", "a"), ("c", "b"), ("d", "c"), ("d", "a")],
+            [("b", "a"), ("c", "a"), ("c", "b"), ("d", "a"), ("d", "b"), ("d", "c")],
+        ],
+    )
+    def test_in_no_topology_is_there_a_loop_a_duplicate_or_transit(
+        self, make_mesh: Any, pairs: list[tuple[str, str]]
+    ) -> None:
+        names = sorted({name for one in pairs for name in one})
+        mesh = make_mesh(*names, pairs=pairs)
+        subscribers = {name: mesh[name].client() for name in names}
+        for subscriber in subscribers.values():
+            subscriber.subscribe(">")
+        publisher = mesh["a"].client()
+        mesh.run()
+        publisher.publish("x")
+        mesh.run()
+        near = {"a"} | {b if a == "a" else a for a, b in pairs if "a" in (a, b)}
+        got = {name: len(subscriber.rows()) for name, subscriber in subscribers.items()}
+        assert got == {name: int(name in near) for name in names}
+
+    @pytest.mark.requirement("R31")
+    def test_one_member_of_a_group_on_each_node_gets_a_copy(self, pair: WiredMesh) -> None:
+        members = {name: [pair[name].client() for _ in range(3)] for name in "ab"}
+        for group in members.values():
+            for member in group:
+                member.subscribe("#share/g/jobs/>")
+        publisher = pair["a"].client()
+        pair.run()
+        for number in range(10):
+            publisher.publish((f"jobs/{number}", b""))
+        pair.run()
+        for group in members.values():
+            topics = sorted(topic for member in group for topic in member.topics())
+            assert topics == sorted(f"jobs/{number}" for number in range(10))
+
+    def test_a_request_is_answered_across_a_link(self, pair: WiredMesh) -> None:
+        requester, replier = pair["a"].connection(), pair["b"].client()
+        inbox = requester.hello()["inbox"]
+        requester.subscribe(inbox)
+        pair.run()
+        replier.publish((inbox, b"pong"))
+        pair.run()
+        assert requester.payloads() == [b"pong"]
+
+    def test_a_direct_message_is_spooled_by_a_queue_of_the_neighbour(self, pair: WiredMesh) -> None:
+        add_queue(pair["b"], "q", ["q/>"])
+        pair.run()
+        publisher = pair["a"].client()
+        publisher.publish("q/1")
+        pair.run()
+        (session,) = pair["b"].router.links.sessions
+        assert session.counters["messages_in"] == 1
+        assert session.counters.get("discard.no-subscription-match", 0) == 0
+
+    def test_message_vpns_are_apart(self) -> None:
+        rows = [("vpn", "", "other", {}), ("username", "other", "default", {})]
+        nodes = {
+            name: WiredNode(1, snapshot(link_object(other), *rows), name=name, identity=identity_of(name))
+            for name, other in (("a", "b"), ("b", "a"))
+        }
+        mesh = WiredMesh(pairs=[])
+        mesh.nodes = nodes
+        mesh.links["b", "a"] = WiredLink(nodes["b"], nodes["a"], vpn="other")
+        mesh.run()
+        here, there = nodes["b"].client(), nodes["b"].client(vpn="other")
+        for client in (here, there):
+            client.subscribe("x")
+        mesh.run()
+        nodes["a"].client().publish("x")
+        nodes["a"].client(vpn="other").publish("x")
+        mesh.run()
+        assert (len(here.rows()), len(there.rows())) == (0, 1)
+
+
+class TestLogin:
+    @pytest.mark.parametrize(
+        ("changes", "code"),
+        [
+            ({"cluster": "other"}, errors.CLUSTER_MISMATCH),
+            ({"node": "n"}, errors.LINK_TO_OWN_NODE),
+            ({"node_id": "id-n"}, errors.LINK_TO_OWN_NODE),
+            ({"password": "guessed"}, errors.LINK_UNAUTHORIZED),
+            ({"password": None}, errors.LINK_UNAUTHORIZED),
+            ({"password": ""}, errors.LINK_UNAUTHORIZED),
+            ({"username": "default"}, errors.LINK_UNAUTHORIZED),
+            ({"node": "z"}, errors.LINK_NOT_ALLOWED),
+            ({"node": "off"}, errors.LINK_NOT_ALLOWED),
+            ({"node": "a"}, errors.LINK_INITIATOR_MISMATCH),
+            ({"vpn": "none"}, errors.VPN_NOT_ALLOWED),
+            ({"version": 2}, errors.UNSUPPORTED_VERSION),
+        ],
+    )
+    def test_who_may_not_come_is_told_why(self, changes: dict[str, Any], code: int) -> None:
+        node = gated_node()
+        stranger = node.connection("10.0.0.1")
+        stranger.send(wire.HELLO, link_hello("x", **changes))
+        assert stranger.closed_with() == code
+        assert not node.router.links.sessions
+        told = [event for event in node.events if event["event"] == "SYSTEM_LINK_REFUSED"]
+        expected = [] if code == errors.UNSUPPORTED_VERSION or changes.get("username") else [code]
+        assert [event["code"] for event in told] == expected
+
+    def test_a_refusal_that_comes_again_is_one_event(self) -> None:
+        node = gated_node()
+        for _ in range(5):
+            node.connection("10.0.0.1").send(wire.HELLO, link_hello("x", cluster="other"))
+        assert len([event for event in node.events if event["event"] == "SYSTEM_LINK_REFUSED"]) == 1
+
+    def test_a_node_without_secret_lets_no_neighbour_in(self) -> None:
+        node = make_node("n", ["x"], secret="")
+        stranger = node.connection("10.0.0.1")
+        stranger.send(wire.HELLO, link_hello("x", password=""))
+        assert stranger.closed_with() == errors.LINK_UNAUTHORIZED
+
+    def test_links_only_have_their_username_and_no_client_has_their_name(self) -> None:
+        node = gated_node()
+        client = node.connection("10.0.0.1")
+        client.send(wire.HELLO, {"version": 1, "username": wire.LINK_USERNAME, "password": SECRET})
+        assert client.closed_with() == errors.LINK_UNAUTHORIZED
+        client = node.connection()
+        client.send(wire.HELLO, {"version": 1, "client_name": "#link/x"})
+        assert client.closed_with() == errors.INVALID_CLIENT_NAME
+
+    def test_another_node_of_that_name_is_refused_while_the_first_is_there(self) -> None:
+        node = gated_node()
+        first = node.connection("10.0.0.1")
+        first.send(wire.HELLO, link_hello("x"))
+        second = node.connection("10.0.0.2")
+        second.send(wire.HELLO, link_hello("x", node_id="another"))
+        assert second.closed_with() == errors.LINK_EXISTS
+        assert first.closed_with() is None
+        assert node.events[-1]["code"] == errors.LINK_EXISTS
+
+    def test_a_successor_of_the_link_process_takes_its_place(self) -> None:
+        node = gated_node()
+        first = node.connection("10.0.0.1")
+        first.send(wire.HELLO, link_hello("x"))
+        second = node.connection("10.0.0.1")
+        second.send(wire.HELLO, link_hello("x", incarnation=2))
+        assert first.closed_with() == errors.KEEPALIVE_TIMEOUT
+        late = node.connection("10.0.0.1")
+        late.send(wire.HELLO, link_hello("x", incarnation=1))
+        assert late.closed_with() == errors.LINK_EXISTS
+
+    def test_a_link_session_is_no_client(self) -> None:
+        node = gated_node()
+        neighbour = node.connection("10.0.0.1")
+        neighbour.send(wire.HELLO, link_hello("x"))
+        assert node.router.operators.clients(None, node.now) == []
+        assert node.router.stats()["sessions"] == 0
+        manager = node.client()
+        assert manager.subscribe("a", client="#link/x")[0][0] != 0
+        neighbour.send(wire.SUBSCRIBE, [1, [["a", 0]], None])
+        neighbour.received.popleft()  # WELCOME
+        operation, answer = neighbour.take()
+        while operation != wire.SUBACK:
+            operation, answer = neighbour.take()
+        assert (
+            answer[1][0][0] == errors.MAX_SUBSCRIPTIONS_EXCEEDED or answer[1][0][0] == errors.SUBSCRIBE_DENIED
+        )
+
+    def test_deleting_or_disabling_the_link_ends_its_session(self) -> None:
+        for change in ("delete", "disable"):
+            node = gated_node()
+            neighbour = node.connection("10.0.0.1")
+            neighbour.send(wire.HELLO, link_hello("x"))
+            operators = node.router.operators
+            if change == "delete":
+                operators.drop_object("link", "", "x", node.now)
+            else:
+                operators.put_object("link", "", "x", objects.complete("link", {"enabled": False}), node.now)
+            node.settle()
+            assert neighbour.closed_with() == errors.LINK_NOT_ALLOWED
+
+
+class TestImports:
+    @pytest.mark.parametrize(
+        ("header", "code"),
+        [
+            ([1, 0, [["a", 32]]], errors.MALFORMED_FRAME),
+            ([1, 3, []], errors.MALFORMED_FRAME),
+            ([1, 0, [["", 4]]], errors.MALFORMED_FRAME),
+            ([1, 0, [["#noexport/a", 4]]], errors.MALFORMED_FRAME),
+            ([1, 0, [["#share/g/a", 4]]], errors.MALFORMED_FRAME),
+            ([1, 0, [["#P2P/QUE/q", 4]]], errors.MALFORMED_FRAME),
+            ([1, 0, [["x" * 251, 4]]], errors.MALFORMED_FRAME),
+            ([1, 0, [["a", 4]] * 1_001], errors.MALFORMED_FRAME),
+            ("nonsense", errors.MALFORMED_FRAME),
+            ([1, 0, [[f"t/{n}", 4] for n in range(11)]], errors.LINK_IMPORTS_EXCEEDED),
+        ],
+    )
+    def test_what_no_neighbour_sends_ends_its_link_and_nothing_else(self, header: Any, code: int) -> None:
+        node = gated_node(link_imports_max=10)
+        neighbour, client = node.connection("10.0.0.1"), node.client()
+        neighbour.send(wire.HELLO, link_hello("x"))
+        client.subscribe("a")
+        neighbour.send(wire.IMPORTS, header)
+        node.advance(0.1)
+        assert neighbour.closed_with() == code
+        node.client().publish("a")
+        assert client.topics() == ["a"]
+        assert len(node.router.interest) == 1
+        node.validate()
+
+    def test_a_client_may_not_import(self) -> None:
+        node = gated_node()
+        client = node.client()
+        client.send(wire.IMPORTS, [1, 0, []])
+        assert client.closed_with() == errors.UNKNOWN_OPERATION
+
+
+def gated_node(**config: Any) -> WiredNode:
+    """Node n, with links to x (which opens it), to a (which n opens), and to one that is off."""
+    rows = snapshot(link_object("x"), link_object("a"), link_object("off", enabled=False))
+    return WiredNode(1, rows, name="n", identity=identity_of("n"), **config)
+
+
+def add_queue(node: WiredNode, name: str, subscriptions: list[str]) -> None:
+    """Create or change a queue."""
+    attributes = objects.complete("queue", {"subscriptions": subscriptions})
+    attributes |= {"id": 77, "generation": 1, "homes": [0], "created_by": "operator"}
+    node.router.operators.put_object("queue", "default", name, attributes, node.now)
+    node.settle()
+
+
+class TestDeliverToOne:
+    @pytest.mark.requirement("R75")
+    def test_a_client_here_comes_before_every_neighbour(self, make_mesh: Any) -> None:
+        mesh = make_mesh("a", "b", "c")
+        near, far = mesh["a"].client(local_priority=4), mesh["b"].client(network_priority=1)
+        near.subscribe("x")
+        far.subscribe("x")
+        mesh.run()
+        publish_dto(mesh, "a", "x", 4)
+        assert (len(near.rows()), len(far.rows())) == (4, 0)
+
+    @pytest.mark.requirement("R76", "R77", "R78", "R216")
+    def test_without_a_client_here_one_neighbour_gets_all(self, make_mesh: Any) -> None:
+        mesh = make_mesh("a", "b", "c", "d")
+        clients = {name: [mesh[name].client() for _ in range(2)] for name in "bcd"}
+        for group in clients.values():
+            for client in group:
+                client.subscribe("x")
+        mesh.run()
+        publish_dto(mesh, "a", "x", 6)
+        got = {name: [len(client.rows()) for client in group] for name, group in clients.items()}
+        assert got == {"b": [3, 3], "c": [0, 0], "d": [0, 0]}
+
+    @pytest.mark.requirement("R79")
+    def test_network_priorities_decide_among_neighbours_and_there(self, make_mesh: Any) -> None:
+        mesh = make_mesh("a", "b", "c")
+        behind = mesh["b"].client(network_priority=3)
+        better = mesh["c"].client(network_priority=2, local_priority=4)
+        worse = mesh["c"].client(network_priority=4, local_priority=1)
+        for client in (behind, better, worse):
+            client.subscribe("x")
+        mesh.run()
+        publish_dto(mesh, "a", "x", 3)
+        assert [len(client.rows()) for client in (behind, better, worse)] == [0, 3, 0]
+
+    @pytest.mark.requirement("R82")
+    @pytest.mark.parametrize("taker", ["a", "b", "c", None])
+    def test_deliver_always_subscribers_get_theirs_wherever_it_is_taken(
+        self, make_mesh: Any, taker: str | None
+    ) -> None:
+        mesh = make_mesh("a", "b", "c")
+        monitors = [mesh[name].client() for name in "abc"]
+        for monitor in monitors[:2]:
+            monitor.subscribe("x", deliver_always=True)
+        monitors[2].subscribe(">")
+        one = mesh[taker].client() if taker else None
+        if one is not None:
+            one.subscribe("x")
+        mesh.run()
+        publish_dto(mesh, "a", "x", 2)
+        assert [len(monitor.rows()) for monitor in monitors] == [2, 2, 2]
+        if one is not None:
+            assert len(one.rows()) == 2
+
+    @pytest.mark.requirement("R86")
+    def test_who_is_chosen_and_monitors_gets_one_copy(self, make_mesh: Any) -> None:
+        mesh = make_mesh("a", "b")
+        client = mesh["b"].client()
+        client.subscribe("x")
+        client.subscribe("x", deliver_always=True)
+        mesh.run()
+        publish_dto(mesh, "a", "x", 2)
+        assert len(client.rows()) == 2
+
+    @pytest.mark.parametrize("workers", [1, 3])
+    def test_rows_of_all_sorts_travel_together_in_order(self, make_mesh: Any, workers: int) -> None:
+        mesh = make_mesh("a", "b", "c", workers=workers)
+        takers = {name: mesh[name].client() for name in "bc"}
+        for taker in takers.values():
+            taker.subscribe("dto/>", "all/>")
+        mesh.run()
+        rows = []
+        for number in range(30):
+            is_dto = number % 3 == 0
+            rows.append((f"{'dto' if is_dto else 'all'}/{number}", b"%d" % number, wire.FLAG_DTO * is_dto))
+        mesh["a"].client().publish(*rows)
+        mesh.run()
+        assert takers["b"].payloads() == [b"%d" % number for number in range(30)]
+        assert takers["c"].payloads() == [b"%d" % number for number in range(30) if number % 3]
+
+    def test_a_group_on_a_neighbour_is_one_candidate(self, pair: WiredMesh) -> None:
+        members = [pair["b"].client() for _ in range(3)]
+        for member in members:
+            member.subscribe("#share/g/x")
+        pair.run()
+        publish_dto(pair, "a", "x", 9)
+        assert sum(len(member.rows()) for member in members) == 9
+
+    def test_a_slow_link_keeps_what_is_open(self, pair: WiredMesh) -> None:
+        client = pair["b"].client()
+        client.subscribe("x", "y")
+        pair.run()
+        (session,) = pair["a"].router.links.sessions
+        session.granted_bytes = session.sent_bytes  # nothing more, for now
+        publisher = pair["a"].client()
+        publisher.publish(("x", b"1", wire.FLAG_DTO), ("y", b"2", 2 << wire.COS_SHIFT))
+        publisher.publish(("x", b"3", wire.FLAG_DTO))
+        assert client.rows() == []
+        session.granted_bytes = 1 << 40
+        pair["a"].router.egress.drain(session)
+        pair["a"].settle()
+        pair.run()
+        assert sorted(client.payloads()) == [b"1", b"2", b"3"]
+
+    def test_a_client_cannot_open_a_choice(self, pair: WiredMesh) -> None:
+        client = pair["a"].client()
+        client.send(wire.PUBLISH, [1, 0, False, [[0, 1]], [0]], wire.pack([[0, "x", 0, None, None, b""]]))
+        assert client.closed_with() == errors.MALFORMED_FRAME
+
+
+def publish_dto(mesh: WiredMesh, name: str, topic: str, count: int) -> None:
+    publisher = mesh[name].client()
+    for _ in range(count):
+        publisher.publish((topic, b"", wire.FLAG_DTO))
+    mesh.run()
+
+
+class TestShortWay:
+    def test_rounds_of_known_topics_need_no_worker_on_the_other_side(self, pair: WiredMesh) -> None:
+        client, publisher = pair["b"].client(), pair["a"].client()
+        client.subscribe("x/>")
+        pair.run()
+        expected = []
+        for number in range(50):
+            rows = [(f"x/{n % 10}", b"%d.%d" % (number, n)) for n in range(100)]
+            publisher.publish(*rows)
+            expected += [payload for _, payload in rows]
+        pair.run()
+        assert client.payloads() == expected
+        assert pair["b"].router.stats()["short_way_rounds"] >= 40
+
+    def test_what_changes_is_forgotten_at_once(self, pair: WiredMesh) -> None:
+        clients, publisher = [pair["b"].client() for _ in range(2)], pair["a"].client()
+        clients[0].subscribe("x/>")
+        pair.run()
+        for _ in range(10):
+            publisher.publish(*["x/1"] * 20)
+        pair.run()
+        clients[1].subscribe("x/1")
+        pair.run()
+        publisher.publish(*["x/1"] * 20)
+        pair.run()
+        assert [len(client.rows()) for client in clients] == [220, 20]
+
+    def test_rows_that_need_a_choice_or_an_endpoint_go_to_the_workers(self, pair: WiredMesh) -> None:
+        plain, publisher = pair["b"].client(), pair["a"].client()
+        members = [pair["b"].client() for _ in range(2)]
+        for member in members:
+            member.subscribe("#share/g/s")
+        plain.subscribe("x", "s")
+        pair.run()
+        for _ in range(10):
+            publisher.publish(*["x"] * 5, ("x", b"", wire.FLAG_DTO), "s")
+        pair.run()
+        assert len(plain.rows()) == 70
+        assert sum(len(member.rows()) for member in members) == 10
+
+    def test_topics_that_are_always_new_are_tried_ever_less_often(self, pair: WiredMesh) -> None:
+        client, publisher = pair["b"].client(), pair["a"].client()
+        client.subscribe("x/>")
+        pair.run()
+        for number in range(40):
+            publisher.publish(*[f"x/{number}/{n}" for n in range(80)])
+        pair.run()
+        assert len(client.rows()) == 3_200
+        (neighbour,) = pair["b"].router.links.sessions.values()
+        assert neighbour.short_way.failures >= 3

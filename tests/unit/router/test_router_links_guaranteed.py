@@ -1,0 +1,230 @@
+"""Guaranteed messages and links: what goes into the queue of a link, who gets copies, what a link may do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from publish_rig import Publisher, PublishNode, request
+from wired_mesh import CLUSTER, SECRET, identity_of, link_object
+from wired_node import FakeClient, snapshot
+
+from angarium import errors, wire
+from cluster.catalog.link_queues import queues_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from router.effects import AskController
+
+DTO = wire.MODE_PERSISTENT | wire.FLAG_DTO
+
+
+class LinkedNode(PublishNode):
+    """A node whose controller stores what neighbours want."""
+
+    def answer_ask(self, effect: AskController) -> None:
+        if effect.operation != "endpoint.subscribe":
+            super().answer_ask(effect)
+            return
+        wish = effect.arguments
+        known = self.endpoint(wish["name"]).attributes["client_subscriptions"]
+        texts = [text for text in dict.fromkeys([*known, *wish["add"]]) if text not in wish["remove"]]
+        self.put("queue", wish["name"], client_subscriptions=texts)
+        self.router.controller_answered(effect.ticket, True, {"added": [], "removed": []}, self.now)
+
+
+@pytest.fixture
+def near() -> Iterator[PublishNode]:
+    """Node n, whose neighbours x and y open their links, with the queues of these."""
+    made = LinkedNode(1, snapshot(link_object("x"), link_object("y")), name="n", identity=identity_of("n"))
+    for node in "xy":
+        for name, attributes in queues_of(node).items():
+            made.queue(name, max_spool_usage_mb=attributes["max_spool_usage_mb"])
+    yield made
+    made.validate()
+
+
+def neighbour(node: PublishNode, name: str = "x", **credit: Any) -> FakeClient:
+    client = node.connection("10.0.0.1")
+    link = {"node": name, "node_id": f"id-{name}", "cluster": CLUSTER, "incarnation": 1}
+    hello = {"version": 1, "username": wire.LINK_USERNAME, "password": SECRET, "credit": [1 << 40, 1 << 40]}
+    client.send(wire.HELLO, {**hello, "link": link, **credit})
+    assert client.take()[0] == wire.WELCOME
+    return client
+
+
+def wants(client: FakeClient, kind: int = wire.EXPORTS_COMPLETE, **wishes: int) -> None:
+    """Have a neighbour want patterns; `a__` stands for a/>."""
+    client.request += 1
+    entries = [[name.replace("__", "/>"), wish] for name, wish in wishes.items()]
+    client.send(wire.IMPORTS, [client.request, kind, entries])
+    client.node.advance(0.1)
+
+
+ENDPOINT = wire.WISH_ENDPOINT
+CLIENTS = 1 << wire.WISH_DTO_SHIFT
+
+
+class TestStoredInterest:
+    def test_what_endpoints_want_is_stored_with_the_queue_and_outlives_the_session(
+        self, near: PublishNode
+    ) -> None:
+        link = neighbour(near)
+        wants(link, a__=ENDPOINT, b__=CLIENTS, c=ENDPOINT | CLIENTS)
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["a/>", "c"]
+        assert [frames[0] for frames in link.received].count(wire.IMPORTED) == 1
+        link.send(wire.BYE, [])
+        near.publisher().publish("a/1", "b/1", "c")
+        assert [row.topic for row in near.stored("#link/x")] == ["a/1", "c"]
+
+    def test_what_a_complete_snapshot_does_not_name_goes_and_nothing_before(self, near: PublishNode) -> None:
+        wants(neighbour(near), a=ENDPOINT, b=ENDPOINT)
+        second = neighbour(near)
+        wants(second, kind=wire.EXPORTS_SNAPSHOT, b=ENDPOINT, c=ENDPOINT)
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["a", "b", "c"]
+        wants(second)
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["b", "c"]
+        wants(second, kind=wire.EXPORTS_CHANGES, b=0, d=ENDPOINT)
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["c", "d"]
+
+    def test_a_controller_that_is_away_is_asked_again(self, near: PublishNode) -> None:
+        link = neighbour(near)
+        near.held_asks = []
+        wants(link, a=ENDPOINT)
+        (ask,) = near.held_asks
+        assert wire.IMPORTED not in [frames[0] for frames in link.received]
+        near.held_asks = None
+        near.router.controller_answered(ask.ticket, False, [errors.CONTROLLER_UNAVAILABLE, ""], near.now)
+        near.advance(1.0)
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["a"]
+        assert wire.IMPORTED in [frames[0] for frames in link.received]
+
+    def test_a_neighbour_cannot_make_an_exception(self, near: PublishNode) -> None:
+        wants(neighbour(near), **{"!a": ENDPOINT})
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == []
+
+
+class TestCrossing:
+    @pytest.mark.requirement("R167")
+    def test_one_copy_crosses_and_it_is_the_guaranteed_one(self, near: PublishNode) -> None:
+        link = neighbour(near)
+        wants(link, a__=ENDPOINT | CLIENTS)
+        publisher = near.publisher()
+        publisher.publish(*[f"a/{n}" for n in range(10)])
+        assert len(near.stored("#link/x")) == 10
+        assert link.rows() == []
+        assert publisher.acked() == (10, [])
+
+    def test_what_no_endpoint_wants_crosses_as_a_direct_copy(self, near: PublishNode) -> None:
+        link = neighbour(near)
+        wants(link, a__=ENDPOINT, b__=CLIENTS)
+        near.publisher().publish("a/1", "b/1", "a/2", "c/1")
+        assert [row.topic for row in near.stored("#link/x")] == ["a/1", "a/2"]
+        assert link.topics() == ["b/1"]
+
+    def test_clients_here_get_theirs_all_the_same(self, near: PublishNode) -> None:
+        link, client = neighbour(near), near.client()
+        client.subscribe("a/>", "b/>")
+        wants(link, a__=ENDPOINT, b__=CLIENTS)
+        near.publisher().publish("a/1", "b/1", "a/2")
+        assert client.topics() == ["a/1", "b/1", "a/2"]
+        assert link.topics() == ["b/1"]
+
+    def test_direct_messages_never_go_into_the_queue_of_a_link(self, near: PublishNode) -> None:
+        link = neighbour(near)
+        wants(link, a__=ENDPOINT)
+        near.client().publish("a/1", "a/2")
+        assert near.stored("#link/x") == []
+        assert link.topics() == ["a/1", "a/2"]
+
+    def test_the_refusal_of_a_links_queue_is_that_of_the_message(self, near: PublishNode) -> None:
+        wants(neighbour(near), a__=ENDPOINT)
+        near.change("#link/x", max_message_bytes=10)
+        publisher, client = near.publisher(), near.client()
+        client.subscribe("a/>")
+        publisher.publish(("a/1", bytes(11)), "a/2")
+        assert publisher.acked() == (2, [[1, errors.MESSAGE_TOO_LARGE]])
+        assert client.topics() == ["a/2"]
+
+    def test_nobody_publishes_to_it_by_its_name(self, near: PublishNode) -> None:
+        publisher = near.publisher()
+        publisher.publish("#P2P/QUE/#link/x")
+        assert publisher.acked() == (1, [[1, errors.QUEUE_NOT_FOUND]])
+
+    def test_deliver_to_one_is_decided_here_and_travels_directly(self, near: PublishNode) -> None:
+        link = neighbour(near)
+        wants(link, a__=ENDPOINT | CLIENTS)
+        publisher = near.publisher()
+        publisher.publish("a/1", ("a/2", b"", DTO), "a/3")
+        assert [row.topic for row in near.stored("#link/x")] == ["a/1", "a/2", "a/3"]
+        (frames,) = [one for one in link.received if one[0] == wire.DELIVER]
+        _, parts, dropped, opened = wire.unpack(frames[1])
+        assert (parts, dropped, opened) == ([[1, None]], 0, [1])
+        assert wire.unpack(frames[2])[0][wire.ROW_TOPIC] == "a/2"
+
+    def test_deliver_always_subscribers_over_there_get_a_dto_message_that_is_taken_here(
+        self, near: PublishNode
+    ) -> None:
+        link, client = neighbour(near), near.client()
+        client.subscribe("a/>")
+        wants(link, a__=ENDPOINT | wire.WISH_DELIVER_ALWAYS)
+        near.publisher().publish("a/1", ("a/2", b"", DTO))
+        assert client.topics() == ["a/1", "a/2"]
+        assert link.topics() == ["a/2"]
+        assert [row.topic for row in near.stored("#link/x")] == ["a/1", "a/2"]
+
+
+class TestArriving:
+    def test_a_link_publishes_what_it_carried_and_it_goes_to_no_other_link(self, near: PublishNode) -> None:
+        link, other, client = neighbour(near), neighbour(near, "y"), near.client()
+        wants(other, a__=ENDPOINT | CLIENTS)
+        client.subscribe("a/>")
+        near.queue("q", "a/>")
+        carrier = Publisher(near, link, "#link/id-x/7")
+        carrier.publish("a/1", "a/2", first=40)
+        assert near.payloads("q") == [b"x", b"x"]
+        assert client.topics() == ["a/1", "a/2"]
+        assert other.rows() == []
+        assert near.stored("#link/y") == []
+        assert carrier.acked() == (41, [])
+
+    def test_what_is_sent_again_is_stored_once(self, near: PublishNode) -> None:
+        near.queue("q", "a/>")
+        Publisher(near, neighbour(near), "#link/id-x/7").publish("a/1", "a/2", "a/3")
+        again = Publisher(near, neighbour(near), "#link/id-x/7")
+        again.publish("a/2", "a/3", "a/4", first=2)
+        assert again.acked() == (4, [])
+        assert near.sequences("q") == [1, 2, 3, 4]
+
+    def test_its_window_is_that_of_a_link(self, near: PublishNode) -> None:
+        link = neighbour(near)
+        carrier = Publisher(near, link, "#link/id-x/7")
+        carrier.publish(*["a"] * 1_000)
+        assert link.closed_with() is None
+
+    def test_a_guaranteed_copy_of_a_dto_message_is_for_endpoints_alone(self, near: PublishNode) -> None:
+        link, client, monitor = neighbour(near), near.client(), near.client()
+        client.subscribe("a/>")
+        monitor.subscribe("a/>", deliver_always=True)
+        near.queue("q", "a/>")
+        carrier = Publisher(near, link, "#link/id-x/7")
+        carrier.publish(("a/1", b"", DTO), "a/2")
+        assert len(near.stored("q")) == 2
+        assert client.topics() == monitor.topics() == ["a/2"]
+
+    def test_a_direct_copy_of_a_guaranteed_message_is_for_no_endpoint(self, near: PublishNode) -> None:
+        link, client = neighbour(near), near.client()
+        client.subscribe("a/>")
+        near.queue("q", "a/>")
+        link.publish(("a/1", b"1", wire.MODE_PERSISTENT), ("a/2", b"2"))
+        assert near.payloads("q") == [b"2"]
+        assert client.payloads() == [b"1", b"2"]
+
+    def test_a_link_consumes_its_own_queue_and_nothing_else(self, near: PublishNode) -> None:
+        near.queue("q", "a/>", permission="delete")
+        link = neighbour(near)
+        for name in ("q", "#link/y", "#link/x/dmq"):
+            assert request(link, "flow.bind", name=name)[0] == errors.PERMISSION_DENIED
+        code, _ = request(link, "flow.bind", name="none")
+        assert code == errors.UNKNOWN_ENDPOINT

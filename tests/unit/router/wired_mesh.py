@@ -1,0 +1,156 @@
+"""Nodes as state machines, joined by the channels of link processes, without any process, socket or clock."""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from wired_node import FakeClient, WiredNode, snapshot
+
+from cluster.link.channel import Channel, Connect, Disconnect, Effect, Emit
+from cluster.link.config import LinkConfig, LinkRuntime
+from router.config import Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CLUSTER = "test"
+SECRET = "correct horse battery staple"
+
+
+def identity_of(name: str, **changes: str) -> Identity:
+    """What a node of a well-formed mesh is."""
+    given = {"node_id": f"id-{name}", "cluster": CLUSTER, "secret": SECRET, "local_secret": f"inside-{name}"}
+    return Identity(**{**given, **changes})
+
+
+def link_object(name: str, **attributes: Any) -> tuple[str, str, str, dict[str, Any]]:
+    """A link to a neighbour."""
+    return ("link", "", name, attributes)
+
+
+def make_node(name: str, links: Sequence[str], workers: int = 1, **changes: str) -> WiredNode:
+    """A node with links to these neighbours."""
+    rows = snapshot(*[link_object(other) for other in links if other != name])
+    return WiredNode(workers, rows, name=name, identity=identity_of(name, **changes))
+
+
+class WiredLink:
+    """One link process with one channel, at the node that opens it."""
+
+    def __init__(self, own: WiredNode, far: WiredNode, *, incarnation: int = 1, vpn: str = "default") -> None:
+        self.nodes = (own, far)
+        self.outbox: list[Effect] = []
+        self.events: list[dict[str, Any]] = []
+        #: Connections of the two sides; None where there is none.
+        self.clients: list[FakeClient | None] = [None, None]
+        assert own.identity is not None
+        config = LinkConfig(neighbour=far.name, addresses=["tcp://far:1"], vpns=[vpn])
+        runtime = LinkRuntime(node=own.name, identity=own.identity)
+        self.channel = Channel(
+            vpn, runtime, config, incarnation, "ipc:///own", self.outbox, random.Random(1), own.now
+        )
+        #: False while the far side cannot be reached.
+        self.is_cut = False
+
+    def step(self) -> bool:
+        """Carry what waits on either side; false if nothing does."""
+        moved = self._carry_out()
+        for side, node in enumerate(self.nodes):
+            client, session = self.clients[side], self.channel.sessions[side]
+            if client is None or session is None:
+                continue
+            outgoing = session.take_outgoing()
+            while outgoing and self.clients[side] is client:
+                frames = outgoing.popleft()
+                node.router.client_frames(client.routing_id, frames, node.now, "10.0.0.1")
+                node.settle()
+                moved = True
+            received, client.received = client.received, deque()
+            for frames in received:
+                self.channel.received(side, frames, node.now)
+                moved = True
+        return self._carry_out() or moved
+
+    def _carry_out(self) -> bool:
+        effects, self.outbox[:] = list(self.outbox), []
+        for effect in effects:
+            if isinstance(effect, Connect):
+                if effect.side == 1 and self.is_cut:
+                    self.channel.lost(1, "cut", self.nodes[1].now)
+                else:
+                    self.clients[effect.side] = self.nodes[effect.side].connection("10.0.0.1")
+            elif isinstance(effect, Disconnect):
+                self._disconnect(effect.side)
+            elif isinstance(effect, Emit):
+                self.events.append(effect.event)
+        return bool(effects)
+
+    def _disconnect(self, side: int) -> None:
+        client, node = self.clients[side], self.nodes[side]
+        session = self.channel.sessions[side]
+        if client is not None and not self.is_cut:
+            while session is not None and session.take_outgoing():
+                frames = session.take_outgoing().popleft()
+                node.router.client_frames(client.routing_id, frames, node.now, "10.0.0.1")
+            node.settle()
+        if client is not None:
+            node.clients.pop(client.routing_id, None)
+            node.router.connection_closed()
+            node.settle()
+        self.clients[side] = None
+        self.channel.forget(side)
+
+    def kill(self) -> None:
+        """The process is gone without a word."""
+        for side, node in enumerate(self.nodes):
+            client = self.clients[side]
+            if client is not None:
+                node.clients.pop(client.routing_id, None)
+                node.router.connection_closed()
+                node.settle()
+            self.clients[side] = None
+
+
+class WiredMesh:
+    """Several nodes and the links between them, and a hand that carries everything."""
+
+    def __init__(self, *names: str, workers: int = 1, pairs: Sequence[tuple[str, str]] | None = None) -> None:
+        self.nodes = {name: make_node(name, names, workers) for name in names}
+        wanted = pairs if pairs is not None else [(a, b) for a in names for b in names if a > b]
+        self.links = {pair: WiredLink(self.nodes[pair[0]], self.nodes[pair[1]]) for pair in wanted}
+        self.run()
+
+    def __getitem__(self, name: str) -> WiredNode:
+        return self.nodes[name]
+
+    def run(self, seconds: float = 0.3) -> None:
+        """Let everything happen, and some time pass."""
+        steps = max(1, round(seconds / 0.05))
+        for _ in range(steps):
+            for node in self.nodes.values():
+                node.now += 0.05
+            self.settle()
+
+    def settle(self) -> None:
+        """Carry until nothing moves."""
+        moved = True
+        while moved:
+            moved = False
+            for node in self.nodes.values():
+                for session in list(node.router.sessions):
+                    session.last_heard = node.now
+                before = len(node.router.out.effects)
+                node.router.tick(node.now)
+                moved |= len(node.router.out.effects) > before
+                node.settle()
+            for link in self.links.values():
+                link.channel.tick(link.nodes[0].now)
+                moved |= link.step()
+
+    def validate(self) -> None:
+        for node in self.nodes.values():
+            node.validate()
+        for link in self.links.values():
+            link.channel.validate()
