@@ -302,13 +302,19 @@ class Writing:
                 changes.append((Table.BLOCKS, number_key(dead.block_id), None))
         self._dead_due = now
         partial = self._partial
+        held_back: dict[Segment, tuple[float, int]] = {}
         while partial:
             segment, (due, number) = next(iter(partial.items()))
             if due > now and not everything:
                 break
             del partial[segment]
+            if write.frees_only and self._is_in_task(segment):
+                assert self.full_until is not None
+                held_back[segment] = (self.full_until, number)
+                continue
             write.partial.append((segment, number))
             changes.append((Table.STATES, segment.key(), segment.pack_state()))
+        partial.update(held_back)
         stored = dict.fromkeys(store.block.id for store in write.stores if store.block is not None)
         waiting = [number for block_id, number in self._unwritten.items() if block_id not in stored]
         if self._dead:
@@ -319,6 +325,11 @@ class Writing:
         if self._tasks:
             # A task that waits for room may hold losses of segments that were merged.
             write.losses_upto = self.durable
+
+    def _is_in_task(self, segment: Segment) -> bool:
+        """Tell whether a segment was merged from others, and the task that writes it waits: its state fits none on disk."""
+        block = self._blocks.get(segment.block)
+        return block is not None and not self._blocks.is_on_disk(block)
 
     def _add_positions(self, write: Write) -> None:
         for held in self._lanes.reserving:

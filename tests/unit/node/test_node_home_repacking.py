@@ -235,6 +235,29 @@ def test_a_full_disk_does_not_bring_back_what_was_settled() -> None:
     assert driven.disk.count(Table.BLOCKS) == 0
 
 
+def test_the_state_of_a_merged_segment_is_not_written_before_the_segment() -> None:
+    """What makes room goes first while the disk is full, but there the segments are as they were."""
+    driven = started()
+    flow = driven.bind()
+    lone_messages(driven, 100, [LANE])
+    driven.pass_time(2.0)
+    driven.disk.is_full = True
+    for _ in range(5):
+        driven.tick()
+        driven.write()
+    assert driven.home.stats()["merged_segments"]
+    driven.disk.is_full = False
+    driven.settle(flow, (1, 50))
+    driven.settle_down(0.1)
+    assert driven.home.stats()["spool_full"] == 1, "only what makes room was written"
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    driven.settle_down(3.0)
+    flow = driven.bind()
+    driven.settle_down()
+    assert received(driven, flow)[-50:] == [b"m%d" % i for i in range(50, 100)]
+
+
 def test_a_block_that_cannot_be_read_is_left_where_it_is() -> None:
     driven = started(HomeLimits(cache_bytes_max=1))
     lone_messages(driven, 100, [LANE])
