@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 #: Missed keepalive intervals that end a session.
 KEEPALIVES_MISSED = 3
-#: A client that said BYE waits for its acknowledgements so long at most: a worker that died is back long before.
+#: A client that said BYE waits so long at most for what it published to be stored: a worker that died is back long before.
 BYE_WAIT_S = 30.0
 #: Sessions are looked over for missed keepalives once in this time.
 SWEEP_INTERVAL_S = 0.5
@@ -292,7 +292,7 @@ class Router:
             elif session.bye_at is not None:
                 # What it waited for may have ended in other ways than by an acknowledgement.
                 self._finish_bye(session, now)
-                if now - session.bye_at > BYE_WAIT_S:
+                if now - session.bye_at > BYE_WAIT_S and self._waits_for_homes(session):
                     self.close_session(session, error_for(errors.HOME_NOT_READY, "not all is stored"), now)
         self.reception.sweep(now)
         self.intake.sweep(now)
@@ -375,6 +375,11 @@ class Router:
 
     def _second_hello(self, _session: Session, _frames: list[bytes], _now: float) -> None:
         raise error_for(errors.ALREADY_LOGGED_IN)
+
+    def _waits_for_homes(self, session: Session) -> bool:
+        """Tell whether a client waits for what is to be stored; direct rounds and what is queued for it go on by themselves."""
+        rounds = session.open_rounds
+        return not self.intake.is_settled(session) or bool(rounds and rounds[0].producer is not None)
 
     def _finish_bye(self, session: Session, now: float) -> None:
         if (
