@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 #: Missed keepalive intervals that end a session.
 KEEPALIVES_MISSED = 3
-#: A client that said BYE waits so long at most for what it published to be stored: a worker that died is back long before.
+#: A client that said BYE waits so long at most for what is to be stored: a worker that died is back long before.
 BYE_WAIT_S = 30.0
 #: Sessions are looked over for missed keepalives once in this time.
 SWEEP_INTERVAL_S = 0.5
@@ -377,7 +377,7 @@ class Router:
         raise error_for(errors.ALREADY_LOGGED_IN)
 
     def _waits_for_homes(self, session: Session) -> bool:
-        """Tell whether a client waits for what is to be stored; direct rounds and what is queued for it go on by themselves."""
+        """Tell whether a client waits for what is to be stored; everything else goes on by itself."""
         rounds = session.open_rounds
         return not self.intake.is_settled(session) or bool(rounds and rounds[0].producer is not None)
 

@@ -327,7 +327,7 @@ class Writing:
             write.losses_upto = self.durable
 
     def _is_in_task(self, segment: Segment) -> bool:
-        """Tell whether a segment was merged from others, and the task that writes it waits: its state fits none on disk."""
+        """Tell whether a segment may be merged from others that are still on disk: its state fits none of them."""
         block = self._blocks.get(segment.block)
         return block is not None and not self._blocks.is_on_disk(block)
 
