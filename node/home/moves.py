@@ -73,7 +73,17 @@ _encode = msgspec.msgpack.Encoder().encode
 class Intent:
     """Rows that are on their way to somewhere else."""
 
-    __slots__ = ("first", "is_answered", "is_durable", "kind", "positions", "reasons", "refused", "target")
+    __slots__ = (
+        "first",
+        "is_answered",
+        "is_durable",
+        "kind",
+        "positions",
+        "reasons",
+        "refused",
+        "sent_upto",
+        "target",
+    )
 
     def __init__(
         self, first: int, kind: str, target: tuple[Any, ...], positions: list[int], reasons: list[str]
@@ -88,6 +98,8 @@ class Intent:
         self.reasons = reasons
         #: Sequence -> code, as far as the router answered.
         self.refused: dict[int, int] = {}
+        #: The last sequence that was sent: the last messages may have gone before, by an operator for instance.
+        self.sent_upto = self.last
         self.is_durable = False
         #: Whether the answer is being written.
         self.is_answered = False
@@ -374,6 +386,7 @@ class Moves:
             self._answer(mover, intent)
             return
         self._counts["moves_sent"] += 1
+        intent.sent_upto = intent.first + rows[-1][wire.ROW_INDEX]
         head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins)
         self._frames.append([wire.MOVE, _encode((*head, publishers, pasts, file)), _encode(rows)])
 
@@ -419,7 +432,7 @@ class Moves:
             self._counts["moves_stale"] += 1
             return
         intent.refused.update(refused)
-        if upto >= intent.last:
+        if upto >= intent.sent_upto:
             self._answer(mover, intent)
 
     def _answer(self, mover: Mover, intent: Intent) -> None:

@@ -305,6 +305,18 @@ def test_an_answer_to_a_part_is_no_end() -> None:
     assert driven.totals[LANE][0] == 1
 
 
+def test_a_move_whose_last_message_has_gone_meanwhile_ends() -> None:
+    driven = begun()
+    reject_all(driven)
+    driven.ask("endpoint.delete_messages", lane_id=LANE, positions=[3])
+    again(driven)
+    driven.settle_down(0.05)
+    assert [len(rows) for _, rows in driven.moves] == [2]
+    ack(driven)
+    assert driven.home.stats()["moves_under_way"] == 0
+    assert driven.totals[LANE][0] == 0
+
+
 def test_a_move_of_a_lane_that_was_deleted_meanwhile_leaves_nothing() -> None:
     driven = begun()
     reject_all(driven)
