@@ -237,8 +237,8 @@ class Moves:
         if not dead:
             return
         mover = self.mover(held)
-        if mover.intent is not None:
-            # After a restart the lane tells those again that are under way.
+        if mover.intent is not None and mover.intent.kind == KIND_DEAD:
+            # After a restart the lane tells those again that are under way. What is copied dies like any other.
             under_way = frozenset(mover.intent.positions)
             dead = [one for one in dead if one[0] not in under_way]
         mover.dead.extend(dead)

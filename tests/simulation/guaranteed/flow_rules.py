@@ -15,6 +15,7 @@ from angarium import wire
 from angarium.topic import matches
 from guaranteed.index import is_moved
 from guaranteed.records import HomeSettled, endpoint_of
+from node.home.writing import FULL_RETRY_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,8 +88,19 @@ def _written_by(index: GuaranteedIndex, event: HomeSettled) -> float:
     died = min(
         (at for at, worker in index.deaths if worker == event.worker and at >= event.at), default=FOREVER
     )
+    # What was in a commit for which there was no room is not in the next ones: it waits before it is tried again.
+    full = index.full.get(event.worker, ())
     writes = index.writes.get(event.worker, ())
-    return next((one.at for one in writes if one.begun_at >= due and one.at <= died), FOREVER)
+    return next(
+        (
+            one.at
+            for one in writes
+            if one.begun_at >= due
+            and one.at <= died
+            and not any(0 <= one.begun_at - at <= FULL_RETRY_S + WRITE_S for at in full)
+        ),
+        FOREVER,
+    )
 
 
 def _time(event: Emitted) -> float:
@@ -190,6 +202,8 @@ def first_order(index: GuaranteedIndex) -> Iterator[Violation]:
         endpoint = index.history.endpoints.get(flow.endpoint_id)
         if endpoint is None or not keeps_order(endpoint, index):
             continue
+        if any(one.kind in ("move", "redrive") for one in endpoint.operations):
+            continue  # what its target refuses comes back, and others were delivered meanwhile
         last: dict[int, FlowDelivery] = {}
         for delivery in flow.deliveries:
             lane, position = delivery.place

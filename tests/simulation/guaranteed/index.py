@@ -17,6 +17,7 @@ from guaranteed.records import (
     Rehomed,
     Stored,
     Unbound,
+    WasFull,
     Wrote,
     endpoint_of,
     filters_of,
@@ -79,6 +80,8 @@ class GuaranteedIndex:
         self.writes: dict[int, list[Wrote]] = {}
         #: What -> the moves between partitions that were asked for: (lane, sequence).
         self.rehomed: dict[str, dict[tuple[int, int], None]] = {}
+        #: Worker -> when its disk had no room for a commit, in order.
+        self.full: dict[int, list[float]] = {}
         #: (time, worker).
         self.deaths: list[tuple[float, int]] = []
         for event in guaranteed.home_events:
@@ -112,6 +115,8 @@ class GuaranteedIndex:
             self.rehomed.setdefault(event.what, {})[event.lane, event.sequence] = None
         elif isinstance(event, Wrote):
             self.writes.setdefault(event.worker, []).append(event)
+        elif isinstance(event, WasFull):
+            self.full.setdefault(event.worker, []).append(event.at)
         else:
             self.deaths.append((event.at, event.worker))
 

@@ -378,7 +378,14 @@ class Wrote(NamedTuple):
     begun_at: float
 
 
-HomeEvent = Stored | Gone | Bound | Emitted | HomeSettled | Unbound | Rehomed | Died | Wrote
+class WasFull(NamedTuple):
+    """A disk had no room for a commit of a home, which tries again what was in it after a while."""
+
+    at: float
+    worker: int
+
+
+HomeEvent = Stored | Gone | Bound | Emitted | HomeSettled | Unbound | Rehomed | Died | Wrote | WasFull
 
 
 class GuaranteedHistory:

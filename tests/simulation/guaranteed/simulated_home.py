@@ -17,7 +17,7 @@ from simulated_disk import SimulatedDisk
 from angarium import errors
 from guaranteed.control_plane import ControlPort
 from guaranteed.home_observer import DiskObserver, FrameObserver
-from guaranteed.records import Wrote
+from guaranteed.records import WasFull, Wrote
 from node.home.operations import Answer
 from storage.spool import SpoolFailedError, SpoolFullError
 
@@ -55,7 +55,11 @@ class ObservedDisk(SimulatedDisk):
 
     def begin(self, changes: Sequence[Change]) -> None:
         """Hand a group over."""
-        super().begin(changes)
+        try:
+            super().begin(changes)
+        except SpoolFullError:
+            self._history.home_events.append(WasFull(self._loop.now, self._index))
+            raise
         self._begun_at = self._loop.now
 
     def finish(self) -> None:

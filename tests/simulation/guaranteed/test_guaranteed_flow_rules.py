@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from angarium import wire
-from guaranteed.records import Died, FlowDelivery
+from guaranteed.records import Died, FlowDelivery, WasFull, Wrote
 from guaranteed.written import NEVER, WORKER, Written, place_of
 
 FAILED, REJECTED = wire.OUTCOME_FAILED, wire.OUTCOME_REJECTED
@@ -108,6 +108,9 @@ def test_a_flow_that_gets_messages_in_another_order_is_found_out(written: Writte
         written.publish("t/1", one)
     written.consume(written.bind(one), place_of(one, 2), place_of(one, 1))
     assert written.rules() == ["order"]
+    wish = written.operate(one, "move")
+    assert written.rules() == [], "an operator's move may have held the first one, and been refused"
+    one.operations.remove(wish)
     written.change(one, respect_priority=True)
     assert written.rules() == []
 
@@ -191,6 +194,27 @@ def test_what_was_rejected_before_a_death_may_be_dead_on_disk_and_never_come_aga
     written.consume(written.bind(one), place_of(one, 2), count=1)
     written.gone(place_of(one, 1))
     assert written.rules() == []
+
+
+@pytest.mark.parametrize(("was_full", "rules"), [(False, ["forgotten"]), (True, [])])
+def test_what_was_accepted_is_written_by_the_next_commit_unless_the_disk_was_full(
+    written: Written, rules: list[str], *, was_full: bool
+) -> None:
+    """What found no room waits for a while, and other commits go first."""
+    one = written.queue("one", "t/>")
+    written.publish("t/1", one)
+    first = written.bind(one)
+    written.deliver(first, place_of(one, 1))
+    written.settle(first, place_of(one, 1))
+    if was_full:
+        written.history.home_events.append(WasFull(written.now, WORKER))
+    written.now += 0.1
+    written.history.home_events.append(Wrote(written.now + 0.01, WORKER, written.now))
+    written.now += 0.1
+    written.history.home_events.append(Died(written.now, WORKER))
+    written.now += 0.1
+    written.consume(written.bind(one), place_of(one, 1), count=1)
+    assert written.rules() == rules
 
 
 @pytest.mark.requirement("R192")

@@ -116,6 +116,25 @@ def test_an_expired_message_moves_to_the_dead_message_queue_without_its_time_to_
     assert figures(driven) == {"ttl_expired_to_dmq": 2}
 
 
+@pytest.mark.requirement("R202")
+def test_what_dies_while_it_is_copied_moves_to_the_dead_message_queue_after_that() -> None:
+    driven = begun()
+    driven.store(([LANE], [row_of(i, b"%d" % i, meta=[500, 0, None, None]) for i in range(2)]))
+    driven.settle_down()
+    driven.ask("endpoint.move", lane_id=LANE, target=["queue", "default", "other"], copy=True)
+    driven.settle_down()
+    assert driven.moves[-1][0][2] == ["queue", "default", "other"]
+    driven.settle_down(2.0)
+    assert len(driven.moves) == 1, "one at a time"
+    ack(driven)
+    driven.settle_down(1.0)
+    assert driven.moves[-1][0][2] == ["queue", "default", DEAD]
+    assert [row[5] for row in driven.moves[-1][1]] == [b"0", b"1"]
+    ack(driven)
+    driven.settle_down(1.0)
+    assert driven.totals[LANE][0] == 0
+
+
 def test_a_message_that_failed_too_often_moves_to_the_dead_message_queue() -> None:
     driven = begun()
     flow = driven.bind()
