@@ -202,9 +202,9 @@ class GuaranteedFaults(Faults):
         if found is None:
             return
         record = found[1]
-        count = max(1, record.changes[-1].attributes.get("partition_count", 0))
+        count = max(change.attributes.get("partition_count", 0) for change in record.changes)
         for partition in range(1, count):
-            # The others are purged with it: each gets a wish of its own with the same answer.
+            # The others are purged with it, closed ones too: each gets a wish of its own with the same answer.
             record.operations.append(Operation("purge", self._loop.now, partition))
         self._operate("purge", "endpoints.purge", record, 0)
 
