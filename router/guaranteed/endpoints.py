@@ -39,8 +39,8 @@ KINDS: Final = (QUEUE, TOPIC_ENDPOINT)
 #: A filter that keeps messages out starts so.
 EXCEPTION_MARK: Final = "!"
 
-#: (kind of filter, text of the subscription): `a` and `#noexport/a` are one filter of two names.
-_FilterName = tuple[int, str]
+#: (kind of filter, text of the subscription, its pattern): `a` and `#noexport/a` are one filter of two names.
+_FilterName = tuple[int, str, str]
 
 
 class Endpoint:
@@ -367,9 +367,9 @@ class Endpoints:
             wanted: dict[_FilterName, None] = {}
         else:
             texts = subscription_texts(endpoint)
-            wanted = {(wire.KIND_ENDPOINT, wire.QUEUE_TOPIC_PREFIX + endpoint.name): None}
-            if endpoint.link:  # nobody publishes to it by its name
-                wanted = {}
+            address = wire.QUEUE_TOPIC_PREFIX + endpoint.name
+            # Nobody publishes to the queue of a link by its name.
+            wanted = {} if endpoint.link else {(wire.KIND_ENDPOINT, address, address): None}
         known = endpoint.parsed
         parsed = {text: known[text] if text in known else self._parse(endpoint, text) for text in texts}
         wanted.update((name, None) for name in parsed.values() if name is not None)
@@ -381,8 +381,7 @@ class Endpoints:
         if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.kind == QUEUE:
             kind, text = wire.KIND_EXCEPTION, text.removeprefix(EXCEPTION_MARK)
         try:
-            parse_filter(text)
-            return kind, text
+            return kind, text, parse_filter(text).pattern
         except AngariumError:  # the controller lets none in
             endpoint.count("invalid_subscriptions")
             return None
@@ -399,8 +398,7 @@ class Endpoints:
         superfluous = [name for name in endpoint.filters if name not in wanted]
         added, known = [], [one for name, one in endpoint.filters.items() if name in wanted]
         for name in missing:
-            kind, text = name
-            pattern = parse_filter(text).pattern
+            kind, text, pattern = name
             found = interest.find_kind(vpn_id, pattern, kind)
             if found is None:
                 found = interest.create_kind(vpn_id, pattern, kind, self._shards.table)
