@@ -336,7 +336,7 @@ def test_edited_subscriptions_are_those_that_a_whole_object_would_have(flow_node
     assert queue.attributes == {
         **before[3], "subscriptions": ["b", "x"], "client_subscriptions": ["c", "y"],
     }  # fmt: skip
-    assert [pattern for _, pattern in queue.filters] == ["#P2P/QUE/q", "b", "c", "x", "y"]
+    assert [one.pattern for one in queue.filters.values()] == ["#P2P/QUE/q", "b", "c", "x", "y"]
 
 
 def test_subscriptions_of_an_endpoint_that_is_not_there_are_not_edited(flow_node: FlowNode) -> None:
