@@ -299,7 +299,7 @@ class Server:
             elif kind == "scale":
                 self._scale(int(content[0]))
             elif kind == "links":
-                self._do(self._supervisor.set_links(content[0], time.monotonic()))
+                self._do(self._supervisor.want("link", content[0], time.monotonic()))
             else:
                 assert kind == "stop", f"a process sent {kind!r}"
                 self._signalled = "asked by the admin API"

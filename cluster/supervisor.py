@@ -62,6 +62,11 @@ STOPPED: Final = "stopped"
 #: it.
 STOP_ORDER: Final = ("link", "router", "worker", "controller")
 
+#: A node is ready, and goes on, without them.
+OPTIONAL_ROLES: Final = ("link",)
+#: Their number changes while the node runs.
+ELASTIC_ROLES: Final = ("worker", *OPTIONAL_ROLES)
+
 #: The exit status of a node that could not go on.
 STATUS_FAILED: Final = 1
 
@@ -200,70 +205,53 @@ class Supervisor:
         self._ticked: float | None = None
         #: What the router bound at first; later routers are held to it.
         self.urls: tuple[str, ...] = ()
-        #: Wanted number of workers; places above it stay until the router does without them.
-        self.workers = sum(1 for role, _ in places if role == "worker")
-        #: Indices of the links that are wanted.
-        self.links: dict[int, None] = {}
+        #: Indices that are wanted, by role of ELASTIC_ROLES; who leaves keeps its place until its process is gone.
+        self._wanted = {role: [at for of, at in places if of == role] for role in ELASTIC_ROLES}
+
+    @property
+    def workers(self) -> int:
+        """Give the wanted number of workers."""
+        return len(self._wanted["worker"])
 
     def scale(self, workers: int, now: float) -> list[Effect]:
-        """Change the number of workers: start what is missing, and let go what the router does without."""
+        """Change the number of workers: start what is missing; the others go once the router does without them."""
         assert workers >= 1
         if self.stopping or workers == self.workers:
             return []
-        self.workers = workers
-        return [*self._fill_workers(now), Announce()]
+        self._wanted["worker"] = list(range(workers))
+        return [*self._fill("worker", now), Announce()]
 
-    def set_links(self, wanted: list[int], now: float) -> list[Effect]:
-        """Have a process for each of these links and for no other; one that goes is asked to stop."""
-        self.links = dict.fromkeys(wanted)
+    def want(self, role: str, indices: list[int], now: float) -> list[Effect]:
+        """Have a process of this role for each of these indices and for no other; who goes is asked to stop."""
+        assert role in OPTIONAL_ROLES
+        self._wanted[role] = list(dict.fromkeys(indices))
         if self.stopping:
             return []
-        effects = self._fill_links(now)
-        for (role, index), place in list(self.places.items()):
-            if role != "link" or index in self.links or place.leaving:
-                continue
-            if not place.pid:
-                del self.places[role, index]
-                continue
-            place.leaving = True
-            place.stop_asked = now
-            effects.append(Terminate(role, index, place.pid))
+        effects = [*self._fill(role, now), *self._let_go(role, now)]
         return [*effects, Announce()] if effects else []
 
-    def _fill_links(self, now: float) -> list[Effect]:
-        """Start the links that are wanted and have no place; one that is leaving has its place until it is gone."""
+    def _fill(self, role: str, now: float) -> list[Effect]:
+        """Start what is wanted and has no place."""
         effects: list[Effect] = []
-        for index in self.links:
-            if ("link", index) not in self.places:
-                place = self.places["link", index] = Place("link", index)
+        for index in self._wanted[role]:
+            if (role, index) not in self.places:
+                place = self.places[role, index] = Place(role, index)
                 place.heard = now
                 effects += self._spawn(place)
         return effects
 
-    def _fill_workers(self, now: float) -> list[Effect]:
-        """Start the workers that are wanted and have no place; one that leaves has its place until it is gone."""
+    def _let_go(self, role: str, now: float) -> list[Effect]:
+        """End what is not wanted any more."""
         effects: list[Effect] = []
-        for index in range(self.workers):
-            if ("worker", index) not in self.places:
-                place = self.places["worker", index] = Place("worker", index)
-                place.heard = now
-                effects += self._spawn(place)
-        return effects
-
-    def _let_go(self, router_info: dict[str, Any], now: float) -> list[Effect]:
-        """End the workers above the wanted number once the router works with that number."""
-        if router_info.get("workers") != self.workers or self.stopping:
-            return []
-        effects: list[Effect] = []
-        for (role, index), place in list(self.places.items()):
-            if role != "worker" or index < self.workers or place.leaving:
+        for key, place in list(self.places.items()):
+            if place.role != role or place.index in self._wanted[role] or place.leaving:
                 continue
             if not place.pid:
-                del self.places[role, index]
+                del self.places[key]
                 continue
             place.leaving = True
             place.stop_asked = now
-            effects.append(Terminate(role, index, place.pid))
+            effects.append(Terminate(role, place.index, place.pid))
         return effects
 
     def start(self, now: float) -> list[Effect]:
@@ -305,8 +293,8 @@ class Supervisor:
                 effects += self._became_ready(place)
         if before != place.state:
             effects.append(Announce())
-        if role == "router":
-            effects += self._let_go(place.info, now)
+        if role == "router" and place.info.get("workers") == self.workers and not self.stopping:
+            effects += self._let_go("worker", now)
         return effects + self._look_for_ready_node()
 
     def exited(self, role: str, index: int, how: str, now: float) -> list[Effect]:
@@ -323,15 +311,16 @@ class Supervisor:
             return [Announce(), *self._go_on_stopping(now)]
         if place.leaving:
             del self.places[role, index]
-            return [*self._fill_workers(now), *self._fill_links(now), Announce()]
+            return [*self._fill(role, now), Announce()]
         place.deaths += 1
         wait_s = min(BACK_OFF_FIRST_S * 2 ** min(place.deaths - 1, _DOUBLINGS_MAX), BACK_OFF_MAX_S)
         place.state = RESTARTING
         place.due = now + wait_s
         what = f"{'was hung and ' if hung else ''}ended ({how}), starts again in {wait_s:g} s"
         effects: list[Effect] = [_tell(place, "error", "SYSTEM_PROCESS_DOWN", what)]
-        is_link = role == "link"  # a node goes on without
-        if place.deaths >= (DEATHS_MAX if self.was_ready or is_link else FIRST_START_DEATHS_MAX):
+        if place.deaths >= (
+            DEATHS_MAX if self.was_ready or role in OPTIONAL_ROLES else FIRST_START_DEATHS_MAX
+        ):
             effects = self._give_up(place, how, now)
         return [*effects, Announce()]
 
@@ -406,7 +395,7 @@ class Supervisor:
         """Tell once that all are ready (a router is not before it has its configuration and its workers)."""
         if self.was_ready or self.stopping:
             return []
-        if any(place.state != READY for place in self.places.values() if place.role != "link"):
+        if any(place.state != READY for place in self.places.values() if place.role not in OPTIONAL_ROLES):
             return []
         self.was_ready = True
         return [NodeReady()]
@@ -461,7 +450,7 @@ class Supervisor:
         place.state = STOPPED
         what = f"ended {place.deaths} times in a row ({how}) and is not started again"
         effects: list[Effect] = [_tell(place, "critical", "SYSTEM_PROCESS_GIVEN_UP", what)]
-        if place.role == "router" or not (self.was_ready or place.role == "link"):
+        if place.role == "router" or not (self.was_ready or place.role in OPTIONAL_ROLES):
             self._status = STATUS_FAILED
             effects += self.stop(now)
         return effects

@@ -13,7 +13,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from angarium import errors
-from angarium.client.transport.secure import FRAME_BYTES_MAX, NEVER_MS
+from angarium.client.transport.secure import FRAME_BYTES_MAX, GONE, LINGER_MS, NEVER_MS
 
 if TYPE_CHECKING:
     from collections import deque
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 #: Frames taken before others get their turn.
 DRAIN_MAX: Final = 200
 DRAIN_S: Final = 0.003
-#: What was sent last, BYE for instance, may take so long to leave.
-LINGER_MS: Final = 1_000
-_GONE: Final = (
-    zmq.EVENT_DISCONNECTED
-    | zmq.EVENT_CLOSED
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-)
 
 
 class Connection:
@@ -69,7 +60,7 @@ class Connection:
         self._socket = process.context.socket(zmq.DEALER)
         try:
             self._configure(server_key)
-            self._monitor = self._socket.get_monitor_socket(_GONE)
+            self._monitor = self._socket.get_monitor_socket(GONE)
             self._socket.connect(url)
         except (zmq.ZMQError, ValueError) as error:
             self._socket.close(0)

@@ -40,7 +40,8 @@ NEVER_MS: Final = 3_600_000
 #: Sockets of all clients of one process; each client has three.
 SOCKETS_MAX: Final = 16_384
 
-_GONE: Final = (
+#: Events of a monitor after which a connection is no more.
+GONE: Final = (
     zmq.EVENT_DISCONNECTED
     | zmq.EVENT_CLOSED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -103,7 +104,7 @@ class SecureTransport:
         self._monitor: zmq.Socket[bytes] | None = None
         try:
             self._configure(url, server_key)
-            self._monitor = self._socket.get_monitor_socket(_GONE)
+            self._monitor = self._socket.get_monitor_socket(GONE)
             self._socket.connect(url)
         except (zmq.ZMQError, ValueError) as error:
             self._release()

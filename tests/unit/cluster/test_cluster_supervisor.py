@@ -372,29 +372,29 @@ def test_a_worker_that_is_wanted_again_while_it_leaves_gets_a_successor(node: No
 class TestLinks:
     def test_a_node_is_ready_without_its_links(self) -> None:
         node = Node()
-        node.do(node.machine.set_links([0], node.now))
+        node.do(node.machine.want("link", [0], node.now))
         for role, index in PLACES:
             node.beat(role, index)
         assert node.machine.was_ready
 
     def test_processes_are_those_that_are_wanted(self, node: Node) -> None:
-        node.do(node.machine.set_links([0, 2], node.now))
+        node.do(node.machine.want("link", [0, 2], node.now))
         assert node.spawns("link", 0) == node.spawns("link", 2) == 1
-        assert node.do(node.machine.set_links([0, 2], node.now)) == []
-        seen = node.do(node.machine.set_links([2, 3], node.now))
+        assert node.do(node.machine.want("link", [0, 2], node.now)) == []
+        seen = node.do(node.machine.want("link", [2, 3], node.now))
         assert [effect.index for effect in seen if isinstance(effect, s.Terminate)] == [0]
         assert node.spawns("link", 3) == 1
 
     def test_one_that_is_wanted_back_while_it_goes_is_started_when_it_is_gone(self, node: Node) -> None:
-        node.do(node.machine.set_links([0], node.now))
-        node.do(node.machine.set_links([], node.now))
-        node.do(node.machine.set_links([0], node.now))
+        node.do(node.machine.want("link", [0], node.now))
+        node.do(node.machine.want("link", [], node.now))
+        node.do(node.machine.want("link", [0], node.now))
         assert node.spawns("link", 0) == 1
         node.exit("link", 0)
         assert node.spawns("link", 0) == 2
 
     def test_one_that_dies_comes_back_and_too_often_stays_away_and_the_node_goes_on(self, node: Node) -> None:
-        node.do(node.machine.set_links([0], node.now))
+        node.do(node.machine.want("link", [0], node.now))
         for _ in range(s.DEATHS_MAX):
             assert node.state("link", 0) != s.STOPPED
             node.exit("link", 0)
@@ -404,7 +404,7 @@ class TestLinks:
         assert not node.machine.stopping
 
     def test_links_stop_first(self, node: Node) -> None:
-        node.do(node.machine.set_links([0], node.now))
+        node.do(node.machine.want("link", [0], node.now))
         seen = node.do(node.machine.stop(node.now))
         assert [effect.role for effect in seen if isinstance(effect, s.Terminate)] == ["link"]
-        assert node.do(node.machine.set_links([1], node.now)) == []
+        assert node.do(node.machine.want("link", [1], node.now)) == []
