@@ -19,7 +19,7 @@ from angarium import blocking, errors, wire
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 
 LIMIT_S = 20.0
 RANDOM_FRAMES = 1_200
@@ -42,13 +42,6 @@ BAD_TOPICS = {
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
     with AttackedNode(tmp_path_factory.mktemp("bad")) as attacked:
         yield attacked
-
-
-@pytest.fixture(autouse=True)
-def unharmed(attacked: AttackedNode) -> Iterator[None]:
-    attacked.begin()
-    yield
-    attacked.expect_unharmed()
 
 
 # Topics and filters.

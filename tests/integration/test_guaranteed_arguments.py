@@ -14,7 +14,7 @@ from angarium import errors
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 
 QUEUE = "odd/a"
 #: Operation -> its arguments, each of the right type; the first one is needed.
@@ -78,19 +78,6 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedSpool
     with AttackedSpool(tmp_path_factory.mktemp("arguments")) as attacked:
         attacked.queue(QUEUE)
         yield attacked
-
-
-@pytest.fixture(autouse=True)
-def unharmed(attacked: AttackedSpool) -> Iterator[None]:
-    attacked.begin()
-    yield
-    attacked.expect_unharmed()
-
-
-@pytest.fixture
-def client(attacked: AttackedSpool) -> Iterator[RawGuaranteed]:
-    with attacked.client() as client:
-        yield client
 
 
 @pytest.mark.parametrize("operation", ARGUMENTS)

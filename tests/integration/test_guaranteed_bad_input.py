@@ -17,7 +17,7 @@ from angarium import errors, wire
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 
 LIMIT_S = 20.0
 QUIET_S = 0.3
@@ -33,19 +33,6 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedSpool
         for name in ODD_ENDPOINTS:
             attacked.create("topic-endpoint", name, permission="delete")
         yield attacked
-
-
-@pytest.fixture(autouse=True)
-def unharmed(attacked: AttackedSpool) -> Iterator[None]:
-    attacked.begin()
-    yield
-    attacked.expect_unharmed()
-
-
-@pytest.fixture
-def client(attacked: AttackedSpool) -> Iterator[RawGuaranteed]:
-    with attacked.client() as client:
-        yield client
 
 
 # Frames that end the session.

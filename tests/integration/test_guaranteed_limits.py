@@ -13,11 +13,11 @@ from raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
 from angarium import errors, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from raw_client import Row
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 
 #: One MB of a quota.
 MB = 1_000_000
@@ -26,25 +26,6 @@ TENTH = bytes(MB // 10 - wire.SPOOL_OVERHEAD_BYTES)
 #: A payload with which a message takes an MB.
 WHOLE = bytes(MB - wire.SPOOL_OVERHEAD_BYTES)
 HOME_STOPS_S = 1.0
-
-
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedSpool]:
-    with AttackedSpool(tmp_path_factory.mktemp("limits")) as attacked:
-        yield attacked
-
-
-@pytest.fixture(autouse=True)
-def unharmed(attacked: AttackedSpool) -> Iterator[None]:
-    attacked.begin()
-    yield
-    attacked.expect_unharmed()
-
-
-@pytest.fixture
-def client(attacked: AttackedSpool) -> Iterator[RawGuaranteed]:
-    with attacked.client() as client:
-        yield client
 
 
 def rows(queue: str, *payloads: bytes, flags: int = wire.MODE_PERSISTENT) -> list[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from attacked_spool import AttackedSpool, new_name
@@ -12,33 +12,11 @@ from raw_guaranteed import Got, RawGuaranteed, RawProducer, kept, to_queue
 
 from angarium import blocking, errors, wire
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 
 QUIET_S = 0.3
 #: A payload with which a message takes an MB.
 WHOLE = bytes(1_000_000 - wire.SPOOL_OVERHEAD_BYTES)
-
-
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedSpool]:
-    with AttackedSpool(tmp_path_factory.mktemp("lives")) as attacked:
-        yield attacked
-
-
-@pytest.fixture(autouse=True)
-def unharmed(attacked: AttackedSpool) -> Iterator[None]:
-    attacked.begin()
-    yield
-    attacked.expect_unharmed()
-
-
-@pytest.fixture
-def client(attacked: AttackedSpool) -> Iterator[RawGuaranteed]:
-    with attacked.client() as client:
-        yield client
 
 
 def numbers(count: int) -> list[bytes]:

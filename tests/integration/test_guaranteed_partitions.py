@@ -13,32 +13,11 @@ from raw_guaranteed import Got, RawGuaranteed, RawProducer, to_queue
 from angarium import errors, wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from raw_client import Row
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 
 KEYS = [f"key-{number}" for number in range(30)]
-
-
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedSpool]:
-    with AttackedSpool(tmp_path_factory.mktemp("partitions")) as attacked:
-        yield attacked
-
-
-@pytest.fixture(autouse=True)
-def unharmed(attacked: AttackedSpool) -> Iterator[None]:
-    attacked.begin()
-    yield
-    attacked.expect_unharmed()
-
-
-@pytest.fixture
-def client(attacked: AttackedSpool) -> Iterator[RawGuaranteed]:
-    with attacked.client() as client:
-        yield client
 
 
 def partitioned(attacked: AttackedSpool, count: int) -> str:

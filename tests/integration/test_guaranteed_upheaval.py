@@ -5,7 +5,7 @@ Nothing that was acknowledged is lost but with the queue that it was in, and eve
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from attacked_spool import AttackedSpool, new_name
@@ -14,31 +14,9 @@ from raw_guaranteed import PLENTY, Acked, RawGuaranteed, RawProducer, kept, to_q
 
 from angarium import errors, wire
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 
 QUIET_S = 0.3
-
-
-@pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedSpool]:
-    with AttackedSpool(tmp_path_factory.mktemp("upheaval")) as attacked:
-        yield attacked
-
-
-@pytest.fixture(autouse=True)
-def unharmed(attacked: AttackedSpool) -> Iterator[None]:
-    attacked.begin()
-    yield
-    attacked.expect_unharmed()
-
-
-@pytest.fixture
-def client(attacked: AttackedSpool) -> Iterator[RawGuaranteed]:
-    with attacked.client() as client:
-        yield client
 
 
 def numbers(count: int, start: int = 0) -> list[bytes]:

@@ -1,0 +1,36 @@
+"""Fixtures of the modules that attack a node: each has a node of its own, and every test watches for harm."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from attacked_spool import AttackedSpool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from attacked_node import AttackedNode
+    from raw_guaranteed import RawGuaranteed
+
+
+@pytest.fixture(scope="module")
+def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedSpool]:
+    """Give the node of a module."""
+    with AttackedSpool(tmp_path_factory.mktemp("attacked")) as attacked:
+        yield attacked
+
+
+@pytest.fixture
+def unharmed(attacked: AttackedNode) -> Iterator[None]:
+    """Fail a test in which anybody but the attacker noticed the attack."""
+    attacked.begin()
+    yield
+    attacked.expect_unharmed()
+
+
+@pytest.fixture
+def client(attacked: AttackedSpool) -> Iterator[RawGuaranteed]:
+    """Give a raw client that is logged in."""
+    with attacked.client() as client:
+        yield client
