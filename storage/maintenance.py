@@ -5,7 +5,7 @@
     pack       makes one file of directories: copies of environments, and a manifest with checksums
     unpack     puts them into an empty place after everything was checked
 
-What a segment or a block means is the home's business (`node/home/layout.py`). Known here are a block, whose
+What a segment or a block means is the home's business (`node/home/spool/layout.py`). Known here are a block, whose
 first four bytes are the CRC-32 of the rest, the lengths of keys, and that a segment is a MessagePack array
 whose second field is its block. What belongs to a lane that does not exist is no fault: a purge that was
 interrupted leaves it over, and the home deletes it at its next start.

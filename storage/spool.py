@@ -1,7 +1,7 @@
 """The spool of a worker on disk: seven tables of keys and values, written in synced groups.
 
 `Spool` is the port. What is committed is on disk, synced, when `commit` returns, all of it or nothing; what
-the keys and values mean is the home's business (`node/home/layout.py`). `LmdbSpool` keeps it in LMDB; the
+the keys and values mean is the home's business (`node/home/spool/layout.py`). `LmdbSpool` keeps it in LMDB; the
 disk of the simulation passes the same contract suite.
 
 How LMDB is used (design section 8):

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from angarium import wire
-from node.home.writing import Task
+from node.home.spool.writing import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node.home.adoption import Adoptions
-    from node.home.records import Records
-    from node.home.stream import Stream
-    from node.home.writing import Writing
+    from node.home.lanes.adoption import Adoptions
+    from node.home.spool.records import Records
+    from node.home.spool.stream import Stream
+    from node.home.spool.writing import Writing
 
 _encode = msgspec.msgpack.Encoder().encode
 

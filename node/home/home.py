@@ -2,7 +2,7 @@
 
 A home holds lanes (partitions of endpoints) with their messages, and is the only one that writes them. The
 router admits and numbers; the home stores, tells what is durable, and delivers. `docs/node-protocol.md`
-describes the frames, `node.home.layout` the disk.
+describes the frames, `node.home.spool.layout` the disk.
 
 Use: `recover` once, step by step. Then hand every frame of `OPERATIONS`, and START, to `handle`; call `tick`
 after each round of the loop and when it asked for it; send what `take_frames` gives; if `take_write` gives a
@@ -24,17 +24,17 @@ import msgspec
 from angarium import errors, wire
 from node.endpoints.lane import Lane
 from node.endpoints.settings import settings_from
-from node.home import layout
-from node.home.flow_verbs import FlowHeader, FlowVerbs, decode_flow
 from node.home.gathering import GatherHeader, Gathering
-from node.home.held_lanes import RESERVED_AHEAD
-from node.home.lane_changes import LanesHeader
-from node.home.operations import Answer, Operations
-from node.home.recovery import Recovery
+from node.home.lanes.flow_verbs import FlowHeader, FlowVerbs, decode_flow
+from node.home.lanes.held_lanes import RESERVED_AHEAD
+from node.home.lanes.lane_changes import LanesHeader
+from node.home.operating.operations import Answer, Operations
 from node.home.reports import Reports
 from node.home.rooms import HomeLimits, Rooms
-from node.home.stores import Store, StoreHeader, decode_store
-from node.home.writing import Task
+from node.home.spool import layout
+from node.home.spool.recovery import Recovery
+from node.home.spool.stores import Store, StoreHeader, decode_store
+from node.home.spool.writing import Task
 from node.selectors import compile_selector
 from storage.spool import Table
 
@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from node.endpoints.flow import FlowEvent
     from node.endpoints.segment import Segment
     from node.endpoints.settings import LaneSettings
-    from node.home.adoption import Neighbours
-    from node.home.jobs import BackupJob
+    from node.home.lanes.adoption import Neighbours
+    from node.home.operating.jobs import BackupJob
     from storage.spool import Change, Spool
 
 __all__ = ["OPERATIONS", "Home", "HomeLimits"]

@@ -15,9 +15,9 @@ import msgspec
 from angarium import wire
 
 if TYPE_CHECKING:
-    from node.home.blocks import Blocks
-    from node.home.held_lanes import HeldLanes
-    from node.home.stream import Stream
+    from node.home.lanes.held_lanes import HeldLanes
+    from node.home.spool.blocks import Blocks
+    from node.home.spool.stream import Stream
     from storage.spool import Spool
 
 #: Totals that changed by what consumers settle are told so often at most.

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from node.home.adoption import Adoptions
-from node.home.blocks import Blocks
-from node.home.delivery import Delivery
-from node.home.held_lanes import HeldLanes
-from node.home.jobs import MoveJobs
-from node.home.lane_changes import LaneChanges
-from node.home.moves import Moves
-from node.home.records import Records
-from node.home.repacking import Repacking
-from node.home.serving import Serving
-from node.home.stores import Stores
-from node.home.stream import Stream
-from node.home.writing import Writing
+from node.home.lanes.adoption import Adoptions
+from node.home.lanes.delivery import Delivery
+from node.home.lanes.held_lanes import HeldLanes
+from node.home.lanes.lane_changes import LaneChanges
+from node.home.lanes.moves import Moves
+from node.home.lanes.serving import Serving
+from node.home.operating.jobs import MoveJobs
+from node.home.spool.blocks import Blocks
+from node.home.spool.records import Records
+from node.home.spool.repacking import Repacking
+from node.home.spool.stores import Stores
+from node.home.spool.stream import Stream
+from node.home.spool.writing import Writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node.home.adoption import Neighbours
-    from node.home.recovery import MakeLane
+    from node.home.lanes.adoption import Neighbours
+    from node.home.spool.recovery import MakeLane
     from storage.spool import Spool
 
 

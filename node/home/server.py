@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 from angarium import errors
 from angarium.process import Later
 from node.home.home import Home, HomeLimits
-from node.home.neighbours import OtherSpools
-from node.home.opening import StartNews, open_own
-from node.home.operations import Answer
+from node.home.lanes.neighbours import OtherSpools
+from node.home.operating.operations import Answer
+from node.home.spool.opening import StartNews, open_own
 from storage.writer import Writer
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from angarium.process import Process
     from node.config import WorkerRuntime
-    from node.home.jobs import BackupJob
+    from node.home.operating.jobs import BackupJob
 
 _log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from angarium import wire
 from angarium.topic import matches
 from guaranteed.index import is_moved
 from guaranteed.records import HomeSettled, endpoint_of
-from node.home.writing import FULL_RETRY_S
+from node.home.spool.writing import FULL_RETRY_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

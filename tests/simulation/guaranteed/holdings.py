@@ -14,9 +14,9 @@ import msgpack
 from angarium import wire
 from guaranteed.records import endpoint_of
 from node.endpoints.segment import GONE, Segment
-from node.home import layout
-from node.home.moves import KIND_COPY
-from node.home.records import Record
+from node.home.lanes.moves import KIND_COPY
+from node.home.spool import layout
+from node.home.spool.records import Record
 from storage.spool import Table
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import msgpack
 from angarium import wire
 from guaranteed.records import Bound, Died, Emitted, Gone, HomeSettled, Rehomed, Stored, Unbound
 from node.endpoints.segment import GONE, Segment
-from node.home import layout
+from node.home.spool import layout
 from storage.spool import Table
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from angarium import errors
 from guaranteed.control_plane import ControlPort
 from guaranteed.home_observer import DiskObserver, FrameObserver
 from guaranteed.records import WasFull, Wrote
-from node.home.operations import Answer
+from node.home.operating.operations import Answer
 from storage.spool import SpoolFailedError, SpoolFullError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class WorkerDisk:
 
 
 class SimulatedNeighbours:
-    """Implements `node.home.adoption.Neighbours`: the disks of the other workers."""
+    """Implements `node.home.lanes.adoption.Neighbours`: the disks of the other workers."""
 
     def __init__(self, home: SimulatedHome, disks: dict[int, WorkerDisk], own: int, loop: Loop) -> None:
         self._home = home

@@ -16,8 +16,8 @@ from angarium import errors, wire
 from guaranteed import guaranteed_scenario
 from node.endpoints.lifetimes import Lifetimes
 from node.endpoints.settings import LaneSettings
-from node.home import layout
 from node.home.home import Home
+from node.home.spool import layout
 from router.guaranteed.endpoints import Endpoints
 from router.spool.usage import Account
 from storage.spool import Table

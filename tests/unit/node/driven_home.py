@@ -17,7 +17,7 @@ from storage.spool import SpoolFullError
 from tests.simulation.simulated_disk import SimulatedDisk
 
 if TYPE_CHECKING:
-    from node.home.adoption import Neighbours
+    from node.home.lanes.adoption import Neighbours
 
 ROUTER = 7
 INCARNATION = 40

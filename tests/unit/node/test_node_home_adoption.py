@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from node.home import adoption, layout
+from node.home.lanes import adoption
+from node.home.spool import layout
 from storage.spool import Table
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.unit.node.driven_home import LANE, OTHER, PRODUCER, ROUTER, THIRD, DrivenHome, rows_of, settings_of

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
-from node.home import layout
-from node.home.moves import MOVE_ROWS, RETRY_MAX_S, RETRY_S
+from node.home.lanes.moves import MOVE_ROWS, RETRY_MAX_S, RETRY_S
+from node.home.spool import layout
 from storage.spool import Table
 from tests.unit.node.driven_home import (
     DMQ,

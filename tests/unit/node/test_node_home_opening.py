@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
-from node.home import opening
-from node.home.opening import StartNews, open_own
+from node.home.spool import opening
+from node.home.spool.opening import StartNews, open_own
 from storage.spool import Table, open_spool
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from angarium import errors
-from node.home.records import COUNTS_MAX, REFUSED_MAX, Record, Records
+from node.home.spool.records import COUNTS_MAX, REFUSED_MAX, Record, Records
 from storage.spool import Table
 from tests.unit.node.driven_home import (
     LANE,

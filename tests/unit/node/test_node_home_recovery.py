@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from node.home import layout
 from node.home.home import HomeLimits
-from node.home.recovery import ROWS_PER_STEP
+from node.home.spool import layout
+from node.home.spool.recovery import ROWS_PER_STEP
 from storage.spool import Table
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.unit.node.driven_home import (

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from angarium import errors, wire
-from node.home import layout
-from node.home.delivery import runs_of
-from node.home.spool_files import SpoolFiles
-from node.home.stores import Store, StoreHeader
-from node.home.stream import RELAXED_MAX, Stream
+from node.home.lanes.delivery import runs_of
+from node.home.spool import layout
+from node.home.spool.spool_files import SpoolFiles
+from node.home.spool.stores import Store, StoreHeader
+from node.home.spool.stream import RELAXED_MAX, Stream
 
 # -- spool files ---------------------------------------------------------------------------------------------
 

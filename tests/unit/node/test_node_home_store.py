@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from angarium import errors, wire
-from node.home import layout
 from node.home.home import HomeLimits
-from node.home.writing import DEAD_PER_WRITE
+from node.home.spool import layout
+from node.home.spool.writing import DEAD_PER_WRITE
 from storage.spool import Table
 from tests.unit.node.driven_home import (
     DMQ,

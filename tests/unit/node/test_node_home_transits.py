@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from angarium import errors, wire
-from node.home.moves import MOVE_ROWS
+from node.home.lanes.moves import MOVE_ROWS
 from tests.unit.node.driven_home import LANE, ROUTER, DrivenHome, rows_of
 from tests.unit.node.test_node_home_moves import LANES, ack, again, begun, reject_all
 

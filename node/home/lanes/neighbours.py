@@ -21,7 +21,7 @@ _CLAIM: Final = "claim-"
 
 
 class OtherSpools:
-    """Implements `node.home.adoption.Neighbours` on the folders of a node."""
+    """Implements `node.home.lanes.adoption.Neighbours` on the folders of a node."""
 
     def __init__(self, directory: Path, own: str, map_bytes: int) -> None:
         """Know the spool directory of the node, and which folder is ours."""

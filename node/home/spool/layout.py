@@ -9,7 +9,7 @@
     BLOCKS    block                 CRC-32 of the rest (4 bytes), stored wall ms (8), rows (4), batch
     RECORDS   lane producer         [last sequence, rows, [[sequence, code, rows before], ...]]; of several
                                     partitions also their number, [[other number, last sequence], ...]
-    MOVES     lane                  what `node.home.moves` says
+    MOVES     lane                  what `node.home.lanes.moves` says
 
 Numbers in keys have 8 bytes and are big-endian, so that keys sort by lane and then by position. A row of
 LANES makes a lane exist: segments, states, records and moves of a lane without one are what a purge has left

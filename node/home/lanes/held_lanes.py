@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
 from node.endpoints.settings import settings_map
-from node.home import layout
+from node.home.spool import layout
 from storage.spool import Table
 
 if TYPE_CHECKING:

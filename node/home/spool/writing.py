@@ -1,7 +1,7 @@
 """What is written when: everything that arrived while the last write was out is one write (group commit).
 
 One write is out at a time. The next one takes along, in one transaction: the STOREs that are to be stored
-(`node.home.stream`), records of their producers, what lanes lost and tried, reserved positions, and tasks of
+(`node.home.spool.stream`), records of their producers, what lanes lost and tried, reserved positions, and tasks of
 other rooms: rows of lanes, moves, blocks packed anew. What must not wait makes a write at once; what lanes
 lost waits for the next group, or `ack_delay`.
 
@@ -19,19 +19,19 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from node.home import layout
-from node.home.layout import number_key
+from node.home.spool import layout
+from node.home.spool.layout import number_key
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from node.endpoints.segment import Segment
-    from node.home.blocks import Block, Blocks
-    from node.home.held_lanes import HeldLane, HeldLanes
-    from node.home.records import Records
-    from node.home.stores import Store
-    from node.home.stream import Stream
+    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.spool.blocks import Block, Blocks
+    from node.home.spool.records import Records
+    from node.home.spool.stores import Store
+    from node.home.spool.stream import Stream
     from storage.spool import Change
 
 #: Segments without messages whose records one write deletes; a purge of millions goes on in the next ones.

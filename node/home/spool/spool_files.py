@@ -9,7 +9,7 @@ become more by anything but new messages, and admission, which sees these, keeps
 A block is in one file. A file is used here while a block is in it, until that is off the disk, or while a lane with
 messages in it is being taken over. The router is told what changed.
 
-No I/O, no clock; `node.home.blocks` uses this.
+No I/O, no clock; `node.home.spool.blocks` uses this.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The batches of a STORE are merged by the index of their rows, so that the positi
 publisher's order (design section 5). Bodies are not packed again if the STORE has one batch, or if its
 batches follow each other.
 
-No I/O, no clock; `node.home.stream` uses this.
+No I/O, no clock; `node.home.spool.stream` uses this.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from node.endpoints.segment import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from node.home.blocks import Block, Blocks
-    from node.home.held_lanes import HeldLane, HeldLanes
-    from node.home.records import Records
+    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.spool.blocks import Block, Blocks
+    from node.home.spool.records import Records
 
 _Natural = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1)]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from node.endpoints.lane import Handout
     from node.endpoints.segment import Segment
-    from node.home.blocks import Block, Blocks
-    from node.home.held_lanes import HeldLane
+    from node.home.lanes.held_lanes import HeldLane
+    from node.home.spool.blocks import Block, Blocks
 
 #: A frame takes no further part when it is so large: the router must get to other frames in between.
 FRAME_BYTES: Final = 1 << 20

@@ -22,19 +22,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from angarium import errors
 from node.endpoints.segment import Segment
-from node.home import layout
-from node.home.writing import Task
+from node.home.spool import layout
+from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from node.home.blocks import Blocks
-    from node.home.held_lanes import HeldLane, HeldLanes
-    from node.home.moves import Moves
-    from node.home.records import Records
-    from node.home.writing import Writing
+    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.lanes.moves import Moves
+    from node.home.spool.blocks import Blocks
+    from node.home.spool.records import Records
+    from node.home.spool.writing import Writing
     from storage.spool import Change, Spool
 
 #: A worker that still runs may store more; new messages get positions so far above what it has.

@@ -15,9 +15,9 @@ from msgspec import Meta
 
 from angarium import errors
 from node.endpoints.segment import GONE
-from node.home.figures import lane_figures
-from node.home.jobs import KIND_COPY, KIND_MOVE, KIND_REDRIVE, BackupJob, CheckJob, Job, MoveJob
-from node.home.writing import Task
+from node.home.operating.figures import lane_figures
+from node.home.operating.jobs import KIND_COPY, KIND_MOVE, KIND_REDRIVE, BackupJob, CheckJob, Job, MoveJob
+from node.home.spool.writing import Task
 from node.selectors import compile_selector
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from node.batch import Row
     from node.endpoints.segment import Segment
-    from node.home.held_lanes import HeldLane
+    from node.home.lanes.held_lanes import HeldLane
     from node.home.rooms import Rooms
     from node.selectors import Selector
 

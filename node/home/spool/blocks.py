@@ -16,8 +16,8 @@ import msgspec
 
 from angarium import errors, wire
 from node.batch import Row
-from node.home import layout
-from node.home.spool_files import SpoolFiles
+from node.home.spool import layout
+from node.home.spool.spool_files import SpoolFiles
 from storage.spool import Table
 
 if TYPE_CHECKING:

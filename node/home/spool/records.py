@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
-from node.home import layout
+from node.home.spool import layout
 from storage.spool import Table
 
 if TYPE_CHECKING:

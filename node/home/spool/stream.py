@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from node.home.layout import StoredRow
+from node.home.spool.layout import StoredRow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from node.home.stores import Store
+    from node.home.spool.stores import Store
 
 #: Relaxed STOREs that wait for their write; with more they are written at once. It bounds the row "stored".
 RELAXED_MAX: Final = 2_000

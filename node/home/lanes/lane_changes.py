@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from node.endpoints.flow import FlowEvent
-from node.home import layout
-from node.home.adoption import TAIL_GAP
-from node.home.held_lanes import HeldLane
-from node.home.writing import Task
+from node.home.lanes.adoption import TAIL_GAP
+from node.home.lanes.held_lanes import HeldLane
+from node.home.spool import layout
+from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from node.endpoints.settings import LaneSettings
-    from node.home.adoption import Adoptions, Old
-    from node.home.held_lanes import HeldLanes
-    from node.home.moves import Moves
-    from node.home.records import Records
-    from node.home.recovery import MakeLane
-    from node.home.writing import Writing
+    from node.home.lanes.adoption import Adoptions, Old
+    from node.home.lanes.held_lanes import HeldLanes
+    from node.home.lanes.moves import Moves
+    from node.home.spool.records import Records
+    from node.home.spool.recovery import MakeLane
+    from node.home.spool.writing import Writing
     from storage.spool import Change, Spool
 
 #: Records of a deleted lane that one write deletes.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from node.home.held_lanes import HeldLane
+    from node.home.lanes.held_lanes import HeldLane
 
 #: Figure -> what the lane calls it.
 _OF_THE_LANE: Final = {

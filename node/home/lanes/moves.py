@@ -27,18 +27,18 @@ import msgpack
 import msgspec
 
 from angarium import errors, wire
-from node.home import layout
-from node.home.writing import Task
+from node.home.spool import layout
+from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from node.endpoints.segment import Segment
-    from node.home.blocks import Blocks
-    from node.home.held_lanes import HeldLane, HeldLanes
-    from node.home.jobs import MoveJob, MoveJobs
-    from node.home.writing import Writing
+    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.operating.jobs import MoveJob, MoveJobs
+    from node.home.spool.blocks import Blocks
+    from node.home.spool.writing import Writing
     from storage.spool import Change
 
 #: Rows of one MOVE: the window of a producer, and small steps beside the messages of clients.

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node.home.delivery import Damage, Delivery
-    from node.home.held_lanes import HeldLane, HeldLanes
-    from node.home.moves import Moves
-    from node.home.writing import Writing
+    from node.home.lanes.delivery import Damage, Delivery
+    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.lanes.moves import Moves
+    from node.home.spool.writing import Writing
 
 #: Messages handed out in one tick, and lanes that are served: frames of the router must get their turn.
 ROWS_PER_TICK: Final = 20_000

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from node.endpoints.segment import GONE, Segment
 from node.endpoints.settings import settings_from
-from node.home import layout
-from node.home.held_lanes import HeldLane
-from node.home.writing import Dead
+from node.home.lanes.held_lanes import HeldLane
+from node.home.spool import layout
+from node.home.spool.writing import Dead
 from storage.spool import Table
 
 if TYPE_CHECKING:
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from node.endpoints.lane import Lane
     from node.endpoints.settings import LaneSettings
-    from node.home.blocks import Blocks
-    from node.home.held_lanes import HeldLanes
-    from node.home.records import Records
+    from node.home.lanes.held_lanes import HeldLanes
+    from node.home.spool.blocks import Blocks
+    from node.home.spool.records import Records
     from storage.spool import Spool
 
     #: Makes a lane: id, generation, settings, next position, delivered up to, tried up to.

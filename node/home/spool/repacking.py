@@ -19,8 +19,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from node.endpoints.segment import AGES_MAX_MS, GONE, PRIORITY_UNSET, Segment
-from node.home.layout import number_key
-from node.home.writing import Task
+from node.home.spool.layout import number_key
+from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from node.home.blocks import Block, Blocks
-    from node.home.held_lanes import HeldLane, HeldLanes
-    from node.home.writing import Writing
+    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.spool.blocks import Block, Blocks
+    from node.home.spool.writing import Writing
     from storage.spool import Change
 
 #: Small blocks are left alone so long, because most are consumed by then.
