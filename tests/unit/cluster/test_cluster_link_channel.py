@@ -6,8 +6,9 @@ import random
 from typing import Any
 
 from angarium import errors, slots, wire
-from cluster.link.channel import BACKOFF_MAX_S, FAR, OWN, Channel, Connect, Disconnect, Effect, Emit, State
+from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
+from cluster.link.pair import BACKOFF_MAX_S, FAR, OWN, Connect, Disconnect, Effect, Emit, State
 from router.config import Identity
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from wired_node import FakeClient, WiredNode, snapshot
 
-from cluster.link.channel import Channel, Connect, Disconnect, Effect, Emit
+from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
+from cluster.link.pair import Connect, Disconnect, Effect, Emit
 from router.config import Identity
 
 if TYPE_CHECKING:
