@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import backlog, direct, frames, guaranteed, harness, plan, report, subscriptions
+from benchmarks import backlog, direct, frames, guaranteed, harness, mesh, plan, report, subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from benchmarks.figures import Row
 
 #: What can be chosen with --only.
-SUBJECTS: Final = ("direct", "guaranteed")
+SUBJECTS: Final = ("direct", "guaranteed", "mesh")
 #: How little is measured with --quick.
 QUICK_SECONDS: Final = 0.2
 QUICK_LATENCY_S: Final = 1.0
@@ -139,6 +139,10 @@ def measure(
         versions |= queues.versions()
         found += queues.run()
         found += backlog.rows(directory, settings)
+    if only in (None, "mesh"):
+        links = mesh.Links(directory, settings)
+        versions |= links.versions()
+        found += links.run()
     return found, versions, conditions
 
 

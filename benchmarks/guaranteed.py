@@ -19,7 +19,7 @@ from benchmarks.brokers.redis import RedisStreams
 from benchmarks.brokers.server import BrokerFailedError
 from benchmarks.clients.process import DRAIN, STORE, Task
 from benchmarks.figures import Better, Row
-from benchmarks.harness import ClientProcess, calibrate, say, unique_prefix
+from benchmarks.harness import ClientProcess, calibrate, measure, say, unique_prefix
 from benchmarks.syncs import counting_syncs
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from benchmarks.brokers.server import Broker
     from benchmarks.direct import Settings
+    from benchmarks.harness import Trial
 
 OURS: Final = "angarium-queues"
 #: Peer as in `--peers` -> the broker that is started for it.
@@ -134,7 +135,7 @@ class Queues:
         say(f"{repetition + 1}/{self._settings.repetitions} {name:16} {said}  calib {calibrate():.1f}")
 
     def _store(self, broker: Broker, count: int, size: int, prefix: str = "", queues: int = 1) -> float:
-        task = _task(broker, STORE, prefix or unique_prefix(), count, size, queues)
+        task = task_of(broker, STORE, prefix or unique_prefix(), count, size, queues)
         with ClientProcess(broker, task) as client:
             client.wait_ready().go()
             done = client.result()
@@ -142,7 +143,7 @@ class Queues:
         return float(count / (done["last_ns"] - done["first_ns"]) * 1e9)
 
     def _drain(self, broker: Broker, count: int, size: int, prefix: str) -> float:
-        with ClientProcess(broker, _task(broker, DRAIN, prefix, count, size)) as client:
+        with ClientProcess(broker, task_of(broker, DRAIN, prefix, count, size)) as client:
             client.wait_ready().go()
             done = client.result()
         _check(broker, done["received"], count)
@@ -150,16 +151,8 @@ class Queues:
 
     def _both(self, broker: Broker, count: int, size: int) -> float:
         prefix = unique_prefix()
-        tasks = [_task(broker, role, prefix, count, size) for role in (STORE, DRAIN)]
-        with ClientProcess(broker, tasks[0]) as source, ClientProcess(broker, tasks[1]) as sink:
-            for client in (source, sink):
-                client.wait_ready()
-            for client in (sink, source):
-                client.go()
-            first_ns = source.result()["first_ns"]
-            done = sink.result()
-        _check(broker, done["received"], count)
-        return float(count / (done["last_ns"] - first_ns) * 1e9)
+        source, sink = (task_of(broker, role, prefix, count, size) for role in (STORE, DRAIN))
+        return store_and_drain(broker, source, sink).rate
 
     def _rows(self) -> list[Row]:
         peers = [peer for peer in ("rabbitmq", "nats", "redis") if peer in self._settings.peers]
@@ -196,7 +189,24 @@ class Queues:
         return f"{name} ({self.brokers[name].durability}): {syncs} syncs for {SYNC_MESSAGES:,} messages"
 
 
-def _task(broker: Broker, role: str, prefix: str, count: int, size: int, queues: int = 1) -> Task:
+def store_and_drain(broker: Broker, source_task: Task, sink_task: Task) -> Trial:
+    """Publish with confirmation into a fresh queue, and take and acknowledge everything at the same time.
+
+    Raises:
+        BrokerFailedError: a client failed, or not all messages came.
+    """
+    with ClientProcess(broker, source_task) as source, ClientProcess(broker, sink_task) as sink:
+        for client in (source, sink):
+            client.wait_ready()
+        broker.settle(source_task.prefix)
+        sink.go()
+        trial = measure(broker, [sink], source)
+    _check(broker, trial.received, source_task.count)
+    return trial
+
+
+def task_of(broker: Broker, role: str, prefix: str, count: int, size: int, queues: int = 1) -> Task:
+    """Give the task of a client of queues."""
     return Task(
         role=role,
         url=broker.url,

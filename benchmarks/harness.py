@@ -46,7 +46,7 @@ class ClientProcess:
         self._name = f"a client of {broker.name} ({task.role})"
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
         self._process = subprocess.Popen(
-            [broker.client_python(), "-m", broker.client_module],
+            [broker.client_python(), "-m", broker.module_of(task)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -168,6 +168,7 @@ def run_trial(broker: Broker, subscribers: list[Task], publisher: Task) -> Trial
         for client, task in zip(clients, subscribers, strict=True):
             if task.frozen:
                 client.freeze()
+        broker.settle(publisher.prefix)
         counted = [client for client, task in zip(clients, subscribers, strict=True) if not task.frozen]
         return measure(broker, counted, source)
 

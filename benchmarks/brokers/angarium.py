@@ -50,7 +50,7 @@ class Angarium(Broker):
         ready_file.unlink(missing_ok=True)
         command = [sys.executable, "-m", "cluster.cli", "up", "--data", str(self.directory / "data")]
         command += ["--ready-file", str(ready_file), "--listen", "tcp://127.0.0.1:0"]
-        command += ["--workers", str(self.workers), "--log-level", "WARNING"]
+        command += ["--workers", str(self.workers), "--log-level", "WARNING", *self.options()]
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         self.launch(command, {"PYTHONPATH": path})
         self.wait_until("starting", ready_file.exists)
@@ -59,6 +59,10 @@ class Angarium(Broker):
         self._pids = {}
         for row in ready["processes"]:
             self._pids.setdefault(row["role"], []).append(row["pid"])
+
+    def options(self) -> list[str]:
+        """Give more options of `angarium up`."""
+        return []
 
     def roles(self) -> dict[str, list[psutil.Process]]:
         """Give its processes by role, as they were when it started."""

@@ -20,6 +20,8 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from benchmarks.clients.process import Task
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 #: RabbitMQ takes 5 to 10 s on an idle machine.
 START_TIMEOUT_S: Final = 60.0
@@ -71,6 +73,13 @@ class Broker:
     def client_python(self) -> str:
         """Give the interpreter of its clients."""
         return peer_python()
+
+    def module_of(self, _task: Task) -> str:
+        """Give the module of the client that does a task."""
+        return self.client_module
+
+    def settle(self, prefix: str) -> None:
+        """Wait, once the subscribers of a run are ready, until whoever publishes with its prefix reaches them."""
 
     def stop(self) -> None:
         """End what was started, the newest first."""
