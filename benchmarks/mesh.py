@@ -36,7 +36,12 @@ DIRECT, GUARANTEED = "direct", "guaranteed"
 PAYLOADS: Final = {128: "128 B", 1024: "1 KiB"}
 #: Where messages go: from a client of the near node to another one of it, or over the link, which leads to the node
 #: itself or to a proxy.
-INSIDE, LINK, PROXY, SLOW = "inside one node", "over a link", "over a link through a proxy", "over a slow link"
+INSIDE, LINK, PROXY, SLOW = (
+    "inside one node",
+    "over a link",
+    "over a link through a proxy",
+    "over a slow link",
+)
 ONE_WAY_MS: Final = 100
 #: (kind, way) -> first target of its rate, against `_AGAINST`.
 TARGETS: Final = {(DIRECT, LINK): 0.7, (GUARANTEED, LINK): 0.5, (DIRECT, SLOW): 0.8, (GUARANTEED, SLOW): 0.8}

@@ -135,7 +135,9 @@ class Pair(Broker):
         def is_wanted(rows: list[dict[str, Any]]) -> bool:
             return any(row["filter"] == text for row in rows)
 
-        self._await(f"the interest in {text}", lambda: self.near.call("subscriptions.remote", vpn=None), is_wanted)
+        self._await(
+            f"the interest in {text}", lambda: self.near.call("subscriptions.remote", vpn=None), is_wanted
+        )
 
     def settle(self, prefix: str) -> None:
         """Wait until messages of a run cross the link; that of an endpoint goes through the controller first."""
