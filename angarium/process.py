@@ -17,7 +17,7 @@ A process is started as `python -m <package> --runtime DIR --index I --incarnati
 Frames on the first two are one MessagePack array each:
 
     up to the supervisor     ["heartbeat", role, index, incarnation, state, progress, info]
-                             ["stop"] | ["scale", workers] | ["links", indices] (controller only)
+                             ["stop"] | ["scale", workers] | ["processes", role, indices] (controller only)
     down from it             ["table", [[role, index, incarnation, state, pid], ...], node]
     up to the controller     ["hello", role, index, incarnation, pid]
                              ["event", {...}] | ["reply", id, ok, value]
@@ -335,9 +335,9 @@ class Process:
         """Ask the supervisor for another number of workers (used by the controller)."""
         self._send(self._supervisor, ["scale", workers])
 
-    def request_links(self, indices: list[int]) -> None:
-        """Ask the supervisor for processes of these links and no others (used by the controller)."""
-        self._send(self._supervisor, ["links", indices])
+    def request_processes(self, role: str, indices: list[int]) -> None:
+        """Ask the supervisor for processes of a role with these indices and no others (used by the controller)."""
+        self._send(self._supervisor, ["processes", role, indices])
 
     # -- the loop --------------------------------------------------------------------------------------------
 

@@ -298,8 +298,8 @@ class Server:
                 self._heartbeat(identity, content)
             elif kind == "scale":
                 self._scale(int(content[0]))
-            elif kind == "links":
-                self._do(self._supervisor.want("link", content[0], time.monotonic()))
+            elif kind == "processes":
+                self._do(self._supervisor.want(content[0], content[1], time.monotonic()))
             else:
                 assert kind == "stop", f"a process sent {kind!r}"
                 self._signalled = "asked by the admin API"

@@ -189,7 +189,7 @@ class Controller:
             if number > self.supervisor_events:
                 self.supervisor_events = number
                 self._board.record(event)
-        self._links.node_news()
+        self._links.carriers.node_news()
         return self._board.taken()
 
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
@@ -203,7 +203,7 @@ class Controller:
     def tick(self, now: float) -> list[Effect]:
         """End what waited long enough, take a sample of the router's totals, and forget idle producers."""
         self._board.expire(now)
-        self._links.tick(now)
+        self._links.carriers.tick(now)
         if now >= self._sample_due:
             self._sample_due = now + SAMPLE_INTERVAL_S
             self._sample(now)

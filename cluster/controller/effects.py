@@ -101,9 +101,10 @@ class ScaleNode:
 
 
 @dataclass(frozen=True, slots=True)
-class RunLinks:
-    """Ask the supervisor for the processes of these links, and no others."""
+class RunProcesses:
+    """Ask the supervisor for the processes of a role with these indices, and no others."""
 
+    role: str
     indices: list[int]
 
 
@@ -119,5 +120,5 @@ Effect = (
     | SetLogLevel
     | StopNode
     | ScaleNode
-    | RunLinks
+    | RunProcesses
 )

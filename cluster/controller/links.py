@@ -1,8 +1,5 @@
 """Links as the controller sees to them: which processes there have to be, what each is told, and how they do.
 
-Nothing is remembered of what was asked for: whenever objects or processes have changed, what is wanted is compared with
-what there is. So a lost frame, a controller that was restarted and a link that was renamed need no thought.
-
 operation       arguments       answer
 links.list      name="*"        link objects with their state and the figures of each Message VPN
 links.show      name            one of them
@@ -14,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cluster.controller import arguments
-from cluster.controller.effects import RunLinks
+from cluster.controller.carriers import Carriers
 from cluster.controller.switchboard import ROUTER
 from router.links.gate import opens
 
 if TYPE_CHECKING:
     from cluster.catalog.catalog import Catalog
-    from cluster.controller.switchboard import Asker, Place, Switchboard
+    from cluster.controller.switchboard import Asker, Switchboard
 
 Row = dict[str, Any]
 
@@ -33,44 +30,17 @@ class LinkOperations:
         self._board = board
         self._catalog = catalog
         self._node = node
-        #: Index -> what its process is to do; right as of `_revision` of the catalog.
-        self._wanted: dict[int, Row] = {}
-        self._revision = -1
-        #: Place -> (incarnation, what it was told last).
-        self._told: dict[Place, tuple[int, Row]] = {}
+        self.carriers = Carriers(board, catalog, "link", self._configurations)
         self.operations: arguments.Operations = {
             "links.list": (arguments.LinkListArguments, self._list),
             "links.show": (arguments.LinkArguments, self._show),
             "subscriptions.remote": (arguments.VpnArguments, self._remote_subscriptions),
         }
 
-    # -- what has to be --------------------------------------------------------------------------------------
-
-    def tick(self, now: float) -> None:
-        """Compare what is wanted with what there is, and ask for the difference."""
-        self._look_at_catalog()
-        for index, wanted in self._wanted.items():
-            place = ("link", index)
-            peer = self._board.peers.get(place)
-            if peer is not None and self._told.get(place) != (peer.incarnation, wanted):
-                self._tell(place, peer.incarnation, wanted, now)
-
-    def node_news(self) -> None:
-        """The supervisor told which processes there are."""
-        self._look_at_catalog()
-        rows = self._board.node.get("processes", ())
-        if {row["index"] for row in rows if row["role"] == "link"} != set(self._wanted):
-            self._board.emit(RunLinks(list(self._wanted)))
-
-    def _look_at_catalog(self) -> None:
-        if self._revision != self._catalog.revision:
-            self._revision = self._catalog.revision
-            self._wanted = self._configurations()
-
     def _configurations(self) -> dict[int, Row]:
         """Give what each link process of this node has to do; links that the other side opens have none."""
         vpns = [name for (_, name), vpn in self._catalog.of_kind("vpn").items() if vpn["enabled"]]
-        wanted = {
+        return {
             link["number"]: {
                 "neighbour": name,
                 "addresses": link["addresses"],
@@ -80,21 +50,6 @@ class LinkOperations:
             for (_, name), link in self._catalog.of_kind("link").items()
             if link["enabled"] and opens(self._node, name, link["initiator"])
         }
-        if set(wanted) != set(self._wanted):
-            self._board.emit(RunLinks(list(wanted)))
-        return wanted
-
-    def _tell(self, place: Place, incarnation: int, wanted: Row, now: float) -> None:
-        gathering = self._board.gather(None, now)
-        self._told[place] = (incarnation, wanted)
-        number = self._board.ask(place, "link_config", wanted, gathering)
-
-        def finish(answers: dict[int, Any]) -> None:
-            if number not in answers:
-                self._told.pop(place, None)
-
-        gathering.finish = finish
-        self._board.end_if_complete(gathering)
 
     # -- operations ------------------------------------------------------------------------------------------
 
@@ -113,7 +68,7 @@ class LinkOperations:
         asked = {
             link["name"]: board.ask(("link", link["number"]), "stats", None, gathering)
             for link in links
-            if link["number"] in self._wanted
+            if link["number"] in self.carriers.wanted
         }
 
         def finish(answers: dict[int, Any]) -> Any:

@@ -39,7 +39,7 @@ from cluster.controller.effects import (
     Record,
     Reply,
     Request,
-    RunLinks,
+    RunProcesses,
     ScaleNode,
     SetLogLevel,
     StopNode,
@@ -263,8 +263,8 @@ class ControllerServer:
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):
                 self._process.request_scale(workers)
-            case RunLinks(indices):
-                self._process.request_links(indices)
+            case RunProcesses(role, indices):
+                self._process.request_processes(role, indices)
             case StopNode():
                 self._process.request_stop()
             case _:

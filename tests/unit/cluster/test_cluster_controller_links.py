@@ -31,7 +31,7 @@ def create(world: World, name: str, **attributes: Any) -> list[c.Effect]:
 
 
 def run_links(seen: list[c.Effect]) -> list[list[int]]:
-    return [effect.indices for effect in seen if isinstance(effect, c.RunLinks)]
+    return [effect.indices for effect in seen if isinstance(effect, c.RunProcesses) and effect.role == "link"]
 
 
 def test_links_that_this_node_opens_get_a_process(world: World) -> None:
