@@ -71,6 +71,8 @@ class NodeFile(msgspec.Struct, kw_only=True):
     runtime: str = ""
     #: Address of the admin API of the running node; empty after an orderly stop.
     admin: str = ""
+    #: Where the health endpoint of the running node answers, http://HOST:PORT; empty without one.
+    health: str = ""
     started: str = ""
 
 

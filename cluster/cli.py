@@ -48,6 +48,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "up": Entry(_NODE, "up", "Start the node of a data directory."),
         "down": Entry(_NODE, "down", "Stop the node in order."),
         "status": Entry(_NODE, "status", "Show processes, sessions, rates and discards on one screen."),
+        "health": Entry(
+            "cluster.commands.health", "health", "Tell whether the node is well, and what is not."
+        ),
         "top": Entry(_NODE, "top", "Show the status again and again."),
         "events": Entry(_NODE, "events", "Show what happened on the node."),
         "config": Entry(_NODE, "config", "Show, check, export and apply configuration."),

@@ -37,6 +37,7 @@ from angarium import errors
 from cluster import keys, objects, passwords
 from cluster.addresses import address_fault, is_loopback
 from cluster.controller import syslog
+from cluster.health import config as health
 from node.config import WorkerConfig, WorkerRuntime
 from router.config import RouterConfig, SpoolLimits
 
@@ -171,6 +172,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     spool: SpoolSection = msgspec.field(default_factory=SpoolSection)
     admin: AdminSection = msgspec.field(default_factory=AdminSection)
     events: EventsSection = msgspec.field(default_factory=EventsSection)
+    health: health.HealthSection = msgspec.field(default_factory=health.HealthSection)
     log: LogSection = msgspec.field(default_factory=LogSection)
     #: Declared objects, checked; attributes may hold `password_file` instead of `password`.
     objects: list[DeclaredObject] = msgspec.field(default_factory=list)
@@ -184,6 +186,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "spool": SpoolSection,
     "admin": AdminSection,
     "events": EventsSection,
+    "health": health.HealthSection,
     "log": LogSection,
 }
 
@@ -222,7 +225,9 @@ def faults_of(config: NodeConfig) -> list[str]:
     faults += _secret_faults(config.cluster)
     if syslog.fault_of(config.events.syslog):
         faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
-    return faults + _spool_faults(config.spool) + _admin_faults(config.admin)
+    return (
+        faults + _spool_faults(config.spool) + _admin_faults(config.admin) + health.faults_of(config.health)
+    )
 
 
 def worker_runtime(config: NodeConfig, spool_dir: Path, workers: int) -> WorkerRuntime:

@@ -270,7 +270,7 @@ class Server:
         self._context.destroy(linger=0)
         if self._options.ready_file:
             Path(self._options.ready_file).unlink(missing_ok=True)
-        self._data.save(pid=0, runtime="", admin="")
+        self._data.save(pid=0, runtime="", admin="", health="")
         _log.info("node %s is stopped", self._data.node.node)
 
     # -- one round -------------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Server:
         if self._signalled:
             _log.info("%s: the node stops in order", self._signalled)
             self._signalled = ""
-            self._do(self._supervisor.stop(now))
+            self._do(self._supervisor.withdraw(now, self._config.health.drain_ms / 1000))
         self._do(self._supervisor.tick(now))
         if now >= self._announce_due:
             self._announce()
@@ -321,6 +321,9 @@ class Server:
         told = (state, progress, info)
         self._do(self._supervisor.heartbeat(role, index, incarnation, told, time.monotonic()))
         if role == "controller":
+            health = info.get("health", self._data.node.health)
+            if health != self._data.node.health:
+                self._data.save(health=health)
             seen = info.get("supervisor_events", 0)
             while self._events and self._events[0][0] <= seen:
                 self._events.popleft()
@@ -418,6 +421,7 @@ class Server:
         return {
             "node": self._data.node.node,
             "url": self._data.node.url,
+            "phase": self._supervisor.phase,
             "workers": self._supervisor.workers,
             "uptime_s": time.monotonic() - self._started,
             "processes": [own, *rows],

@@ -199,6 +199,8 @@ class Supervisor:
         self.was_ready = False
         #: Set by `stop` or a failure; then nothing is spawned any more.
         self.stopping = False
+        #: When everything is stopped; None before anybody asked for it.
+        self._stop_due: float | None = None
         self._status = 0
         self._finished = False
         #: When `tick` ran last; None before the first time.
@@ -328,6 +330,20 @@ class Supervisor:
         """Note that the process could not even be started; it counts as a death."""
         return self.exited(role, index, why, now)
 
+    @property
+    def phase(self) -> str:
+        """Give what the node is about: `starting` until it was ready once, `running`, `stopping`."""
+        if self.stopping or self._stop_due is not None:
+            return "stopping"
+        return "running" if self.was_ready else "starting"
+
+    def withdraw(self, now: float, wait_s: float) -> list[Effect]:
+        """Say that the node stops, and stop it after a wait in which all goes on; at once if it is asked again."""
+        if wait_s == 0 or self._stop_due is not None:
+            return self.stop(now)
+        self._stop_due = now + wait_s
+        return [Announce()]
+
     def stop(self, now: float) -> list[Effect]:
         """Stop everything in the order of STOP_ORDER."""
         if self.stopping:
@@ -342,6 +358,8 @@ class Supervisor:
         """Look at the clock; call at least every TICK_MAX_S."""
         self._give_grace(now)
         effects: list[Effect] = []
+        if self._stop_due is not None and self._stop_due <= now:
+            effects += self.stop(now)
         for place in self.places.values():
             if place.pid != 0:
                 effects += self._look_at(place, now)

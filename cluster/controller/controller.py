@@ -20,6 +20,8 @@ spool in `cluster/controller/spool.py`, those on links in `cluster/controller/li
     clients.disconnect  name, vpn="default"                         None
     subscriptions.list  client=None, vpn=None                       subscriptions of connected clients
     events              since=None (id or ISO time), limit=1000     events, oldest first
+    health                                                          whether the node is alive, started, ready, and why
+                                                                    not
     config.show                                                     the configuration in force
     log_level           level, role=None, index=None                the processes that changed
     down                                                            None; the node then stops in order
@@ -38,7 +40,7 @@ from cluster.controller.asks import Asks, day_of
 from cluster.controller.changes import Changes
 from cluster.controller.effects import Effect, ScaleNode, SetLogLevel, StopNode
 from cluster.controller.endpoints import EndpointOperations
-from cluster.controller.links import LinkOperations
+from cluster.controller.links import LinkOperations, describe
 from cluster.controller.objects import ObjectOperations
 from cluster.controller.spool import SpoolOperations
 from cluster.controller.switchboard import (
@@ -52,6 +54,7 @@ from cluster.controller.switchboard import (
     Switchboard,
 )
 from cluster.data_dir import COPIES_FOLDER
+from cluster.health.checks import Health, examine
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
@@ -65,6 +68,8 @@ if TYPE_CHECKING:
 WORKERS: Final = "workers"
 #: Rates are differences of totals over this time.
 SAMPLE_INTERVAL_S: Final = 1.0
+#: While the spool is read; who waits for the node to be ready waits so much longer at most.
+START_SAMPLE_INTERVAL_S: Final = 0.2
 #: Producers age by days, so an hour is often enough to look at them.
 AGE_INTERVAL_S: Final = 3_600.0
 
@@ -113,6 +118,11 @@ class Controller:
         self._usage: dict[int, dict[str, Any]] = {}
         self._sampler = report.Sampler()
         self._sample_due = 0.0
+        #: What the router told last; None if it did not answer.
+        self._router_stats: dict[str, Any] | None = None
+        #: The newest description of the node that `tick` saw, and when it was new; None before the first tick.
+        self._seen_node: dict[str, Any] | None = None
+        self._heard: float | None = None
         #: When the producers are looked at next; None before the first tick, which is too early.
         self._age_due: float | None = None
         self._operations = self._own_operations()
@@ -134,6 +144,7 @@ class Controller:
             "clients.disconnect": (arguments.ClientArguments, self._disconnect_client),
             "subscriptions.list": (arguments.SubscriptionArguments, self._list_subscriptions),
             "events": (arguments.EventArguments, self._find_events),
+            "health": (arguments.NoArguments, self._show_health),
             "config.show": (arguments.NoArguments, self._show_config),
             "log_level": (arguments.LogLevelArguments, self._set_log_level),
             "down": (arguments.NoArguments, self._stop_node),
@@ -144,6 +155,7 @@ class Controller:
     def hello(self, identity: bytes, place: Place, incarnation: int, pid: int, now: float) -> list[Effect]:
         """A process says that it is there; a new router gets the whole configuration."""
         if self._board.hello(place, Peer(identity, incarnation, pid)) and place == ROUTER:
+            self._sample_due = now
             self._changes.push_everything(now)
         return self._board.taken()
 
@@ -204,6 +216,8 @@ class Controller:
         """End what waited long enough, take a sample of the router's totals, and forget idle producers."""
         self._board.expire(now)
         self._links.carriers.tick(now)
+        if self._heard is None or self._board.node is not self._seen_node:
+            self._heard, self._seen_node = now, self._board.node
         if now >= self._sample_due:
             self._sample_due = now + SAMPLE_INTERVAL_S
             self._sample(now)
@@ -213,6 +227,14 @@ class Controller:
             self._age_due = now + AGE_INTERVAL_S
             self._age_producers(now)
         return self._board.taken()
+
+    def health(self, now: float) -> Health:
+        """Tell how the node does, from what was told within the last seconds; nobody is asked."""
+        stats = self._router_stats
+        sessions = (stats or {}).get("links", [])
+        links = [describe(link, sessions, None) for link in self._catalog.find("link", None, "*")]
+        silent_s = 0.0 if self._heard is None else now - self._heard
+        return examine(self._board.node, stats and stats.get("spool", {}), links, silent_s)
 
     # -- the store -------------------------------------------------------------------------------------------
 
@@ -312,6 +334,9 @@ class Controller:
     def _find_events(self, request: arguments.EventArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._board.events.find(request.since, request.limit))
 
+    def _show_health(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
+        self._board.reply(asker, self.health(now).answer())
+
     def _show_config(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._shown_config)
 
@@ -389,6 +414,9 @@ class Controller:
         incarnation = board.peers[ROUTER].incarnation if ROUTER in board.peers else 0
 
         def finish(answers: dict[int, Any]) -> None:
+            self._router_stats = answers.get(number)
+            if not (self._router_stats or {}).get("spool", {}).get("recovered"):
+                self._sample_due = min(self._sample_due, now + START_SAMPLE_INTERVAL_S)
             if number in answers:
                 self._sampler.sample(now, incarnation, answers[number])
             else:

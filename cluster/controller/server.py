@@ -47,10 +47,14 @@ from cluster.controller.effects import (
 from cluster.controller.events import EventFile, EventRing
 from cluster.controller.syslog import Syslog
 from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
+from cluster.health.pages import page
+from cluster.health.server import HealthServer
 from storage.config_store import ConfigStore, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from cluster.health.checks import Health
 
 ROLE: Final = "controller"
 #: Frames taken from one socket before the others get their turn.
@@ -126,11 +130,13 @@ class ControllerServer:
         #: hello, or so long: a change must not be answered before the router hears of it.
         self._admin_opens: float | None = time.monotonic() + ROUTER_WAIT_S
         process.add(self._zap.socket, self._zap.serve)
+        listen = runtime.config.health.listen
+        self._health = HealthServer(process, listen, lambda asked: page(asked, self._report()))
         process.on_node(self._node_news)
 
     def run(self) -> None:
         """Work until the process is asked to stop; every change is durable by then."""
-        self._process.ready({"supervisor_events": 0})
+        self._tell_ready(0)
         if self._scale_needed:
             _log.warning("the change to %d workers was not done yet", self._wanted_workers)
             self._process.request_scale(self._wanted_workers)
@@ -138,6 +144,7 @@ class ControllerServer:
 
     def close(self) -> None:
         """Close the store, after everything else stopped."""
+        self._health.close()
         self._store.close()
         self._syslog.close()
 
@@ -217,7 +224,7 @@ class ControllerServer:
         seen = self._controller.supervisor_events
         if seen != self._confirmed_events:
             self._confirmed_events = seen
-            self._process.ready({"supervisor_events": seen})
+            self._tell_ready(seen)
 
     def _tick(self, now: float) -> float:
         controller, opens = self._controller, self._admin_opens
@@ -226,8 +233,16 @@ class ControllerServer:
             self._process.add(self._admin, self._read_admin)
         if now >= self._measure_due:
             self._measure()
-        self._do(self._controller.tick(now))
+        self._do(controller.tick(now))
+        self._health.tick(now)
         return TICK_S
+
+    def _tell_ready(self, supervisor_events: int) -> None:
+        health = self._health.urls[0] if self._health.urls else ""
+        self._process.ready({"supervisor_events": supervisor_events, "health": health})
+
+    def _report(self) -> Health:
+        return self._controller.health(time.monotonic())
 
     def _measure(self) -> None:
         self._measure_due = time.monotonic() + MEASURE_INTERVAL_S

@@ -362,7 +362,10 @@ class Streams:
 
     def stats(self) -> dict[str, Any]:
         """Give the figures of all streams together."""
+        homes = [self._stream(shard.index) for shard in self._shards.shards]
         return {
+            "homes_ready": sum(home.is_up and home.is_reported for home in homes),
+            "recovered": int(self.all_reported),
             "stores": self.stores,
             "stores_resent": self.resent,
             "stores_under_way": sum(len(stream.on_their_way) for stream in self._streams.values()),

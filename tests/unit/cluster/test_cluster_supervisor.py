@@ -408,3 +408,38 @@ class TestLinks:
         seen = node.do(node.machine.stop(node.now))
         assert [effect.role for effect in seen if isinstance(effect, s.Terminate)] == ["link"]
         assert node.do(node.machine.want("link", [1], node.now)) == []
+
+
+def test_a_node_says_that_it_stops_and_goes_on_for_the_time_it_is_given() -> None:
+    node = Node()
+    assert node.machine.phase == "starting"
+    node.all_ready()
+    assert node.machine.phase == "running"
+    assert node.do(node.machine.withdraw(node.now, 3.0)) == [s.Announce()]
+    assert node.machine.phase == "stopping"
+    node.exit("worker", 1)
+    assert [effect for effect in node.wait(2.0) if isinstance(effect, s.Spawn)], "it is a node like any other"
+    assert not [effect for effect in node.effects if isinstance(effect, s.Terminate)]
+    stopped = [effect for effect in node.wait(1.5) if isinstance(effect, s.Terminate)]
+    assert [effect.role for effect in stopped] == ["router"]
+
+
+def test_who_asks_twice_does_not_wait() -> None:
+    node = Node()
+    node.all_ready()
+    node.do(node.machine.withdraw(node.now, 60.0))
+    assert [
+        effect.role
+        for effect in node.do(node.machine.withdraw(node.now, 60.0))
+        if isinstance(effect, s.Terminate)
+    ]
+
+
+def test_without_a_wait_a_node_stops_at_once() -> None:
+    node = Node()
+    node.all_ready()
+    assert [
+        effect.role
+        for effect in node.do(node.machine.withdraw(node.now, 0.0))
+        if isinstance(effect, s.Terminate)
+    ]
