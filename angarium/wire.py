@@ -174,8 +174,12 @@ LINK_NAME_PREFIX: Final = "#link/"
 #: for good.
 LINK_RETRY_SUFFIX: Final = "/retry"
 LINK_DMQ_SUFFIX: Final = "/dmq"
-#: Messages of a link that its neighbour has not acknowledged; their bytes are what bounds them.
-LINK_WINDOW: Final = 16_384
+#: Bytes of direct messages that a link may have under way in each direction: they fill a path of 200 ms at 600 MB/s.
+LINK_BYTES: Final = 128 << 20
+#: Guaranteed messages of a link that its neighbour has not acknowledged, and their bytes: a path of 200 ms at 300,000
+#: messages/s, or 150 MB/s. They are held in memory on both sides, and come again after a break.
+LINK_WINDOW: Final = 65_536
+LINK_WINDOW_BYTES: Final = 32 << 20
 
 #: How MessagePack begins natural numbers that do not fit into that byte, and how many bytes follow.
 _INTEGER_BYTES: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}

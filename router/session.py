@@ -100,7 +100,6 @@ class Session:
         "egress",
         "eliding",
         "flow_out_bytes",
-        "flow_probe_bytes",
         "flow_read_bytes",
         "flows",
         "full",
@@ -122,7 +121,7 @@ class Session:
         "pending",
         "permissions",
         "probe_bytes",
-        "probe_number",
+        "probes",
         "producers",
         "profile_name",
         "publish_rules_id",
@@ -203,15 +202,16 @@ class Session:
         # Egress: totals since login; credit is granted - sent.
         self.granted_messages = self.granted_bytes = 0
         self.sent_messages = self.sent_bytes = 0
-        #: The PING that is not answered yet, or 0, and how much had been sent when the last one left.
-        self.probe_number = 0
+        #: PINGs that are not answered yet, the oldest first: number, and how much had been sent, of that on flows.
+        self.probes: deque[tuple[int, int, int]] = deque()
+        #: How much had been sent when the last one left.
         self.probe_bytes = 0
         #: Everything sent to it, answers included, and how much of that it has shown to have read. Credit
         #: alone could be a lie.
         self.out_bytes = 0
         self.read_bytes = 0
-        #: The part of these three that went out on flows.
-        self.flow_out_bytes = self.flow_probe_bytes = self.flow_read_bytes = 0
+        #: The part of these two that went out on flows.
+        self.flow_out_bytes = self.flow_read_bytes = 0
         self.egress: EgressQueue | None = None
         self.eliding: ElidingTable | None = None
 

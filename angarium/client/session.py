@@ -145,6 +145,8 @@ class ClientSession:
 
     #: What is understood in each state; anything else ends the session.
     handlers: ClassVar[dict[State, dict[bytes, _Handler]]]
+    #: In how many pieces windows are renewed: the more, the more of one is always on a long path.
+    window_pieces: ClassVar[int] = 2
 
     def __init__(self, hello: Hello, window: EgressWindow, now: float) -> None:
         """Greet the router; `now` is monotonic, in seconds, like every `now` here."""
@@ -218,8 +220,8 @@ class ClientSession:
         self._unflushed_bytes += batch.size_bytes
         flush = (
             flush
-            or (self.last_round - self._flushed_round) * 2 >= self.welcome.rounds
-            or self._unflushed_bytes * 2 >= self.welcome.round_bytes
+            or (self.last_round - self._flushed_round) * self.window_pieces >= self.welcome.rounds
+            or self._unflushed_bytes * self.window_pieces >= self.welcome.round_bytes
         )
         if flush:
             self._flushed_round = self.last_round
@@ -271,7 +273,7 @@ class ClientSession:
         return self._last_request
 
     def renew_credit(self) -> bool:
-        """Grant what there is room for if it is half of a window; tell whether a frame is to be sent."""
+        """Grant what there is room for if it is a piece of a window; tell whether a frame is to be sent."""
         if self.state not in (State.OPEN, State.LEAVING):
             return False
         free_messages, free_bytes = self._window.free()
@@ -279,7 +281,8 @@ class ClientSession:
         size_bytes = self._received[1] + free_bytes
         more_messages = messages - self._granted[0]
         more_bytes = size_bytes - self._granted[1]
-        if more_messages * 2 < self._window.messages_max and more_bytes * 2 < self._window.bytes_max:
+        pieces, window = self.window_pieces, self._window
+        if more_messages * pieces < window.messages_max and more_bytes * pieces < window.bytes_max:
             return False
         self._granted = max(messages, self._granted[0]), max(size_bytes, self._granted[1])
         self._send(wire.CREDIT, wire.pack(self._granted))

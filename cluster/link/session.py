@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from angarium.client.events import Event
     from angarium.slots import Round
 
-#: Bytes that a router may send ahead: they fill a path of 200 ms at 160 MB/s. Their number does not matter.
-WINDOW_BYTES: Final = 32 << 20
+#: Messages that a router may send ahead: only their bytes matter.
 WINDOW_MESSAGES: Final = 1 << 40
 #: IMPORTS without an answer: enough to keep router and workers busy, few enough not to keep others waiting.
 IMPORTS_PENDING_MAX: Final = 4
@@ -94,9 +93,11 @@ class Told(NamedTuple):
 class LinkSession(ClientSession):
     """One connection of a link, without the connection."""
 
+    window_pieces = 8
+
     def __init__(self, hello: Hello, now: float) -> None:
         """Greet the router."""
-        self.window: Final = EgressWindow(WINDOW_MESSAGES, WINDOW_BYTES)
+        self.window: Final = EgressWindow(WINDOW_MESSAGES, wire.LINK_BYTES)
         super().__init__(hello, self.window, now)
         #: Kinds of the IMPORTS that are not answered, the oldest first; at most IMPORTS_PENDING_MAX.
         self._pending: deque[int] = deque()

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
 #: What the home may have out: bytes fill the same path as those of direct messages.
 FLOW_MESSAGES: Final = wire.LINK_WINDOW
-FLOW_BYTES: Final = 32 << 20
+FLOW_BYTES: Final = wire.LINK_WINDOW_BYTES
 #: Rows of one round: as many as a client's at most.
 ROUND_ROWS_MAX: Final = slots.ROUND_ROWS_MAX
 #: What a message that is past its time still gets: the endpoint over there lets it die, and counts it.
 TTL_MIN_MS: Final = 1
+#: In how many pieces a flow's window is renewed, as that of a session of a link.
+WINDOW_PIECES: Final = 8
 #: Ranges in one SETTLE.
 SETTLE_RANGES_MAX: Final = 1_000
 #: Why a message is in the queue for another try although nobody refused it.
@@ -80,8 +82,9 @@ class Carrier:
         self._endpoint_id = 0
         #: True while the flow, or the producer, was refused and is not asked for again.
         self.is_refused = False
-        #: Rows with their positions that wait for credit, oldest first.
+        #: Rows with their positions that wait for credit, oldest first, and the bytes they count for.
         self._waiting: deque[tuple[int, Row]] = deque()
+        self._waiting_bytes = 0
         #: Published, oldest first.
         self._under_way: deque[_UnderWay] = deque()
         self._under_way_rows = self._under_way_bytes = 0
@@ -148,8 +151,7 @@ class Carrier:
 
     def _count(self, rows: list[Row]) -> None:
         self._taken[0] += len(rows)
-        size = sum([len(row[5]) + len(row[4] or b"") for row in rows])
-        self._taken[1] += size + wire.SPOOL_OVERHEAD_BYTES * len(rows)
+        self._taken[1] += sum(map(_spooled_bytes, rows))
 
     def _take(
         self,
@@ -167,11 +169,11 @@ class Carrier:
             origin = origins[number] if origins is not None else None
             if origin is not None and origin[2] == _EXPIRED:
                 self._settle(wire.OUTCOME_REJECTED, [(position, position)])
-            elif row[3] is None:
-                self._waiting.append((position, row))
             else:
-                meta = aged(row[3], wall_ms - stored[number])
-                self._waiting.append((position, (*row[:3], meta, *row[4:])))
+                if row[3] is not None:
+                    row = (*row[:3], aged(row[3], wall_ms - stored[number]), *row[4:])  # noqa: PLW2901
+                self._waiting.append((position, row))
+                self._waiting_bytes += _spooled_bytes(row)
 
     def _check_repeated(self, position: int) -> None:
         """A home that was replaced delivers again what is under way; anything else only the other router can judge."""
@@ -190,6 +192,7 @@ class Carrier:
             position, row = self._waiting[0]
             if len(row[5]) + len(row[4] or b"") + slots.ROW_OVERHEAD_BYTES > welcome.max_batch_bytes:
                 self._waiting.popleft()
+                self._waiting_bytes -= _spooled_bytes(row)
                 self._settle(wire.OUTCOME_REJECTED, [(position, position)])
             else:
                 self._publish(welcome)
@@ -219,6 +222,7 @@ class Carrier:
             else:
                 runs.append((position, position))
         parts = slots.partition(rows, welcome.slots)
+        self._waiting_bytes -= sum(map(_spooled_bytes, rows))
         batches = [encode_rows(part) for part in parts.values()]
         heads = [(worker, len(part)) for worker, part in parts.items()]
         a_round = Round(welcome.epoch, heads, batches, len(rows), sum(map(len, batches)))
@@ -281,11 +285,11 @@ class Carrier:
             self._source.settle(self.flow, outcome, some)
 
     def _renew(self) -> None:
-        """Grant what there is room for, if that is half of a window."""
-        held = len(self._waiting)
-        messages = self._taken[0] + FLOW_MESSAGES - held
-        size = self._taken[1] + FLOW_BYTES if not held else self._granted[1]
-        if messages - self._granted[0] >= FLOW_MESSAGES // 2 or size - self._granted[1] >= FLOW_BYTES // 2:
+        """Grant what there is room for, if that is a piece of a window."""
+        messages = self._taken[0] + FLOW_MESSAGES - len(self._waiting)
+        size = self._taken[1] + FLOW_BYTES - self._waiting_bytes
+        more_messages, more_bytes = messages - self._granted[0], size - self._granted[1]
+        if more_messages * WINDOW_PIECES >= FLOW_MESSAGES or more_bytes * WINDOW_PIECES >= FLOW_BYTES:
             self._granted = [max(messages, self._granted[0]), max(size, self._granted[1])]
             self._source.grant(self.flow, *self._granted)
 
@@ -309,6 +313,11 @@ def aged(meta: Meta, age_ms: int) -> Meta:
     ttl_ms, _, priority, key = meta
     left_ms = max(ttl_ms - max(age_ms, 0), TTL_MIN_MS) if ttl_ms else 0
     return (left_ms, 0, priority, key)
+
+
+def _spooled_bytes(row: Row) -> int:
+    """Give what a row counts for in the credit of a flow."""
+    return len(row[5]) + len(row[4] or b"") + wire.SPOOL_OVERHEAD_BYTES
 
 
 def _joined(ranges: list[Range]) -> list[Range]:

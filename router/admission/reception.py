@@ -39,10 +39,8 @@ _ROUTING_ID_BYTES = 5
 
 #: Password checks that wait for one address: at 50 ms each, who guesses delays others by a second at most.
 PASSWORDS_PER_ADDRESS_MAX = 16
-#: What a link may have unretired: bytes fill a path of 200 ms at 160 MB/s, and are what bounds it; so many rounds of
-#: lone messages fit on that path too.
+#: Rounds that a link may have unretired; bytes are what bounds it, so many lone messages fit on a path of 200 ms too.
 LINK_ROUNDS: Final = 32_768
-LINK_BYTES: Final = 32 << 20
 #: What waits for a slow link in each class of service before the oldest is dropped, in work units: 64 MiB.
 LINK_QUEUE_UNITS: Final = 32_768
 #: Costs as much as a hash that `angarium username create` makes; no password fits it.
@@ -202,7 +200,7 @@ class Reception:
         session = Session(self._number(), routing_id, vpn, wire.LINK_USERNAME, name, now)
         self._furnish(session, hello, address, now)
         session.link = neighbour
-        session.rounds_max, session.bytes_max = LINK_ROUNDS, LINK_BYTES
+        session.rounds_max, session.bytes_max = LINK_ROUNDS, wire.LINK_BYTES
         session.egress = EgressQueue([LINK_QUEUE_UNITS] * 3, [0] * 3)
         self._sessions.admit(session)
         body = {**self._welcome_header(session, b"", resumed=False), "link": gate.describe_self(now)}
@@ -229,7 +227,7 @@ class Reception:
             "max_batch_bytes": config.max_batch_bytes,
             "inbox": session.inbox,
             "guaranteed": True,
-            "producer_bytes": config.producer_window_bytes if session.link is None else session.bytes_max,
+            "producer_bytes": config.producer_window_bytes if session.link is None else wire.LINK_WINDOW_BYTES,
         }
 
     def _refuse(self, routing_id: bytes, error: AngariumError) -> None:

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 #: Frames taken from D-1, D-2 and D-3 in one turn of the scheduler (weights: ours; facts section 12 leaves
 #: them open).
 WEIGHTS: Final = (1, 2, 4)
-#: So many probes go out while a client reads as much as may be unread: often enough never to stop one that
-#: reads.
+#: So many probes go out while a client reads as much as may be unread, and so many are unanswered at most: often
+#: enough never to stop one that reads.
 PROBES: Final = 8
 #: What the library keeps for a small frame besides its content.
 ANSWER_OVERHEAD_BYTES: Final = 128
@@ -61,6 +61,7 @@ class Egress:
     def __init__(self, outbox: Outbox, memory_max: int, unread_max: int, rng: random.Random) -> None:
         self._outbox = outbox
         self._unread_max = unread_max
+        self._link_unread_max = max(unread_max, wire.LINK_BYTES)
         self._random = rng
         self._memory_max = memory_max
         #: Bytes queued for all sessions together.
@@ -154,8 +155,7 @@ class Egress:
         self.sent_bytes += size
         self._outbox.effects.append(SendClient(session.routing_id, frames, rows))
         session.out_bytes += size
-        if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES and not session.probe_number:
-            self._probe(session)
+        self._probe_if_due(session)
 
     def pass_on(self, session: Session, frames: list[bytes], size: int) -> None:
         """Send messages of a flow, whose own credit bounds them: they never queue here, and are never dropped.
@@ -165,19 +165,20 @@ class Egress:
         self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
         session.out_bytes += size
         session.flow_out_bytes += size
-        if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES and not session.probe_number:
-            self._probe(session)
+        self._probe_if_due(session)
 
     def is_reading(self, session: Session) -> bool:
         """Tell whether a client has shown to read enough of what it was sent to be sent more."""
-        return session.out_bytes - session.read_bytes < self._unread_max
+        return session.out_bytes - session.read_bytes < self._unread_max_of(session)
+
+    def _unread_max_of(self, session: Session) -> int:
+        return self._unread_max if session.link is None else self._link_unread_max
 
     def answer(self, session: Session, frames: list[bytes]) -> None:
         """Send an answer, or news of the session: it waits for no credit."""
         self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
         session.out_bytes += len(frames[1]) + ANSWER_OVERHEAD_BYTES
-        if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES and not session.probe_number:
-            self._probe(session)
+        self._probe_if_due(session)
 
     def is_blocked(self, session: Session) -> bool:
         """Tell whether even answers pile up at a client: it does not read at all.
@@ -185,24 +186,32 @@ class Egress:
         What its flows brought is no answer: that stops by itself, and may have been a few large messages.
         """
         flow_bytes = session.flow_out_bytes - session.flow_read_bytes
-        return session.out_bytes - session.read_bytes - flow_bytes > 2 * self._unread_max
+        return session.out_bytes - session.read_bytes - flow_bytes > 2 * self._unread_max_of(session)
 
-    def _probe(self, session: Session) -> None:
-        """Ask the client to show that it reads: only who read all that was sent before can answer."""
-        session.probe_number = self._random.randrange(1, 1 << 62)
-        session.probe_bytes, session.flow_probe_bytes = session.out_bytes, session.flow_out_bytes
-        frames = [wire.PING, wire.pack([session.probe_number])]
-        self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+    def _probe_if_due(self, session: Session) -> None:
+        """Ask the client to show that it reads: only who read all that was sent before can answer.
+
+        Several questions are under way, so on a long path a whole limit is on its way and not the half of it.
+        """
+        if session.out_bytes - session.probe_bytes < self._unread_max_of(session) // PROBES:
+            return
+        if len(session.probes) >= PROBES:
+            return
+        number = self._random.randrange(1, 1 << 62)
+        session.probe_bytes = session.out_bytes
+        session.probes.append((number, session.out_bytes, session.flow_out_bytes))
+        self._outbox.effects.append(SendClient(session.routing_id, [wire.PING, wire.pack([number])], 0))
 
     def was_read(self, session: Session, number: int) -> bool:
-        """A client answered a PING; true if that was the probe."""
-        if number != session.probe_number or not number:
-            return False
-        session.probe_number = 0
-        session.read_bytes, session.flow_read_bytes = session.probe_bytes, session.flow_probe_bytes
-        if session.out_bytes - session.probe_bytes >= self._unread_max // PROBES:
-            self._probe(session)
-        return True
+        """A client answered a PING; true if that was a probe: what was sent before it is read."""
+        for place, (probe, read_bytes, flow_read_bytes) in enumerate(session.probes):
+            if probe == number:
+                session.read_bytes, session.flow_read_bytes = read_bytes, flow_read_bytes
+                for _ in range(place + 1):
+                    session.probes.popleft()
+                self._probe_if_due(session)
+                return True
+        return False
 
     def may_send(self, session: Session) -> bool:
         """Tell whether one more frame may be sent: the credit says what the client wants.

@@ -25,7 +25,7 @@ class Bench:
         self.carrier = Carrier(self.source, self.target, QUEUE, offset_ms)
         self.carrier.open()
         (bind,) = requests(self.source)
-        assert bind[1:] == ["flow.bind", {"name": QUEUE, "messages": 16_384, "bytes": 32 << 20}]
+        assert bind[1:] == ["flow.bind", {"name": QUEUE, "messages": 65_536, "bytes": 32 << 20}]
         answer(self.source, bind[0], {"flow": 5, "endpoint_id": 9})
         (opening,) = requests(self.target)
         assert opening[1:] == ["producer.open", {"name": "#link/id-a/9"}]
@@ -179,7 +179,16 @@ def test_credit_is_renewed_as_messages_leave() -> None:
         bench.deliver(*range(start, start + 1_000))
     grants = [wire.unpack(frames[1]) for frames in sent(bench.source) if frames[0] == wire.FLOW_CREDIT]
     assert grants
-    assert grants[-1][1] > 16_384
+    assert grants[-1][1] > 65_536
+
+
+def test_bytes_that_left_are_granted_again_although_something_waits() -> None:
+    bench = Bench(producer_bytes=10 << 20, max_batch_bytes=2 << 20, bytes=32 << 20)
+    for position in range(1, 13):
+        bench.deliver(position, size=1 << 20)
+    grants = [wire.unpack(frames[1]) for frames in sent(bench.source) if frames[0] == wire.FLOW_CREDIT]
+    assert bench.carrier.describe()["waiting"] > 0
+    assert 40 << 20 <= grants[-1][2] <= 42 << 20
 
 
 def test_a_flow_that_is_refused_is_asked_for_again() -> None:

@@ -302,6 +302,34 @@ def test_a_client_that_reads_and_answers_is_never_held_up(make_node: Any) -> Non
     assert seen + len(reader.payloads()) == 40
 
 
+def test_on_a_long_path_as_much_as_may_be_unread_is_on_its_way(make_node: Any) -> None:
+    node = make_node(1, egress_unread_bytes=1 << 16)
+    far, publisher = node.client(), node.client()
+    far.subscribe("a")
+    probes = []
+    for _ in range(30):
+        publisher.publish(("a", b"x" * 10_000))
+        probes += [frames for frames in far.received if frames[0] == wire.PING and frames not in probes]
+    assert len(far.payloads()) == 7, "no answer has come from so far away"
+    assert len(probes) > 2, "a question is not held back by another one that is under way"
+    # The answers come one path later, and each lets something leave at once.
+    for frames in probes[:3]:
+        far.send(wire.PONG, wire.unpack(frames[1]))
+        assert far.payloads()
+
+
+def test_an_answer_says_that_what_was_asked_before_is_read_too(make_node: Any) -> None:
+    node = make_node(1, egress_unread_bytes=1 << 16)
+    client, publisher = node.client(), node.client()
+    client.subscribe("a")
+    for _ in range(30):
+        publisher.publish(("a", b"x" * 10_000))
+    first = len(client.payloads())
+    last = [wire.unpack(frames[1]) for frames in client.received if frames[0] == wire.PING][-1]
+    client.send(wire.PONG, last)
+    assert len(client.payloads()) == first
+
+
 def test_the_indication_comes_with_the_next_message_although_the_whole_backlog_was_dropped(
     make_node: Any,
 ) -> None:
