@@ -171,7 +171,7 @@ class Carrier:
                 self._settle(wire.OUTCOME_REJECTED, [(position, position)])
             else:
                 if row[3] is not None:
-                    row = (*row[:3], aged(row[3], wall_ms - stored[number]), *row[4:])  # noqa: PLW2901
+                    row = (*row[:3], aged(row[3], wall_ms - stored[number]), *row[4:])
                 self._waiting.append((position, row))
                 self._waiting_bytes += _spooled_bytes(row)
 

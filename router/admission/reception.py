@@ -227,7 +227,9 @@ class Reception:
             "max_batch_bytes": config.max_batch_bytes,
             "inbox": session.inbox,
             "guaranteed": True,
-            "producer_bytes": config.producer_window_bytes if session.link is None else wire.LINK_WINDOW_BYTES,
+            "producer_bytes": config.producer_window_bytes
+            if session.link is None
+            else wire.LINK_WINDOW_BYTES,
         }
 
     def _refuse(self, routing_id: bytes, error: AngariumError) -> None:
