@@ -296,7 +296,7 @@ def parse_objects(text: str, directory: str | os.PathLike[str] = ".") -> list[De
     except tomllib.TOMLDecodeError as error:
         raise errors.error_for(errors.INVALID_CONFIGURATION, str(error)) from None
     declared, faults = _declared_objects(table.get(_VPN_SECTION, {}), Path(directory))
-    links, more = _declared_links(table.get(_LINK_SECTION, []))
+    links, more = _declared_links(table.get(_LINK_SECTION, []), Path(directory))
     declared, faults = declared + links, faults + more
     if faults:
         raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])
@@ -349,7 +349,7 @@ def _read(path: Path) -> tuple[NodeConfig, list[str]]:
             declared, found = _declared_objects(given, directory)
             values["objects"] = [*values.get("objects", ()), *declared]
         elif name == _LINK_SECTION:
-            declared, found = _declared_links(given)
+            declared, found = _declared_links(given, directory)
             values["objects"] = [*values.get("objects", ()), *declared]
         elif name in SECTIONS and isinstance(given, dict):
             values[name], found = _section(name, given, directory)
@@ -409,8 +409,11 @@ def _declared_objects(table: Any, directory: Path) -> tuple[list[DeclaredObject]
     return sorted(declared, key=lambda entry: order.index(entry[0])), faults
 
 
-def _declared_links(table: Any) -> tuple[list[DeclaredObject], list[str]]:
-    """Give the links of `[[links]]` tables; `node` is the neighbour, and the name of the link."""
+def _declared_links(table: Any, directory: Path) -> tuple[list[DeclaredObject], list[str]]:
+    """Give the links of `[[links]]` tables; `node` is the neighbour, and the name of the link.
+
+    `public_key_file` stands for `public_key`: keys are handed around as files.
+    """
     if not isinstance(table, list) or not all(isinstance(one, dict) for one in table):
         return [], ["links: write [[links]], with node = NAME"]
     declared: list[DeclaredObject] = []
@@ -420,6 +423,9 @@ def _declared_links(table: Any) -> tuple[list[DeclaredObject], list[str]]:
         name = given.pop("node", "")
         try:
             objects.check_name(objects.kind_of("link"), name)
+            key_file = given.pop("public_key_file", None)
+            if key_file is not None:
+                given["public_key"] = keys.read_public(directory / str(key_file))
             declared.append(["link", "", name, objects.convert_declared("link", given)])
         except errors.AngariumError as error:
             faults.append(f"links {name!r}: {error.detail}")
@@ -549,5 +555,5 @@ _OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config expo
 # [[links]]
 # node = "berlin-2"
 # addresses = ["tcp://10.0.0.2:55555"]
-# public_key = "the line of its node.key.pub"
+# public_key_file = "berlin-2.key.pub"
 """

@@ -2,6 +2,7 @@
 
 `create_keys("node.key")` writes two files, each a comment and one line with a key (Z85, 40 characters):
 `node.key` holds the secret key, mode 0600; `node.key.pub` the public one, to be given to whoever connects.
+`create_cluster_keys` makes all that the nodes of a cluster need, in one go.
 The public key follows from the secret one. A secret key is never printed or logged. Called by the command
 line, by the supervisor (at start, to refuse early) and by the controller; the router reads the secret file
 itself.
@@ -10,15 +11,24 @@ itself.
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import zmq
 
 from angarium import errors
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 #: What others must not be able to do with a secret key file.
 _OTHERS_MODE: Final = 0o077
+#: The same where a file of root is handed to a node by its group, as orchestrators mount secrets.
+_OTHERS_MODE_OF_ROOT: Final = 0o037
+#: The file of a cluster's secret, which `create_cluster_keys` makes, and how many random bytes are in it.
+CLUSTER_SECRET: Final = "cluster.secret"  # noqa: S105 - the name of a file
+_SECRET_BYTES: Final = 32
 #: Characters of a key in Z85.
 KEY_LENGTH: Final = 40
 _PUBLIC_SUFFIX: Final = ".pub"
@@ -40,6 +50,42 @@ def create_keys(path: str | os.PathLike[str]) -> str:
     return public
 
 
+def create_secret(path: str | os.PathLike[str]) -> None:
+    """Write a new secret, one line that nobody can guess, to a file that only its owner can read.
+
+    Raises:
+        ConflictError: a file is there already (40901).
+        InvalidRequestError: the place cannot be written (40018).
+    """
+    _write_new(Path(path), f"{secrets.token_hex(_SECRET_BYTES)}\n", 0o600)
+
+
+def create_cluster_keys(directory: str | os.PathLike[str], nodes: Sequence[str]) -> dict[str, str]:
+    """Write the secret of a cluster and a pair of keys for each node, and give the public keys by node.
+
+    What is there stays, so that the same call with one more node adds that.
+
+    Args:
+        directory: made if it does not exist: `cluster.secret`, `NODE.key` and `NODE.key.pub` for each node.
+        nodes: their names.
+
+    Raises:
+        InvalidRequestError: the place cannot be written (40018), or what is there is no key (40017).
+    """
+    place = Path(directory)
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise errors.error_for(errors.INVALID_ARGUMENT, f"{place}: {error.strerror}") from None
+    if not (place / CLUSTER_SECRET).exists():
+        create_secret(place / CLUSTER_SECRET)
+    public = {}
+    for node in nodes:
+        path = place / f"{node}.key"
+        public[node] = read_public(path) if path.exists() else create_keys(path)
+    return public
+
+
 def read_public(path: str | os.PathLike[str]) -> str:
     """Read a public key from either of the two files.
 
@@ -55,16 +101,23 @@ def read_secret(path: str | os.PathLike[str]) -> tuple[str, str]:
     """Read (public, secret) from a secret key file.
 
     Raises:
-        InvalidRequestError: missing, no secret in it, or readable by others (40017).
+        InvalidRequestError: missing, no secret in it, or readable by others (40017). A file of root may be readable by
+            its group, for that is how orchestrators hand secrets to a process.
     """
     place = Path(path)
     comment, secret = _load(place)
     if comment == _PUBLIC_COMMENT:
         raise _fault(place, "holds a public key: name the file without .pub")
-    mode = place.stat().st_mode & 0o777
-    if mode & _OTHERS_MODE:
+    found = place.stat()
+    mode = found.st_mode & 0o777
+    if mode & forbidden_mode(found.st_uid, os.geteuid()):
         raise _fault(place, f"has mode {mode:04o}, so others may read the secret key: 'chmod 600 {place}'")
     return _public_of(place, secret), secret
+
+
+def forbidden_mode(owner: int, user: int) -> int:
+    """Give the permissions that a secret file must not have, of an owner and for a user who reads it."""
+    return _OTHERS_MODE_OF_ROOT if owner == 0 and user != 0 else _OTHERS_MODE
 
 
 def _load(path: Path) -> tuple[str, str]:

@@ -47,6 +47,7 @@ from cluster.admin import NodeFile, read_node_file
 from cluster.config import NodeConfig, cluster_secret, faults_of, load_config
 from cluster.data_dir import DataDirectory, RuntimeDirectory, write_durably
 from cluster.runtime_files import RuntimeFiles
+from cluster.service_manager import ServiceManager
 from cluster.supervisor import (
     Announce,
     Bound,
@@ -232,6 +233,7 @@ class Server:
         self._events: deque[tuple[int, dict[str, Any]]] = deque(maxlen=PENDING_EVENTS_MAX)
         self._event_number = 0
         self._announce_due = 0.0
+        self._manager = ServiceManager.from_environment(os.environ)
         self._status: int | None = None
         self._signalled = ""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -284,6 +286,7 @@ class Server:
             self._signalled = ""
             self._do(self._supervisor.withdraw(now, self._config.health.drain_ms / 1000))
         self._do(self._supervisor.tick(now))
+        self._manager.tell(self._supervisor.phase, now)
         if now >= self._announce_due:
             self._announce()
 

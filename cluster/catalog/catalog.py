@@ -51,6 +51,7 @@ class Catalog:
         next_endpoint_id: int = 1,
         workers: int = 1,
         subscription_exceptions: bool = True,
+        node: str = "",
     ) -> None:
         """Begin with what the store holds.
 
@@ -60,11 +61,13 @@ class Catalog:
             next_endpoint_id: the counter of the store; 1 if it never had one.
             workers: among whom homes are chosen.
             subscription_exceptions: whether a filter may be an exception (R125).
+            node: what this node is called.
 
         Raises:
             InvalidRequestError: a stored object does not fit its kind (40015).
         """
         self._hash_password = hash_password
+        self._node = node
         self._subscription_exceptions = subscription_exceptions
         #: Attributes are complete and checked. Who an object refers to exists; who it belongs to exists.
         self._objects: dict[Key, objects.Attributes] = {}
@@ -172,6 +175,8 @@ class Catalog:
         objects.check_name(objects.kind_of(kind), name)
         attributes = objects.complete(kind, given)
         self._check(key, attributes)
+        if kind == "link" and name == self._node:
+            raise errors.error_for(errors.LINK_TO_OWN_NODE, f"{name!r} is this node")
         if kind in objects.ENDPOINT_KINDS:
             return self.new_endpoint(key, attributes)
         self.check_new(key)
@@ -314,6 +319,8 @@ class Catalog:
     def apply(self, declared: list[list[Any]]) -> Applied:
         """Give the changes that make all declared objects so, and a report; one fault refuses them all.
 
+        A link to this node is left out, so that all nodes of a cluster can have the same file.
+
         Raises:
             AngariumError: what `create` and `update` raise.
         """
@@ -322,6 +329,8 @@ class Catalog:
         report = []
         for kind, vpn, name, values in sorted(declared, key=_declared_order):
             key = trial._key(kind, vpn, name)
+            if key == ("link", "", self._node):
+                continue
             before = trial._objects.get(key)
             given = trial._given(key, values, objects.convert_declared)
             if before is None:
@@ -336,7 +345,7 @@ class Catalog:
 
     def _trial(self) -> Catalog:
         """Give a catalog with the same objects, on which wishes can be tried."""
-        trial = Catalog([], self._hash_password, next_endpoint_id=self._next_endpoint_id)
+        trial = Catalog([], self._hash_password, next_endpoint_id=self._next_endpoint_id, node=self._node)
         trial._subscription_exceptions = self._subscription_exceptions
         trial._objects = dict(self._objects)
         trial._of_kind = {kind: dict(found) for kind, found in self._of_kind.items()}

@@ -317,7 +317,44 @@ def _changes(row: dict[str, Any]) -> str:
 
 @click.group(cls=SuggestingGroup)
 def keys() -> None:
-    """Keys of encrypted connections (CURVE)."""
+    """Keys of encrypted connections (CURVE), and secrets."""
+
+
+@keys.command("cluster")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("nodes", nargs=-1, required=True)
+@json_option
+def create_cluster_keys(*, directory: Path, nodes: tuple[str, ...], as_json: bool) -> None:
+    """Write what the NODES of a cluster need into DIRECTORY: its secret, and keys for each.
+
+    What is there stays, so the same command with one more node adds its keys. Each node gets cluster.secret, its own
+    NODE.key, and NODE.key.pub of all.
+    """
+    from cluster.keys import create_cluster_keys
+
+    public = create_cluster_keys(directory, nodes)
+    rows = [
+        {"node": node, "secret_file": str(directory / f"{node}.key"), "public_key": key}
+        for node, key in public.items()
+    ]
+    if wants_json(as_json):
+        print_json_lines(rows)
+    else:
+        print_table(rows, ("node", "secret_file", "public_key"), empty="")
+
+
+@keys.command("secret")
+@click.argument("path", type=click.Path(path_type=Path))
+@json_option
+def create_secret(*, path: Path, as_json: bool) -> None:
+    """Write a random secret to PATH, for cluster.secret_file or a password file; it is not printed."""
+    from cluster.keys import create_secret
+
+    create_secret(path)
+    if wants_json(as_json):
+        print_json({"file": str(path)})
+    else:
+        click.echo(f"a secret is in {path}")
 
 
 @keys.command("create")

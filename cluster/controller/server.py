@@ -98,7 +98,7 @@ class ControllerServer:
         #: What was wished last; the supervisor may not have heard of it.
         self._wanted_workers = self._store.load_counters().get(WORKERS, runtime.workers)
         self._scale_needed = self._wanted_workers != runtime.workers
-        catalog = prepare_catalog(self._store, runtime.config, self._wanted_workers)
+        catalog = prepare_catalog(self._store, runtime.config, self._wanted_workers, runtime.node)
         producers = prepare_producers(self._store, runtime.config)
         settings = runtime.config.events
         self._syslog = Syslog(settings.syslog, runtime.node)
@@ -409,7 +409,7 @@ class Meter:
         return usage
 
 
-def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int) -> catalogs.Catalog:
+def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: str) -> catalogs.Catalog:
     """Give the stored objects, with what is built in and what the file declares made durable first.
 
     Raises:
@@ -420,6 +420,7 @@ def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int) -> cat
         next_endpoint_id=store.load_counters().get(catalogs.COUNTER, 1),
         workers=workers,
         subscription_exceptions=config.spool.subscription_exceptions,
+        node=node,
     )
     _keep(store, catalog, catalog.missing_built_ins())
     # A backup may be of a node with more workers.

@@ -263,3 +263,19 @@ def test_a_stored_object_that_does_not_fit_is_refused_with_the_reason(attributes
     with pytest.raises(errors.InvalidRequestError, match="vpn") as caught:
         Catalog([Change("vpn", "", "default", attributes)])
     assert caught.value.code == errors.INVALID_ATTRIBUTE
+
+
+def test_all_nodes_of_a_cluster_can_declare_the_same_links() -> None:
+    catalog = Catalog([], pretended_hash, node="b")
+    catalog.take(catalog.missing_built_ins())
+    declared = [["link", "", name, {"addresses": [f"tcp://127.0.0.{n}:5"]}] for n, name in enumerate("abc")]
+    do(catalog, catalog.apply(declared).changes)
+    assert [link["name"] for link in catalog.find("link", None, "*")] == ["a", "c"]
+    assert catalog.apply(declared).changes == []
+
+
+def test_a_node_is_no_neighbour_of_itself() -> None:
+    catalog = Catalog([], pretended_hash, node="b")
+    with pytest.raises(errors.AngariumError, match="'b' is this node") as refused:
+        catalog.create("link", "", "b", {})
+    assert refused.value.code == errors.LINK_TO_OWN_NODE

@@ -311,3 +311,13 @@ def test_a_declared_queue_with_a_shared_subscription_is_refused_with_the_reason(
         errors.InvalidRequestError, match=r"vpn\.orders\.queue\.q: Shared Subscriptions Not Supported"
     ):
         config.parse_objects(text)
+
+
+def test_the_key_of_a_neighbour_is_read_from_its_file(tmp_path: Path) -> None:
+    public = keys.create_keys(tmp_path / "b.key")
+    text = '[[links]]\nnode = "b"\naddresses = ["tcp://10.0.0.2:55555"]\npublic_key_file = "b.key.pub"\n'
+    assert config.load_config(write(tmp_path, text)).objects[0][3]["public_key"] == public
+    assert config.parse_objects(text, tmp_path)[0][3]["public_key"] == public
+    (fault,) = faults(tmp_path, text.replace("b.key.pub", "c.key.pub"))
+    assert "links 'b'" in fault
+    assert "c.key.pub" in fault

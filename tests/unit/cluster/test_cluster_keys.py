@@ -95,3 +95,41 @@ def test_a_hash_says_how_it_was_made() -> None:
 )
 def test_only_our_own_form_is_taken_for_a_hash(text: str, is_hash: bool) -> None:
     assert passwords.is_hash(text) is is_hash
+
+
+def test_a_cluster_has_a_secret_and_a_pair_of_keys_for_each_node(tmp_path: Path) -> None:
+    place = tmp_path / "keys"
+    public = keys.create_cluster_keys(place, ["a", "b"])
+    assert [keys.read_public(place / f"{node}.key.pub") for node in "ab"] == list(public.values())
+    assert keys.read_secret(place / "a.key")[0] == public["a"]
+    secret = (place / keys.CLUSTER_SECRET).read_text(encoding="ascii")
+    assert len(secret.strip()) == 64
+    assert (place / keys.CLUSTER_SECRET).stat().st_mode & 0o777 == 0o600
+    assert place.stat().st_mode & 0o777 == 0o700
+    more = keys.create_cluster_keys(place, ["a", "b", "c"])
+    assert {node: more[node] for node in "ab"} == public, "one more node changes nothing of the others"
+    assert (place / keys.CLUSTER_SECRET).read_text(encoding="ascii") == secret
+
+
+def test_secrets_are_never_overwritten(tmp_path: Path) -> None:
+    keys.create_secret(tmp_path / "s")
+    before = (tmp_path / "s").read_text(encoding="ascii")
+    with pytest.raises(errors.ConflictError, match="never written over"):
+        keys.create_secret(tmp_path / "s")
+    assert (tmp_path / "s").read_text(encoding="ascii") == before
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "user", "good"),
+    [
+        (0o600, 7, 7, True),
+        (0o640, 7, 7, False),
+        (0o644, 7, 7, False),
+        (0o440, 0, 7, True),  # a mounted secret: of root, for the group of the node
+        (0o444, 0, 7, False),
+        (0o460, 0, 7, False),
+        (0o640, 0, 0, False),
+    ],
+)
+def test_who_may_read_a_secret_key(mode: int, owner: int, user: int, good: bool) -> None:
+    assert (mode & keys.forbidden_mode(owner, user) == 0) is good
