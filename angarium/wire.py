@@ -35,6 +35,7 @@ IMPORTS: Final = b"Y"
 # Both ways.
 PING: Final = b"K"
 PONG: Final = b"k"
+PEERS: Final = b"O"
 # Router to client.
 WELCOME: Final = b"W"
 SUBACK: Final = b"A"
@@ -167,6 +168,8 @@ MAX_FILTERS_PER_REQUEST: Final = 256
 MAX_RANGES_PER_SETTLE: Final = 4_096
 #: Patterns in one EXPORTS or IMPORTS: a few milliseconds of work for router and workers, and below MAX_HEADER_BYTES.
 MAX_WISHES_PER_FRAME: Final = 1_000
+#: The report of a controller in one PEERS: a few hundred links, and far below MAX_HEADER_BYTES.
+MAX_REPORT_BYTES: Final = 128 << 10
 #: The username of the sessions of links, and what their client names, and the queues of links, begin with.
 LINK_USERNAME: Final = "#link"
 LINK_NAME_PREFIX: Final = "#link/"

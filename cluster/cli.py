@@ -54,6 +54,11 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "top": Entry(_NODE, "top", "Show the status again and again."),
         "events": Entry(_NODE, "events", "Show what happened on the node."),
         "config": Entry(_NODE, "config", "Show, check, export and apply configuration."),
+        "cluster": Entry(
+            "cluster.commands.cluster",
+            "cluster",
+            "Show the nodes of the cluster, their links, and what is wrong.",
+        ),
         "keys": Entry(_NODE, "keys", "Make the keys of encrypted connections."),
         "worker": Entry(_CLIENTS, "worker", "List the workers and change their number."),
         "spool": Entry(

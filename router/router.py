@@ -344,10 +344,10 @@ class Router:
     def _unsubscribe(self, session: Session, frames: list[bytes], now: float) -> None:
         self._check_rate(session, now, self.subscriptions.unsubscribe(session, frames[1]) / FILTERS_PER_FRAME)
 
-    def _imports(self, session: Session, frames: list[bytes], _now: float) -> None:
+    def _of_links(self, session: Session, frames: list[bytes], now: float) -> None:
         if session.link is None:
-            raise error_for(errors.UNKNOWN_OPERATION, "IMPORTS is for links")
-        self.links.take_imports(session, frames[1])
+            raise error_for(errors.UNKNOWN_OPERATION, "this is for links")
+        self.links.take(session, frames, now)
 
     def _request(self, session: Session, frames: list[bytes], now: float) -> None:
         self.requests.handle(session, frames[1], now)
@@ -569,7 +569,8 @@ _OPERATIONS = {
     wire.SUBSCRIBE: Router._subscribe,
     wire.UNSUBSCRIBE: Router._unsubscribe,
     wire.REQUEST: Router._request,
-    wire.IMPORTS: Router._imports,
+    wire.IMPORTS: Router._of_links,
+    wire.PEERS: Router._of_links,
     wire.FLOW_CREDIT: Router._flow_credit,
     wire.SETTLE: Router._settle,
     wire.PING: Router._ping,

@@ -350,6 +350,10 @@ class RouterServer:
                     return router.flows.describe(*_three(arguments))
                 case "remote_subscriptions":
                     return router.links.remote_subscriptions(arguments.get("vpn"), REMOTE_SUBSCRIPTIONS_MAX)
+                case "peers":
+                    return router.links.overview(now)
+                case "tell_peers":
+                    return router.links.peers.tell(arguments["report"])
                 case "producers":
                     return router.intake.producers.describe(arguments.get("vpn"))
                 case "producer_forget":

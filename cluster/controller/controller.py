@@ -7,8 +7,8 @@ before its author gets an answer. Which objects may exist is decided by `cluster
 
 The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in
 `cluster/controller/objects.py`, those on endpoints and messages in `cluster/controller/endpoints.py`, those on the
-spool in `cluster/controller/spool.py`, those on links in `cluster/controller/links.py`; what processes ask is in
-`cluster/controller/asks.py`. The others:
+spool in `cluster/controller/spool.py`, those on links in `cluster/controller/links.py`, those on the cluster in
+`cluster/controller/mesh.py`; what processes ask is in `cluster/controller/asks.py`. The others:
 
     operation           arguments                                   answer
     status                                                          what `angarium status --json` prints
@@ -40,7 +40,8 @@ from cluster.controller.asks import Asks, day_of
 from cluster.controller.changes import Changes
 from cluster.controller.effects import Effect, ScaleNode, SetLogLevel, StopNode
 from cluster.controller.endpoints import EndpointOperations
-from cluster.controller.links import LinkOperations, describe
+from cluster.controller.links import LinkOperations
+from cluster.controller.mesh import MeshOperations
 from cluster.controller.objects import ObjectOperations
 from cluster.controller.spool import SpoolOperations
 from cluster.controller.switchboard import (
@@ -55,6 +56,7 @@ from cluster.controller.switchboard import (
 )
 from cluster.data_dir import COPIES_FOLDER
 from cluster.health.checks import Health, examine
+from cluster.mesh.picture import Identity, Picture
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
@@ -88,6 +90,8 @@ class Controller:
         *,
         node: str = "",
         node_id: str = "",
+        cluster: str = "",
+        release: str = "",
         copies: Path | None = None,
     ) -> None:
         """Begin with the stored objects and events; no process is known yet.
@@ -101,6 +105,8 @@ class Controller:
             first_number: of a request; no earlier controller used one near it.
             node: what this node is called.
             node_id: of this node.
+            cluster: that this node belongs to.
+            release: of the software.
             copies: directory for copies that are to be fetched from another host.
         """
         self._wall_time = wall_time
@@ -111,7 +117,9 @@ class Controller:
         self._changes = Changes(board, catalog, producers)
         self._asks = Asks(board, catalog, producers, self._changes, wall_time)
         self._spool = SpoolOperations(board, node_id, copies or Path(COPIES_FOLDER))
-        self._links = LinkOperations(board, catalog, node)
+        picture = Picture(Identity(node, node_id, cluster, release))
+        self._links = LinkOperations(board, catalog, node, picture)
+        self._mesh = MeshOperations(board, catalog, self._links, picture)
         #: Number of the last event of the supervisor that was taken.
         self.supervisor_events = 0
         #: pid -> what it uses, as measured last.
@@ -139,6 +147,7 @@ class Controller:
             **EndpointOperations(board, catalog, producers).operations,
             **self._spool.operations,
             **self._links.operations,
+            **self._mesh.operations,
             "clients.list": (arguments.VpnArguments, self._list_clients),
             "clients.show": (arguments.ClientArguments, self._show_client),
             "clients.disconnect": (arguments.ClientArguments, self._disconnect_client),
@@ -216,6 +225,7 @@ class Controller:
         """End what waited long enough, take a sample of the router's totals, and forget idle producers."""
         self._board.expire(now)
         self._links.carriers.tick(now)
+        self._mesh.tick(now)
         if self._heard is None or self._board.node is not self._seen_node:
             self._heard, self._seen_node = now, self._board.node
         if now >= self._sample_due:
@@ -231,8 +241,7 @@ class Controller:
     def health(self, now: float) -> Health:
         """Tell how the node does, from what was told within the last seconds; nobody is asked."""
         stats = self._router_stats
-        sessions = (stats or {}).get("links", [])
-        links = [describe(link, sessions, None) for link in self._catalog.find("link", None, "*")]
+        links = self._links.states((stats or {}).get("links", []))
         silent_s = 0.0 if self._heard is None else now - self._heard
         return examine(self._board.node, stats and stats.get("spool", {}), links, silent_s)
 
@@ -287,7 +296,7 @@ class Controller:
         gathering = board.gather(asker, now)
         router = board.ask(ROUTER, "stats", None, gathering)
         gathering.finish = lambda answers: report.status(
-            board.node, self._usage, answers.get(router), self._sampler.rates
+            board.node, self._usage, answers.get(router), self._sampler.rates, self._mesh.issues
         )
         board.end_if_complete(gathering)
 
@@ -448,6 +457,7 @@ class Controller:
             "objects": len(self._catalog),
             "producers": len(self._producers),
             "pending": len(board.pending),
+            "topology_issues": self._mesh.issues,
             "peers": [f"{role}.{index}" for role, index in sorted(board.peers)],
         }
 
@@ -457,4 +467,5 @@ class Controller:
         self._producers.validate()
         self._changes.validate()
         self._spool.validate()
+        self._mesh.validate()
         self._board.validate()

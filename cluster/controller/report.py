@@ -58,7 +58,9 @@ def processes(node: Row, usage: dict[int, Row]) -> list[Row]:
     return rows
 
 
-def status(node: Row, usage: dict[int, Row], router: Row | None, rates: dict[str, float]) -> Row:
+def status(
+    node: Row, usage: dict[int, Row], router: Row | None, rates: dict[str, float], topology_issues: int
+) -> Row:
     """Give what `angarium status --json` prints; without an answer of the router its numbers are zero."""
     stats = router or {}
     rows = processes(node, usage)
@@ -75,5 +77,6 @@ def status(node: Row, usage: dict[int, Row], router: Row | None, rates: dict[str
         "discards": stats.get("discards", {}),
         "spool": figures.spool(router),
         "links": stats.get("links", []),
+        "topology_issues": topology_issues,
         "errors": stats.get("errors", {}),
     }

@@ -14,6 +14,7 @@ import os
 import secrets
 import shutil
 import time
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -117,6 +118,8 @@ class ControllerServer:
             first_number,
             node=runtime.node,
             node_id=runtime.node_id,
+            cluster=runtime.config.cluster.name,
+            release=installed_release(),
             copies=copies,
         )
         self._meter = Meter()
@@ -445,6 +448,14 @@ def prepare_producers(store: ConfigStore, config: NodeConfig) -> registries.Prod
     return registries.Producers(
         store.load_producers(), next_id, spool.producers_max, spool.producer_idle_days
     )
+
+
+def installed_release() -> str:
+    """Give the version of the software; empty if it is not installed."""
+    try:
+        return metadata.version("angarium")
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def shown_config(runtime: ControllerRuntime) -> dict[str, Any]:

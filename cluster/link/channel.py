@@ -13,7 +13,7 @@ from angarium import errors, wire
 from angarium.client.session import Hello
 from angarium.errors import AngariumError, error_for
 from cluster.link.pair import FAR, KEEPALIVE_MS, OWN, Effect, Emit, Pair, State
-from cluster.link.session import Exported, Imported
+from cluster.link.session import Exported, Imported, Reported
 from cluster.link.spooled import Carrier
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Channel(Pair):
     # -- relaying --------------------------------------------------------------------------------------------
 
     def _take_more(self, side: int, event: Any, now: float) -> None:
-        """Carry what the nodes want of each other."""
+        """Carry what the nodes want of each other, and what their controllers tell."""
         del now
         from_here, to_here = self.relays[side], self.relays[1 - side]
         if isinstance(event, Exported):
@@ -134,6 +134,10 @@ class Channel(Pair):
         elif isinstance(event, Imported) and to_here is not None:
             to_here.is_synchronised |= event.is_complete
             to_here.go_on()
+        elif isinstance(event, Reported):
+            other = self.sessions[1 - side]
+            if other is not None:
+                other.report(event.report)
 
     def _tell_message_refused(self, code: int) -> None:
         text = (
@@ -150,18 +154,23 @@ class Channel(Pair):
         told = {"severity": severity, "scope": "SYSTEM", "event": event, "text": text}
         self._outbox.append(Emit({**told, "link": self._config.neighbour, "vpn": self.vpn, "code": code}))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, now: float) -> dict[str, Any]:
         """Give what `angarium link show` says of it."""
         own, far = self.relays
+        session = self.sessions[FAR]
         return {
             "vpn": self.vpn,
             "state": self.state.value,
             "error": "" if self.error is None or self.state is State.UP else str(self.error),
+            "code": 0 if self.error is None or self.state is State.UP else self.error.code,
+            "lag_ms": None if session is None else session.lag_ms(now),
             "attempts": self._attempts,
             "relayed_out": own.messages if own is not None else 0,
             "relayed_in": far.messages if far is not None else 0,
             "rounds_waiting": sum(relay.waiting for relay in self.relays if relay is not None),
             "wishes_waiting": sum(relay.untold for relay in self.relays if relay is not None),
+            "untold_in": far.untold if far is not None else 0,
+            "untold_out": own.untold if own is not None else 0,
             "discarded": sum(relay.discarded for relay in self.relays if relay is not None),
             "refused": {str(code): count for code, count in sorted(self.refused.items())},
             "queues": [carrier.describe() for side in self.carriers for carrier in side],

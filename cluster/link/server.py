@@ -37,15 +37,19 @@ class LinkServer(Shell):
         process.on_request(self._request)
 
     def _request(self, operation: str, arguments: Any) -> Any:
+        now = time.monotonic()
         if operation == "link_config":
             try:
-                self._configure(msgspec.convert(arguments, LinkConfig), time.monotonic())
+                self._configure(msgspec.convert(arguments, LinkConfig), now)
             except msgspec.ValidationError as error:
                 raise error_for(errors.INVALID_ARGUMENT, str(error)) from None
             return None
         if operation == "stats":
             neighbour = "" if self._config is None else self._config.neighbour
-            return {"neighbour": neighbour, "channels": [one.describe() for one in self._channels.values()]}
+            return {
+                "neighbour": neighbour,
+                "channels": [one.describe(now) for one in self._channels.values()],
+            }
         raise error_for(errors.UNKNOWN_OPERATION, operation)
 
     def _configure(self, config: LinkConfig, now: float) -> None:

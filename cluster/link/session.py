@@ -38,6 +38,8 @@ _decode_answer: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 _decode_told: Final = msgspec.msgpack.Decoder(tuple[_Natural, _Natural, _Natural, Any]).decode
 _FOUR_FIELDS: Final = wire.array_head(4)
 _decode_imported: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
+_Report = Annotated[bytes, msgspec.Meta(max_length=wire.MAX_REPORT_BYTES)]
+_decode_peers: Final = msgspec.msgpack.Decoder(tuple[_Report]).decode
 
 
 class Passed(NamedTuple):
@@ -90,6 +92,12 @@ class Told(NamedTuple):
     code: int
 
 
+class Reported(NamedTuple):
+    """The report of the controller of the node, for that of the other one."""
+
+    report: bytes
+
+
 class LinkSession(ClientSession):
     """One connection of a link, without the connection."""
 
@@ -102,6 +110,20 @@ class LinkSession(ClientSession):
         #: Kinds of the IMPORTS that are not answered, the oldest first; at most IMPORTS_PENDING_MAX.
         self._pending: deque[int] = deque()
         self._next_import = 1
+        #: How long the PING took that was answered last; None before the first.
+        self._lag_s: float | None = None
+        self._answered_ping = 0
+
+    def lag_ms(self, now: float) -> float | None:
+        """Give how long an answer of the router takes, behind all that is on its way; one that is missing grows."""
+        waiting_s = now - self._pinged_at if self._answered_ping < self._last_ping else 0.0
+        lag_s = waiting_s if self._lag_s is None else max(waiting_s, self._lag_s)
+        return round(lag_s * 1000, 3) if lag_s else None
+
+    def report(self, report: bytes) -> None:
+        """Hand over what the controller of the other node tells."""
+        if self.state is State.OPEN:
+            self._send(wire.PEERS, wire.pack((report,)))
 
     def can_tell(self) -> bool:
         """Tell whether another IMPORTS may be sent."""
@@ -182,13 +204,23 @@ class LinkSession(ClientSession):
     def _on_exports(self, frames: list[bytes]) -> list[Event]:
         return _events(Exported(*header(_decode_exports, frames, parts=0)))
 
+    def _on_report(self, frames: list[bytes]) -> list[Event]:
+        return _events(Reported(*header(_decode_peers, frames, parts=0)))
+
+    def _on_pong(self, frames: list[bytes]) -> list[Event]:
+        (number,) = header(_decode_imported, frames, parts=0)
+        if number == self._last_ping:
+            self._answered_ping = number
+            self._lag_s = self._received_at - self._pinged_at
+        return []
+
     def _on_imported(self, frames: list[bytes]) -> list[Event]:
         header(_decode_imported, frames, parts=0)
         kind = self._pending.popleft() if self._pending else wire.EXPORTS_CHANGES
         return _events(Imported(kind == wire.EXPORTS_COMPLETE))
 
 
-def _events(event: Passed | Exported | Imported | Spooled | Settled | Told) -> list[Event]:
+def _events(event: Passed | Exported | Imported | Spooled | Settled | Told | Reported) -> list[Event]:
     """Give an event among those of a client: the channel, which reads them, knows more kinds."""
     return cast("list[Event]", [event])
 
@@ -200,6 +232,8 @@ _MORE: Final[dict[bytes, Any]] = {
     wire.MESSAGES: LinkSession._on_spooled,
     wire.ACKED: LinkSession._on_settled,
     wire.INDICATION: LinkSession._on_told,
+    wire.PEERS: LinkSession._on_report,
+    wire.PONG: LinkSession._on_pong,
 }
 LinkSession.handlers = {
     state: {**known, **_MORE} if state is not State.GREETING else known

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
@@ -27,6 +27,18 @@ if TYPE_CHECKING:
 REFUSAL_EVENT_S: Final = 60.0
 #: Refusals that are remembered for that; more are forgotten together.
 REFUSALS_MAX: Final = 1_000
+#: A link process that is refused tries again within a few seconds; a refusal that is older is no news any more.
+REFUSAL_RECENT_S: Final = 15.0
+#: Refusals of those who knew the secret of the cluster: their names are no inventions.
+_OF_NEIGHBOURS: Final = (errors.LINK_NOT_ALLOWED, errors.LINK_INITIATOR_MISMATCH, errors.LINK_EXISTS)
+
+
+class _Refusal(NamedTuple):
+    """Why a neighbour was refused, when last, and when the operators were told."""
+
+    error: AngariumError
+    at: float
+    told_at: float
 
 
 class Gate:
@@ -45,8 +57,8 @@ class Gate:
         self._identity = identity
         self._directory = directory
         self._outbox = outbox
-        #: (node, Message VPN, code) -> when the operators were told of it.
-        self._told: dict[tuple[str, str, int], float] = {}
+        #: (node, Message VPN, code) -> the refusal; at most REFUSALS_MAX.
+        self._refusals: dict[tuple[str, str, int], _Refusal] = {}
 
     def describe_self(self, now: float) -> dict[str, str | int]:
         """Give what WELCOME says of this node to a link process; by its clock the other side counts ages."""
@@ -92,6 +104,7 @@ class Gate:
             raise error_for(errors.VPN_NOT_ALLOWED, hello.vpn)
         if not vpn.enabled:
             raise error_for(errors.VPN_UNAVAILABLE, hello.vpn)
+        self._admitted(link.node, vpn.name)
         return vpn, Neighbour(link, now, is_local=is_local)
 
     def check_object(self, node: str, *, is_local: bool) -> None:
@@ -124,14 +137,35 @@ class Gate:
 
     def refused(self, node: str, vpn: str, error: AngariumError, now: float) -> None:
         """Tell the operators that a neighbour was refused, unless they know."""
-        key = (node, vpn, error.code)
-        if now - self._told.get(key, float("-inf")) < REFUSAL_EVENT_S:
-            return
-        if len(self._told) >= REFUSALS_MAX:
-            self._told.clear()
-        self._told[key] = now
-        text = f"a link of node {node!r} was refused: {error}"
-        self._outbox.event("SYSTEM_LINK_REFUSED", text, severity="error", link=node, vpn=vpn, code=error.code)
+        code = error.code
+        if code not in _OF_NEIGHBOURS and node not in self._directory.links:
+            node = ""  # nobody we know: it could make up a name each time, to be told of each time
+        if vpn not in self._directory.vpns:
+            vpn = ""
+        known = self._refusals.get((node, vpn, code))
+        if known is None and len(self._refusals) >= REFUSALS_MAX:
+            self._refusals.clear()
+        is_news = known is None or now - known.told_at >= REFUSAL_EVENT_S
+        told_at = now if known is None or is_news else known.told_at
+        self._refusals[node, vpn, code] = _Refusal(error, now, told_at)
+        if is_news:
+            who = f"node {node!r}" if node else "a node without a link here"
+            text = f"a link of {who} was refused: {error}"
+            self._outbox.event("SYSTEM_LINK_REFUSED", text, severity="error", link=node, vpn=vpn, code=code)
+
+    def recent(self, now: float) -> list[dict[str, Any]]:
+        """Give who was refused lately, and why; those that were never known to be of the cluster are left out."""
+        return [
+            {"node": node, "vpn": vpn, "code": code, "error": str(refusal.error)}
+            for (node, vpn, code), refusal in self._refusals.items()
+            if node and now - refusal.at < REFUSAL_RECENT_S
+        ]
+
+    def _admitted(self, node: str, vpn: str) -> None:
+        """What kept a neighbour out is over, but for another node of its name."""
+        for key, refusal in self._refusals.items():
+            if key[0] == node and key[1] in ("", vpn) and key[2] != errors.LINK_EXISTS:
+                self._refusals[key] = refusal._replace(at=float("-inf"))
 
 
 def opens(node: str, neighbour: str, initiator: str) -> bool:

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
 from angarium.errors import AngariumError
+from router.guaranteed.endpoints import QUEUE
 from router.links.exports import VpnExports
 from router.links.gate import Gate
 from router.links.imports import Imports, decode_imports
+from router.links.peers import Peers
 from router.links.stored import StoredInterest
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Wishes of sessions that are over which are taken back in one turn of the loop.
 RELEASED_PER_TURN: Final = 1_000
+#: What the queues of a link end in, and what their messages are counted as.
+_QUEUES: Final = {"": "spooled", wire.LINK_RETRY_SUFFIX: "retry", wire.LINK_DMQ_SUFFIX: "dead"}
 
 
 class Links:
@@ -68,13 +72,16 @@ class Links:
         self._interest = interest
         self._egress = egress
         self._outbox = outbox
+        self._directory = directory
+        self._endpoints = endpoints
         self._now = now
         self.gate = Gate(node, identity, directory, outbox, wall_ms)
         #: What endpoints of neighbours want.
-        self.stored = StoredInterest(endpoints, asks)
+        self.stored = StoredInterest(endpoints, asks, outbox)
         self._imports = Imports(interest, shards, config.link_imports_max, on_filter)
         #: The sessions of neighbours, in the order of their login.
         self.sessions: dict[Session, Neighbour] = {}
+        self.peers = Peers(self.sessions, egress)
         #: VPN number -> what it exports; exactly those with a session.
         self._exports: dict[int, VpnExports] = {}
         #: Sessions that are over and whose interest is not taken back yet.
@@ -126,6 +133,17 @@ class Links:
         return None
 
     # -- imports ---------------------------------------------------------------------------------------------
+
+    def take(self, session: Session, frames: list[bytes], now: float) -> None:
+        """Take a frame that only neighbours send.
+
+        Raises:
+            InvalidRequestError: it is malformed (40001), or imports are more than the limit (40031).
+        """
+        if frames[0] == wire.PEERS:
+            self.peers.take(session, frames[1], now)
+        else:
+            self.take_imports(session, frames[1])
 
     def take_imports(self, session: Session, header: bytes) -> None:
         """Take IMPORTS of a neighbour; IMPORTED follows when the workers have confirmed.
@@ -227,10 +245,33 @@ class Links:
                 "messages_out": session.sent_messages,
                 "bytes_out": session.sent_bytes,
                 "queued_messages": session.egress.messages if session.egress is not None else 0,
+                "queued_bytes": session.egress.bytes if session.egress is not None else 0,
+                "subscriptions_dropped": self.stored.dropped(session),
                 "discards": {k: v for k, v in session.counters.items() if k.startswith("discard.")},
             }
             for session, neighbour in self.sessions.items()
         ]
+
+    def overview(self, now: float) -> dict[str, Any]:
+        """Give what the controller wants to know of neighbours: sessions, queues, reports, and who was refused."""
+        self._now = now
+        return {
+            "links": self.describe(),
+            "queues": {node: self._queues(node) for node in self._directory.links},
+            "heard": self.peers.heard(now),
+            "refusals": self.gate.recent(now),
+        }
+
+    def _queues(self, node: str) -> dict[str, int]:
+        """Give what the queues of a link hold, in all Message VPNs."""
+        totals = dict.fromkeys(("spooled_messages", "spooled_bytes", "retry_messages", "dead_messages"), 0)
+        for vpn in self._directory.vpns:
+            for suffix, figure in _QUEUES.items():
+                found = self._endpoints.find(vpn, QUEUE, f"{wire.LINK_NAME_PREFIX}{node}{suffix}")
+                if found is not None:
+                    totals[f"{figure}_messages"] += found.messages
+                    totals["spooled_bytes"] += found.bytes if not suffix else 0
+        return totals
 
     def remote_subscriptions(self, vpn: str | None, limit: int) -> list[dict[str, Any]]:
         """List what neighbours want, up to a limit."""

@@ -61,6 +61,7 @@ class Neighbour:
         "is_synchronised",
         "node",
         "node_id",
+        "report",
         "short_way",
         "since",
         "untold",
@@ -84,6 +85,8 @@ class Neighbour:
         self.untold: deque[str] | None = deque()
         #: Entries that it was told, of the snapshot and of changes.
         self.exported = 0
+        #: What its controller told last, and when; None before the first.
+        self.report: tuple[bytes, float] | None = None
 
     def may_follow(self, other: Neighbour) -> bool:
         """Tell whether this is the same link process, or its successor, on a new connection."""

@@ -5,12 +5,16 @@ on taking what the neighbour wanted last. So it is the controller that keeps it,
 with a snapshot stands beside what was there until the snapshot is complete; then what it did not name goes (mark and
 sweep).
 
+The queue of a link takes a limited number of them. What is above it attracts direct messages only; it is counted, and
+asked for again as others make room.
+
 One question per neighbour is under way; what comes meanwhile goes into the next one, so that a hundred thousand
 subscriptions are a few changes of the queue and not a hundred.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.asking import Asks
+    from router.effects import Outbox
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.session import Session
 
@@ -44,16 +49,21 @@ class _Line:
         self.is_asking = False
         #: Not before this time.
         self.ask_at = 0.0
+        #: What the queue did not take: the limit of its subscriptions is reached.
+        self.dropped: dict[str, None] = {}
 
 
 class StoredInterest:
     """The subscriptions of the queues of links."""
 
-    def __init__(self, endpoints: Endpoints, asks: Asks) -> None:
+    def __init__(self, endpoints: Endpoints, asks: Asks, outbox: Outbox) -> None:
         self._endpoints = endpoints
         self._asks = asks
+        self._outbox = outbox
         #: By session; those that sent imports.
         self._lines: dict[Session, _Line] = {}
+        #: (Message VPN, node) whose limit the operators know to be reached.
+        self._exceeded: dict[tuple[str, str], None] = {}
 
     def take(
         self, session: Session, node: str, kind: int, entries: list[tuple[str, int]], done: Callable[[], None]
@@ -67,6 +77,7 @@ class StoredInterest:
         if line is None:
             line = self._lines[session] = _Line(queue.attributes["client_subscriptions"])
         for pattern, wish in entries:
+            line.dropped.pop(pattern, None)
             wanted = wish & wire.WISH_ENDPOINT != 0 and not pattern.startswith(EXCEPTION_MARK)
             if wanted and line.named is not None:
                 line.named[pattern] = None
@@ -108,15 +119,45 @@ class StoredInterest:
                 line.ask_at = now + RETRY_S
                 return
             if ok:
-                line.known.update(dict.fromkeys(add))
-                for text in remove:
-                    line.known.pop(text, None)
+                self._answered(session, node, line, dict(zip(add, value["added"], strict=True)), remove)
             for done in waiting:
                 done()
             if line.changes or line.waiting:
                 self._ask(session, node, line)
 
         self._asks.ask("endpoint.subscribe", question, answered)
+
+    def _answered(
+        self, session: Session, node: str, line: _Line, added: dict[str, Any], removed: list[str]
+    ) -> None:
+        """Note what the queue has now, and ask again for as many as others made room for."""
+        for text, verdict in added.items():
+            (line.known if verdict is None else line.dropped)[text] = None
+        freed = 0
+        for text in removed:
+            line.known.pop(text, None)
+            freed += 1
+        for text in list(islice(line.dropped, freed)):
+            del line.dropped[text]
+            line.changes.setdefault(text, True)
+        key = (session.vpn.name, node)
+        if not line.dropped:
+            self._exceeded.pop(key, None)
+        elif key not in self._exceeded:
+            self._exceeded[key] = None
+            self._tell_exceeded(session.vpn.name, node, len(line.known))
+
+    def _tell_exceeded(self, vpn: str, node: str, limit: int) -> None:
+        text = (
+            f"the endpoints of node {node!r} have more subscriptions in Message VPN {vpn!r} than the queue of the link "
+            f"takes ({limit:,}): the others attract direct messages only, which are lost while the link is down"
+        )
+        self._outbox.event("SYSTEM_LINK_SUBSCRIPTIONS_EXCEEDED", text, severity="warning", link=node, vpn=vpn)
+
+    def dropped(self, session: Session) -> int:
+        """Give how many subscriptions of endpoints of a neighbour the queue of its link does not take."""
+        line = self._lines.get(session)
+        return 0 if line is None else len(line.dropped)
 
     def tick(self, now: float) -> float:
         """Ask again what could not be answered; gives when to call again, infinite if nothing waits."""

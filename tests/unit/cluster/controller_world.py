@@ -28,8 +28,9 @@ class World:
         self.ring = EventRing(100, [])
         self.producers = Producers([], 1, 100, 7)
         self.controller = Controller(
-            self.catalog, self.producers, self.ring, {"node": {"name": "n"}}, lambda: self.time, node=node
-        )
+            self.catalog, self.producers, self.ring, {"node": {"name": "n"}}, lambda: self.time, node=node,
+            node_id=f"id-{node}",
+        )  # fmt: skip
         self.effects: list[c.Effect] = []
         self.store_refuses = False
         #: Why the store cannot be copied; empty: it can.

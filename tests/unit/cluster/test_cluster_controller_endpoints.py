@@ -294,7 +294,7 @@ def test_a_backup_is_of_the_objects_first_and_then_of_the_messages(served: World
         ("worker-1-7", "spool.backup", {"directory": "/b/spool/1"}),
     ]
     (made,) = replies(served.answer(seen, {"job": 1}, {"job": 2}))
-    about = {"node": "n", "node_id": "", "workers": 2, "parts": ["config", "spool/0", "spool/1"]}
+    about = {"node": "n", "node_id": "id-n", "workers": 2, "parts": ["config", "spool/0", "spool/1"]}
     assert made == {"jobs": [[0, 1], [1, 2]], "copy": None, **about}
 
 

@@ -9,7 +9,7 @@ from controller_world import World, replies, requests
 
 from angarium import errors
 from cluster.controller import effects as c
-from cluster.controller.links import describe
+from cluster.controller.links import describe, progress
 
 ADDRESS = "tcp://127.0.0.1:5"
 
@@ -110,26 +110,44 @@ def test_a_link_is_shown_with_its_sessions_and_its_process(world: World) -> None
     create(world, "b", addresses=[ADDRESS])
     seen = world.call("links.show", name="b")
     session = row(vpn="default", synchronised=True)
-    seen = world.answer(seen, {"links": [session, row(name="other")]})
+    seen = world.answer(
+        seen, {"links": [session, row(name="other")], "queues": {"b": {"spooled_messages": 3}}}
+    )
     (shown,) = replies(seen)
-    assert (shown["state"], shown["subscriptions_in"]) == ("up", 5)
+    assert (shown["state"], shown["subscriptions_in"], shown["spooled_messages"]) == ("up", 5, 3)
+    assert (shown["opens"], shown["node_id"]) == (True, "id-b")
 
 
 def test_states() -> None:
-    link = {"name": "b", "enabled": True}
-    failed = {"channels": [{"vpn": "v", "error": "error 40309: no", "state": "waiting"}]}
-    assert describe(link, [], None)["state"] == "down"
-    assert describe(link, [], failed)["error"] == "error 40309: no"
-    assert describe(link, [row()], None)["state"] == "up"
-    assert describe(link, [row(), row(synchronised=False)], None)["state"] == "synchronising"
-    assert describe(link, [row()], failed)["state"] == "degraded"
-    assert describe({**link, "enabled": False}, [], None)["state"] == "disabled"
+    def state(*sessions: dict[str, Any], process: Any = None, enabled: bool = True) -> str:
+        link = {"name": "b", "enabled": enabled, "initiator": "lexical"}
+        return str(describe(link, {"links": list(sessions)}, process, "m")["state"])
+
+    failed = {"channels": [{"vpn": "v", "error": "error 40309: no", "code": 40309, "state": "waiting"}]}
+    assert state() == "down"
+    assert state(row()) == "up"
+    assert state(row(), row(synchronised=False)) == "synchronising"
+    assert state(row(), process=failed) == "degraded"
+    assert state(enabled=False) == "disabled"
+    shown = describe({"name": "b", "enabled": True, "initiator": "lexical"}, {}, failed, "m")
+    assert (shown["error"], shown["code"]) == ("error 40309: no", 40309)
+
+
+def test_progress_counts_what_both_sides_are_not_told_yet() -> None:
+    assert progress([]) == 0
+    assert progress([row()]) == 100
+    told = {"synchronised": False, "subscriptions_in": 20, "subscriptions_out": 30}
+    assert progress([row(**told, untold=50)]) == 50
+    # The process that opens the link has the rest of both directions.
+    assert progress([row(**told, untold=40, untold_in=10, untold_out=25)]) == 25
+    assert progress([row(**told)]) == 99
 
 
 def row(**changes: Any) -> dict[str, Any]:
     made = {
         "name": "b", "vpn": "default", "synchronised": True, "uptime_s": 1.0, "subscriptions_in": 5,
-        "subscriptions_out": 6, "messages_in": 1, "messages_out": 2, "queued_messages": 0,
+        "subscriptions_out": 6, "messages_in": 1, "messages_out": 2, "queued_messages": 0, "queued_bytes": 0,
+        "subscriptions_dropped": 0, "untold": 0, "node_id": "id-b",
     }  # fmt: skip
     return {**made, **changes}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import pytest
+
 from angarium import errors, slots, wire
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
@@ -182,3 +184,56 @@ def test_what_is_over_stays_over() -> None:
     bench.effects()
     assert bench.wait(100.0) == []
     assert bench.channel.state is State.OVER
+
+
+def opened() -> Bench:
+    bench = Bench("tcp://far:1")
+    bench.until_connect()
+    bench.welcome(FAR)
+    bench.effects()
+    bench.welcome(OWN)
+    assert bench.channel.state is State.UP
+    return bench
+
+
+def pings(bench: Bench) -> list[int]:
+    session = bench.channel.sessions[FAR]
+    assert session is not None
+    frames = list(session.take_outgoing())
+    session.take_outgoing().clear()
+    return [wire.unpack(one[1])[0] for one in frames if one[0] == wire.PING]
+
+
+def test_the_lag_of_a_link_is_how_long_the_far_router_takes_to_answer() -> None:
+    bench = opened()
+    assert bench.channel.describe(bench.now)["lag_ms"] is None
+    bench.wait(1.1)
+    (number,) = pings(bench)
+    bench.now += 0.2
+    bench.receive(FAR, wire.PONG, [number])
+    assert bench.channel.describe(bench.now)["lag_ms"] == pytest.approx(200.0)
+    bench.wait(1.1)
+    assert bench.channel.describe(bench.now + 0.1)["lag_ms"] == pytest.approx(200.0)
+    assert bench.channel.describe(bench.now + 0.7)["lag_ms"] == pytest.approx(700.0), "it does not answer"
+    bench.now += 0.01
+    bench.receive(FAR, wire.PONG, [number])  # an answer to an earlier one says nothing
+    assert bench.channel.describe(bench.now + 0.7)["lag_ms"] > 700.0
+
+
+@pytest.mark.parametrize("side", [OWN, FAR])
+def test_a_report_of_one_controller_is_handed_to_the_other_side(side: int) -> None:
+    bench = opened()
+    bench.receive(side, wire.PEERS, [b"report"])
+    there = bench.channel.sessions[1 - side]
+    assert there is not None
+    assert [wire.PEERS, wire.pack([b"report"])] in there.take_outgoing()
+
+
+def test_a_report_that_comes_before_the_other_side_is_there_is_dropped() -> None:
+    bench = Bench("tcp://far:1")
+    bench.until_connect()
+    bench.welcome(FAR)
+    bench.receive(FAR, wire.PEERS, [b"report"])
+    own = bench.channel.sessions[OWN]
+    assert own is not None
+    assert wire.PEERS not in [frames[0] for frames in own.take_outgoing()]

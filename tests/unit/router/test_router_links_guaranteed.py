@@ -21,7 +21,9 @@ DTO = wire.MODE_PERSISTENT | wire.FLAG_DTO
 
 
 class LinkedNode(PublishNode):
-    """A node whose controller stores what neighbours want."""
+    """A node whose controller stores what neighbours want, up to a limit."""
+
+    limit = 1_000
 
     def answer_ask(self, effect: AskController) -> None:
         if effect.operation != "endpoint.subscribe":
@@ -29,13 +31,21 @@ class LinkedNode(PublishNode):
             return
         wish = effect.arguments
         known = self.endpoint(wish["name"]).attributes["client_subscriptions"]
-        texts = [text for text in dict.fromkeys([*known, *wish["add"]]) if text not in wish["remove"]]
-        self.put("queue", wish["name"], client_subscriptions=texts)
-        self.router.controller_answered(effect.ticket, True, {"added": [], "removed": []}, self.now)
+        texts = dict.fromkeys(known)
+        added: list[Any] = []
+        for text in wish["add"]:
+            has_room = len(texts) < self.limit or text in texts
+            added.append(None if has_room else [errors.MAX_SUBSCRIPTIONS_EXCEEDED, ""])
+            if has_room:
+                texts[text] = None
+        kept = [text for text in texts if text not in wish["remove"]]
+        self.put("queue", wish["name"], client_subscriptions=kept)
+        answer = {"added": added, "removed": [None for _ in wish["remove"]]}
+        self.router.controller_answered(effect.ticket, True, answer, self.now)
 
 
 @pytest.fixture
-def near() -> Iterator[PublishNode]:
+def near() -> Iterator[LinkedNode]:
     """Node n, whose neighbours x and y open their links, with the queues of these."""
     made = LinkedNode(1, snapshot(link_object("x"), link_object("y")), name="n", identity=identity_of("n"))
     for node in "xy":
@@ -99,6 +109,24 @@ class TestStoredInterest:
         near.advance(1.0)
         assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["a"]
         assert wire.IMPORTED in [frames[0] for frames in link.received]
+
+    def test_what_is_above_the_limit_is_counted_told_once_and_asked_for_again(self, near: LinkedNode) -> None:
+        near.limit = 2
+        link = neighbour(near)
+        wants(link, a=ENDPOINT, b=ENDPOINT, c=ENDPOINT | CLIENTS)
+        wants(link, kind=wire.EXPORTS_CHANGES, d=ENDPOINT)
+        told = [event for event in near.events if event["event"] == "SYSTEM_LINK_SUBSCRIPTIONS_EXCEEDED"]
+        assert [(event["link"], event["vpn"]) for event in told] == [("x", "default")]
+        (row,) = near.router.links.describe()
+        assert row["subscriptions_dropped"] == 2
+        near.publisher().publish("a", "c", "d")
+        assert [row.topic for row in near.stored("#link/x")] == ["a"]
+        assert link.topics() == ["c", "d"]
+        wants(link, kind=wire.EXPORTS_CHANGES, a=0, d=0)
+        near.advance(0.1)
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["b", "c"]
+        (row,) = near.router.links.describe()
+        assert row["subscriptions_dropped"] == 0
 
     def test_a_neighbour_cannot_make_an_exception(self, near: PublishNode) -> None:
         wants(neighbour(near), **{"!a": ENDPOINT})

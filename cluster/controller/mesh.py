@@ -1,0 +1,108 @@
+"""The cluster as the controller sees to it: it keeps the picture, tells the neighbours, and tells operators of issues.
+
+Once a second the router is asked for the sessions and the reports of neighbours, and each link process how it does.
+What follows from that is decided in `cluster.mesh`. A node without links asks nobody.
+
+operation         arguments    answer
+cluster.status                 the picture: {"cluster", "node", "nodes", "links", "issues"}
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from cluster.controller import arguments
+from cluster.controller.switchboard import ROUTER
+from cluster.mesh import reports
+from cluster.mesh.alarm import Alarm
+from cluster.mesh.picture import STALE_AFTER_S
+
+if TYPE_CHECKING:
+    from cluster.catalog.catalog import Catalog
+    from cluster.controller.links import LinkOperations
+    from cluster.controller.switchboard import Asker, Switchboard
+    from cluster.mesh.picture import Picture
+    from cluster.mesh.topology import Issue
+
+#: Between two looks at links and neighbours.
+LOOK_INTERVAL_S: Final = 1.0
+#: Neighbours are told at once what has changed, and otherwise so often.
+REPORT_INTERVAL_S: Final = 5.0
+
+Row = dict[str, Any]
+
+
+class MeshOperations:
+    """The mesh, seen from this node."""
+
+    def __init__(self, board: Switchboard, catalog: Catalog, links: LinkOperations, picture: Picture) -> None:
+        """Keep this picture."""
+        self._board = board
+        self._catalog = catalog
+        self._links = links
+        self._picture = picture
+        self._alarm = Alarm()
+        self._look_at = 0.0
+        #: When the router answered last.
+        self._answered_at = float("-inf")
+        #: What the neighbours were told last, and when.
+        self._told: tuple[Any, float] = (None, 0.0)
+        #: As many as there were at the last look.
+        self.issues = 0
+        self.operations: arguments.Operations = {"cluster.status": (arguments.NoArguments, self._status)}
+
+    def tick(self, now: float) -> None:
+        """Look now and then, if there is anything to see."""
+        if now >= self._look_at and (self._catalog.of_kind("link") or self._alarm.is_busy):
+            self._look_at = now + LOOK_INTERVAL_S
+            self._look(None, now)
+
+    def _status(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
+        self._look(asker, now)
+
+    def _look(self, asker: Asker | None, now: float) -> None:
+        """Bring the picture up to date, act on it, and answer with it."""
+
+        def finish(rows: list[Row], overview: Row | None) -> Row:
+            self._take(rows, overview, now)
+            return self._picture.describe(now)
+
+        self._links.look(self._catalog.find("link", None, "*"), asker, now, finish)
+
+    def _take(self, rows: list[Row], overview: Row | None, now: float) -> None:
+        if overview is not None:
+            self._answered_at = now
+        elif now - self._answered_at < STALE_AFTER_S:
+            return  # a router that is busy, or being replaced, is no reason to think that all links are down
+        told = overview or {"heard": [], "refusals": []}
+        vpns = [name for (_, name), vpn in self._catalog.of_kind("vpn").items() if vpn["enabled"]]
+        up_s = float(self._board.node.get("uptime_s", 0.0))
+        self._picture.update(rows, told["heard"], told["refusals"], vpns, up_s, now)
+        self._tell_neighbours(now)
+        self._tell_operators(self._picture.issues(now), now)
+
+    def _tell_neighbours(self, now: float) -> None:
+        report = self._picture.report(now)
+        essence = reports.essence(report)
+        if not report.links or (essence == self._told[0] and now - self._told[1] < REPORT_INTERVAL_S):
+            return
+        self._told = (essence, now)
+        gathering = self._board.gather_view(None, now)
+        self._board.ask(ROUTER, "tell_peers", {"report": reports.encode(report)}, gathering)
+        self._board.end_if_complete(gathering)
+
+    def _tell_operators(self, issues: list[Issue], now: float) -> None:
+        self.issues = len(issues)
+        news = self._alarm.look(issues, now)
+        for issue in news.raised:
+            self._record("warning", "SYSTEM_CLUSTER_TOPOLOGY_ISSUE", f"{issue.text} ({issue.advice})", issue)
+        for issue in news.cleared:
+            self._record("info", "SYSTEM_CLUSTER_TOPOLOGY_ISSUE_CLEAR", f"this is over: {issue.text}", issue)
+
+    def _record(self, severity: str, name: str, text: str, issue: Issue) -> None:
+        event = {"severity": severity, "scope": "SYSTEM", "event": name, "text": text}
+        self._board.record({**event, "issue": issue.kind, "nodes": list(issue.nodes)})
+
+    def validate(self) -> None:
+        """Assert what the attribute comments say."""
+        self._alarm.validate()

@@ -1,0 +1,99 @@
+"""`angarium cluster status` and topology issues, with real nodes."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mesh_nodes import LINK_TIMEOUT_S, Mesh
+
+from cluster.admin import Admin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+Row = dict[str, Any]
+pytestmark = pytest.mark.slow
+ISSUE = "SYSTEM_CLUSTER_TOPOLOGY_ISSUE"
+
+
+def ask(mesh: Mesh, name: str, operation: str, **arguments: Any) -> Any:
+    """Ask the controller itself: a command takes half a second to start."""
+    with Admin(mesh[name].data) as admin:
+        return admin.call(operation, **arguments)
+
+
+def picture(mesh: Mesh, name: str) -> Row:
+    found: Row = ask(mesh, name, "cluster.status")
+    return found
+
+
+def wait_for(look: Callable[[], Any], condition: Callable[[Any], Any]) -> Any:
+    deadline = time.monotonic() + LINK_TIMEOUT_S
+    while True:
+        seen = look()
+        if condition(seen):
+            return seen
+        assert time.monotonic() < deadline, seen
+        time.sleep(0.1)
+
+
+def wait_for_issues(mesh: Mesh, name: str, *expected: tuple[str, list[str]]) -> None:
+    wait_for(
+        lambda: picture(mesh, name),
+        lambda seen: [(issue["kind"], issue["nodes"]) for issue in seen["issues"]] == list(expected),
+    )
+
+
+def wait_for_event(mesh: Mesh, here: str, event: str, kind: str, nodes: list[str]) -> None:
+    wait_for(
+        lambda: ask(mesh, here, "events"),
+        lambda seen: (
+            [(one["issue"], one["nodes"]) for one in seen if one["event"] == event].count((kind, nodes)) == 1
+        ),
+    )
+
+
+@pytest.mark.requirement("R220")
+def test_a_line_lacks_a_link_and_a_node_that_died_is_stale(tmp_path: Path) -> None:
+    """What is missing is seen from every node, told once, and over once the link is there; then a node is killed."""
+    with Mesh(tmp_path, 3) as mesh:
+        mesh.join("ab", "bc")
+        missing = ("link_missing", ["a", "c"])
+        for name in "abc":
+            wait_for_issues(mesh, name, missing)
+            wait_for_event(mesh, name, ISSUE, *missing)
+        seen = json.loads(mesh["a"].run("cluster", "status", "--json"))
+        nodes = {row["node"]: row for row in seen["nodes"]}
+        assert {name: row["state"] for name, row in nodes.items()} == {"a": "this", "b": "up", "c": "through"}
+        assert nodes["c"]["through"] == ["b"]
+        assert mesh["a"].status()["topology_issues"] == 1
+
+        mesh.join("ac")
+        for name in "abc":
+            wait_for_issues(mesh, name)
+            wait_for_event(mesh, name, f"{ISSUE}_CLEAR", *missing)
+        seen = wait_for(
+            lambda: picture(mesh, "a"),
+            lambda seen: len(seen["links"]) == 6 and all(row["lag_ms"] for row in seen["links"]),
+        )
+        assert {(row["node"], row["neighbour"], row["state"]) for row in seen["links"]} == {
+            (one, two, "up") for one in "abc" for two in "abc" if one != two
+        }
+        assert mesh.link("a", "b")["lag_ms"] > 0, "measured by the other end"
+
+        mesh["c"].kill_all()
+        down = [("link_down", ["a", "c"]), ("link_down", ["b", "c"])]
+        for name in "ab":
+            wait_for_issues(mesh, name, *down)
+            for issue in down:
+                wait_for_event(mesh, name, ISSUE, *issue)
+        (row,) = [row for row in picture(mesh, "a")["nodes"] if row["node"] == "c"]
+        assert (row["state"], row["heard_s"] > 0) == ("stale", True)
+        assert "is down" in mesh.link("a", "c")["issues"][0]
+        mesh["c"].start()
+        for name in "abc":
+            wait_for_issues(mesh, name)
