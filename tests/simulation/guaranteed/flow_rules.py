@@ -177,12 +177,14 @@ def selects(selector: str, what: str) -> bool:
 def marks(index: GuaranteedIndex) -> Iterator[Violation]:
     """What may have been delivered before is marked as redelivered: unmarked it comes once at most (R190).
 
-    So it is when it was moved to another partition of its queue meanwhile.
+    So it is when it was moved to another partition of its queue meanwhile. A direct message that was sent before it was
+    on disk (design section 7.6), and whose worker died then, is stored anew and comes as a new one.
     """
     unmarked: dict[tuple[int | Place, str], list[Got]] = {}
     for place, got in index.got.items():
         for one in got:
-            if one.delivery.count == 0:
+            is_direct = index.history.publication(one.delivery.what) is None
+            if one.delivery.count == 0 and not (is_direct and place not in index.stored):
                 moved = one.delivery.what in index.rehomed and index.origin_of(one.delivery.what) is not None
                 # What came from another endpoint may come from there again.
                 within = moved and one.delivery.origin is None
