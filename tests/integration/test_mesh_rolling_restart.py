@@ -125,7 +125,6 @@ def link_queues(mesh: Mesh) -> list[dict[str, Any]]:
     return [ask(mesh, here, "endpoints.show", name=name) for here, name in names]
 
 
-@pytest.mark.requirement("R89")
 def test_a_rolling_restart_under_load_loses_no_guaranteed_message(tmp_path: Path) -> None:
     with Mesh(tmp_path, 3) as mesh:
         join(mesh)

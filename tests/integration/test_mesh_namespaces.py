@@ -1,0 +1,201 @@
+"""Two nodes on two hosts, as far as one machine can have them: network namespaces joined by a cable that can be pulled.
+
+The addresses are not loopback, so links are encrypted and both nodes need keys, as in a real cluster. Clients come over
+ipc, which goes through the file system and not through the network.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import Message, blocking
+from angarium.testing import Node
+from cluster.admin import Admin
+from cluster.keys import create_cluster_keys, read_public
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DEADLINE_S = 40.0
+ADDRESSES = {"a": "10.213.77.1", "b": "10.213.77.2"}
+PORT = 55_555
+PASSWORD = "a password of the application"
+pytestmark = pytest.mark.slow
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True, timeout=10)
+
+
+class Hosts:
+    """Two namespaces, each with one end of a cable."""
+
+    def __init__(self) -> None:
+        mark = secrets.token_hex(3)
+        self.spaces = {name: f"angarium-{mark}-{name}" for name in ADDRESSES}
+        self.ends = {name: f"ang{mark}{name}" for name in ADDRESSES}
+
+    def build(self) -> None:
+        for space in self.spaces.values():
+            ip("netns", "add", space)
+            ip("-n", space, "link", "set", "lo", "up")
+        one, other = self.spaces
+        ip(
+            *("link", "add", self.ends[one], "netns", self.spaces[one], "type", "veth"),
+            *("peer", "name", self.ends[other], "netns", self.spaces[other]),
+        )
+        for name, address in ADDRESSES.items():
+            ip("-n", self.spaces[name], "address", "add", f"{address}/24", "dev", self.ends[name])
+            ip("-n", self.spaces[name], "link", "set", self.ends[name], "up")
+
+    def plug(self, state: str) -> None:
+        """Pull the cable (`down`), or put it in again (`up`)."""
+        ip("-n", self.spaces["a"], "link", "set", self.ends["a"], state)
+
+    def remove(self) -> None:
+        """Remove what there is; the cable goes with its ends."""
+        for space in self.spaces.values():
+            subprocess.run(["ip", "netns", "delete", space], check=False, capture_output=True, timeout=10)
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[Hosts]:
+    if shutil.which("ip") is None:
+        pytest.skip("there is no 'ip' command here (iproute2)")
+    if os.geteuid() != 0:
+        pytest.skip("only root makes network namespaces")
+    made = Hosts()
+    try:
+        try:
+            made.build()
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"network namespaces are not allowed here: {error.stderr.strip()}")
+        yield made
+    finally:
+        made.remove()
+
+
+class NodeElsewhere(Node):
+    """A node in a namespace; clients of this host reach it over ipc."""
+
+    def __init__(self, folder: Path, name: str, space: str) -> None:
+        super().__init__(folder / name, workers=1, config=folder / f"{name}.toml")
+        at = self._command.index("--listen")
+        del self._command[at : at + 2]  # the configuration has the addresses
+        self._command = ["ip", "netns", "exec", space, *self._command]
+
+    def connect(self) -> blocking.Client:
+        """Connect a client; a node that others can reach demands keys and a password of everybody."""
+        server_key = read_public(f"{self.data}.key.pub")
+        return blocking.connect(
+            self.url, username="app", password=PASSWORD, server_key=server_key, timeout_s=DEADLINE_S
+        )
+
+    def ask(self, operation: str, **arguments: Any) -> Any:
+        with Admin(self.data) as admin:
+            return admin.call(operation, **arguments)
+
+    def link_state(self) -> str:
+        (row,) = self.ask("links.list")
+        return f"{row['state']} {row['error']}".strip()
+
+    def spooled(self, queue: str) -> int:
+        found: int = self.ask("endpoints.show", name=queue)["messages_spooled"]
+        return found
+
+    def events(self) -> list[str]:
+        return [event["event"] for event in self.ask("events")]
+
+
+def configuration(folder: Path, name: str) -> str:
+    """Give the file of a node: all have the same links, for a node leaves out the one to itself."""
+    links = "".join(
+        f'[[links]]\nnode = "{other}"\naddresses = ["tcp://{address}:{PORT}"]\npublic_key_file = "{other}.key.pub"\n'
+        for other, address in ADDRESSES.items()
+    )
+    return (
+        f'[node]\nname = "{name}"\n[cluster]\nname = "test"\nsecret_file = "cluster.secret"\n'
+        f'[router]\nlisten = ["ipc://{folder}/{name}.sock", "tcp://{ADDRESSES[name]}:{PORT}"]\n'
+        f'curve_secret_key_file = "{name}.key"\n{links}'
+        '[vpn.default.username.app]\npassword_file = "app.password"\n'
+    )
+
+
+@pytest.fixture(scope="module")
+def nodes(hosts: Hosts) -> Iterator[dict[str, NodeElsewhere]]:
+    folder = Path(tempfile.mkdtemp(prefix="angarium-hosts-"))  # short, for a socket is in it
+    try:
+        create_cluster_keys(folder, list(ADDRESSES))
+        (folder / "app.password").write_text(PASSWORD, encoding="utf-8")
+        for name in ADDRESSES:
+            (folder / f"{name}.toml").write_text(configuration(folder, name), encoding="utf-8")
+        with (
+            NodeElsewhere(folder, "a", hosts.spaces["a"]) as a,
+            NodeElsewhere(folder, "b", hosts.spaces["b"]) as b,
+        ):
+            yield {"a": a, "b": b}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def wait_for(what: str, condition: Callable[[], Any], wanted: Any = True) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while (seen := condition()) != wanted:
+        assert time.monotonic() < deadline, f"{what} did not happen: {seen!r}"
+        time.sleep(0.05)
+
+
+def numbers(first: int, count: int) -> list[Message]:
+    return [Message("orders/x", b"%d" % number, mode="persistent") for number in range(first, first + count)]
+
+
+def test_a_pulled_cable_loses_and_doubles_nothing(hosts: Hosts, nodes: dict[str, NodeElsewhere]) -> None:
+    a, b = nodes["a"], nodes["b"]
+    for node in (a, b):
+        wait_for("the link being up", node.link_state, "up")
+    attributes = {"subscriptions": ["orders/>"], "permission": "consume"}
+    b.ask("objects.create", kind="queue", name="orders", vpn="default", attributes=attributes)
+    interest = lambda: a.ask("endpoints.show", name="#link/b")["client_subscriptions"]  # noqa: E731 - one place
+    wait_for("interest", interest, ["orders/>"])
+    with a.connect() as here, b.connect() as there:
+        watcher = there.subscribe("direct/>")
+        wait_for("interest", lambda: "direct/>" in {row["filter"] for row in a.ask("subscriptions.remote")})
+        here.publish("direct/1", b"over the cable")
+        assert watcher.receive(10.0).payload == b"over the cable"
+        here.publish_many(numbers(0, 100))
+        wait_for("crossing", lambda: b.spooled("orders"), 100)
+
+        hosts.plug("down")
+        here.publish_many(numbers(100, 100))  # acknowledged: they wait for the link
+        for node in (a, b):
+            wait_for("noticing", lambda node=node: node.link_state().startswith("down"))
+            assert "SYSTEM_LINK_DOWN" in node.events()
+        here.publish_many(numbers(200, 100))
+        assert a.spooled("#link/b") == 200
+        assert b.spooled("orders") == 100
+
+        hosts.plug("up")
+        wait_for("crossing", lambda: b.spooled("orders"), 300)
+        wait_for("settling", lambda: a.spooled("#link/b"), 0)
+        for node in (a, b):
+            wait_for("the link being up again", node.link_state, "up")
+        with there.consume("orders") as flow:
+            got = []
+            for _ in range(300):
+                message = flow.receive(10.0)
+                got.append(message.payload)
+                flow.accept(message)
+        assert got == [message.payload for message in numbers(0, 300)]
+        assert (
+            b.spooled("orders") == 0
+            or b.ask("endpoints.show", name="orders")["total_messages_spooled"] == 300
+        )
