@@ -17,7 +17,7 @@ from tests.crash.watched import processes_of
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from angarium.testing import Node
@@ -36,9 +36,20 @@ _INJECTION_S = 2.0
 class Breaker:
     """Does faults of the chosen kinds to a node."""
 
-    def __init__(self, node: Node, kinds: list[str], rng: random.Random, disk: Path | None) -> None:
-        """Choose by `rng` only, so that a seed tells what was done; `disk` is the small file system."""
+    def __init__(
+        self,
+        node: Node,
+        kinds: list[str],
+        rng: random.Random,
+        disk: Path | None,
+        roles: Sequence[str] = ROLES,
+    ) -> None:
+        """Choose by `rng` only, so that a seed tells what was done; `disk` is the small file system.
+
+        A role that is named more often among `roles` is hit more often; a supervisor is killed, never stopped.
+        """
         self._node = node
+        self._roles = roles
         self._rng = rng
         self._disk = disk
         doing: dict[str, Callable[[], str]] = {
@@ -63,7 +74,7 @@ class Breaker:
         return self._rng.choice(pids) if pids else None
 
     def _kill(self) -> str:
-        role = self._rng.choice(ROLES)
+        role = self._rng.choice(self._roles)
         if role == "supervisor":
             self._node.kill_all()
             time.sleep(self._rng.uniform(0.0, 1.0))
@@ -76,7 +87,7 @@ class Breaker:
         return f"kill {role}"
 
     def _stop(self) -> str:
-        role = self._rng.choice(ROLES[:-1])
+        role = self._rng.choice([role for role in self._roles if role != "supervisor"])
         pid = self._pid_of(role)
         if pid is not None:
             with contextlib.suppress(ProcessLookupError):

@@ -12,6 +12,7 @@ import secrets
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,10 +20,12 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium.testing import Node, NodeFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 #: Each node is five processes.
 NODES_MAX: Final = 16
+#: Commands at a time.
+COMMANDS: Final = 4
 LINK_TIMEOUT_S: Final = 30.0
 TOPOLOGIES: Final = ("full", "line", "ring")
 
@@ -61,13 +64,24 @@ class Trial:
         """Give the name of a node."""
         return self.nodes[number].data.name
 
-    def join(self, pairs: Sequence[Pair]) -> None:
-        """Make the links on both sides, those that are there already anew, and wait until they are up."""
-        for here, there in [*pairs, *((two, one) for one, two in pairs)]:
-            with contextlib.suppress(NodeFailedError):
-                self.nodes[here].run("link", "create", self.name(there))
-            address = f"addresses={self.nodes[there].url}"
-            self.nodes[here].run("link", "update", self.name(there), "--set", address)
+    def join(self, pairs: Sequence[Pair], paths: Mapping[Pair, str] | None = None) -> None:
+        """Make the links on both sides, those that are there already anew, and wait until they are up.
+
+        Args:
+            pairs: of nodes, each once.
+            paths: (who connects, to whom) -> the address to use instead of the one of that node.
+        """
+
+        def make(pair: Pair) -> None:
+            here, there = pair
+            address = f"addresses={(paths or {}).get(pair, self.nodes[there].url)}"
+            try:
+                self.nodes[here].run("link", "create", self.name(there), "--set", address)
+            except NodeFailedError:
+                self.nodes[here].run("link", "update", self.name(there), "--set", address)
+
+        with ThreadPoolExecutor(COMMANDS) as pool:
+            list(pool.map(make, [*pairs, *((two, one) for one, two in pairs)]))
         deadline = time.monotonic() + LINK_TIMEOUT_S
         for here, there in pairs:
             while self.link(here, there)["state"] != "up":
