@@ -19,7 +19,9 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = msgspec.field(default_factory=lambda: ["tcp://127.0.0.1:0"])
     curve_secret_key_file: Annotated[
         str,
-        Meta(description="Key file made by 'angarium keys create'; with it every address demands CURVE, ipc too."),
+        Meta(
+            description="Key file made by 'angarium keys create'; with it every address demands CURVE, ipc too."
+        ),
     ] = ""
     workers: Annotated[
         int,
