@@ -439,6 +439,9 @@ class Router:
         producer = a_round.producer
         if producer is not None:
             self.intake.spooling.take(a_round, producer, now)
+        elif session.closed and session.link is not None:
+            # The neighbour may be back, and newer messages of the same publishers may have been here sooner.
+            self.counters.count("discard.client-not-connected", a_round.rows)
         else:
             self.dispatcher.deliver(a_round, now)
             if a_round.endpoints:

@@ -8,8 +8,10 @@ sweep).
 The queue of a link takes a limited number of them. What is above it attracts direct messages only; it is counted, and
 asked for again as others make room.
 
-One question per neighbour is under way; what comes meanwhile goes into the next one, so that a hundred thousand
-subscriptions are a few changes of the queue and not a hundred.
+What a neighbour wants is compared with what the queue has, whenever one of them has changed. So it does not matter
+whether a question that nobody answered was heard all the same, or whose question of an earlier connection, or of an
+earlier router, the controller takes late. One question per neighbour is under way; what comes meanwhile goes into the
+next one, so that a hundred thousand subscriptions are a few changes of the queue and not a hundred.
 """
 
 from __future__ import annotations
@@ -32,25 +34,61 @@ if TYPE_CHECKING:
 #: A controller that was away is asked again after this time.
 RETRY_S: Final = 0.5
 _PASSING: Final = (errors.CONTROLLER_UNAVAILABLE, errors.INTERNAL)
+#: What the queue of a link has that clients of the router, which neighbours are, subscribed it to.
+_STORED: Final = "client_subscriptions"
+
+_Key = tuple[str, str]
 
 
 class _Line:
-    """The stored interest of one neighbour in one Message VPN, while it has a session."""
+    """The stored interest of one neighbour in one Message VPN."""
 
-    def __init__(self, known: list[str]) -> None:
-        #: What the queue subscribes to, as far as the controller answered.
-        self.known = dict.fromkeys(known)
-        #: What the snapshot named so far; None once it is complete.
-        self.named: dict[str, None] | None = {}
-        #: Pattern -> whether it is wanted; what the controller is to be asked next.
-        self.changes: dict[str, bool] = {}
-        #: Called when these changes are in force.
+    def __init__(self) -> None:
+        #: The session of the neighbour; None if it has none, and only the answer to a question is waited for.
+        self.session: Session | None = None
+        #: What its endpoints want, as far as it told on this session.
+        self.wanted: dict[str, None] = {}
+        #: True once that is everything: what the queue has beside it goes.
+        self.is_complete = False
+        #: What the queue had when it was compared last; None if it has to be compared.
+        self.compared: list[str] | None = None
+        #: Wanted, and not taken by the queue: not asked for again before others make room.
+        self.dropped: dict[str, None] = {}
+        #: Called when what is wanted now is in force.
         self.waiting: list[Callable[[], None]] = []
         self.is_asking = False
         #: Not before this time.
         self.ask_at = 0.0
-        #: What the queue did not take: the limit of its subscriptions is reached.
-        self.dropped: dict[str, None] = {}
+
+    def begin(self, session: Session) -> None:
+        """A neighbour tells anew what it wants."""
+        self.session = session
+        self.wanted.clear()
+        self.dropped.clear()
+        self.waiting.clear()
+        self.is_complete = False
+
+    def take(self, kind: int, entries: list[tuple[str, int]]) -> None:
+        """Take what a neighbour tells."""
+        for pattern, wish in entries:
+            if wish & wire.WISH_ENDPOINT and not pattern.startswith(EXCEPTION_MARK):
+                if pattern not in self.wanted:
+                    self.wanted[pattern] = self.compared = None
+            elif pattern in self.wanted:
+                del self.wanted[pattern]
+                self.dropped.pop(pattern, None)
+                self.compared = None
+        if kind == wire.EXPORTS_COMPLETE and not self.is_complete:
+            self.is_complete = True
+            self.compared = None
+
+    def differences(self, stored: list[str]) -> tuple[list[str], list[str]]:
+        """Give what the queue lacks, and what it has too much."""
+        self.compared = stored
+        known = dict.fromkeys(stored)
+        add = [text for text in self.wanted if text not in known and text not in self.dropped]
+        remove = [text for text in known if text not in self.wanted] if self.is_complete else []
+        return add, remove
 
 
 class StoredInterest:
@@ -60,92 +98,75 @@ class StoredInterest:
         self._endpoints = endpoints
         self._asks = asks
         self._outbox = outbox
-        #: By session; those that sent imports.
-        self._lines: dict[Session, _Line] = {}
-        #: (Message VPN, node) whose limit the operators know to be reached.
-        self._exceeded: dict[tuple[str, str], None] = {}
+        #: By Message VPN and neighbour; those that sent imports on a session that lives, or wait for an answer.
+        self._lines: dict[_Key, _Line] = {}
+        #: Of whom the operators know that the limit is reached.
+        self._exceeded: dict[_Key, None] = {}
 
     def take(
         self, session: Session, node: str, kind: int, entries: list[tuple[str, int]], done: Callable[[], None]
     ) -> None:
         """Take what a neighbour imports; `done` is called when what concerns endpoints is stored and in force."""
-        queue = self._queue(session, node)
-        if queue is None:
+        key = (session.vpn.name, node)
+        if self._queue(key) is None:
             done()
             return
-        line = self._lines.get(session)
-        if line is None:
-            line = self._lines[session] = _Line(queue.attributes["client_subscriptions"])
-        for pattern, wish in entries:
-            line.dropped.pop(pattern, None)
-            wanted = wish & wire.WISH_ENDPOINT != 0 and not pattern.startswith(EXCEPTION_MARK)
-            if wanted and line.named is not None:
-                line.named[pattern] = None
-            line.changes[pattern] = wanted
-        if kind == wire.EXPORTS_COMPLETE and line.named is not None:
-            line.changes.update((text, False) for text in line.known if text not in line.named)
-            line.named = None
+        line = self._lines.setdefault(key, _Line())
+        if line.session is not session:
+            line.begin(session)
+        line.take(kind, entries)
         line.waiting.append(done)
-        self._ask(session, node, line)
+        self._compare(key, line)
 
-    def _queue(self, session: Session, node: str) -> Endpoint | None:
-        return self._endpoints.find(session.vpn.name, QUEUE, wire.LINK_NAME_PREFIX + node)
+    def _queue(self, key: _Key) -> Endpoint | None:
+        return self._endpoints.find(key[0], QUEUE, wire.LINK_NAME_PREFIX + key[1])
 
-    def _ask(self, session: Session, node: str, line: _Line) -> None:
-        if line.is_asking:
+    def _compare(self, key: _Key, line: _Line) -> None:
+        """Ask for what the queue lacks; if it lacks nothing, what waited is in force."""
+        if line.is_asking or line.ask_at:
             return
-        add = [text for text, wanted in line.changes.items() if wanted and text not in line.known]
-        remove = [text for text, wanted in line.changes.items() if not wanted and text in line.known]
-        line.changes = {}
+        queue = self._queue(key)
+        stored = line.compared if queue is None else queue.attributes[_STORED]
+        if stored is not None and stored is not line.compared:
+            add, remove = line.differences(stored)
+            if add or remove:
+                self._ask(key, line, add, remove)
+                return
         waiting, line.waiting = line.waiting, []
-        if not add and not remove:
-            for done in waiting:
-                done()
-            return
+        for done in waiting:
+            done()
+
+    def _ask(self, key: _Key, line: _Line, add: list[str], remove: list[str]) -> None:
         line.is_asking = True
-        question = {
-            "vpn": session.vpn.name,
-            "name": wire.LINK_NAME_PREFIX + node,
-            "add": add,
-            "remove": remove,
-        }
+        vpn, node = key
 
         def answered(ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - the form of an answer
             line.is_asking = False
-            if not ok and refusal(value).code in _PASSING:
-                again = {**dict.fromkeys(add, True), **dict.fromkeys(remove, False)}
-                line.changes = {**again, **line.changes}
-                line.waiting = waiting + line.waiting
-                line.ask_at = now + RETRY_S
+            if line.session is None:
+                del self._lines[key]
                 return
             if ok:
-                self._answered(session, node, line, dict(zip(add, value["added"], strict=True)), remove)
-            for done in waiting:
-                done()
-            if line.changes or line.waiting:
-                self._ask(session, node, line)
+                self._answered(key, line, dict(zip(add, value["added"], strict=True)), len(remove))
+            elif refusal(value).code in _PASSING:
+                line.compared = None
+                line.ask_at = now + RETRY_S
+            else:
+                line.dropped.update(dict.fromkeys(add))
+            self._compare(key, line)
 
+        question = {"vpn": vpn, "name": wire.LINK_NAME_PREFIX + node, "add": add, "remove": remove}
         self._asks.ask("endpoint.subscribe", question, answered)
 
-    def _answered(
-        self, session: Session, node: str, line: _Line, added: dict[str, Any], removed: list[str]
-    ) -> None:
-        """Note what the queue has now, and ask again for as many as others made room for."""
-        for text, verdict in added.items():
-            (line.known if verdict is None else line.dropped)[text] = None
-        freed = 0
-        for text in removed:
-            line.known.pop(text, None)
-            freed += 1
-        for text in list(islice(line.dropped, freed)):
+    def _answered(self, key: _Key, line: _Line, added: dict[str, Any], removed: int) -> None:
+        """Note what the queue did not take; as many as others made room for are asked for again."""
+        for text in list(islice(line.dropped, removed)):
             del line.dropped[text]
-            line.changes.setdefault(text, True)
-        key = (session.vpn.name, node)
+        line.dropped.update((text, None) for text, verdict in added.items() if verdict is not None)
         if not line.dropped:
             self._exceeded.pop(key, None)
         elif key not in self._exceeded:
             self._exceeded[key] = None
-            self._tell_exceeded(session.vpn.name, node, len(line.known))
+            self._tell_exceeded(*key, len(line.wanted) - len(line.dropped))
 
     def _tell_exceeded(self, vpn: str, node: str, limit: int) -> None:
         text = (
@@ -156,21 +177,26 @@ class StoredInterest:
 
     def dropped(self, session: Session) -> int:
         """Give how many subscriptions of endpoints of a neighbour the queue of its link does not take."""
-        line = self._lines.get(session)
-        return 0 if line is None else len(line.dropped)
+        return next((len(line.dropped) for line in self._lines.values() if line.session is session), 0)
 
     def tick(self, now: float) -> float:
-        """Ask again what could not be answered; gives when to call again, infinite if nothing waits."""
+        """Look whether a queue has changed, and ask again what could not be answered; gives when to call again."""
         wake = float("inf")
-        for session, line in self._lines.items():
-            if line.ask_at and not line.is_asking and session.link is not None:
-                if now >= line.ask_at:
-                    line.ask_at = 0.0
-                    self._ask(session, session.link.node, line)
-                else:
-                    wake = min(wake, line.ask_at)
+        for key, line in list(self._lines.items()):
+            if line.ask_at > now:
+                wake = min(wake, line.ask_at)
+                continue
+            queue = self._queue(key)
+            if line.ask_at or (queue is not None and queue.attributes[_STORED] is not line.compared):
+                line.ask_at = 0.0
+                self._compare(key, line)
         return wake
 
     def forget(self, session: Session) -> None:
         """A session is over; what it wanted stays."""
-        self._lines.pop(session, None)
+        for key, line in list(self._lines.items()):
+            if line.session is session:
+                line.session = None
+                line.waiting.clear()
+                if not line.is_asking:
+                    del self._lines[key]

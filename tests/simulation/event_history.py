@@ -153,7 +153,9 @@ class ConnectionRecord:
         "is_eliding",
         "is_prompt",
         "lost_rows",
+        "network_priority",
         "no_local",
+        "node",
         "number",
         "opened_at",
         "overdrafts",
@@ -182,6 +184,9 @@ class ConnectionRecord:
         self.close_code: int | None = None
         self.no_local = False
         self.priority = 1
+        self.network_priority = 1
+        #: The node that it is connected to; empty in a run with one.
+        self.node = ""
         #: Whether eliding was, or may have been, on at any time.
         self.is_eliding = False
         #: Whether the router never lacked credit: it consumes at once and its window is larger than the run.

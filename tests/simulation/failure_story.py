@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from event_history import FOREVER
 from guaranteed import guaranteed_story
+from mesh import mesh_story
 
 from angarium.topic import matches
 
@@ -33,15 +34,24 @@ def tell(outcome: Outcome) -> str:
         return "\n".join(lines)
     first = outcome.violations[0]
     story = sorted(_story(history, first))
-    if outcome.guaranteed is not None:
-        for what in dict.fromkeys(first.whats[:WHATS_MAX]):
-            story += guaranteed_story.life_of(outcome.guaranteed, what)
-            story += guaranteed_story.endpoints(outcome.guaranteed, what)
-        story = sorted(dict.fromkeys(story))
+    for what in dict.fromkeys(first.whats[:WHATS_MAX]):
+        story += life_of(outcome, what)
+    story = sorted(dict.fromkeys(story))
     shown = story if len(story) <= LINES_MAX else [*story[: LINES_MAX // 2], *story[-LINES_MAX // 2 :]]
     lines.append(f"  what led to the first ({len(story)} lines, {len(shown)} shown):")
     lines += [f"    {at:9.4f} {text}" for at, text in shown]
     return "\n".join(lines)
+
+
+def life_of(outcome: Outcome, what: str) -> list[Line]:
+    """Give everything that happened to a guaranteed message, and the endpoints that had to do with it."""
+    if outcome.mesh is not None:
+        return mesh_story.life_of(outcome.mesh, what)
+    lines = []
+    for guaranteed in outcome.all_guaranteed:
+        lines += guaranteed_story.life_of(guaranteed, what)
+        lines += guaranteed_story.endpoints(guaranteed, what)
+    return sorted(dict.fromkeys(lines))
 
 
 def _story(history: History, violation: Violation) -> Iterator[Line]:

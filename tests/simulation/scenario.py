@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from guaranteed.records import GuaranteedHistory
     from history_index import Violation
+    from mesh.mesh_history import MeshHistory
 
 #: State machines check themselves so often.
 VALIDATE_S = 0.5
@@ -62,6 +63,15 @@ class Outcome(NamedTuple):
     seconds: float
     #: What guaranteed messages left behind, if there were any.
     guaranteed: GuaranteedHistory | None = None
+    #: What each node left behind, if there were several.
+    mesh: MeshHistory | None = None
+
+    @property
+    def all_guaranteed(self) -> list[GuaranteedHistory]:
+        """Give what guaranteed messages left behind, of each node; publications are in each."""
+        if self.mesh is not None:
+            return [records.guaranteed for records in self.mesh.nodes.values()]
+        return [] if self.guaranteed is None else [self.guaranteed]
 
 
 class EndlessLoopError(Exception):

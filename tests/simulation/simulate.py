@@ -17,11 +17,19 @@ from typing import NamedTuple
 import failure_story
 import scenario
 from guaranteed import guaranteed_scenario
+from mesh import mesh_scenario
 
 #: Stories of more failures than this tell nothing new.
 STORIES_MAX = 10
-#: Worlds of direct messages only, worlds with guaranteed ones, and each in turn.
-DIRECT, GUARANTEED, BOTH = "direct", "guaranteed", "both"
+#: Worlds of direct messages only, worlds with guaranteed ones, worlds of several nodes, and each in turn.
+DIRECT, GUARANTEED, MESH, ALL = "direct", "guaranteed", "mesh", "all"
+WORLDS = (DIRECT, GUARANTEED, MESH)
+#: What plays a world, and how the names of its seeds begin.
+PLAYS = {
+    DIRECT: ("", lambda seed: scenario.run(seed)),
+    GUARANTEED: ("g", lambda seed: guaranteed_scenario.run(seed)),
+    MESH: ("m", lambda seed: mesh_scenario.run(seed)),
+}
 
 
 class Result(NamedTuple):
@@ -40,14 +48,13 @@ def run_one(task: tuple[int, int, str]) -> Result:
     """Run one number of a series."""
     series, number, world = task
     world = world_of(number, world)
-    play = scenario.run if world == DIRECT else guaranteed_scenario.run
-    outcome = play(name_of(series, number, world))
-    history, guaranteed = outcome.history, outcome.guaranteed
-    flows = guaranteed.flows if guaranteed is not None else []
+    outcome = PLAYS[world][1](name_of(series, number, world))
+    history, records = outcome.history, outcome.all_guaranteed
+    flows = [flow for one in records for flow in one.flows]
     return Result(
         number,
         outcome.steps,
-        len(history.messages) + (len(guaranteed.publications) if guaranteed is not None else 0),
+        len(history.messages) + (len(records[0].publications) if records else 0),
         sum(len(one.deliveries) for one in (*history.connections, *flows)),
         len(history.faults),
         failure_story.tell(outcome) if outcome.violations else "",
@@ -55,15 +62,13 @@ def run_one(task: tuple[int, int, str]) -> Result:
 
 
 def world_of(number: int, world: str) -> str:
-    """Give what kind of world a number has: with both, every second one is of guaranteed messages."""
-    if world != BOTH:
-        return world
-    return GUARANTEED if number % 2 else DIRECT
+    """Give what kind of world a number has: with all, each in turn."""
+    return WORLDS[number % len(WORLDS)] if world == ALL else world
 
 
 def name_of(series: int, number: int, world: str = "direct") -> str:
     """Give the seed of a number in a series."""
-    return f"{series}/{number}" if world == DIRECT else f"g{series}/{number}"
+    return f"{PLAYS[world][0]}{series}/{number}"
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -72,9 +77,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=100, help="how many runs")
     parser.add_argument("--seed", type=int, default=0, help="which series of runs")
     parser.add_argument("--first", type=int, default=0, help="the number of the first run in its series")
-    parser.add_argument(
-        "--world", choices=(BOTH, DIRECT, GUARANTEED), default=BOTH, help="which kind of worlds"
-    )
+    parser.add_argument("--world", choices=(ALL, *WORLDS), default=ALL, help="which kind of worlds")
     parser.add_argument("--processes", type=int, default=min(2, os.cpu_count() or 1))
     parser.add_argument("--json", action="store_true", help="accepted for uniformity: the last line is JSON")
     options = parser.parse_args(arguments)
@@ -119,7 +122,7 @@ def _gather(results: object, options: argparse.Namespace) -> list[Result]:
             stories += 1
             if stories <= STORIES_MAX:
                 again = f"scripts/simulate --seeds 1 --seed {options.seed} --first {result.number}"
-                if options.world != BOTH:
+                if options.world != ALL:
                     again += f" --world {options.world}"
                 print(f"{result.story}\n  again: {again}\n", file=sys.stderr)
         if is_terminal:

@@ -59,6 +59,7 @@ class ClientPlan(NamedTuple):
     username: str
     password: str | None = None
     local_priority: int = 1
+    network_priority: int = 1
     no_local: bool = False
     #: Messages that the router may send ahead.
     window: int = WIDE_WINDOW
@@ -124,12 +125,14 @@ class SimulatedClient:
             password=plan.password,
             client_name=self._client_name,
             local_priority=plan.local_priority,
+            network_priority=plan.network_priority,
             no_local=plan.no_local,
             token=self._token,
             keepalive_ms=KEEPALIVE_MS,
         )
         record = self.record = self._history.connect(plan.name, plan.vpn, plan.username)
         record.no_local, record.priority = plan.no_local, plan.local_priority
+        record.network_priority = plan.network_priority
         record.is_prompt, record.is_eliding = plan.is_prompt, plan.is_eliding
         session = self.session = ClientSession(hello, self._window, self.loop.now)
         connection: Connection | None = None
@@ -331,12 +334,12 @@ class SimulatedClient:
                 if number.isdigit():
                     record.deliveries.append(Delivery(messages[int(number)], delivery.share, now))
                 elif number[:1] == b"g":
-                    self.demoted(record, int(number[1:]))
+                    self.demoted(record, int(number[1:]), delivery.share)
             self._unconsumed.append((len(delivery.rows), delivery.size_bytes))
         if self.is_consuming:
             self.consume(len(self._unconsumed))
 
-    def demoted(self, record: ConnectionRecord, number: int) -> None:
+    def demoted(self, record: ConnectionRecord, number: int, share: str | None) -> None:
         """A direct copy of a guaranteed message came."""
 
     def consume(self, deliveries: int) -> None:

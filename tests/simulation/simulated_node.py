@@ -78,6 +78,9 @@ class ClientLink:
 class SimulatedNode:
     """One node; its router and workers come and go."""
 
+    #: What it is called.
+    name = "n1"
+
     def __init__(self, loop: Loop, rng: random.Random, settings: NodeSettings, history: History) -> None:
         self.loop = loop
         self._rng = rng
@@ -157,7 +160,7 @@ class SimulatedNode:
         """Make the state machine of a new router process."""
         return self.settings.router_class(
             self.settings.router,
-            node="n1",
+            node=self.name,
             workers=self.supervisor.target,
             incarnation=self.supervisor.next_incarnation(),
             token_key=b"k" * 32,
@@ -334,8 +337,8 @@ class SimulatedNode:
 
     # Clients.
 
-    def accept(self, near: Endpoint, address: str) -> Connection:
-        """Take the connection of a client."""
+    def accept(self, near: Endpoint, address: str, delay_max_s: float | None = None) -> Connection:
+        """Take the connection of a client, or of a link process on a path of its own."""
         assert self.router is not None
         router = self.router
         self._next_routing_id += 1
@@ -352,13 +355,14 @@ class SimulatedNode:
             self._probe_later(router)
 
         far = Endpoint(arrived, ended)
-        link.connection = Connection(self.loop, self._rng, self.settings.client_delay_max_s, near, far)
+        delay = self.settings.client_delay_max_s if delay_max_s is None else delay_max_s
+        link.connection = Connection(self.loop, self._rng, delay, near, far)
         return link.connection
 
     def _client_frames(self, router: Router, routing_id: bytes, frames: Frames, address: str) -> None:
         router.client_frames(routing_id, frames, self.loop.now, address)
         session = router.sessions.by_routing_id.get(routing_id)
-        if session is None or frames[0] != wire.PUBLISH:
+        if session is None or session.link is not None or frames[0] != wire.PUBLISH:
             return
         config = self.settings.router
         over = session.unretired_bytes - sum(map(len, frames[2:]))

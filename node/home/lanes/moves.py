@@ -63,7 +63,8 @@ KIND_RETIRE: Final = "retire"
 LANE_HOME: Final = "lane-home"
 
 #: Why a message is dead -> how the counters of facts section 14 call it.
-_CAUSES: Final = {"expired": "ttl_expired", "redeliveries": "max_redelivery_exceeded", "rejected": "rejected"}
+_REJECTED: Final = "rejected"
+_CAUSES: Final = {"expired": "ttl_expired", "redeliveries": "max_redelivery_exceeded", _REJECTED: "rejected"}
 _FORMAT: Final = 1
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
@@ -366,7 +367,7 @@ class Moves:
         file: int | None = None
         for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
             found = held.lane.find(position)
-            row = found and self._row(held, *found, index, intent.kind)
+            row = found and self._row(held, *found, index, intent.kind, reason)
             if not found or not row:
                 continue
             rows.append(row)
@@ -399,7 +400,9 @@ class Moves:
         sizes = [one[0].sizes[one[1]] for one in map(held.lane.find, intent.positions) if one is not None]
         held.moving = intent.first, len(sizes), sum(sizes)
 
-    def _row(self, held: HeldLane, segment: Segment, i: int, index: int, kind: str) -> tuple[Any, ...] | None:
+    def _row(
+        self, held: HeldLane, segment: Segment, i: int, index: int, kind: str, reason: str
+    ) -> tuple[Any, ...] | None:
         """Give a row with its index in the MOVE; None if its block cannot be read."""
         block = self._blocks.get(segment.block)
         assert block is not None
@@ -412,7 +415,9 @@ class Moves:
             return None
         meta = row.meta
         if meta is not None and kind != KIND_RETIRE:
-            times = (0, 0) if kind == KIND_DEAD else _times_left(segment, i, self._wall_ms)
+            times = _times_left(segment, i, self._wall_ms)
+            if kind == KIND_DEAD:
+                times = (times[0] if _is_tried_again(held, reason) else 0, 0)
             meta = (*times, meta[2], meta[3])
         return index, row.topic, row.flags, meta, row.properties, row.payload
 
@@ -532,6 +537,16 @@ def _past_of(segment: Segment, i: int) -> tuple[int, int, int, int]:
     expires = segment.expires[i] if segment.expires is not None else 0
     due = segment.due[i] if segment.due is not None else 0
     return tries, segment.stored_at_ms(i), expires, due
+
+
+def _is_tried_again(held: HeldLane, reason: str) -> bool:
+    """Tell whether a message is not dead yet: a neighbour refused it, and it waits for another try (R199)."""
+    target = held.lane.settings.dead_message_queue
+    return (
+        reason == _REJECTED
+        and target.startswith(wire.LINK_NAME_PREFIX)
+        and target.endswith(wire.LINK_RETRY_SUFFIX)
+    )
 
 
 def _times_left(segment: Segment, i: int, wall_ms: int) -> tuple[int, int]:

@@ -153,7 +153,7 @@ class GuaranteedClient(SimulatedClient):
                 if flow.plan.is_prompt or flow.is_draining:
                     flow.settle_some(len(flow.held))
 
-    def demoted(self, record: ConnectionRecord, number: int) -> None:
+    def demoted(self, record: ConnectionRecord, number: int, share: str | None) -> None:
         """A direct copy of a guaranteed message came."""
         self.guaranteed.demoted.append((record, number, self.loop.now))
 

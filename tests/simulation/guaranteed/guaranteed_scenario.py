@@ -56,7 +56,7 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
     """Run one seed and judge it."""
     started = time.perf_counter()
     world = guaranteed_world.draw(random.Random(seed), router_class, home_class)
-    with _sizes(world):
+    with sizes(world):
         play = GuaranteedScenario(seed, world)
         with scenario.watched(play.history):
             play.play()
@@ -69,7 +69,7 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
 
 
 @contextlib.contextmanager
-def _sizes(world: GuaranteedWorld) -> Iterator[None]:
+def sizes(world: GuaranteedWorld) -> Iterator[None]:
     """Let a megabyte and a spool file be as large as the world wants."""
     before = router.spool.usage.BYTES_PER_MB, wire.SPOOL_FILE_BYTES
     router.spool.usage.BYTES_PER_MB = world.mb_bytes  # type: ignore[misc]
@@ -83,37 +83,42 @@ def _sizes(world: GuaranteedWorld) -> Iterator[None]:
 class GuaranteedScenario:
     """A world with guaranteed messages while it lives."""
 
-    def __init__(self, seed: str, world: GuaranteedWorld) -> None:
+    #: What its clients are.
+    client_class: type[GuaranteedClient] = GuaranteedClient
+
+    def __init__(
+        self, seed: str, world: GuaranteedWorld, loop: Loop | None = None, history: History | None = None
+    ) -> None:
         rng = random.Random(f"{seed} plays")
         self.world = world
-        self.loop = Loop()
-        self.history = History()
+        self.loop = loop or Loop()
+        self.history = history or History()
         self.guaranteed = GuaranteedHistory()
         self.guaranteed.wall_offset_ms = WALL_OFFSET_MS
         self.guaranteed.ack_delay_s = world.spool.home.ack_delay_ms / 1000
         self.guaranteed.is_node_wide = not {"small", "files"} & world.features
         self._rng = random.Random(rng.getrandbits(64))
-        self.node = GuaranteedNode(
-            self.loop,
-            random.Random(rng.getrandbits(64)),
-            world.settings,
-            self.history,
-            self.guaranteed,
-            world.spool,
-        )
+        self.node = self.make_node(random.Random(rng.getrandbits(64)))
         self.clients = [self._make_client(rng, plan) for plan in world.plans]
         self._hostile = [
             HostileClient(self.loop, random.Random(rng.getrandbits(64)), self.node, list(worlds.TOPICS))
             for _ in range(world.hostile_clients)
         ]
-        self._faults = GuaranteedFaults(
-            self.loop, random.Random(rng.getrandbits(64)), self.node, self.history, self.clients, world
-        )
+        self._faults = self.make_faults(random.Random(rng.getrandbits(64)))
         #: True while clients act by themselves.
         self._is_busy = True
 
+    def make_node(self, rng: random.Random) -> GuaranteedNode:
+        """Make the node that the clients connect to."""
+        world = self.world
+        return GuaranteedNode(self.loop, rng, world.settings, self.history, self.guaranteed, world.spool)
+
+    def make_faults(self, rng: random.Random) -> GuaranteedFaults:
+        """Make what disturbs them."""
+        return GuaranteedFaults(self.loop, rng, self.node, self.history, self.clients, self.world)
+
     def _make_client(self, rng: random.Random, plan: guaranteed_world.GuaranteedPlan) -> GuaranteedClient:
-        client = GuaranteedClient(
+        client = self.client_class(
             self.loop,
             random.Random(rng.getrandbits(64)),
             self.node,
@@ -140,11 +145,19 @@ class GuaranteedScenario:
 
     def begin(self) -> None:
         """Start the node, make its objects, and let the clients come."""
+        self.start()
+        self._await("start", scenario.RECOVERY_MAX_S, self._not_started)
+        self.admit()
+
+    def start(self) -> None:
+        """Start the node, and make its objects."""
         self.node.controller.start()
         guaranteed_world.furnish(self.node, self.world)
         self.node.start_router()
         self.node.supervisor.start_workers()
-        self._await("start", scenario.RECOVERY_MAX_S, self._not_started)
+
+    def admit(self) -> None:
+        """Let the clients come."""
         for client in self.clients:
             if self._rng.random() < 0.5:
                 client.ask([(self._rng.choice(worlds.FILTERS), False)])
@@ -157,6 +170,12 @@ class GuaranteedScenario:
     # The disturbed time.
 
     def _disturb(self) -> None:
+        self.be_busy()
+        self.loop.run_until(self.loop.now + self.world.duration_s)
+        self.be_calm()
+
+    def be_busy(self) -> None:
+        """Let clients act by themselves, and disturb them."""
         loop, duration = self.loop, self.world.duration_s
         for client in self.clients:
             self._act_later(client)
@@ -164,7 +183,9 @@ class GuaranteedScenario:
             self.history.polluted_vpns = ["default"]
             loop.after(self._rng.random(), hostile.begin)
         self._faults.schedule(self.world.faults, loop.now + 0.2, loop.now + duration)
-        loop.run_until(loop.now + duration)
+
+    def be_calm(self) -> None:
+        """End that; what was begun goes on to its end."""
         self._is_busy = False
         for hostile in self._hostile:
             hostile.stop()
@@ -224,6 +245,13 @@ class GuaranteedScenario:
     # Recovery.
 
     def _recover(self) -> None:
+        self.begin_recovery()
+        self.loop.run_until(self.loop.now + scenario.SETTLE_S)
+        self._await("recovery", scenario.RECOVERY_MAX_S, self._not_back)
+        self.loop.run_until(self.loop.now + scenario.SETTLE_S)
+
+    def begin_recovery(self) -> None:
+        """Open what operators shut, and let consumers take everything."""
         for producer in self._contenders():
             producer.retire()
         for one in self.world.endpoints:
@@ -236,9 +264,6 @@ class GuaranteedScenario:
             for flow in client.flows:
                 flow.is_draining = True
                 flow.settle_some(len(flow.held))
-        self.loop.run_until(self.loop.now + scenario.SETTLE_S)
-        self._await("recovery", scenario.RECOVERY_MAX_S, self._not_back)
-        self.loop.run_until(self.loop.now + scenario.SETTLE_S)
 
     def _rest(self) -> None:
         """Let disks, homes and router agree with messages in them; then all homes may have to read their disks."""
@@ -334,6 +359,8 @@ class GuaranteedScenario:
         flows = []
         for record in list(self.guaranteed.endpoints.values()):
             if record.deleted_at < float("inf") or not record.changes[-1].attributes["durable"]:
+                continue
+            if record.name.startswith(wire.LINK_NAME_PREFIX):
                 continue
             attributes = record.changes[-1].attributes
             if record.kind != "queue" and attributes.get("topic") is None:

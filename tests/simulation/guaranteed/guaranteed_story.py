@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING
 from event_history import FOREVER
 
 from angarium import wire
-from guaranteed.records import Bound, Died, Emitted, Gone, HomeSettled, Stored
+from guaranteed.records import (
+    PUBLICATION_MARK,
+    Bound,
+    Died,
+    Emitted,
+    Gone,
+    HomeSettled,
+    Stored,
+    endpoint_of,
+    takes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.records import GuaranteedHistory, HomeEvent, Place, Publication
+    from guaranteed.records import EndpointRecord, GuaranteedHistory, HomeEvent, Place, Publication
 
 Line = tuple[float, str]
 OUTCOMES = {
@@ -85,7 +95,7 @@ def endpoints(history: GuaranteedHistory, what: str) -> Iterator[Line]:
     """Give the lives of the endpoints that had a message or should have."""
     publication = history.publication(what)
     for endpoint in history.endpoints.values():
-        if publication is not None and endpoint.vpn != publication.vpn:
+        if publication is not None and not _concerns(history, publication, endpoint):
             continue
         before: dict[str, object] = {}
         for change in endpoint.changes:
@@ -95,6 +105,17 @@ def endpoints(history: GuaranteedHistory, what: str) -> Iterator[Line]:
             before = change.attributes
         if endpoint.deleted_at < FOREVER:
             yield endpoint.deleted_at, f"{endpoint} was deleted, in force at {endpoint.gone_at:.4f}"
+
+
+def _concerns(history: GuaranteedHistory, publication: Publication, endpoint: EndpointRecord) -> bool:
+    """Tell whether an endpoint ever had a message, or ever wanted such messages."""
+    if endpoint.vpn != publication.vpn:
+        return False
+    what = f"{PUBLICATION_MARK}{publication.number}"
+    return any(takes(endpoint, change.attributes, publication.topic) for change in endpoint.changes) or any(
+        isinstance(event, Stored) and event.what == what and endpoint_of(event.place[0]) == endpoint.id
+        for event in history.home_events
+    )
 
 
 #: Attributes that explain most.

@@ -110,10 +110,21 @@ def draw(
 ) -> GuaranteedWorld:
     """Draw a world."""
     features = frozenset(name for name, chance in FEATURES.items() if rng.random() < chance)
-    vpns = worlds.VPNS[: rng.choice([1, 1, 2])]
+    return draw_with(rng, features, worlds.VPNS[: rng.choice([1, 1, 2])], "g", router_class, home_class)
+
+
+def draw_with(
+    rng: random.Random,
+    features: frozenset[str],
+    vpns: tuple[str, ...],
+    prefix: str,
+    router_class: type[Router] = Router,
+    home_class: type[Home] = Home,
+) -> GuaranteedWorld:
+    """Draw a world with these features and Message VPNs; the names of its clients begin with a prefix."""
     endpoints = [one for vpn in vpns for one in _endpoints(rng, vpn, features)]
     plans = [
-        _client(rng, f"g{number}", rng.choice(vpns), endpoints, features)
+        _client(rng, f"{prefix}{number}", rng.choice(vpns), endpoints, features)
         for number in range(rng.randint(2, 5))
     ]
     is_small = "small" in features

@@ -37,8 +37,8 @@ class DiskObserver:
     def __init__(self, history: GuaranteedHistory, worker: int) -> None:
         self._history = history
         self._worker = worker
-        #: Block -> what its rows are.
-        self._blocks: dict[int, list[str]] = {}
+        #: Block -> what its rows are, and their times to live.
+        self._blocks: dict[int, list[tuple[str, int]]] = {}
         #: Key of a segment -> its live places.
         self._places: dict[bytes, list[Place]] = {}
         self._lanes: dict[int, dict[bytes, None]] = {}
@@ -71,7 +71,9 @@ class DiskObserver:
             self._blocks.pop(number, None)
         else:
             rows = msgpack.unpackb(value[layout.BLOCK_HEAD_BYTES :], strict_map_key=False)
-            self._blocks[number] = [what_of(row[wire.ROW_PAYLOAD]) for row in rows]
+            self._blocks[number] = [
+                (what_of(row[wire.ROW_PAYLOAD]), (row[wire.ROW_META] or (0,))[0]) for row in rows
+            ]
 
     def _note_lane(
         self, key: bytes, value: bytes | None, touched: dict[bytes, None], purged: dict[int, None]
@@ -103,13 +105,14 @@ class DiskObserver:
         self._lanes.setdefault(lane, {})[key] = None
 
     def _see(self, segment: Segment, i: int, place: Place, now: float, *, is_new: bool) -> None:
-        what = self._blocks[segment.block][segment.row_in_block(i)]
+        what, ttl_ms = self._blocks[segment.block][segment.row_in_block(i)]
         if is_new or self._known[place] != what:
             self._known[place] = what
             origin = segment.origins[i] if segment.origins is not None else None
             stored_ms = segment.stored_at_ms(i)
             found = None if origin is None else (str(origin[0]), str(origin[1]), str(origin[2]))
-            self._history.home_events.append(Stored(now, place, what, self._worker, stored_ms, found))
+            event = Stored(now, place, what, self._worker, stored_ms, found, ttl_ms)
+            self._history.home_events.append(event)
 
     def removed(self, now: float) -> None:
         """The whole disk is gone."""

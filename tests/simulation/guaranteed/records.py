@@ -293,6 +293,8 @@ class Stored(NamedTuple):
     #: Wall ms from which its time to live counts.
     stored_ms: int
     origin: tuple[str, str, str] | None
+    #: Time to live as it was stored, 0 for none.
+    ttl_ms: int = 0
 
 
 class Gone(NamedTuple):

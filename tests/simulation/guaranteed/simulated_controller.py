@@ -21,7 +21,7 @@ from cluster.catalog.catalog import Catalog
 from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.catalog.producers import Producers
 from cluster.controller.controller import Controller
-from cluster.controller.effects import Answer, Commit, Effect, Record, Reply, Request, ScaleNode
+from cluster.controller.effects import Answer, Commit, Effect, Record, Reply, Request, RunProcesses, ScaleNode
 from cluster.controller.events import EventRing
 from guaranteed.control_plane import DELAY_MAX_S
 from guaranteed.records import Change, EndpointRecord
@@ -96,6 +96,9 @@ class SimulatedController:
         self.when_installed: Callable[[Callable[[], None]], None] = lambda call: call()
         #: Asks the supervisor for another number of workers.
         self.on_scale: Callable[[int], None] = lambda workers: None
+        #: What the node is called, and who runs its link processes.
+        self.node_name = ""
+        self.on_processes: Callable[[str, list[int]], None] = lambda role, indices: None
         self._connections: dict[bytes, Connection] = {}
         self._backlog: deque[Callable[[], None]] | None = None
         self._starts = 0
@@ -140,8 +143,9 @@ class SimulatedController:
             catalog.take(missing)
         self._starts += 1
         self.controller = Controller(
-            catalog, producers, EventRing(EVENTS_MAX, []), {}, lambda: TODAY, self._starts * NUMBERS
-        )
+            catalog, producers, EventRing(EVENTS_MAX, []), {}, lambda: TODAY, self._starts * NUMBERS,
+            node=self.node_name,
+        )  # fmt: skip
         self.is_doomed = False
         for port in self.ports:
             port.controller_started()
@@ -266,6 +270,8 @@ class SimulatedController:
         elif isinstance(effect, ScaleNode):
             self._workers = effect.workers
             self.on_scale(effect.workers)
+        elif isinstance(effect, RunProcesses):
+            self.on_processes(effect.role, effect.indices)
         else:
             assert isinstance(effect, Record), effect
         return []

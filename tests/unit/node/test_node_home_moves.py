@@ -116,7 +116,16 @@ def test_an_expired_message_moves_to_the_dead_message_queue_without_its_time_to_
     assert figures(driven) == {"ttl_expired_to_dmq": 2}
 
 
-@pytest.mark.requirement("R202")
+@pytest.mark.requirement("R199", "R204")
+def test_what_a_neighbour_refused_lives_no_longer_in_the_queue_for_another_try() -> None:
+    driven = begun(name="#link/b", dead_message_queue="#link/b/retry")
+    reject_all(driven, 1, meta=(1_000, 0, 7, "key"))
+    ((_, rows),) = driven.moves
+    ttl_ms, delay_ms, priority, key = rows[0][wire.ROW_META]
+    assert 0 < ttl_ms < 1_000
+    assert (delay_ms, priority, key) == (0, 7, "key")
+
+
 def test_what_dies_while_it_is_copied_moves_to_the_dead_message_queue_after_that() -> None:
     driven = begun()
     driven.store(([LANE], [row_of(i, b"%d" % i, meta=[500, 0, None, None]) for i in range(2)]))

@@ -9,10 +9,14 @@ from wired_mesh import CLUSTER, SECRET, WiredLink, WiredMesh, identity_of, link_
 from wired_node import WiredNode, snapshot
 
 from angarium import errors, wire
+from angarium.topic import slot_of
 from cluster import objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+TOPICS = [f"x/{number}" for number in range(20)]
 
 
 @pytest.fixture
@@ -170,6 +174,28 @@ class TestForwarding:
             expected += [payload for topic, payload in rows if topic[0] in "xy"]
         mesh.run()
         assert subscriber.payloads() == expected
+
+    @pytest.mark.requirement("R3")
+    def test_the_order_of_a_publisher_holds_when_a_link_breaks(self, make_mesh: Any) -> None:
+        """What a busy worker still had of the first connection would come behind what the second one brought."""
+        mesh = make_mesh("a", "b", workers=2)
+        subscriber, publisher = mesh["b"].client(), mesh["a"].client()
+        subscriber.subscribe("x/>")
+        mesh.run()
+        table = mesh["b"].router.shards.table
+        slow, quick = (next(t for t in TOPICS if table[slot_of(t)] == worker) for worker in (0, 1))
+        mesh["b"].pause(0)
+        publisher.publish((slow, b"first"))
+        mesh.run()
+        mesh.links["b", "a"].kill()
+        mesh.links["b", "a"] = WiredLink(mesh["b"], mesh["a"], incarnation=2)
+        mesh.run()
+        publisher.publish((quick, b"second"))
+        mesh.run()
+        mesh["b"].unpause(0)
+        mesh.run()
+        assert subscriber.payloads() == [b"second"]
+        assert mesh["b"].router.counters.totals["discard.client-not-connected"] == 1
 
     @pytest.mark.parametrize(
         "pairs",

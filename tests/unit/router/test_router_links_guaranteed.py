@@ -128,6 +128,45 @@ class TestStoredInterest:
         (row,) = near.router.links.describe()
         assert row["subscriptions_dropped"] == 0
 
+    def test_a_question_of_an_earlier_connection_takes_nothing_away_from_the_next(
+        self, near: PublishNode
+    ) -> None:
+        first = neighbour(near)
+        wants(first, a=ENDPOINT, b=ENDPOINT)
+        near.held_asks = []
+        wants(first, kind=wire.EXPORTS_CHANGES, b=0)
+        second = neighbour(near)
+        wants(second, a=ENDPOINT, b=ENDPOINT)
+        (late,) = near.held_asks
+        near.held_asks = None
+        assert wire.IMPORTED not in [frames[0] for frames in second.received]
+        near.answer_ask(late)
+        near.advance(0.1)
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["a", "b"]
+        assert wire.IMPORTED in [frames[0] for frames in second.received]
+
+    def test_what_was_heard_and_not_answered_is_taken_back_if_nobody_wants_it_any_more(
+        self, near: PublishNode
+    ) -> None:
+        link = neighbour(near)
+        wants(link)
+        near.held_asks = []
+        wants(link, kind=wire.EXPORTS_CHANGES, a=ENDPOINT)
+        (heard,) = near.held_asks
+        near.held_asks = None
+        near.put("queue", "#link/x", client_subscriptions=["a"])
+        wants(link, kind=wire.EXPORTS_CHANGES, a=0)
+        near.router.controller_answered(heard.ticket, False, [errors.CONTROLLER_UNAVAILABLE, ""], near.now)
+        near.advance(1.0)
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == []
+
+    def test_whatever_changes_the_queue_it_has_what_the_neighbour_wants(self, near: PublishNode) -> None:
+        """A controller may take the question of an earlier router after this one had its configuration."""
+        wants(neighbour(near), a=ENDPOINT, b=ENDPOINT)
+        near.put("queue", "#link/x", client_subscriptions=["b", "c"])
+        near.advance(0.1)
+        assert near.endpoint("#link/x").attributes["client_subscriptions"] == ["b", "a"]
+
     def test_a_neighbour_cannot_make_an_exception(self, near: PublishNode) -> None:
         wants(neighbour(near), **{"!a": ENDPOINT})
         assert near.endpoint("#link/x").attributes["client_subscriptions"] == []

@@ -1,0 +1,1 @@
+"""Several nodes and the links between them."""
