@@ -125,8 +125,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trial = Trial(options.data.absolute(), options.nodes, options.workers)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.suppress(KeyboardInterrupt), ExitStack() as stack:
-        for node in trial.nodes:
-            stack.enter_context(node)
+        with ThreadPoolExecutor(COMMANDS) as pool:
+            list(pool.map(stack.enter_context, trial.nodes))
+        print("the nodes are up, joining them", file=sys.stderr, flush=True)
         trial.join(pairs)
         tell(trial.describe(pairs), as_json=options.json)
         while not options.once:
@@ -142,11 +143,12 @@ def tell(found: dict[str, Any], *, as_json: bool) -> None:
         print(f"{node['node']}: --url {node['url']} for clients, --data {node['data']} for operators")
     for here, there in found["links"]:
         print(f"{here} and {there} are joined")
-    first, last = found["nodes"][0]["url"], found["nodes"][-1]["url"]
-    print(
-        f"try: angarium sub --url {first} 'hello/>'   and: angarium pub --url {last} hello/world hi",
-        flush=True,
-    )
+    urls = {node["node"]: node["url"] for node in found["nodes"]}
+    # Two that are joined: no message crosses a second link.
+    one, other = found["links"][0]
+    print(f"try: angarium sub --url {urls[one]} 'hello/>'", flush=True)
+    print(f"and: angarium pub --url {urls[other]} hello/world hi", flush=True)
+    print(f"and: angarium cluster status --data {found['nodes'][0]['data']}", flush=True)
 
 
 if __name__ == "__main__":
