@@ -76,6 +76,9 @@ LINK_TO_OWN_NODE: Final = 40319
 LINK_NOT_ALLOWED: Final = 40320
 LINK_INITIATOR_MISMATCH: Final = 40321
 LINK_WRONG_NODE: Final = 40322
+BRIDGE_NOT_ALLOWED: Final = 40323
+BRIDGE_TO_ITSELF: Final = 40324
+BRIDGE_QUEUE_NOT_EXCLUSIVE: Final = 40325
 OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
 INVALID_SELECTOR: Final = 40601
@@ -342,6 +345,21 @@ ERRORS: Final[dict[int, Reason]] = {
     ),
     LINK_WRONG_NODE: Reason(
         "link_wrong_node", "Another Node Answers", "check the addresses of the link, and its name"
+    ),
+    BRIDGE_NOT_ALLOWED: Reason(
+        "bridge_not_allowed",
+        "Bridge Connections Not Allowed",
+        "set allow_bridge_connections in the client profile of the remote username",
+    ),
+    BRIDGE_TO_ITSELF: Reason(
+        "bridge_to_itself",
+        "Bridge To The Message VPN Itself",
+        "a bridge joins two Message VPNs that no link joins, of nodes with different names or of one node",
+    ),
+    BRIDGE_QUEUE_NOT_EXCLUSIVE: Reason(
+        "bridge_queue_not_exclusive",
+        "Queue Of A Bridge Not Exclusive",
+        "set access_type of the remote queue to exclusive, or name another queue",
     ),
     LINK_EXISTS: Reason(
         "link_exists",

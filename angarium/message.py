@@ -23,9 +23,10 @@ import msgspec
 
 from angarium import errors, wire
 from angarium.topic import check_topic
+from angarium.trail import Route, key_of
 
-#: Time to live and delay in ms (0 for none), priority 0..255, partition key.
-Meta: TypeAlias = tuple[int, int, int | None, str | None]
+#: Time to live and delay in ms (0 for none), priority 0..255, partition key (or trail, `angarium.trail`).
+Meta: TypeAlias = tuple[int, int, int | None, Route]
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 #: Index in its round, topic, flags (`wire.FLAG_...`), meta, packed properties, payload.
 Row: TypeAlias = tuple[_Natural, str, _Natural, Meta | None, bytes | None, bytes]
@@ -187,8 +188,12 @@ class Message:
 
     @property
     def row(self) -> Row:
-        """The row, with the index at which it was received, or 0."""
-        return self._row
+        """The row, with the index at which it was received, or 0; as it can be published again."""
+        row = self._row
+        meta = row[3]
+        if meta is None or not isinstance(meta[3], tuple):
+            return row
+        return (*row[:3], (*meta[:3], key_of(meta[3])), *row[4:])
 
     @property
     def index(self) -> int:
@@ -257,7 +262,7 @@ class Message:
     def partition_key(self) -> str | None:
         """The key that chooses a partition."""
         meta = self._row[3]
-        return None if meta is None else meta[3]
+        return None if meta is None else key_of(meta[3])
 
     @property
     def correlation_id(self) -> str | None:

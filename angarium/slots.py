@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from angarium import errors, wire
 from angarium.message import Message, Row, check_payload, pack_rows
 from angarium.topic import SLOTS, check_topic, slot_of
+from angarium.trail import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -316,8 +317,9 @@ def row_size(row: Row) -> int:
     size = len(row[5])
     if packed is not None:
         size += len(packed)
-    if meta is not None and meta[3] is not None:
-        size += len(meta[3].encode())
+    key = None if meta is None else key_of(meta[3])
+    if key is not None:
+        size += len(key.encode())
     return size
 
 

@@ -112,6 +112,7 @@ WISH_DTO_SHIFT: Final = (
 MATCH_DIRECT: Final = 0
 MATCH_GUARANTEED: Final = 1
 MATCH_AS_DIRECT: Final = 2  # of any mode, to be treated as direct ones: they came over a link
+MATCH_TRAILS: Final = 4  # added if they may say where they have been: they come from a link or a bridge
 
 # Flags in the head of DELIVER.
 DELIVER_DISCARD_INDICATION: Final = 1
@@ -177,6 +178,11 @@ LINK_NAME_PREFIX: Final = "#link/"
 #: for good.
 LINK_RETRY_SUFFIX: Final = "/retry"
 LINK_DMQ_SUFFIX: Final = "/dmq"
+#: The username of the sessions of bridges with their own router, and what their client names everywhere begin with.
+BRIDGE_USERNAME: Final = "#bridge"
+BRIDGE_NAME_PREFIX: Final = "#bridge/"
+#: Bridges that a message may cross, however high the limit of a bridge is set (facts section 3).
+HOPS_MAX: Final = 255
 #: Bytes of direct messages that a link may have under way in each direction: they fill a path of 200 ms at 600 MB/s.
 LINK_BYTES: Final = 128 << 20
 #: Guaranteed messages of a link that its neighbour has not acknowledged, and their bytes: a path of 200 ms at 300,000

@@ -90,6 +90,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "link": Entry(
             "cluster.commands.links", "link", "Links to the neighbours of the node, and how they do."
         ),
+        "bridge": Entry(
+            "cluster.commands.bridges", "bridge", "Bridges between Message VPNs, and how they do."
+        ),
         "message": Entry(
             "cluster.commands.guaranteed.messages",
             "message",

@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 DeclaredObject = list[Any]
 
 _VPN_SECTION: Final = "vpn"
-_LINK_SECTION: Final = "links"
+#: Kinds whose objects are written as [[SECTION]], each with its name under this key.
+_LIST_SECTIONS: Final = {"links": ("link", "node"), "bridges": ("bridge", "name")}
+_LISTED_KINDS: Final = {kind: (section, key) for section, (kind, key) in _LIST_SECTIONS.items()}
 #: What a spool may take on disk for what it holds: twice, and room to write anew what is half gone.
 _MAP_PER_USAGE: Final = 3
 #: Nobody guesses a secret of so many characters; a longer one does not fit into HELLO.
@@ -269,15 +271,17 @@ def show_defaults() -> str:
 def export_config(declared: list[DeclaredObject]) -> str:
     """Give objects as TOML that `parse_objects` reads again."""
     vpns: dict[str, dict[str, Any]] = {}
-    links = [{"node": name, **attributes} for kind, _, name, attributes in declared if kind == "link"]
+    listed: dict[str, list[dict[str, Any]]] = {}
     for kind, vpn, name, attributes in declared:
-        if kind == "link":
-            continue
-        if kind == _VPN_SECTION:
+        if kind in _LISTED_KINDS:
+            section, key = _LISTED_KINDS[kind]
+            where = {_VPN_SECTION: vpn} if vpn else {}
+            listed.setdefault(section, []).append({key: name, **where, **attributes})
+        elif kind == _VPN_SECTION:
             vpns.setdefault(name, {}).update(attributes)
         else:
             vpns.setdefault(vpn, {}).setdefault(kind, {})[name] = attributes
-    tables = {_VPN_SECTION: vpns, _LINK_SECTION: links}
+    tables = {_VPN_SECTION: vpns, **listed}
     return tomli_w.dumps({name: table for name, table in tables.items() if table})
 
 
@@ -296,8 +300,9 @@ def parse_objects(text: str, directory: str | os.PathLike[str] = ".") -> list[De
     except tomllib.TOMLDecodeError as error:
         raise errors.error_for(errors.INVALID_CONFIGURATION, str(error)) from None
     declared, faults = _declared_objects(table.get(_VPN_SECTION, {}), Path(directory))
-    links, more = _declared_links(table.get(_LINK_SECTION, []), Path(directory))
-    declared, faults = declared + links, faults + more
+    for section in _LIST_SECTIONS:
+        listed, more = _listed_objects(section, table.get(section, []), Path(directory))
+        declared, faults = declared + listed, faults + more
     if faults:
         raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])
     return read_passwords(declared)
@@ -348,15 +353,14 @@ def _read(path: Path) -> tuple[NodeConfig, list[str]]:
         if name == _VPN_SECTION:
             declared, found = _declared_objects(given, directory)
             values["objects"] = [*values.get("objects", ()), *declared]
-        elif name == _LINK_SECTION:
-            declared, found = _declared_links(given, directory)
+        elif name in _LIST_SECTIONS:
+            declared, found = _listed_objects(name, given, directory)
             values["objects"] = [*values.get("objects", ()), *declared]
         elif name in SECTIONS and isinstance(given, dict):
             values[name], found = _section(name, given, directory)
         else:
-            found = [
-                f"{name}: there is no such section{_did_you_mean(name, [*SECTIONS, _VPN_SECTION, _LINK_SECTION])}"
-            ]
+            known = [*SECTIONS, _VPN_SECTION, *_LIST_SECTIONS]
+            found = [f"{name}: there is no such section{_did_you_mean(name, known)}"]
         faults += found
     return (NodeConfig() if faults else NodeConfig(**values)), faults
 
@@ -390,7 +394,8 @@ def _declared_objects(table: Any, directory: Path) -> tuple[list[DeclaredObject]
         if not isinstance(content, dict):
             faults.append(f"vpn.{vpn}: write [vpn.{vpn}]")
             continue
-        inner = {kind: content[kind] for kind in objects.KINDS if kind in content}
+        kinds = [kind for kind in objects.KINDS if kind not in _LISTED_KINDS]
+        inner = {kind: content[kind] for kind in kinds if kind in content}
         own = {key: value for key, value in content.items() if key not in inner}
         found = [["vpn", "", vpn, own]]
         for kind, named in inner.items():
@@ -409,26 +414,28 @@ def _declared_objects(table: Any, directory: Path) -> tuple[list[DeclaredObject]
     return sorted(declared, key=lambda entry: order.index(entry[0])), faults
 
 
-def _declared_links(table: Any, directory: Path) -> tuple[list[DeclaredObject], list[str]]:
-    """Give the links of `[[links]]` tables; `node` is the neighbour, and the name of the link.
-
-    `public_key_file` stands for `public_key`: keys are handed around as files.
-    """
+def _listed_objects(section: str, table: Any, directory: Path) -> tuple[list[DeclaredObject], list[str]]:
+    """Give the objects of [[SECTION]] tables; one in a Message VPN says in which."""
+    kind, key = _LIST_SECTIONS[section]
     if not isinstance(table, list) or not all(isinstance(one, dict) for one in table):
-        return [], ["links: write [[links]], with node = NAME"]
+        return [], [f"{section}: write [[{section}]], with {key} = NAME"]
     declared: list[DeclaredObject] = []
     faults: list[str] = []
     for content in table:
         given = dict(content)
-        name = given.pop("node", "")
+        name = given.pop(key, "")
+        vpn = given.pop(_VPN_SECTION, objects.DEFAULT_NAME) if objects.kind_of(kind).in_vpn else ""
+        for file in [file for file in given if file.endswith("_file") and isinstance(given[file], str)]:
+            given[file] = str((directory / given[file]).absolute()) if given[file] else ""
         try:
-            objects.check_name(objects.kind_of("link"), name)
+            objects.check_name(objects.kind_of(kind), name)
+            objects.check_name(objects.kind_of("vpn"), vpn or objects.DEFAULT_NAME)
             key_file = given.pop("public_key_file", None)
             if key_file is not None:
-                given["public_key"] = keys.read_public(directory / str(key_file))
-            declared.append(["link", "", name, objects.convert_declared("link", given)])
+                given["public_key"] = keys.read_public(str(key_file))
+            declared.append([kind, vpn, name, objects.convert_declared(kind, given)])
         except errors.AngariumError as error:
-            faults.append(f"links {name!r}: {error.detail}")
+            faults.append(f"{section} {name!r}: {error.detail}")
     return declared, faults
 
 
@@ -556,4 +563,9 @@ _OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config expo
 # node = "berlin-2"
 # addresses = ["tcp://10.0.0.2:55555"]
 # public_key_file = "berlin-2.key.pub"
+# [[bridges]]
+# name = "from-sales"
+# vpn = "orders"
+# remote_vpn = "sales"
+# remote_subscriptions = ["sold/>"]
 """

@@ -66,6 +66,7 @@ class RuntimeFiles:
             ("router", router),
             ("worker", worker),
             ("link", link),
+            ("bridge", link),
             ("controller", controller),
         ):
             self._runtime.write(f"{role}.json", msgspec.json.encode(content))

@@ -70,6 +70,7 @@ COMMANDS: Final[dict[str, list[str]]] = {
     "router": [sys.executable, "-m", "router"],
     "worker": [sys.executable, "-m", "node"],
     "link": [sys.executable, "-m", "cluster.link"],
+    "bridge": [sys.executable, "-m", "cluster.bridge"],
 }
 #: Every process gets the table this often although nothing changed, in case a frame was lost at its start.
 ANNOUNCE_INTERVAL_S: Final = 1.0

@@ -60,10 +60,10 @@ STOPPED: Final = "stopped"
 
 #: The shut-down list, read from left to right: stop accepting and drain, then persist, then who reports on
 #: it.
-STOP_ORDER: Final = ("link", "router", "worker", "controller")
+STOP_ORDER: Final = ("bridge", "link", "router", "worker", "controller")
 
 #: A node is ready, and goes on, without them.
-OPTIONAL_ROLES: Final = ("link",)
+OPTIONAL_ROLES: Final = ("link", "bridge")
 #: Their number changes while the node runs.
 ELASTIC_ROLES: Final = ("worker", *OPTIONAL_ROLES)
 

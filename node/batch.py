@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from angarium import errors, wire
+from angarium.trail import Route
 from node.matching import EMPTY_SET, FilterSet, TopicEntry
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ WHOLE: Final = b""
 _Natural = Annotated[int, Meta(ge=0)]
 _Byte = Annotated[int, Meta(ge=0, le=255)]
 
-#: Time to live and delay in ms, priority, partition key.
-RowMeta: TypeAlias = tuple[_Natural, _Natural, _Byte | None, str | None]
+#: Time to live and delay in ms, priority, partition key or trail.
+RowMeta: TypeAlias = tuple[_Natural, _Natural, _Byte | None, Route]
 
 
 class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False, eq=False):
@@ -43,7 +44,14 @@ class Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True, gc=False,
     payload: bytes
 
 
+class ClientRow(Row, array_like=True, forbid_unknown_fields=True, gc=False, eq=False):
+    """One message as clients may publish it: they cannot say where it has been."""
+
+    meta: tuple[_Natural, _Natural, _Byte | None, str | None] | None
+
+
 _decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
+_decode_client_rows: Any = msgspec.msgpack.Decoder(list[ClientRow]).decode
 # Three times as fast as msgpack, and the same canonical bytes.
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -77,8 +85,10 @@ class Batch:
         announced = wire.array_length(packed)
         if announced != count:
             raise _malformed(f"the batch announces {announced} rows, its header says {count}")
+        decode = _decode_rows if mode & wire.MATCH_TRAILS else _decode_client_rows
+        mode &= ~wire.MATCH_TRAILS
         try:
-            rows = _decode_rows(packed)
+            rows: list[Row] = decode(packed)
         except (ValueError, RecursionError) as error:
             raise _malformed(f"no batch of rows: {error}") from None
         if len(rows) != count:

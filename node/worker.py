@@ -55,7 +55,7 @@ _Kind = Annotated[int, Meta(ge=wire.KIND_PLAIN, le=wire.KIND_EXCEPTION)]
 StartHeader: TypeAlias = tuple[_Positive, int, _SlotTable]
 FiltersHeader: TypeAlias = tuple[int, int, list[tuple[_Positive, _Natural, str, _Kind]], list[int]]
 RulesHeader: TypeAlias = tuple[int, _Positive, tuple[bool, list[str]] | None]
-_Mode = Annotated[int, Meta(ge=wire.MATCH_DIRECT, le=wire.MATCH_AS_DIRECT)]
+_Mode = Annotated[int, Meta(ge=wire.MATCH_DIRECT, le=wire.MATCH_AS_DIRECT | wire.MATCH_TRAILS)]
 MatchHeader: TypeAlias = tuple[int, int, _Natural, _Natural, bool, _Natural, _Mode]
 
 #: Takes the header and all frames; gives frames for the router.

@@ -15,6 +15,7 @@ import msgspec
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
 from router.admission.alarms import ClientAlarms
+from router.admission.bridges import BridgeGate
 from router.admission.directory import Directory
 from router.admission.login import Doorkeeper
 from router.admission.operators import Operators
@@ -108,25 +109,32 @@ class Router:
         self.sessions = SessionTable()
         #: Wall time less the time of this process, in ms.
         self.wall_offset_ms = 0
+        identity = identity or Identity()
         self._serve_guaranteed(node, secret_rng, spool or SpoolLimits(), exceptions=exceptions)
         self.links = Links(
-            config, node, identity or Identity(), self.directory, self.interest, self.shards, self.egress, self.out,
+            config, node, identity, self.directory, self.interest, self.shards, self.egress, self.out,
             self.endpoints, self.asks, on_filter=self.short_way.forget, wall_ms=self.wall_ms, now=now,
         )  # fmt: skip
+        self.bridges = BridgeGate(node, identity, self.directory, self.out)
         self.reception = Reception(
             config, node, Doorkeeper(self.directory, config, token_key, self.client_alarms, now), self.sessions,
-            self.rights, self.shards, self.links, self.counters, self.out, secret_rng, replace=self._replace, now=now,
+            self.rights, self.shards, self.links, self.bridges, self.counters, self.out, secret_rng,
+            replace=self._replace, now=now,
         )  # fmt: skip
+        self._serve_operators()
+        self._next_sweep = now
+
+    def _serve_operators(self) -> None:
+        """Make what is done for operators."""
         self.operators = Operators(
             self.directory, self.sessions, self.rights, self.close_session, self.short_way.forget_vpn,
-            self.endpoints, self.lanes, self.links,
+            self.endpoints, self.lanes, self.links, self.bridges,
         )  # fmt: skip
         self.scaling = Scaling(
             self.shards, self.rounds, self.interest, self.sessions, self.out,
             self.intake.may_leave, self.intake.homes_left,
         )  # fmt: skip
         self.scaling.on_begin = self.lanes.keep_workers
-        self._next_sweep = now
 
     def _serve_guaranteed(
         self, node: str, rng: random.Random, spool: SpoolLimits, *, exceptions: bool
@@ -475,11 +483,11 @@ class Router:
         session.closed = True
         self.renewal.forget(session)
         self.sessions.remove(session)
-        if session.link is None:
+        if session.link is not None:
+            self.links.ended(session, error)
+        elif session.is_client:
             self.subscriptions.clear(session)
             self.reception.left(session, now)
-        else:
-            self.links.ended(session, error)
         self.flows.session_ended(session, now, wanted=error is None)
         self.intake.producers.session_ended(session, now)
         if not session.open_rounds:
@@ -490,7 +498,7 @@ class Router:
         for name, value in session.counters.items():
             if name in SESSION_COUNTERS:
                 self.counters.count(name, value)
-        if session.link is None:
+        if session.is_client:
             self._tell_end(session, error)
 
     def _tell_end(self, session: Session, error: AngariumError | None) -> None:
@@ -518,9 +526,9 @@ class Router:
         return not self.sessions
 
     def _find_client(self, vpn: str, name: str) -> Session | None:
-        """Find a client; a neighbour is none."""
+        """Find a client; links, and this node's bridges, are none."""
         found = self.sessions.find(vpn, name)
-        return None if found is None or found.link is not None else found
+        return found if found is not None and found.is_client else None
 
     def stats(self) -> dict[str, Any]:
         """Give the totals since this router started."""

@@ -446,10 +446,12 @@ def password_matches(password: str, stored: str) -> bool:
 
 
 def _peer_address(frame: zmq.Frame) -> str:
+    """Give the IP address that a frame came from, empty over ipc, where it is localhost:UID:GID:PID."""
     try:
-        return str(frame.get("Peer-Address"))
+        address = str(frame.get("Peer-Address"))
     except zmq.ZMQError:
         return ""
+    return "" if address.startswith("localhost:") else address
 
 
 def _seed_routing_ids() -> None:

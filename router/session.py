@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from angarium.access import TopicRules
+    from router.admission.bridge_hello import BridgeHello
     from router.admission.directory import Vpn
     from router.delivery.eliding_table import ElidingTable
     from router.delivery.queues import EgressQueue
@@ -90,6 +91,7 @@ class Session:
 
     __slots__ = (
         "address",
+        "bridge",
         "bucket",
         "bye_at",
         "bytes_max",
@@ -106,6 +108,7 @@ class Session:
         "granted_bytes",
         "granted_messages",
         "inbox",
+        "is_client",
         "keepalive_s",
         "last_heard",
         "link",
@@ -171,6 +174,11 @@ class Session:
         self.bucket: TokenBucket | None = None
         #: What there is about the neighbour that it stands for, if it is one of a link; None for a client.
         self.link: Neighbour | None = None
+        #: What it says of its bridge if it is one of a bridge process.
+        self.bridge: BridgeHello | None = None
+        #: False for the sessions of links, and for those of this node's bridges with their own router: they have no
+        #: profile and no rights, and are in no list and no count of clients.
+        self.is_client = True
 
         #: Replaced as a whole when its client profile or ACL profile changes.
         self.permissions = NOTHING_ALLOWED

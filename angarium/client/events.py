@@ -45,7 +45,7 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     guaranteed: bool = False
     #: Bytes of batches that one producer may have unacknowledged before its next round.
     producer_bytes: _Positive = 16 * 1024 * 1024
-    #: What a link process is told of the node: name, id and cluster; nothing for clients.
+    #: What the process of a link or a bridge is told of the node: name, id, cluster, clock; nothing for clients.
     link: dict[str, str | int] = {}
 
 

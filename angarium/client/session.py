@@ -96,6 +96,8 @@ class Hello(NamedTuple):
     keepalive_ms: int = KEEPALIVE_MS
     #: What a link process says of the neighbour that it stands for.
     link: dict[str, Any] | None = None
+    #: What a bridge process says of its bridge.
+    bridge: dict[str, Any] | None = None
 
     def pack(self, credit: tuple[int, int]) -> bytes:
         """Give the header of HELLO."""

@@ -30,6 +30,9 @@ _HIDDEN: Final = "(hidden)"
 #: Attributes of other objects that name this kind, and keep it from going.
 _REFERENCES: Final = {"acl": "acl_profile", "profile": "client_profile"}
 
+#: Each of their objects has a process.
+NUMBERED_KINDS: Final = ("link", "bridge")
+
 Key = tuple[str, str, str]
 
 
@@ -180,8 +183,8 @@ class Catalog:
         if kind in objects.ENDPOINT_KINDS:
             return self.new_endpoint(key, attributes)
         self.check_new(key)
-        if kind == "link":
-            attributes["number"] = self._free_link_number()
+        if kind in NUMBERED_KINDS:
+            attributes["number"] = self._free_number(kind)
         changes: list[Entry] = [Change(*key, attributes)]
         if kind == "vpn":
             changes += _built_ins(name)
@@ -226,9 +229,9 @@ class Catalog:
         made = {**attributes, "id": number, "generation": 1, "homes": homes}
         return [Change(*key, made), Counter(COUNTER, number + 1)]
 
-    def _free_link_number(self) -> int:
-        """Give the lowest index that no link process has."""
-        taken = {attributes["number"] for attributes in self._of_kind["link"].values()}
+    def _free_number(self, kind: str) -> int:
+        """Give the lowest index that no process of a kind has."""
+        taken = {attributes["number"] for attributes in self._of_kind[kind].values()}
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def check_new(self, key: Key) -> None:

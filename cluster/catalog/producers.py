@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 COUNTER: Final = "producer"
 #: Bytes of a producer's name: what a client name may have, which is what most names are made from.
 MAX_NAME_BYTES: Final = 160
+#: The usernames of links and bridges.
+_CARRIERS: Final = (wire.LINK_USERNAME, wire.BRIDGE_USERNAME)
 
 #: Ids opened again that are not given away at once.
 REOPENED_MAX: Final = 100
@@ -124,8 +126,8 @@ class Producers:
             if known.id in in_use:
                 if known.used_day < today:
                     entries.append(Producer(*key, known.id, today))
-            # A link that was down for long goes on where it was, so its producers do not age.
-            elif today - known.used_day > self._idle_days and key[1] != wire.LINK_USERNAME:
+            # A link or a bridge that was down for long goes on where it was, so its producers do not age.
+            elif today - known.used_day > self._idle_days and key[1] not in _CARRIERS:
                 entries.append(Producer(*key, None, 0))
         return entries
 

@@ -182,6 +182,8 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
         as_json: bool,
         **secret: Path | None,
     ) -> None:
+        if kind == "bridge" and attributes.get("remote_password_file"):
+            attributes["remote_password_file"] = str(Path(attributes["remote_password_file"]).absolute())
         password = read_password(secret.get("password_file"))
         if password is not None:
             attributes["password"] = password

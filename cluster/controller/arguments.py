@@ -166,6 +166,20 @@ class LinkArguments(msgspec.Struct, forbid_unknown_fields=True):
     name: str
 
 
+class BridgeListArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `bridges.list`; name is a pattern with * and ?, vpn None means those of all Message VPNs."""
+
+    name: str = "*"
+    vpn: str | None = None
+
+
+class BridgeArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `bridges.show`."""
+
+    name: str
+    vpn: str = "default"
+
+
 class EventArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `events`; since is the id of an event or an ISO time."""
 

@@ -5,10 +5,10 @@ go in; effects come out: commit these changes, send this request, reply that, re
 `cluster/controller/server.py` carries them out in order, so a change is durable before the router hears of it and
 before its author gets an answer. Which objects may exist is decided by `cluster.catalog`.
 
-The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in
-`cluster/controller/objects.py`, those on endpoints and messages in `cluster/controller/endpoints.py`, those on the
-spool in `cluster/controller/spool.py`, those on links in `cluster/controller/links.py`, those on the cluster in
-`cluster/controller/mesh.py`; what processes ask is in `cluster/controller/asks.py`. The others:
+The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in `objects.py` of this
+folder, those on endpoints and messages in `endpoints.py`, those on the spool in `spool.py`, those on links in
+`links.py`, those on bridges in `bridges.py`, those on the cluster in `mesh.py`; what processes ask is in `asks.py`.
+The others:
 
     operation           arguments                                   answer
     status                                                          what `angarium status --json` prints
@@ -37,6 +37,7 @@ import msgspec
 from angarium import errors
 from cluster.controller import arguments, report
 from cluster.controller.asks import Asks, day_of
+from cluster.controller.bridges import BridgeOperations
 from cluster.controller.changes import Changes
 from cluster.controller.effects import Effect, ScaleNode, SetLogLevel, StopNode
 from cluster.controller.endpoints import EndpointOperations
@@ -120,6 +121,7 @@ class Controller:
         picture = Picture(Identity(node, node_id, cluster, release))
         self._links = LinkOperations(board, catalog, node, picture)
         self._mesh = MeshOperations(board, catalog, self._links, picture)
+        self._bridges = BridgeOperations(board, catalog)
         #: Number of the last event of the supervisor that was taken.
         self.supervisor_events = 0
         #: pid -> what it uses, as measured last.
@@ -148,6 +150,7 @@ class Controller:
             **self._spool.operations,
             **self._links.operations,
             **self._mesh.operations,
+            **self._bridges.operations,
             "clients.list": (arguments.VpnArguments, self._list_clients),
             "clients.show": (arguments.ClientArguments, self._show_client),
             "clients.disconnect": (arguments.ClientArguments, self._disconnect_client),
@@ -211,6 +214,7 @@ class Controller:
                 self.supervisor_events = number
                 self._board.record(event)
         self._links.carriers.node_news()
+        self._bridges.carriers.node_news()
         return self._board.taken()
 
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
@@ -225,6 +229,7 @@ class Controller:
         """End what waited long enough, take a sample of the router's totals, and forget idle producers."""
         self._board.expire(now)
         self._links.carriers.tick(now)
+        self._bridges.carriers.tick(now)
         self._mesh.tick(now)
         if self._heard is None or self._board.node is not self._seen_node:
             self._heard, self._seen_node = now, self._board.node

@@ -99,8 +99,7 @@ class Channel(Pair):
             raise error_for(errors.LINK_WRONG_NODE, detail)
         return answers, str(far.welcome.link.get("node_id", ""))
 
-    def _became_up(self, now: float) -> None:
-        del now
+    def _became_up(self) -> None:
         for source, target in ((OWN, FAR), (FAR, OWN)):
             relay, session = self.relays[source], self.sessions[target]
             assert relay is not None

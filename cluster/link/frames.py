@@ -7,10 +7,11 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from angarium.client.frames import header, malformed
+from angarium.trail import Route
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Number = Annotated[int, msgspec.Meta(ge=1)]
-Meta = tuple[int, int, int | None, str | None]
+Meta = tuple[int, int, int | None, Route]
 Row = tuple[int, str, int, Meta | None, bytes | None, bytes]
 _Runs = list[tuple[_Number, _Number]]
 #: Partition, rows, runs of positions, earlier attempts, when stored (of all or of each), where from.

@@ -157,13 +157,8 @@ class Pair(ABC):
             AngariumError: it cannot be said, or another node answered.
         """
 
-    def _make_relay(self, side: int, session: LinkSession) -> Relay | None:
-        """Give what carries messages that come from a side."""
-        del side
-        return Relay(session)
-
     @abstractmethod
-    def _became_up(self, now: float) -> None:
+    def _became_up(self) -> None:
         """Both sessions are open: begin to carry."""
 
     @abstractmethod
@@ -226,14 +221,14 @@ class Pair(ABC):
 
     def _call(self, now: float) -> None:
         """Connect to the far router, at the next of its addresses."""
+        self._attempts += 1
         try:
             addresses, key = self._far_addresses()
             hello = self._hello(FAR)
         except AngariumError as error:
             self._refuse(error, now)
             return
-        url = addresses[self._attempts % len(addresses)]
-        self._attempts += 1
+        url = addresses[(self._attempts - 1) % len(addresses)]
         self.state = State.CALLING
         self._greet(FAR, hello, now)
         self._outbox.append(Connect(self, FAR, url, key))
@@ -252,7 +247,7 @@ class Pair(ABC):
     def _greet(self, side: int, hello: Hello, now: float) -> None:
         self._due = now + ATTEMPT_TIMEOUT_S
         session = LinkSession(hello, now)
-        self.sessions[side], self.relays[side] = session, self._make_relay(side, session)
+        self.sessions[side], self.relays[side] = session, Relay(session)
 
     def _opened(self, side: int, now: float) -> None:
         session = self.sessions[side]
@@ -268,7 +263,7 @@ class Pair(ABC):
         self.error = None
         self._told.clear()
         self._refusals.clear()
-        self._became_up(now)
+        self._became_up()
 
     # -- relaying --------------------------------------------------------------------------------------------
 

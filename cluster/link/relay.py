@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from cluster.link.session import Entries, Exported, LinkSession, Passed
 
 #: A row with its meta left packed: what is in it is for others.
-_Row = tuple[int, str, int, msgspec.Raw, bytes | None, bytes]
-_decode_rows: Final = msgspec.msgpack.Decoder(list[_Row]).decode
+OpenRow = tuple[int, str, int, msgspec.Raw, bytes | None, bytes]
+_decode_rows: Final = msgspec.msgpack.Decoder(list[OpenRow]).decode
 _encode_rows: Final = msgspec.msgpack.Encoder().encode
 _index_of: Final = itemgetter(wire.ROW_INDEX)
 #: What the head of a batch takes at most, and the numbers of a row.
@@ -96,26 +96,34 @@ class Relay:
             self.discarded += event.rows
             return
         welcome = target.welcome
-        if (
-            len(event.parts) == 1
-            and welcome.workers == 1
-            and not event.is_unsorted
-            and event.rows <= welcome.max_batch_rows
-            and event.size_bytes <= welcome.max_batch_bytes
-        ):
+        if self._passes_unopened(event, welcome):
             part = Round(0, [(0, event.rows)], [event.parts[0][1]], event.rows, event.size_bytes)
             self._rounds.append(_Waiting(part, event.opened, event.rows, event.size_bytes))
         else:
             self._cut(event, welcome)
         self._publish()
 
+    def _passes_unopened(self, event: Passed, welcome: Welcome) -> bool:
+        """Tell whether the target takes a batch as it is."""
+        return (
+            len(event.parts) == 1
+            and welcome.workers == 1
+            and not event.is_unsorted
+            and event.rows <= welcome.max_batch_rows
+            and event.size_bytes <= welcome.max_batch_bytes
+        )
+
+    def _admitted(self, rows: list[OpenRow]) -> list[OpenRow]:
+        """Give the rows that go on: all of them, as they came."""
+        return rows
+
     def _cut(self, event: Passed, welcome: Welcome) -> None:
-        rows: list[_Row] = []
+        rows: list[OpenRow] = []
         for _, batch in event.parts:
             rows += _decode_rows(batch)
         if event.is_unsorted:
             rows.sort(key=_index_of)
-        rounds = [self._round(chunk) for chunk in self._chunks(rows, welcome)]
+        rounds = [self._round(chunk) for chunk in self._chunks(self._admitted(rows), welcome)]
         for part in rounds[:-1]:
             self._rounds.append(_Waiting(part, event.opened, 0, 0))
         if rounds:
@@ -123,10 +131,10 @@ class Relay:
         else:
             self._source.passed_on(event.rows, event.size_bytes)
 
-    def _chunks(self, rows: list[_Row], welcome: Welcome) -> Iterator[list[_Row]]:
+    def _chunks(self, rows: list[OpenRow], welcome: Welcome) -> Iterator[list[OpenRow]]:
         """Give the rows in pieces that the target takes; one that is too large alone is dropped."""
         room = welcome.max_batch_bytes - _HEAD_BYTES * welcome.workers
-        chunk: list[_Row] = []
+        chunk: list[OpenRow] = []
         size = 0
         for row in rows:
             more = len(_encode_rows(row)) if len(row[5]) > room // 2 else _row_bytes(row)
@@ -141,7 +149,7 @@ class Relay:
         if chunk:
             yield chunk
 
-    def _round(self, rows: list[_Row]) -> Round:
+    def _round(self, rows: list[OpenRow]) -> Round:
         parts = slots.partition(rows, self._table)
         batches = [_encode_rows(part) for part in parts.values()]
         heads = [(worker, len(part)) for worker, part in parts.items()]
@@ -177,6 +185,6 @@ class Relay:
                 self._source.passed_on(waiting.rows, waiting.size_bytes)
 
 
-def _row_bytes(row: _Row) -> int:
+def _row_bytes(row: OpenRow) -> int:
     """Give at least what a row takes in a batch."""
     return len(row[5]) + len(row[4] or b"") + len(row[3]) + 4 * len(row[1]) + _ROW_HEAD_BYTES

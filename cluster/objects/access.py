@@ -162,6 +162,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         bool,
         about("May create and join shared subscriptions.", "allowSharedSubscriptionsEnabled"),
     ] = True
+    allow_bridge_connections: Annotated[
+        bool,
+        about("Bridges of other Message VPNs may take messages with it.", "allowBridgeConnectionsEnabled"),
+    ] = False
     eliding: Annotated[
         bool,
         about("Newer messages may replace older ones of their topic while it is slow.", "elidingEnabled"),

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_type_hints
 import msgspec
 
 from angarium import errors, topic, wire
-from cluster.objects import access, endpoints, links
+from cluster.objects import access, bridges, endpoints, links
 from cluster.objects.attributes import DEFAULT_NAME, MAX_NAME_BYTES, MAX_TOPIC_BYTES, Attributes
 
 if TYPE_CHECKING:
@@ -121,6 +121,14 @@ KINDS: Final[dict[str, ObjectKind]] = {
             name_bytes_max=endpoints.MAX_ENDPOINT_NAME_BYTES,
             name_code=errors.INVALID_ENDPOINT_NAME,
         ),
+        ObjectKind(
+            "bridge",
+            bridges.Bridge,
+            bridges.BRIDGE_NAME,
+            bridges.BRIDGE_RULE,
+            "MsgVpnBridge",
+            identity=bridges.BridgeIdentity,
+        ),
     )
 }
 
@@ -129,7 +137,12 @@ ENDPOINT_KINDS: Final = ("queue", "topic-endpoint")
 #: Lists of filters of an endpoint; a filter is in one of them, once.
 _FILTER_LISTS: Final = ("subscriptions", "client_subscriptions")
 #: What may be written as one text with commas.
-_LISTS: Final = (*_FILTER_LISTS, "addresses")
+_LISTS: Final = (
+    *_FILTER_LISTS,
+    "addresses",
+    "remote_subscriptions",
+    "remote_deliver_always_subscriptions",
+)
 #: What of an identity a backup holds: ids and homes belong to the node that gave them.
 _RESTORED: Final = ("created_by", "client_subscriptions", "topic", "selector")
 
@@ -253,6 +266,8 @@ def check_together(kind_name: str, attributes: Attributes) -> None:
             raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
     if kind_name == "link":
         links.check_link(attributes)
+    if kind_name == "bridge":
+        bridges.check_bridge(attributes)
     if kind_name in (*ENDPOINT_KINDS, "template"):
         endpoints.check_endpoint(kind_name, attributes)
 
@@ -419,6 +434,9 @@ _CHECKS: Final[dict[str, Callable[[str, str], None]]] = {
     "name_filter": endpoints.check_name_filter,
     "addresses": links.check_address,
     "public_key": links.check_public_key,
+    "remote_subscriptions": bridges.check_remote_filter,
+    "remote_deliver_always_subscriptions": bridges.check_remote_filter,
+    "remote_password_file": bridges.check_password_file,
 }
 _TYPES: Final[dict[str, dict[str, Any]]] = {kind.name: _types(kind.struct) for kind in KINDS.values()}
 _IDENTITIES: Final[dict[str, dict[str, Any]]] = {

@@ -23,6 +23,7 @@ from angarium import errors, wire
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from angarium.trail import Route
     from node.endpoints.time_index import Schedule
 
 #: Finally removed.
@@ -84,7 +85,7 @@ class Row(Protocol):
         """Mode, class of service and the flags of `angarium.wire`."""
 
     @property
-    def meta(self) -> tuple[int, int, int | None, str | None] | None:
+    def meta(self) -> tuple[int, int, int | None, Route] | None:
         """Time to live and delay in ms, priority, partition key."""
 
     @property
@@ -405,7 +406,7 @@ def _times(stored_ms: int, spans_ms: list[int]) -> array[int] | None:
     return array("Q", [min(stored_ms + span, TIME_MAX_MS) if span else 0 for span in spans_ms])
 
 
-def _priorities(metas: list[tuple[int, int, int | None, str | None] | None]) -> bytes | None:
+def _priorities(metas: list[tuple[int, int, int | None, Route] | None]) -> bytes | None:
     given = [PRIORITY_UNSET if not meta or meta[2] is None else min(meta[2], PRIORITY_MAX) for meta in metas]
     return None if given.count(PRIORITY_UNSET) == len(given) else bytes(given)
 

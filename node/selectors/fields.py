@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import msgspec
 
 from angarium import wire
+from angarium.trail import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from angarium.trail import Route
 
 #: A value in a selector; None is NULL.
 Value: TypeAlias = bool | int | float | str | None
@@ -43,7 +46,7 @@ class Row(Protocol):
         """Give the flags of the message."""
 
     @property
-    def meta(self) -> tuple[int, int, int | None, str | None] | None:
+    def meta(self) -> tuple[int, int, int | None, Route] | None:
         """Give time to live, delay, priority and partition key."""
 
     @property
@@ -84,7 +87,7 @@ class Fields:
     def partition_key(self) -> Value:
         """Give the key that chooses a partition."""
         meta = self._row.meta
-        return None if meta is None else _usable(meta[3])
+        return None if meta is None else _usable(key_of(meta[3]))
 
     def _unpacked(self) -> dict[Any, Any]:
         if self._properties is None:

@@ -19,6 +19,7 @@ from msgspec import Meta
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import check_topic
+from router.admission.bridge_hello import BridgeHello  # noqa: TC001 - msgspec reads the types of Hello
 from router.links.neighbour import LinkHello  # noqa: TC001 - msgspec reads the types of Hello
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 MAX_CLIENT_NAME_BYTES = 160
 MAX_PASSWORD_CHARACTERS = 128
 _MAC_BYTES = 16
+#: What client names of links and bridges begin with.
+_RESERVED_NAMES = (wire.LINK_NAME_PREFIX, wire.BRIDGE_NAME_PREFIX)
 
 
 class Hello(msgspec.Struct, frozen=True):
@@ -48,6 +51,7 @@ class Hello(msgspec.Struct, frozen=True):
     no_local: bool = False
     credit: tuple[Annotated[int, Meta(ge=0, le=1 << 62)], Annotated[int, Meta(ge=0, le=1 << 62)]] = (0, 0)
     link: LinkHello | None = None
+    bridge: BridgeHello | None = None
 
 
 _decode_hello = msgspec.msgpack.Decoder(Hello).decode
@@ -79,7 +83,7 @@ def parse_hello(header: bytes) -> Hello:
         try:
             check_topic(hello.client_name)
             too_long = len(hello.client_name.encode()) > MAX_CLIENT_NAME_BYTES
-            if too_long or hello.client_name.startswith(wire.LINK_NAME_PREFIX):
+            if too_long or hello.client_name.startswith(_RESERVED_NAMES):
                 raise error_for(errors.INVALID_TOPIC)
         except AngariumError:
             raise error_for(errors.INVALID_CLIENT_NAME, repr(hello.client_name[:200])) from None

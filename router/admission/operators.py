@@ -17,6 +17,7 @@ from router.guaranteed.endpoints import KINDS as ENDPOINT_KINDS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.admission.bridges import BridgeGate
     from router.admission.directory import Directory, Vpn
     from router.admission.rights import Rights
     from router.admission.session_table import SessionTable
@@ -43,8 +44,10 @@ class Operators:
         endpoints: Endpoints,
         lanes: Lanes,
         links: Links,
+        bridges: BridgeGate,
     ) -> None:
         self._links = links
+        self._bridges = bridges
         self._directory = directory
         self._sessions = sessions
         self._rights = rights
@@ -81,7 +84,9 @@ class Operators:
             return
         self._review_vpn(self._put(kind, vpn, name, attributes, now), now)
         if kind == "link":
-            self._review(list(self._links.sessions), now)
+            self._review(
+                [one for one in self._sessions if one.link is not None or one.bridge is not None], now
+            )
         done()
 
     def edit_object(
@@ -118,7 +123,9 @@ class Operators:
             return
         self._review_vpn(self._drop(kind, vpn, name), now)
         if kind == "link":
-            self._review(list(self._links.sessions), now)
+            self._review(
+                [one for one in self._sessions if one.link is not None or one.bridge is not None], now
+            )
         done()
 
     def _put(
@@ -159,27 +166,30 @@ class Operators:
 
     def _review(self, sessions: list[Session], now: float) -> None:
         for session in sessions:
-            vpn = session.vpn
-            username = vpn.usernames.get(session.username)
-            if self._directory.vpns.get(vpn.name) is not vpn or not vpn.enabled:
-                self._close(session, error_for(errors.VPN_UNAVAILABLE, vpn.name), now)
-            elif session.link is not None:
-                fault = self._links.fault_of(session)
-                if fault is not None:
-                    self._close(session, fault, now)
-            elif username is None or not username.enabled:
-                self._close(session, error_for(errors.USERNAME_SHUTDOWN, session.username), now)
-            elif not self._rights.grant(session, now):
-                self._close(
-                    session, error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone"), now
-                )
+            fault = self._fault_of(session, now)
+            if fault is not None:
+                self._close(session, fault, now)
+
+    def _fault_of(self, session: Session, now: float) -> AngariumError | None:
+        """Judge a session by the objects that there are now, and give it the rights that they say."""
+        vpn = session.vpn
+        username = vpn.usernames.get(session.username)
+        if self._directory.vpns.get(vpn.name) is not vpn or not vpn.enabled:
+            return error_for(errors.VPN_UNAVAILABLE, vpn.name)
+        if not session.is_client:
+            return self._links.fault_of(session) if session.link is not None else None
+        if username is None or not username.enabled:
+            return error_for(errors.USERNAME_SHUTDOWN, session.username)
+        if not self._rights.grant(session, now):
+            return error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone")
+        return self._bridges.fault_of(session)
 
     def clients(self, vpn: str | None, now: float) -> list[dict[str, Any]]:
         """List connected clients."""
         return [
             session.describe(now)
             for session in self._sessions
-            if session.link is None and vpn in (None, session.vpn.name)
+            if session.is_client and vpn in (None, session.vpn.name)
         ]
 
     def client(self, vpn: str, name: str, now: float) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, UnauthorizedError, error_for
+from router.admission.bridges import may_follow
 from router.admission.login import Hello, parse_hello
 from router.admission.subscriptions import INBOX_PREFIX
 from router.delivery.queues import EgressQueue
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from router.admission.bridges import BridgeGate
     from router.admission.login import Doorkeeper, Ticket
     from router.admission.rights import Rights
     from router.admission.session_table import SessionTable
@@ -66,6 +68,7 @@ class Reception:
         rights: Rights,
         shards: Shards,
         links: Links,
+        bridges: BridgeGate,
         counters: Counters,
         outbox: Outbox,
         rng: random.Random,
@@ -80,6 +83,7 @@ class Reception:
         self._rights = rights
         self._shards = shards
         self._links = links
+        self._bridges = bridges
         self._counters = counters
         self._outbox = outbox
         self._random = rng
@@ -115,6 +119,9 @@ class Reception:
         if hello.link is not None or hello.username == wire.LINK_USERNAME:
             self._neighbour(routing_id, hello, now, address)
             return
+        if hello.username == wire.BRIDGE_USERNAME:
+            self._own_bridge(routing_id, hello, now, address)
+            return
         if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
             raise error_for(errors.ALREADY_LOGGED_IN)
         try:
@@ -148,12 +155,16 @@ class Reception:
             raise error_for(errors.CONNECT_RATE_EXCEEDED, address)
 
     def _welcome(self, ticket: Ticket, now: float) -> None:
-        hello, vpn = ticket.hello, ticket.vpn
+        hello, vpn, bridge = ticket.hello, ticket.vpn, ticket.hello.bridge
+        if bridge is not None:
+            self._bridges.judge_far(ticket, bridge, now)
         number = self._number()
-        client_name = hello.client_name or f"{self._node}/{vpn.name}/{self._random.getrandbits(40):010x}"
+        asked_name = hello.client_name if bridge is None else bridge.client_name
+        client_name = asked_name or f"{self._node}/{vpn.name}/{self._random.getrandbits(40):010x}"
         predecessor = self._sessions.find(vpn.name, client_name)
         if predecessor is not None:
-            if not ticket.resumed or predecessor.username != ticket.username.name:
+            resumes = ticket.resumed and predecessor.username == ticket.username.name
+            if not resumes and not may_follow(bridge, ticket.username.name, predecessor):
                 self._refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
                 return
             self._replace(predecessor, now)
@@ -162,6 +173,7 @@ class Reception:
         session.local_priority = hello.local_priority
         session.network_priority = hello.network_priority
         session.no_local = hello.no_local
+        session.bridge = bridge
         session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
         session.inbox = f"{INBOX_PREFIX}{self._node}/{self._random.getrandbits(96):024x}"
         if not self._rights.grant(session, now):
@@ -175,6 +187,8 @@ class Reception:
         body = self._welcome_header(
             session, self._doorkeeper.token(ticket, client_name), resumed=ticket.resumed
         )
+        if bridge is not None:
+            body["link"] = self._links.gate.describe_self(now)
         self._outbox.effects.append(SendClient(session.routing_id, [wire.WELCOME, wire.pack(body)], 0))
         self._counters.count("connects")
 
@@ -200,12 +214,34 @@ class Reception:
         session = Session(self._number(), routing_id, vpn, wire.LINK_USERNAME, name, now)
         self._furnish(session, hello, address, now)
         session.link = neighbour
+        session.is_client = False
         session.rounds_max, session.bytes_max = LINK_ROUNDS, wire.LINK_BYTES
         session.egress = EgressQueue([LINK_QUEUE_UNITS] * 3, [0] * 3)
         self._sessions.admit(session)
         body = {**self._welcome_header(session, b"", resumed=False), "link": gate.describe_self(now)}
         self._outbox.effects.append(SendClient(routing_id, [wire.WELCOME, wire.pack(body)], 0))
         self._links.opened(session, neighbour)
+
+    def _own_bridge(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
+        """Admit the session of a bridge of this node that publishes what the bridge takes elsewhere."""
+        vpn, bridge = self._bridges.judge_own(hello)
+        predecessor = self._sessions.find(vpn.name, bridge.client_name)
+        if predecessor is not None:
+            if not may_follow(bridge, wire.BRIDGE_USERNAME, predecessor):
+                raise error_for(errors.CLIENT_NAME_IN_USE, bridge.client_name)
+            self._replace(predecessor, now)
+        session = Session(self._number(), routing_id, vpn, wire.BRIDGE_USERNAME, bridge.client_name, now)
+        self._furnish(session, hello, address, now)
+        session.bridge = bridge
+        session.is_client = False
+        session.rounds_max, session.bytes_max = LINK_ROUNDS, wire.LINK_BYTES
+        session.egress = EgressQueue([LINK_QUEUE_UNITS] * 3, [0] * 3)
+        self._sessions.admit(session)
+        body = {
+            **self._welcome_header(session, b"", resumed=False),
+            "link": self._links.gate.describe_self(now),
+        }
+        self._outbox.effects.append(SendClient(routing_id, [wire.WELCOME, wire.pack(body)], 0))
 
     def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
         config = self._config
@@ -227,9 +263,7 @@ class Reception:
             "max_batch_bytes": config.max_batch_bytes,
             "inbox": session.inbox,
             "guaranteed": True,
-            "producer_bytes": config.producer_window_bytes
-            if session.link is None
-            else wire.LINK_WINDOW_BYTES,
+            "producer_bytes": config.producer_window_bytes if session.is_client else wire.LINK_WINDOW_BYTES,
         }
 
     def _refuse(self, routing_id: bytes, error: AngariumError) -> None:

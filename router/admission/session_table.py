@@ -18,12 +18,12 @@ class SessionTable:
         self.by_routing_id: dict[bytes, Session] = {}
         #: (VPN name, client name) -> session.
         self._by_name: dict[tuple[str, str], Session] = {}
-        #: How many of them are no clients but neighbours.
-        self._links = 0
+        #: How many of them are no clients.
+        self._others = 0
 
     def __len__(self) -> int:
-        """Count the clients, without the neighbours."""
-        return len(self.by_routing_id) - self._links
+        """Count the clients, without links and bridges."""
+        return len(self.by_routing_id) - self._others
 
     def __iter__(self) -> Iterator[Session]:
         return iter(self.by_routing_id.values())
@@ -37,8 +37,8 @@ class SessionTable:
         vpn = session.vpn
         self.by_routing_id[session.routing_id] = session
         self._by_name[(vpn.name, session.client_name)] = session
-        if session.link is not None:
-            self._links += 1
+        if not session.is_client:
+            self._others += 1
             return
         vpn.clients[session.client_name] = session.number
         vpn.username_clients[session.username] = vpn.username_clients.get(session.username, 0) + 1
@@ -48,8 +48,8 @@ class SessionTable:
         vpn = session.vpn
         del self.by_routing_id[session.routing_id]
         del self._by_name[(vpn.name, session.client_name)]
-        if session.link is not None:
-            self._links -= 1
+        if not session.is_client:
+            self._others -= 1
             return
         del vpn.clients[session.client_name]
         vpn.username_clients[session.username] -= 1
@@ -59,7 +59,7 @@ class SessionTable:
     def validate(self) -> None:
         """Check that both tables hold the same sessions, and each session itself."""
         assert list(self.by_routing_id.values()) == list(self._by_name.values())
-        assert self._links == sum(session.link is not None for session in self)
+        assert self._others == sum(not session.is_client for session in self)
         for session in self:
             assert not session.closed
             session.validate()

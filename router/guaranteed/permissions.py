@@ -42,8 +42,8 @@ _LEVELS: Final = {level.name.lower().replace("_", "-"): level for level in Level
 _CREATABLE: Final = {"all": (True, False), "durable": (True,), "non-durable": (False,)}
 
 
-#: What a link session may do.
-LINK_PROFILE: Final[dict[str, Any]] = {
+#: What sessions of links and bridges may do.
+CARRIER_PROFILE: Final[dict[str, Any]] = {
     "allow_guaranteed_receive": True,
     "allow_guaranteed_send": True,
     "allow_endpoint_create": False,
@@ -55,8 +55,8 @@ LINK_PROFILE: Final[dict[str, Any]] = {
 
 def profile_of(session: Session) -> dict[str, Any]:
     """Give the client profile of a session; it is there while the session is."""
-    if session.link is not None:
-        return LINK_PROFILE
+    if not session.is_client:
+        return CARRIER_PROFILE
     return session.vpn.profiles[session.profile_name]
 
 
@@ -65,6 +65,8 @@ def level_of(session: Session, endpoint: Endpoint) -> Level:
     if session.link is not None:
         own = endpoint.link == session.link.node and not endpoint.name.endswith(wire.LINK_DMQ_SUFFIX)
         return Level.CONSUME if own else Level.NO_ACCESS
+    if not session.is_client:
+        return Level.NO_ACCESS
     owner = endpoint.attributes["owner"]
     if owner and owner == session.username:
         return Level.DELETE

@@ -94,8 +94,8 @@ class Gate:
             raise error_for(errors.CLUSTER_MISMATCH, detail)
         if link.node == self._node or link.node_id == identity.node_id:
             raise error_for(errors.LINK_TO_OWN_NODE, f"both ends are node {self._node!r}")
-        is_local = _is_same(hello.password, identity.local_secret)
-        if not is_local and not _is_same(hello.password, identity.secret):
+        is_local = is_same(hello.password, identity.local_secret)
+        if not is_local and not is_same(hello.password, identity.secret):
             without = "" if identity.secret else f"; node {self._node!r} has no cluster.secret_file"
             raise error_for(errors.LINK_UNAUTHORIZED, f"the secret is not that of the cluster{without}")
         self.check_object(link.node, is_local=is_local)
@@ -173,7 +173,7 @@ def opens(node: str, neighbour: str, initiator: str) -> bool:
     return initiator == "local" or (initiator == "lexical" and node > neighbour)
 
 
-def _is_same(given: str | None, secret: str) -> bool:
+def is_same(given: str | None, secret: str) -> bool:
     """Compare secrets without telling by the time how much of them is right; an empty one fits nothing."""
     digests = [
         hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in (given or "", secret)

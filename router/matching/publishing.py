@@ -96,7 +96,7 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
         a_round.producer = over(session)
         a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, True
         return
-    bytes_max = config.producer_window_bytes if session.link is None else wire.LINK_WINDOW_BYTES
+    bytes_max = config.producer_window_bytes if session.is_client else wire.LINK_WINDOW_BYTES
     producer.charge(a_round.rows, a_round.bytes, first, bytes_max)
     a_round.producer = producer
     a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, True

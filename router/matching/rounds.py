@@ -133,7 +133,7 @@ class Rounds:
             0 if a_round.resent else a_round.rules_id,
             part.rows <= LEARN_ROWS_MAX or a_round.learn,
             part.rows,
-            a_round.mode,
+            a_round.mode if a_round.session.is_client else a_round.mode | wire.MATCH_TRAILS,
         ]
         self._shards.send(shard, [wire.MATCH, wire.pack(head), part.batch])
 

@@ -118,7 +118,7 @@ class Producers:
             raise error_for(errors.INVALID_ARGUMENT, f"a name has at most {NAME_BYTES_MAX} bytes")
         handle = session.next_producer
         session.next_producer += 1
-        window = arguments.window if session.link is None else wire.LINK_WINDOW
+        window = arguments.window if session.is_client else wire.LINK_WINDOW
         producer = Producer(session, handle, session.vpn.name, session.username, name, window)
         session.producers[handle] = producer
         self._count(producer, 1)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from angarium import wire
+from angarium.trail import Route, key_of
 
 if TYPE_CHECKING:
     from router.matching.round import EndpointResult
@@ -23,8 +24,8 @@ class Row(msgspec.Struct, array_like=True, gc=False, eq=False):
     index: int
     topic: str
     flags: int
-    #: Time to live in ms, delay in ms, priority, partition key.
-    meta: tuple[int, int, int | None, str | None] | None
+    #: Time to live in ms, delay in ms, priority, partition key or trail.
+    meta: tuple[int, int, int | None, Route] | None
     properties: bytes | None
     payload: bytes
 
@@ -86,7 +87,7 @@ def partition_hash(row: Row, salt: int) -> int:
     A row that is sent again so finds the partition that it went to before. `salt` is any number that stands for
     producer and sequence, see `salt_of`.
     """
-    key = row.meta[3] if row.meta is not None else None
+    key = key_of(row.meta[3]) if row.meta is not None else None
     return zlib.crc32(salt.to_bytes(16, "big") if key is None else key.encode())
 
 

@@ -1,0 +1,70 @@
+"""What becomes of a message that crosses a bridge: how often it has, and where it has been.
+
+Each crossing adds the Message VPN that the message is taken from to its trail. It is dropped if it would be taken
+into a Message VPN that it has been in, so that opposite bridges whose subscriptions overlap, and triangles, make no
+loop; or if it has crossed as many bridges as the bridge allows (facts section 3).
+
+    trail            taken from   into    max_hops
+    -                a/x          a/y     8         goes on with the trail a/x
+    a/y, a/z         a/x          a/y     8         was in a/y: dropped
+    a/p, a/q         a/x          a/y     2         would be the third hop: dropped
+
+Nodes that are joined by links share a Message VPN of one name: what was in it on one of them was in it on all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from angarium import trail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from angarium.trail import Route
+
+VISITED: Final = "visited"
+TOO_MANY_HOPS: Final = "max_hops"
+#: Trails whose verdict is remembered; messages of one origin share one.
+_KNOWN_MAX: Final = 1_000
+
+
+class Crossing:
+    """Judges messages that cross one bridge, and extends their trails."""
+
+    def __init__(self, source: str, vpn: str, nodes: Iterable[str], max_hops: int) -> None:
+        """Judge by where messages go.
+
+        Args:
+            source: the place that they are taken from.
+            vpn: the Message VPN that they are taken into.
+            nodes: this node, and those to which it has links.
+            max_hops: bridges that a message may have crossed, this one included.
+        """
+        self._source = source
+        self._here = frozenset(trail.place(node, vpn) for node in nodes)
+        self._max_hops = max_hops
+        #: Trail as it came -> as it goes on, or why it does not; at most _KNOWN_MAX.
+        self._known: dict[Route, tuple[str | None, ...] | str] = {}
+        #: Messages that were dropped, by reason.
+        self.dropped = {VISITED: 0, TOO_MANY_HOPS: 0}
+
+    def cross(self, route: Route) -> tuple[str | None, ...] | str:
+        """Give what the message goes on with, or why it is dropped, which is counted."""
+        known = self._known.get(route)
+        if known is None:
+            known = self._judge(route)
+            if len(self._known) >= _KNOWN_MAX:
+                self._known.clear()
+            self._known[route] = known
+        if isinstance(known, str):
+            self.dropped[known] += 1
+        return known
+
+    def _judge(self, route: Route) -> tuple[str | None, ...] | str:
+        places = trail.places_of(route)
+        if any(place in self._here for place in places):
+            return VISITED
+        if len(places) >= self._max_hops:
+            return TOO_MANY_HOPS
+        return trail.extended(route, self._source)

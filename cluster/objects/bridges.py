@@ -1,0 +1,158 @@
+"""Static bridges: a bridge takes messages from a remote Message VPN into the one that it belongs to (facts section 3).
+
+What is remote is written with `remote_`: a Message VPN of another node, or another one of this node if there is no
+address. Two bridges, one in each Message VPN, carry in both directions.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors, topic, wire
+from cluster.addresses import is_loopback
+from cluster.objects.attributes import DEFAULT_NAME, Text, about
+from cluster.objects.endpoints import EXCEPTION_MARK
+from cluster.objects.links import MAX_ADDRESSES
+
+#: Remote subscriptions of one bridge in each of the two lists: they are asked for anew with every connection.
+MAX_REMOTE_SUBSCRIPTIONS: Final = 1_000
+#: A level of the client name of its session over there.
+BRIDGE_NAME: Final = re.compile(
+    r"[^*?'<>&/;\s\x00-\x1f\x7f\ud800-\udfff#][^*?'<>&/;\s\x00-\x1f\x7f\ud800-\udfff]{0,31}"
+)
+BRIDGE_RULE: Final = "1 to 32 characters without * ? ' < > & / ; and blanks, and does not begin with #"
+#: The longest path that Linux takes.
+_PATH_MAX: Final = 4_096
+
+_Addresses = Annotated[list[Text], Meta(max_length=MAX_ADDRESSES)]
+_Filters = Annotated[list[Text], Meta(max_length=MAX_REMOTE_SUBSCRIPTIONS)]
+
+
+class Bridge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A bridge: takes messages of a remote Message VPN into the one that it belongs to."""
+
+    enabled: Annotated[bool, about("The bridge is up when it can be.", "enabled")] = True
+    remote_vpn: Annotated[
+        str,
+        Meta(max_length=32),
+        about("Message VPN that messages are taken from.", "remoteMsgVpns.remoteMsgVpnName"),
+    ] = ""
+    addresses: Annotated[
+        _Addresses,
+        about(
+            "Addresses of the remote node, as its clients use them, tried in turn; none: this node.",
+            "remoteMsgVpns.remoteMsgVpnLocation",
+        ),
+    ] = msgspec.field(default_factory=list)
+    public_key: Annotated[
+        Text,
+        about("CURVE public key of the remote node; needed unless its addresses are of this host."),
+    ] = ""
+    remote_username: Annotated[
+        str,
+        Meta(max_length=189),
+        about("Client username over there.", "remoteAuthenticationBasicClientUsername"),
+    ] = DEFAULT_NAME
+    remote_password_file: Annotated[
+        str,
+        Meta(max_length=_PATH_MAX),
+        about(
+            "File on the node's host whose first line is the password; read for every connection.",
+            "remoteAuthenticationBasicPassword",
+        ),
+    ] = ""
+    remote_subscriptions: Annotated[
+        _Filters,
+        about(
+            "Direct messages to take; they join deliver-to-one groups with remote_deliver_to_one_priority.",
+            "remoteSubscriptions",
+        ),
+    ] = msgspec.field(default_factory=list)
+    remote_deliver_always_subscriptions: Annotated[
+        _Filters,
+        about(
+            "Direct messages to take; deliver-to-one messages always come along.",
+            "remoteSubscriptions.deliverAlwaysEnabled",
+        ),
+    ] = msgspec.field(default_factory=list)
+    remote_deliver_to_one_priority: Annotated[
+        Literal["p1", "p2", "p3", "p4", "da"],
+        about(
+            "Priority of remote_subscriptions in deliver-to-one groups; da: they are outside.",
+            "remoteDeliverToOnePriority",
+        ),
+    ] = "p1"
+    remote_queue: Annotated[
+        Text,
+        about(
+            "Exclusive queue over there whose messages are taken, guaranteed.", "remoteMsgVpns.queueBinding"
+        ),
+    ] = ""
+    max_hops: Annotated[
+        int,
+        Meta(ge=1, le=wire.HOPS_MAX),
+        about("Bridges that a message may have crossed, this one included; one more drops it.", "maxTtl"),
+    ] = 8
+
+
+class BridgeIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the node sets: the place of the bridge process."""
+
+    number: Annotated[int, about("Index of its process, and of no other bridge's.")] = 0
+
+
+def check_remote_filter(where: str, text: str) -> None:
+    """Refuse what is no subscription for direct messages.
+
+    Raises:
+        InvalidRequestError: it is no filter (40015).
+    """
+    try:
+        topic.parse_filter(text)
+    except errors.AngariumError as error:
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, f"{where}: {error.describe()}") from None
+    if text.startswith(EXCEPTION_MARK):
+        detail = f"{where}: {text!r}: a direct subscription has no exceptions"
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+
+
+def check_password_file(where: str, path: str) -> None:
+    """Refuse a path that depends on where a process was started.
+
+    Raises:
+        InvalidRequestError: it is not absolute (40015).
+    """
+    if path and not path.startswith("/"):
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, f"{where}: {path!r}: write the path from / on")
+
+
+def check_bridge(attributes: dict[str, Any]) -> None:
+    """Refuse a bridge that has nowhere to go, that takes nothing, or that tells others a password.
+
+    Raises:
+        InvalidRequestError: so it is (40015).
+    """
+    if not attributes["remote_vpn"]:
+        raise errors.error_for(
+            errors.INVALID_ATTRIBUTE, "bridge: set remote_vpn, from which it takes messages"
+        )
+    taken = ("remote_subscriptions", "remote_deliver_always_subscriptions")
+    if not attributes["remote_queue"] and not any(attributes[name] for name in taken):
+        detail = "bridge: it takes nothing: set remote_subscriptions, or remote_queue, or both"
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+    both = [text for text in attributes[taken[0]] if text in attributes[taken[1]]]
+    if both:
+        detail = f"bridge: {both[0]!r} is in {taken[0]} and in {taken[1]}: leave one"
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+    if attributes["public_key"]:
+        return
+    for url in attributes["addresses"]:
+        if not is_loopback(url):
+            detail = (
+                f"bridge: {url} is not on this host: set public_key to that of the node, in its node.key.pub"
+            )
+            raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
