@@ -54,7 +54,7 @@ class Node:
         data: str | os.PathLike[str],
         *,
         workers: int = 2,
-        listen: str = "tcp://127.0.0.1:0",
+        listen: str | None = "tcp://127.0.0.1:0",
         config: str | os.PathLike[str] | None = None,
         log_level: str = "INFO",
     ) -> None:
@@ -63,7 +63,7 @@ class Node:
         Args:
             data: its data directory; the same one again is the same node again.
             workers: its number of workers, if this is its first start.
-            listen: where clients connect.
+            listen: where clients connect; None: as the configuration says.
             config: its configuration file, if it has one.
             log_level: what its processes log.
         """
@@ -73,7 +73,9 @@ class Node:
         #: What the ready file said at the last start; empty before.
         self.ready: Row = {}
         self._command = [*_cli(), "up", "--data", str(self.data), "--ready-file", str(self.ready_file)]
-        self._command += ["--listen", listen, "--workers", str(workers), "--log-level", log_level]
+        self._command += ["--workers", str(workers), "--log-level", log_level]
+        if listen is not None:
+            self._command += ["--listen", listen]
         if config is not None:
             self._command += ["--config", str(config)]
         self._process: subprocess.Popen[bytes] | None = None

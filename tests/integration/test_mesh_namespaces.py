@@ -88,9 +88,7 @@ class NodeElsewhere(Node):
     """A node in a namespace; clients of this host reach it over ipc."""
 
     def __init__(self, folder: Path, name: str, space: str) -> None:
-        super().__init__(folder / name, workers=1, config=folder / f"{name}.toml")
-        at = self._command.index("--listen")
-        del self._command[at : at + 2]  # the configuration has the addresses
+        super().__init__(folder / name, workers=1, listen=None, config=folder / f"{name}.toml")
         self._command = ["ip", "netns", "exec", space, *self._command]
 
     def connect(self) -> blocking.Client:

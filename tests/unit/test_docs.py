@@ -107,7 +107,7 @@ def test_the_changelog_starts_with_what_is_not_released_yet() -> None:
 
 def test_every_link_inside_the_documentation_leads_somewhere() -> None:
     broken = []
-    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "deploy").rglob("*.md")]:
         for target in LINK.findall(page.read_text(encoding="utf-8")):
             place, _, anchor = target.partition("#")
             if "://" in target:
