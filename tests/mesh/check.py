@@ -27,7 +27,7 @@ from tests.mesh.checker import Findings, check, deaf, wanted
 from tests.mesh.delay_proxy import DelayProxy
 from tests.mesh.disturbing import Disturber
 from tests.mesh.history import History, Log, Queue, read_history
-from tests.mesh.traffic import PATIENCE_S, Consumer, Publisher, Watcher, plan
+from tests.mesh.traffic import CHURN, PATIENCE_S, Churner, Consumer, Publisher, Watcher, plan
 from tests.mesh.trial import NODES_MAX, TOPOLOGIES, Trial, pairs_of
 
 WORKERS: Final = 2
@@ -67,6 +67,7 @@ class MeshCheck:
         self._paths: dict[tuple[int, int], DelayProxy] = {}
         self._publishers: list[Publisher] = []
         self._watchers: list[Watcher] = []
+        self._churners: list[Churner] = []
         self._consumers: list[Consumer] = []
 
     def say(self, text: str) -> None:
@@ -105,14 +106,21 @@ class MeshCheck:
         node = next(node for node in self.trial.nodes if node.data.name == name)
         for queue in self.world.queues:
             if queue.node == name:
-                filters = [part for one in queue.filters for part in ("--subscription", one)]
+                fixed = () if queue.is_loose else queue.filters
+                filters = [part for one in fixed for part in ("--subscription", one)]
                 node.run("queue", "create", queue.name, *filters)
 
     async def _start_clients(self, stack: contextlib.AsyncExitStack) -> None:
         names = list(self._urls)
         for subscriber in self.world.subscribers:
             url = self._urls[subscriber.node]
-            self._watchers.append(Watcher(self.logs, subscriber, url, self.troubles))
+            if subscriber.name.endswith(".churn"):
+                rng = random.Random(f"{subscriber.name} {self._seed}")
+                churner = Churner(self.logs, subscriber, url, self.troubles, rng)
+                self._churners.append(churner)
+                self._watchers.append(churner)
+            else:
+                self._watchers.append(Watcher(self.logs, subscriber, url, self.troubles))
         for queue in self.world.queues:
             if queue.is_live:
                 self._consumers.append(Consumer(self.logs, queue, self._urls[queue.node], self.troubles))
@@ -166,6 +174,7 @@ class MeshCheck:
         disturber = Disturber(self.trial.nodes, paths, opening, self._seed, self.say)
         self.faults = disturber.done
         publishing = [task for one in self._publishers for task in one.tasks(stop)]
+        publishing += [asyncio.create_task(one.churn(stop), name=one.name) for one in self._churners]
         disturbing = asyncio.create_task(disturber.disturb(stop))
         deadline = time.monotonic() + seconds
         while (left_s := deadline - time.monotonic()) > 0 and not disturbing.done():
@@ -220,14 +229,25 @@ class MeshCheck:
             await publisher.settled()
 
     def _wait_for_links(self) -> None:
+        """Wait until links are up, and nodes know what endpoints of their neighbours want."""
         deadline = time.monotonic() + QUIET_S
         for one, two in self._pairs:
             for here, there in ((one, two), (two, one)):
-                while (link := self.trial.link(here, there))["state"] != "up":
+                while missing := self._lacks(here, there):
                     if time.monotonic() > deadline:
-                        self.troubles.append(f"{self.trial.name(here)} has link {link}")
+                        self.troubles.append(f"{self.trial.name(here)}: {missing}")
                         break
                     time.sleep(0.2)
+
+    def _lacks(self, here: int, there: int) -> str:
+        """Tell what is wrong with a link on one side; empty if nothing is."""
+        link = self.trial.link(here, there)
+        if link["state"] != "up":
+            return f"link {link}"
+        name = f"#link/{self.trial.name(there)}"
+        queue = json.loads(self.trial.nodes[here].run("queue", "show", name, "--json"))
+        missing = [text for text in CHURN if text not in queue["client_subscriptions"]]
+        return f"queue {name} does not attract {missing}" if missing else ""
 
     async def _drain(self) -> History:
         """Consume all that the queues hold, and put the logs together."""
@@ -341,7 +361,11 @@ def main() -> int:
     if not 2 <= options.nodes <= NODES_MAX:
         parser.error(f"{options.nodes} nodes: 2 to {NODES_MAX} are possible")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    verdict = perform(options)
+    try:
+        verdict = perform(options)
+    except KeyboardInterrupt:
+        print("stopped before there was a verdict", file=sys.stderr)
+        return 1
     tell(verdict)
     print(json.dumps(verdict) if options.json else f"verdict: {verdict['verdict']}", flush=True)
     return int(verdict["verdict"] != "good")

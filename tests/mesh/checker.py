@@ -130,11 +130,16 @@ def _order(history: History, subscriber: Subscriber, got: list[Got]) -> Iterator
         mark = one.mark
         lane = (mark.publisher, mark.epoch, one.through, *_way(one))
         before = newest.get(lane, -1)
-        if mark.number < before and key_of(mark) not in history.repeated:
+        if mark.number < before and not _is_without_order(history, one):
             yield Finding(
                 "order", subscriber.name, f"{key_of(mark)} on {one.topic} came after number {before}"
             )
         newest[lane] = max(before, mark.number)
+
+
+def _is_without_order(history: History, one: Got) -> bool:
+    """What is sent again has no order, and what crosses by another way as subscriptions of queues come and go."""
+    return key_of(one.mark) in history.repeated or one.topic.startswith("check/churn/")
 
 
 def _way(one: Got) -> tuple[object, ...]:
@@ -232,7 +237,8 @@ def wanted(history: History, queue: Queue) -> set[tuple[str, int]]:
     return {
         (publisher, number)
         for publisher, stream, number in history.acknowledged
-        if queue.takes(history.sent[publisher, stream, number].topic)
+        if queue.takes((sent := history.sent[publisher, stream, number]).topic)
+        and (sent.is_probe or not queue.is_loose)
         and world.reaches(world.publishers[publisher], queue.node)
     }
 

@@ -58,7 +58,7 @@ class Disturber:
         self._breakers = [
             Breaker(
                 node,
-                ["kill"],
+                ["kill", "kill", "kill", "stop"],
                 random.Random(f"node {number} {seed}"),
                 None,
                 (*ROLES, *(_LINK_ROLES if number in opening else ())),

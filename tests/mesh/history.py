@@ -41,9 +41,9 @@ class Mark(NamedTuple):
     #: Rises with each connection of the publisher; order is promised within one.
     epoch: int
 
-    def payload(self) -> bytes:
-        """Give it as bytes."""
-        return f"{self.publisher} {self.stream} {self.number} {self.epoch}".encode()
+    def payload(self, size: int = 0) -> bytes:
+        """Give it as bytes, of this size at least."""
+        return f"{self.publisher} {self.stream} {self.number} {self.epoch} ".encode().ljust(size, b".")
 
     @classmethod
     def of(cls, payload: bytes) -> Self:
@@ -52,7 +52,7 @@ class Mark(NamedTuple):
         Raises:
             ValueError: it is none.
         """
-        publisher, stream, number, epoch = payload.decode().split(" ")
+        publisher, stream, number, epoch, _ = payload.decode().split(" ")
         return cls(publisher, stream, int(number), int(epoch))
 
 
@@ -76,12 +76,17 @@ class Subscriber(NamedTuple):
 
 
 class Queue(NamedTuple):
-    """A queue of a node. A live one is consumed all the time, so acknowledgements of it may be lost."""
+    """A queue of a node.
+
+    A live one is consumed all the time, so acknowledgements of it may be lost. The subscriptions of a loose one come
+    and go, and are all there while probes are sent.
+    """
 
     node: str
     name: str
     filters: tuple[str, ...]
-    is_live: bool
+    is_live: bool = False
+    is_loose: bool = False
 
     @property
     def key(self) -> str:
@@ -129,7 +134,7 @@ class World:
                 Subscriber(name, node, tuple(Wish(*one) for one in w))
                 for name, node, w in plain["subscribers"]
             ),
-            tuple(Queue(node, name, tuple(filters), live) for node, name, filters, live in plain["queues"]),
+            tuple(Queue(node, name, tuple(f), *rest) for node, name, f, *rest in plain["queues"]),
             tuple((one, other) for one, other in plain["links"]),
         )
 

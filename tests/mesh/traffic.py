@@ -9,6 +9,7 @@ They are ordinary clients, which connect again by themselves, and decide nothing
     copy        persistent messages that no queue wants
     part        persistent messages for a queue of one node
     both        persistent deliver-to-one messages, for queues and one client
+    churn       persistent messages for subscriptions of queues and clients that come and go
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     import random
     from pathlib import Path
 
-    from angarium import Acknowledgement, Client, ClientEvent, Message
+    from angarium import Acknowledgement, Client, ClientEvent, Message, Subscription
     from tests.mesh.history import Key
 
 CLIENTS: Final = 3
@@ -49,12 +50,20 @@ BRANCHES: Final = 8
 #: Messages that are given to a client in one step, and the pause after them.
 BURST: Final = (1, 12)
 PAUSE_S: Final = (0.05, 0.4)
+#: A burst may be so many times as long, and a message have so many bytes, once in so many.
+LONG_BURST: Final = 20
+LARGE_BYTES: Final = 20_000
+RARELY: Final = 50
+#: Between two changes of subscriptions that come and go.
+CHURN_PAUSE_S: Final = (0.05, 1.0)
 #: Nodes die for some seconds; nothing that clients ask for takes longer than this.
 PATIENCE_S: Final = 120.0
 CLOSE_S: Final = 10.0
 DIRECT_KINDS: Final = ("direct", "direct", "shared", "dto", "dto")
-GUARANTEED_KINDS: Final = ("persistent", "persistent", "copy", "part", "both")
+GUARANTEED_KINDS: Final = ("persistent", "persistent", "copy", "part", "both", "churn")
 DTO_KINDS: Final = ("dto", "both")
+CHURN_QUEUE: Final = "churn"
+CHURN: Final = tuple(f"check/churn/*/{branch}" for branch in range(BRANCHES))
 #: Local and network priority of the subscribers of a node, and which of them always get deliver-to-one messages.
 _PRIORITIES: Final = ((2, 1), (1, 2), (1, 1))
 
@@ -78,6 +87,9 @@ def plan(nodes: list[str], links: list[tuple[str, str]]) -> World:
             Subscriber(f"{node}.s{number}", node, _wishes(node, number, nodes))
             for node in nodes
             for number in numbers
+        )
+        + tuple(
+            Subscriber(f"{node}.churn", node, tuple(Wish(one, PLAIN) for one in CHURN)) for node in nodes
         ),
         tuple(queue for node in nodes for queue in _queues(node)),
         tuple(links),
@@ -116,8 +128,9 @@ def _queues(node: str) -> list[Queue]:
     part = (f"check/part/{node}/>", f"!check/part/{node}/*/7")
     return [
         Queue(node, "live", attracted, is_live=True),
-        Queue(node, "final", attracted, is_live=False),
-        Queue(node, "part", part, is_live=False),
+        Queue(node, "final", attracted),
+        Queue(node, "part", part),
+        Queue(node, CHURN_QUEUE, CHURN, is_loose=True),
     ]
 
 
@@ -199,7 +212,7 @@ class Publisher(Party):
         """Publish bursts of some kinds until it is time to stop."""
         rng = self._random
         while not stop.is_set():
-            for _ in range(rng.randint(*BURST)):
+            for _ in range(rng.randint(*BURST) * (1 if rng.randrange(RARELY) else LONG_BURST)):
                 await self.send(rng.choice(kinds))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop.wait(), rng.uniform(*PAUSE_S))
@@ -215,13 +228,14 @@ class Publisher(Party):
         number = self._numbers[stream]
         self._numbers[stream] += 1
         mark = Mark(self.name, stream, number, self._epoch)
+        size = 0 if self._random.randrange(RARELY) else LARGE_BYTES
         sent = Sent(topic, is_dto, self.is_probing)
         self.recent[self.name, stream, number] = sent
         self.log.write("sent", self.name, stream, number, self._epoch, *sent)
         if stream == DIRECT:
-            await self.client.publish(topic, mark.payload(), dto=is_dto)
+            await self.client.publish(topic, mark.payload(size), dto=is_dto)
         else:
-            receipt = await self._producer.send(topic, mark.payload(), dto=is_dto)
+            receipt = await self._producer.send(topic, mark.payload(size), dto=is_dto)
             if not receipt.done:
                 self._unsettled[receipt.sequence] = number
 
@@ -266,6 +280,9 @@ class Watcher(Party):
     def __init__(self, folder: Path, who: Subscriber, url: str, troubles: list[str]) -> None:
         super().__init__(folder, who.name, url, troubles)
         self._who = who
+        number = who.name.rpartition(".s")[2]
+        local, network = _PRIORITIES[int(number) - 1] if number.isdigit() else (1, 1)
+        self._options = {"local_priority": local, "network_priority": network}
         self._connection = 0
         self.got = 0
         #: What it got since somebody cleared it.
@@ -273,8 +290,7 @@ class Watcher(Party):
 
     async def start(self) -> None:
         """Connect and subscribe."""
-        local, network = _PRIORITIES[int(self.name[-1]) - 1]
-        client = await self.connect(client_name=self.name, local_priority=local, network_priority=network)
+        client = await self.connect(client_name=self.name, **self._options)
         by_kind = {how: [w.filter for w in self._who.wishes if w.how == how] for how in (PLAIN, ALWAYS)}
         for how, filters in by_kind.items():
             if filters:
@@ -295,6 +311,62 @@ class Watcher(Party):
         self.got += 1
         self.recent.add(key_of(mark))
         self.log.write("got", self.name, mark, message.topic, message.share or how, self._connection)
+
+
+class Churner(Watcher):
+    """A subscriber whose subscriptions, and those of a queue, come and go until it is told to stop."""
+
+    def __init__(
+        self, folder: Path, who: Subscriber, url: str, troubles: list[str], rng: random.Random
+    ) -> None:
+        super().__init__(folder, who, url, troubles)
+        self._random = rng
+        self._subscriptions: dict[str, Subscription] = {}
+
+    async def start(self) -> None:
+        """Connect, and let everything be in force."""
+        await self.connect(client_name=self.name)
+        await self._restore()
+
+    async def churn(self, stop: asyncio.Event) -> None:
+        """Change subscriptions until it is time to stop; then all are in force again."""
+        rng = self._random
+        while not stop.is_set():
+            with contextlib.suppress(errors.AngariumError):  # the node is down, or a part of it
+                await self._change(rng.choice(CHURN), is_of_queue=rng.random() < 0.6)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), rng.uniform(*CHURN_PAUSE_S))
+        deadline = asyncio.get_running_loop().time() + PATIENCE_S
+        while True:
+            try:
+                return await self._restore()
+            except errors.AngariumError:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(0.5)
+
+    async def _change(self, text: str, *, is_of_queue: bool) -> None:
+        assert self.client is not None
+        if is_of_queue and self._random.random() < 0.5:
+            await self.client.remove_queue_subscription(CHURN_QUEUE, text)
+        elif is_of_queue:
+            await self.client.add_queue_subscription(CHURN_QUEUE, text)
+        elif text in self._subscriptions:
+            await self._subscriptions.pop(text).unsubscribe()
+        else:
+            await self._subscribe(text)
+
+    async def _subscribe(self, text: str) -> None:
+        assert self.client is not None
+        subscription = await self.client.subscribe(text, callback=partial(self._take, PLAIN))
+        self._subscriptions[text] = subscription
+
+    async def _restore(self) -> None:
+        assert self.client is not None
+        for text in CHURN:
+            if text not in self._subscriptions:
+                await self._subscribe(text)
+        await self.client.add_queue_subscription(CHURN_QUEUE, *CHURN)
 
 
 class Consumer(Party):
