@@ -54,6 +54,7 @@ LINK_IMPORTS_EXCEEDED: Final = 40031
 UNAUTHORIZED: Final = 40101
 ENDPOINT_PROPERTY_MISMATCH: Final = 40102
 LINK_UNAUTHORIZED: Final = 40103
+HANDSHAKE_FAILED: Final = 40104
 CLIENT_CONNECT_DENIED: Final = 40301
 PUBLISH_DENIED: Final = 40302
 SUBSCRIBE_DENIED: Final = 40303
@@ -319,6 +320,11 @@ ERRORS: Final[dict[int, Reason]] = {
         "link_imports_exceeded",
         "Too Many Subscriptions Of A Neighbour",
         "raise router.link_imports_max of this node, or keep subscriptions local with #noexport/",
+    ),
+    HANDSHAKE_FAILED: Reason(
+        "handshake_failed",
+        "Handshake Failed",
+        "set the public key to the line in node.key.pub over there; without encryption there is none",
     ),
     LINK_UNAUTHORIZED: Reason(
         "link_unauthorized",

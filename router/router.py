@@ -376,7 +376,9 @@ class Router:
             self._egress_may_go_on(session, now)
             self.flows.ends.session_reads(session)
 
-    def _bye(self, session: Session, _frames: list[bytes], now: float) -> None:
+    def _bye(self, session: Session, frames: list[bytes], now: float) -> None:
+        if session.link is not None:
+            session.link.take_goodbye(frames[1])
         if session.bye_at is None:
             session.bye_at = now
         self._finish_bye(session, now)

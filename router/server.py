@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from zmq.utils.monitor import parse_monitor_message
 
 from angarium import errors
 from angarium.errors import error_for
@@ -56,6 +57,11 @@ PROBE_INTERVAL_S = 0.25
 WORKERS_WAIT_S = 5.0
 #: Subscriptions of neighbours in one answer.
 REMOTE_SUBSCRIPTIONS_MAX = 100_000
+#: Why a handshake failed, as far as libzmq tells.
+_HANDSHAKE_FAULTS: dict[int, str] = {
+    zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "whoever came has another public key of this node than its own",
+    zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "one side encrypts and the other does not",
+}
 #: With very many clients the looks are rarer, so that they cost little.
 PROBES_PER_SECOND = 5_000
 
@@ -98,7 +104,9 @@ class RouterServer:
         self._workers = self._make_worker_socket(context)
         self._zap = ZapHandler(context, self._config, self._connect_refused)
         self._clients = self._make_client_socket(context)
-        self._monitor = self._clients.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor = self._clients.get_monitor_socket(
+            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        )
         process.add(self._workers, self._read_workers)
         process.add(self._clients, self._read_clients)
         process.add(self._zap.socket, self._zap.serve)
@@ -215,12 +223,15 @@ class RouterServer:
     def _read_monitor(self) -> None:
         try:
             while True:
-                self._monitor.recv_multipart(zmq.NOBLOCK)
-                if self._probe_at is None:
+                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                    reason = _HANDSHAKE_FAULTS.get(event["value"], f"protocol error {event['value']:#x}")
+                    self._router.reception.handshake_failed(reason, time.monotonic())
+                elif self._probe_at is None:
                     interval = max(PROBE_INTERVAL_S, len(self._router.sessions) / PROBES_PER_SECOND)
                     self._probe_at = time.monotonic() + interval
         except zmq.Again:
-            return
+            self._carry_out()
 
     def _read_verdicts(self) -> None:
         os.read(self._wake_read, 4096)

@@ -158,12 +158,12 @@ class BridgeChannel(Pair):
         told = {"severity": severity, "scope": "VPN", "event": event, "text": text, "vpn": self._config.vpn}
         self._outbox.append(Emit({**told, "bridge": self._config.name, "code": code}))
 
-    def _close(self, now: float) -> None:
+    def _close(self, now: float, error: AngariumError | None = None) -> None:
         if self.state is State.UP:
             why = self.error or error_for(errors.SHUTTING_DOWN, "the bridge was switched off, or changed")
             text = f"bridge {self._config.name!r} takes no messages any more: {why}"
             self._tell("warning", "VPN_BRIDGE_DOWN", text, why.code)
-        super()._close(now)
+        super()._close(now, error)
 
     def describe(self, now: float) -> dict[str, Any]:
         """Give what `angarium bridge show` says of it."""

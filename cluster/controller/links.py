@@ -125,6 +125,8 @@ class LinkOperations:
 def describe(link: Row, overview: Row, process: Row | None, node: str) -> Row:
     """Give a link object with its state: that of its process, or that of the sessions that the neighbour opened.
 
+    The error is that of its process, else why the neighbour was refused here lately.
+
     Args:
         link: the object.
         overview: what the router of this node says of neighbours (`router.links.links.Links.overview`).
@@ -136,6 +138,8 @@ def describe(link: Row, overview: Row, process: Row | None, node: str) -> Row:
     channels = {channel["vpn"]: channel for channel in (process or {}).get("channels", ())}
     vpns = [{**channels.pop(row["vpn"], {}), **row} for row in mine]
     failed = [channel for channel in channels.values() if channel["error"]]
+    refusals = [] if up else [row for row in overview.get("refusals", ()) if row["node"] == link["name"]]
+    reason = next(iter([*failed, *refusals]), {"error": "", "code": 0})
     lags = [row["lag_ms"] for row in vpns if row.get("lag_ms") is not None]
     state = "up" if up and not failed and len(up) == len(mine) else "synchronising" if mine else "down"
     if mine and failed:
@@ -143,8 +147,8 @@ def describe(link: Row, overview: Row, process: Row | None, node: str) -> Row:
     return {
         **link,
         "state": state if link["enabled"] else "disabled",
-        "error": failed[0]["error"] if failed else "",
-        "code": failed[0]["code"] if failed else 0,
+        "error": reason["error"],
+        "code": reason["code"],
         "opens": opens(node, link["name"], link["initiator"]),
         "node_id": mine[0]["node_id"] if mine else "",
         "uptime_s": min((row["uptime_s"] for row in up), default=None),

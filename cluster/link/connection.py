@@ -14,6 +14,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from angarium import errors
 from angarium.client.transport.secure import FRAME_BYTES_MAX, GONE, LINGER_MS, NEVER_MS
+from angarium.errors import AngariumError, error_for
 
 if TYPE_CHECKING:
     from collections import deque
@@ -36,7 +37,7 @@ class Connection:
         server_key: str,
         on_message: Callable[[list[bytes], float], None],
         on_drained: Callable[[], None],
-        on_lost: Callable[[str, float], None],
+        on_lost: Callable[[AngariumError, float], None],
     ) -> None:
         """Begin to connect.
 
@@ -64,7 +65,7 @@ class Connection:
             self._socket.connect(url)
         except (zmq.ZMQError, ValueError) as error:
             self._socket.close(0)
-            raise errors.error_for(errors.CONNECT_FAILED, f"{url}: {error}") from None
+            raise error_for(errors.CONNECT_FAILED, f"{url}: {error}") from None
         process.add(self._socket, self._read)
         process.add(self._monitor, self._read_monitor)
 
@@ -134,7 +135,11 @@ class Connection:
         while not self.closed and self._read():
             pass
         if not self.closed:
-            why = "nobody answers" if event == zmq.EVENT_CLOSED else "the connection was closed"
-            if event not in (zmq.EVENT_CLOSED, zmq.EVENT_DISCONNECTED):
-                why = "the handshake failed: is it a node, and is the public key right?"
-            self._on_lost(f"{self._url}: {why}", time.monotonic())
+            self._on_lost(self._why(event), time.monotonic())
+
+    def _why(self, event: int) -> AngariumError:
+        if event == zmq.EVENT_CLOSED:
+            return error_for(errors.CONNECT_FAILED, f"{self._url}: nobody answers")
+        if event == zmq.EVENT_DISCONNECTED:
+            return error_for(errors.NOT_CONNECTED, f"{self._url}: the connection was closed")
+        return error_for(errors.HANDSHAKE_FAILED, f"{self._url}: is it a node, and is the public key right?")

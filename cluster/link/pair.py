@@ -42,6 +42,8 @@ OPEN_AGAIN_S: Final = 0.5
 #: A pair that was up for so long begins with short pauses again.
 FORGIVE_AFTER_S: Final = 5.0
 KEEPALIVE_MS: Final = 1_000
+#: What is refused is tried again and again: one event for a reason in this time.
+REFUSAL_EVENT_S: Final = 60.0
 #: Ends that pass by themselves, of which operators need no event.
 _PASSING: Final = (
     errors.CONNECT_FAILED,
@@ -124,8 +126,8 @@ class Pair(ABC):
         self._attempts = 0
         #: Why it is not up; None if it is, or was not tried.
         self.error: AngariumError | None = None
-        #: Codes that operators were told since it was up last.
-        self._told: dict[int, None] = {}
+        #: Code of a refusal -> when operators were told of it.
+        self._told: dict[int, float] = {}
         #: The wall clock of each router less our own, in ms.
         self._offsets_ms = [0, 0]
         #: When flows and producers that were refused are asked for again.
@@ -202,14 +204,16 @@ class Pair(ABC):
     def received(self, side: int, frames: list[bytes], now: float) -> None:
         """A router sent something."""
         session = self.sessions[side]
-        if session is not None:
+        if (
+            session is not None and self.state is not State.WAITING
+        ):  # what comes after the end says nothing new
             self._take(side, session.receive(frames, now), now)
 
-    def lost(self, side: int, reason: str, now: float) -> None:
-        """The connection of a side is gone."""
+    def lost(self, side: int, reason: str, now: float, code: int = errors.NOT_CONNECTED) -> None:
+        """The connection of a side is gone, or could not be made."""
         session = self.sessions[side]
         if session is not None:
-            self._take(side, session.lose(error_for(errors.NOT_CONNECTED, reason)), now)
+            self._take(side, session.lose(error_for(code, reason)), now)
 
     def leave(self, now: float) -> None:
         """End it for good."""
@@ -261,7 +265,6 @@ class Pair(ABC):
         self.state = State.UP
         self._up_since = now
         self.error = None
-        self._told.clear()
         self._refusals.clear()
         self._became_up()
 
@@ -332,8 +335,9 @@ class Pair(ABC):
 
     def _refuse(self, error: AngariumError, now: float) -> None:
         """Let go for a reason that operators hear of, unless it passes by itself."""
-        if error.code not in (*_PASSING, *self._told):
-            self._told[error.code] = None
+        told_at = self._told.get(error.code, float("-inf"))
+        if error.code not in _PASSING and now - told_at >= REFUSAL_EVENT_S:
+            self._told[error.code] = now
             self._tell_refused(error)
         self._fail(error, now)
 
@@ -342,15 +346,16 @@ class Pair(ABC):
         self.error = error
         if self.state is State.UP and now - self._up_since >= FORGIVE_AFTER_S:
             self._pause_s = BACKOFF_FIRST_S
-        self._close(now)
+        self._close(now, None if error.code in _PASSING else error)
         self._due = now + self._random.uniform(self._pause_s / 2, self._pause_s)
         self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
 
-    def _close(self, now: float) -> None:
+    def _close(self, now: float, error: AngariumError | None = None) -> None:
+        """Say goodbye on both sides, and why: the router that refused nothing has not heard of it."""
         for side in (OWN, FAR):
             session = self.sessions[side]
             if session is not None:
-                session.leave()
+                session.leave_for(error)
                 self._outbox.append(Disconnect(self, side))
         self.state = State.WAITING
         self._due = now

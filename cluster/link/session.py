@@ -21,10 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from angarium.client.events import Event
+    from angarium.errors import AngariumError
     from angarium.slots import Round
 
 #: Messages that a router may send ahead: only their bytes matter.
 WINDOW_MESSAGES: Final = 1 << 40
+#: Characters of the reason in a BYE.
+REASON_MAX: Final = 200
 #: IMPORTS without an answer: enough to keep router and workers busy, few enough not to keep others waiting.
 IMPORTS_PENDING_MAX: Final = 4
 
@@ -119,6 +122,14 @@ class LinkSession(ClientSession):
         waiting_s = now - self._pinged_at if self._answered_ping < self._last_ping else 0.0
         lag_s = waiting_s if self._lag_s is None else max(waiting_s, self._lag_s)
         return round(lag_s * 1000, 3) if lag_s else None
+
+    def leave_for(self, error: AngariumError | None) -> None:
+        """Say BYE, with the reason if there is one."""
+        if self.state is State.OPEN and error is not None:
+            self.state = State.LEAVING
+            self._send(wire.BYE, wire.pack((error.code, error.detail[:REASON_MAX])))
+        else:
+            self.leave()
 
     def report(self, report: bytes) -> None:
         """Hand over what the controller of the other node tells."""

@@ -86,7 +86,7 @@ class Shell:
                 lambda why, now: self._lost(pair, side, why, now),
             )  # fmt: skip
         except AngariumError as error:
-            pair.lost(side, error.detail, time.monotonic())
+            pair.lost(side, error.detail, time.monotonic(), error.code)
 
     def _disconnect(self, pair: Pair, side: int) -> None:
         connection = self._connections.pop((pair, side), None)
@@ -97,8 +97,8 @@ class Shell:
             connection.close()
         pair.forget(side)
 
-    def _lost(self, pair: Pair, side: int, why: str, now: float) -> None:
-        pair.lost(side, why, now)
+    def _lost(self, pair: Pair, side: int, why: AngariumError, now: float) -> None:
+        pair.lost(side, why.detail, now, why.code)
         self.carry_out()
 
     # -- life ------------------------------------------------------------------------------------------------

@@ -143,18 +143,14 @@ class Picture:
 
     def _link_report(self, name: str, now: float) -> LinkReport:
         row, state = self._links[name], self._states[name]
-        code, error = row["code"], row["error"]
-        if not error and state.state != "up":
-            refusal = next((one for one in self._refusals if one.node == name), None)
-            code, error = (refusal.code, refusal.error) if refusal is not None else (0, "")
         return LinkReport(
             node=name,
             node_id=state.node_id,
             state=state.state,
             for_s=round(now - state.since, 1),
             opens=row["opens"],
-            code=code,
-            error=error[: reports.ERROR_MAX],
+            code=row["code"],
+            error=row["error"][: reports.ERROR_MAX],
             lag_ms=row["lag_ms"],
             **{figure: row[figure] for figure in _FIGURES},
         )

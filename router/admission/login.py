@@ -69,16 +69,12 @@ class Ticket(NamedTuple):
 
 
 def parse_hello(header: bytes) -> Hello:
-    """Check the shape of a HELLO.
+    """Check the shape of a HELLO; its version is judged apart (`check_version`), by those who know who came.
 
     Raises:
-        InvalidRequestError: 40001 wrong shape, 40003 another version, 40011 no possible client name.
+        InvalidRequestError: 40001 wrong shape, 40011 no possible client name.
     """
     hello = wire.decode_header(_decode_hello, header)
-    if hello.version != wire.PROTOCOL_VERSION:
-        raise error_for(
-            errors.UNSUPPORTED_VERSION, f"{hello.version}, this node speaks {wire.PROTOCOL_VERSION}"
-        )
     if hello.client_name:
         try:
             check_topic(hello.client_name)
@@ -88,6 +84,17 @@ def parse_hello(header: bytes) -> Hello:
         except AngariumError:
             raise error_for(errors.INVALID_CLIENT_NAME, repr(hello.client_name[:200])) from None
     return hello
+
+
+def check_version(hello: Hello) -> None:
+    """Refuse who speaks another version of the protocol.
+
+    Raises:
+        InvalidRequestError: the version is another (40003).
+    """
+    if hello.version != wire.PROTOCOL_VERSION:
+        detail = f"{hello.version}, this node speaks {wire.PROTOCOL_VERSION}"
+        raise error_for(errors.UNSUPPORTED_VERSION, detail)
 
 
 class Doorkeeper:

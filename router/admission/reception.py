@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors, wire
 from angarium.errors import AngariumError, UnauthorizedError, error_for
 from router.admission.bridges import may_follow
-from router.admission.login import Hello, parse_hello
+from router.admission.login import Hello, check_version, parse_hello
 from router.admission.subscriptions import INBOX_PREFIX
 from router.delivery.queues import EgressQueue
 from router.effects import Outbox, SendClient, VerifyPassword
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 STRAY_ANSWERS_PER_SECOND = 200.0
 #: The connect rate of an address is forgotten when it was quiet for so long: any burst has refilled by then.
 CONNECT_MEMORY_S = 60.0
+#: Handshakes fail as often as somebody tries: one event in this time is enough.
+HANDSHAKE_EVENT_S = 60.0
 #: Automatic routing ids of ZeroMQ are a zero byte and a number.
 _ROUTING_ID_BYTES = 5
 
@@ -94,6 +96,8 @@ class Reception:
         #: Logins whose password is being compared.
         self._tickets: dict[int, Ticket | Decoy] = {}
         self._next_number = 1
+        #: When operators were told of a handshake that failed.
+        self._handshake_told_at = float("-inf")
         self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
         #: Address -> its connect rate; only those that connected lately.
         self._connects: dict[str, TokenBucket] = {}
@@ -113,10 +117,13 @@ class Reception:
                 self._refuse(routing_id, error)
 
     def _hello(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
+        is_neighbour = hello.link is not None or hello.username == wire.LINK_USERNAME
+        if not is_neighbour:
+            check_version(hello)
         if self.closed:
             raise error_for(errors.SHUTTING_DOWN)
         self._check_connect_rate(address, now)
-        if hello.link is not None or hello.username == wire.LINK_USERNAME:
+        if is_neighbour:
             self._neighbour(routing_id, hello, now, address)
             return
         if hello.username == wire.BRIDGE_USERNAME:
@@ -284,6 +291,16 @@ class Reception:
             self._welcome(ticket, now)
         except AngariumError as error:
             self._refuse(ticket.routing_id, error)
+
+    def handshake_failed(self, reason: str, now: float) -> None:
+        """A connection was given up before anybody could say who is there; operators hear of it now and then."""
+        self._counters.error(errors.HANDSHAKE_FAILED)
+        if now - self._handshake_told_at >= HANDSHAKE_EVENT_S:
+            self._handshake_told_at = now
+            text = f"a connection to this node was given up in the handshake: {reason}"
+            self._outbox.event(
+                "SYSTEM_CLIENT_HANDSHAKE_FAILED", text, severity="warning", code=errors.HANDSHAKE_FAILED
+            )
 
     def left(self, session: Session, now: float) -> None:
         """A session ended: it may resume for a while."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
+from router.admission.login import check_version
 from router.links.neighbour import LinkHello, Neighbour
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Gate:
         if link is None or hello.username != wire.LINK_USERNAME:
             raise error_for(errors.LINK_UNAUTHORIZED, f"the username of a link is {wire.LINK_USERNAME}")
         try:
+            check_version(hello)
             return self._judge(hello, link, now)
         except AngariumError as error:
             self.refused(link.node, hello.vpn, error, now)
@@ -137,6 +139,13 @@ class Gate:
 
     def refused(self, node: str, vpn: str, error: AngariumError, now: float) -> None:
         """Tell the operators that a neighbour was refused, unless they know."""
+        self._note(node, vpn, error, now, "a link of {} was refused: {}")
+
+    def was_refused(self, node: str, vpn: str, error: AngariumError, now: float) -> None:
+        """Tell the operators that a neighbour, or its link process, does not want the link, unless they know."""
+        self._note(node, vpn, error, now, "{} refused the link: {}")
+
+    def _note(self, node: str, vpn: str, error: AngariumError, now: float, text: str) -> None:
         code = error.code
         if code not in _OF_NEIGHBOURS and node not in self._directory.links:
             node = ""  # nobody we know: it could make up a name each time, to be told of each time
@@ -150,8 +159,8 @@ class Gate:
         self._refusals[node, vpn, code] = _Refusal(error, now, told_at)
         if is_news:
             who = f"node {node!r}" if node else "a node without a link here"
-            text = f"a link of {who} was refused: {error}"
-            self._outbox.event("SYSTEM_LINK_REFUSED", text, severity="error", link=node, vpn=vpn, code=code)
+            told = text.format(who, error)
+            self._outbox.event("SYSTEM_LINK_REFUSED", told, severity="error", link=node, vpn=vpn, code=code)
 
     def recent(self, now: float) -> list[dict[str, Any]]:
         """Give who was refused lately, and why; those that were never known to be of the cluster are left out."""

@@ -15,7 +15,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium import wire
+from angarium import errors, wire
 from angarium.errors import AngariumError
 from router.guaranteed.endpoints import QUEUE
 from router.links.exports import VpnExports
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Wishes of sessions that are over which are taken back in one turn of the loop.
 RELEASED_PER_TURN: Final = 1_000
+#: What no neighbour may send.
+_FAULTS: Final = (errors.MALFORMED_FRAME, errors.UNKNOWN_OPERATION, errors.LINK_IMPORTS_EXCEEDED)
 #: What the queues of a link end in, and what their messages are counted as.
 _QUEUES: Final = {"": "spooled", wire.LINK_RETRY_SUFFIX: "retry", wire.LINK_DMQ_SUFFIX: "dead"}
 
@@ -118,10 +120,19 @@ class Links:
             del self._exports[session.vpn.id]
             if not self._exports:
                 self._interest.on_member = None
+        self._tell_refusal(session, neighbour, error)
+        error = error or neighbour.goodbye
         if neighbour.is_synchronised:
             why = "it said goodbye" if error is None else str(error)
             text = f"the link to node {neighbour.node!r} in Message VPN {session.vpn.name!r} is down: {why}"
             self._event("SYSTEM_LINK_DOWN", "warning", text, session, neighbour)
+
+    def _tell_refusal(self, session: Session, neighbour: Neighbour, error: AngariumError | None) -> None:
+        """Tell the operators why a link is refused that was let in: by us, or by the other side."""
+        if error is not None and error.code in _FAULTS:
+            self.gate.refused(neighbour.node, session.vpn.name, error, self._now)
+        elif neighbour.goodbye is not None and not neighbour.is_local:  # one of this node tells by itself
+            self.gate.was_refused(neighbour.node, session.vpn.name, neighbour.goodbye, self._now)
 
     def fault_of(self, session: Session) -> AngariumError | None:
         """Tell why a session may not go on after its link object changed."""

@@ -7,11 +7,20 @@ other side. It is an attribute of the session (`Session.link`); a client has non
 from __future__ import annotations
 
 from collections import deque
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta
 
+from angarium import wire
+from angarium.errors import error_for
+
+if TYPE_CHECKING:
+    from angarium.errors import AngariumError
+
+_Code = Annotated[int, Meta(ge=10_000, le=99_999)]
+_decode_goodbye: Final = msgspec.msgpack.Decoder(tuple[_Code, Annotated[str, Meta(max_length=1_000)]]).decode
+_NO_REASON: Final = wire.pack([])
 #: At most so many doublings of the rounds between two tries.
 TRIAL_DOUBLINGS_MAX = 7
 
@@ -55,6 +64,7 @@ class Neighbour:
 
     __slots__ = (
         "exported",
+        "goodbye",
         "imports",
         "incarnation",
         "is_local",
@@ -85,8 +95,19 @@ class Neighbour:
         self.untold: deque[str] | None = deque()
         #: Entries that it was told, of the snapshot and of changes.
         self.exported = 0
+        #: Why it left, if it said so.
+        self.goodbye: AngariumError | None = None
         #: What its controller told last, and when; None before the first.
         self.report: tuple[bytes, float] | None = None
+
+    def take_goodbye(self, header: bytes) -> None:
+        """Take the header of BYE: with a reason, it is what the link process, or the other router, refused.
+
+        Raises:
+            InvalidRequestError: it is neither empty nor [code, detail] (40001).
+        """
+        if header != _NO_REASON:
+            self.goodbye = error_for(*wire.decode_header(_decode_goodbye, header))
 
     def may_follow(self, other: Neighbour) -> bool:
         """Tell whether this is the same link process, or its successor, on a new connection."""

@@ -240,7 +240,10 @@ def test_a_link_is_encrypted_where_its_nodes_are(tmp_path: Path) -> None:
             mesh.add(name, mesh.make(name, more=key))
         mesh.create("a", "b", f"public_key={keys['b']}")
         mesh.create("b", "a", f"public_key={keys['b']}")  # that of the wrong node
-        mesh.wait_for("b", "a", lambda row: row["error"])
+        row = mesh.wait_for("b", "a", lambda row: row["error"])
+        assert str(errors.HANDSHAKE_FAILED) in row["error"]
+        TestRefusals.wait_for_event(mesh, "b", errors.HANDSHAKE_FAILED)
+        TestRefusals.wait_for_event(mesh, "a", errors.HANDSHAKE_FAILED, "SYSTEM_CLIENT_HANDSHAKE_FAILED")
         mesh["b"].run("link", "update", "a", "--set", f"public_key={keys['a']}")
         mesh.wait_up("b", "a")
         with (
@@ -271,15 +274,42 @@ class TestRefusals:
             mesh.nodes["b"].run("link", "delete", "x")
             mesh.wait_up("b", "a")
 
+    def test_two_nodes_of_one_name_and_more_than_the_limit_are_refused_on_both_sides(
+        self, tmp_path: Path
+    ) -> None:
+        with Mesh(tmp_path, 0) as mesh:
+            mesh.add("a", mesh.make("a", more="[router]\nlink_imports_max = 5"))
+            mesh.add("b", mesh.make("b"))
+            mesh.join("ab")
+            with blocking.connect(mesh["b"].url) as client:
+                client.subscribe([f"t/{number}" for number in range(10)])
+                for here, there in ("ab", "ba"):
+                    mesh.wait_for(here, there, lambda row: str(errors.LINK_IMPORTS_EXCEEDED) in row["error"])
+                    self.wait_for_event(mesh, here, errors.LINK_IMPORTS_EXCEEDED)
+            mesh.wait_up("a", "b")
+            (tmp_path / "copy").mkdir()
+            mesh.add("second b", Mesh(tmp_path / "copy", 0).make("b"))
+            mesh.create("second b", "a")
+            row = mesh.wait_for("second b", "a", lambda row: row["error"])
+            assert str(errors.LINK_EXISTS) in row["error"]
+            for name in ("second b", "a"):
+                self.wait_for_event(mesh, name, errors.LINK_EXISTS)
+            row = mesh.wait_for("a", "b", lambda row: row["issues"])
+            assert (row["state"], str(errors.LINK_EXISTS) in row["issues"][0]) == ("up", True)
+
     @staticmethod
     def expect(mesh: Mesh, here: str, there: str, code: int) -> None:
         """Link two nodes, and see that both say why that cannot be."""
         mesh.create(here, there)
         mesh.create(there, here)
-        row = mesh.wait_for(here, there, lambda row: row["error"])
-        assert str(code) in row["error"]
-        for name in (here, there):
-            deadline = time.monotonic() + DEADLINE_S
-            while code not in [event["code"] for event in mesh.events(name, "SYSTEM_LINK_REFUSED")]:
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+        for one, two in ((here, there), (there, here)):
+            row = mesh.wait_for(one, two, lambda row: row["error"])
+            assert str(code) in row["error"]
+            TestRefusals.wait_for_event(mesh, one, code)
+
+    @staticmethod
+    def wait_for_event(mesh: Mesh, name: str, code: int, event: str = "SYSTEM_LINK_REFUSED") -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while code not in [one["code"] for one in mesh.events(name, event)]:
+            assert time.monotonic() < deadline, mesh.events(name, event)
+            time.sleep(0.05)

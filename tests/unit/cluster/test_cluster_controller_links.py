@@ -133,6 +133,15 @@ def test_states() -> None:
     assert (shown["error"], shown["code"]) == ("error 40309: no", 40309)
 
 
+def test_why_a_neighbour_was_refused_here_is_the_error_of_its_link_while_it_is_not_up() -> None:
+    link = {"name": "b", "enabled": True, "initiator": "remote"}
+    refusals = [{"node": node, "vpn": "", "code": 40103, "error": f"error 40103: {node}"} for node in "zb"]
+    shown = describe(link, {"refusals": refusals}, None, "m")
+    assert (shown["state"], shown["error"], shown["code"]) == ("down", "error 40103: b", 40103)
+    shown = describe(link, {"refusals": refusals, "links": [row()]}, None, "m")
+    assert (shown["state"], shown["error"], shown["code"]) == ("up", "", 0)
+
+
 def test_progress_counts_what_both_sides_are_not_told_yet() -> None:
     assert progress([]) == 0
     assert progress([row()]) == 100

@@ -10,7 +10,17 @@ import pytest
 from angarium import errors, slots, wire
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
-from cluster.link.pair import BACKOFF_MAX_S, FAR, OWN, Connect, Disconnect, Effect, Emit, State
+from cluster.link.pair import (
+    BACKOFF_MAX_S,
+    FAR,
+    OWN,
+    REFUSAL_EVENT_S,
+    Connect,
+    Disconnect,
+    Effect,
+    Emit,
+    State,
+)
 from router.config import Identity
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
@@ -237,3 +247,70 @@ def test_a_report_that_comes_before_the_other_side_is_there_is_dropped() -> None
     own = bench.channel.sessions[OWN]
     assert own is not None
     assert wire.PEERS not in [frames[0] for frames in own.take_outgoing()]
+
+
+class TestRefusals:
+    """Every reason for which a link cannot be is told the operators of the node that opens it."""
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            errors.CLUSTER_MISMATCH,
+            errors.LINK_TO_OWN_NODE,
+            errors.LINK_UNAUTHORIZED,
+            errors.LINK_NOT_ALLOWED,
+            errors.LINK_INITIATOR_MISMATCH,
+            errors.LINK_EXISTS,
+            errors.UNSUPPORTED_VERSION,
+            errors.VPN_NOT_ALLOWED,
+            errors.MALFORMED_FRAME,
+        ],
+    )
+    def test_the_neighbour_refuses_the_login(self, code: int) -> None:
+        bench = Bench("tcp://far:1")
+        bench.until_connect()
+        bench.close(FAR, code)
+        bench.effects()
+        (event,) = bench.events
+        assert (event["event"], event["code"], event["link"]) == ("SYSTEM_LINK_REFUSED", code, "b")
+        assert bench.channel.describe(bench.now)["code"] == code
+        assert "because" in bench.channel.describe(bench.now)["error"]
+
+    def test_another_public_key(self) -> None:
+        bench = Bench("tcp://far:1")
+        bench.until_connect()
+        bench.channel.lost(FAR, "is the public key right?", bench.now, errors.HANDSHAKE_FAILED)
+        bench.effects()
+        assert [event["code"] for event in bench.events] == [errors.HANDSHAKE_FAILED]
+
+    @pytest.mark.parametrize("side", [OWN, FAR])
+    @pytest.mark.parametrize("code", [errors.LINK_IMPORTS_EXCEEDED, errors.MALFORMED_FRAME])
+    def test_a_router_refuses_exports_and_the_other_hears_why(self, side: int, code: int) -> None:
+        bench = opened()
+        other = bench.channel.sessions[1 - side]
+        assert other is not None
+        other.take_outgoing().clear()
+        bench.close(side, code)
+        (bye,) = other.take_outgoing()
+        assert bye == [wire.BYE, wire.pack([code, "because"])]
+
+    def test_one_that_comes_again_after_the_link_was_up_is_told_once_a_minute(self) -> None:
+        bench = Bench("tcp://far:1")
+        told = []
+        for _ in range(40):
+            bench.until_connect()
+            bench.welcome(FAR)
+            bench.effects()
+            bench.welcome(OWN)
+            bench.close(FAR, errors.LINK_IMPORTS_EXCEEDED)
+            bench.effects()
+            told.append((len(bench.events), bench.now))
+        assert bench.now > 160.0
+        assert told[-1][0] == 1 + int((bench.now - told[0][1]) // REFUSAL_EVENT_S)
+
+    def test_what_comes_after_the_end_does_not_replace_the_reason(self) -> None:
+        bench = opened()
+        bench.close(OWN, errors.LINK_IMPORTS_EXCEEDED)
+        bench.close(FAR, 0)
+        assert bench.channel.error is not None
+        assert bench.channel.error.code == errors.LINK_IMPORTS_EXCEEDED

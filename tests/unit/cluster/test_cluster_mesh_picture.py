@@ -117,12 +117,18 @@ class TestPicture:
         a.update(row("b"), heard=[{"node": "b", "report": b"\x91\x02", "age_s": 0.0}])
         assert str(errors.UNSUPPORTED_VERSION) in a.nodes()["b"]["error"]
 
-    def test_the_reason_of_a_refusal_here_is_that_of_the_link(self, a: Node) -> None:
-        refusal = {"node": "b", "vpn": "default", "code": errors.LINK_UNAUTHORIZED, "error": "the secret"}
-        a.update(row("b", "down"), refusals=[refusal])
+    def test_the_issues_of_a_link_are_shown_with_it(self, a: Node) -> None:
+        a.update(row("b", "down", code=errors.LINK_UNAUTHORIZED, error="the secret"))
         (issue,) = a.picture.issues(a.now)
         assert issue.key == ("link_refused", ("a", "b"))
         assert a.picture.of_link("b", None, a.now)["issues"] == [issue.text]
+
+    def test_who_was_refused_is_told_once_and_with_the_link_if_there_is_one(self, a: Node) -> None:
+        refusals = [{"node": node, "code": errors.LINK_NOT_ALLOWED, "error": "no link"} for node in "bz"]
+        a.update(row("b", "down", code=errors.LINK_NOT_ALLOWED, error="no link"), refusals=refusals)
+        assert [one.key for one in a.picture.issues(a.now)] == [
+            ("link_one_sided", ("a", "b")), ("link_one_sided", ("a", "z")),
+        ]  # fmt: skip
 
     def test_a_second_node_of_a_name_is_an_issue_while_the_first_is_up(self, a: Node) -> None:
         refusal = {"node": "b", "vpn": "default", "code": errors.LINK_EXISTS, "error": "a second one"}
