@@ -79,7 +79,7 @@ LINK_INITIATOR_MISMATCH: Final = 40321
 LINK_WRONG_NODE: Final = 40322
 BRIDGE_NOT_ALLOWED: Final = 40323
 BRIDGE_TO_ITSELF: Final = 40324
-BRIDGE_QUEUE_NOT_EXCLUSIVE: Final = 40325
+QUEUE_UNFIT: Final = 40325
 OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
 INVALID_SELECTOR: Final = 40601
@@ -362,10 +362,10 @@ ERRORS: Final[dict[int, Reason]] = {
         "Bridge To The Message VPN Itself",
         "a bridge joins two Message VPNs that no link joins, of nodes with different names or of one node",
     ),
-    BRIDGE_QUEUE_NOT_EXCLUSIVE: Reason(
-        "bridge_queue_not_exclusive",
-        "Queue Of A Bridge Not Exclusive",
-        "set access_type of the remote queue to exclusive, or name another queue",
+    QUEUE_UNFIT: Reason(
+        "queue_unfit",
+        "Queue Unfit For A Bridge",
+        "the remote queue needs access_type exclusive, max_redelivery_count 0 and redelivery_enabled true",
     ),
     LINK_EXISTS: Reason(
         "link_exists",

@@ -104,7 +104,12 @@ class Carrier:
     def open(self) -> None:
         """Ask for the flow, or if it is there for the producer; messages wait until that is open."""
         if not self.flow:
-            arguments = {"name": self._queue, "messages": FLOW_MESSAGES, "bytes": FLOW_BYTES}
+            arguments = {
+                "name": self._queue,
+                "messages": FLOW_MESSAGES,
+                "bytes": FLOW_BYTES,
+                "in_order": True,
+            }
             self._source.ask("flow.bind", arguments, self._bound, self._refused)
         else:
             welcome = self._source.welcome
@@ -306,13 +311,15 @@ class Carrier:
 
 
 def aged(meta: Meta, age_ms: int) -> Meta:
-    """Give the meta of a message that waited: less time to live, and no delay any more.
+    """Give the meta of a message that waited: less time to live, and less delay.
 
-    A time to live of 8 s, 2 s after the message was stored, is 6 s; 0 is none at all.
+    A time to live of 8 s, 2 s after the message was stored, is 6 s; 0 is none at all. A delay of 3 s is 1 s: messages
+    leave the queue in the order of their positions, so the endpoints over there wait for what is left of it.
     """
-    ttl_ms, _, priority, key = meta
-    left_ms = max(ttl_ms - max(age_ms, 0), TTL_MIN_MS) if ttl_ms else 0
-    return (left_ms, 0, priority, key)
+    ttl_ms, delay_ms, priority, key = meta
+    age_ms = max(age_ms, 0)
+    left_ms = max(ttl_ms - age_ms, TTL_MIN_MS) if ttl_ms else 0
+    return (left_ms, max(delay_ms - age_ms, 0), priority, key)
 
 
 def _spooled_bytes(row: Row) -> int:

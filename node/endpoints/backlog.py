@@ -200,6 +200,9 @@ class Backlog:
 
     def __init__(self, settings: LaneSettings) -> None:
         self.settings = settings
+        #: True while a consumer asks for the order of positions: then neither the priorities nor the delays of messages
+        #: count, but the delay of the endpoint, which is the same for all.
+        self.in_order = False
         #: All of them have live rows.
         self.segments = SegmentList()
         #: State -> rows in it; GONE is not counted.
@@ -221,6 +224,11 @@ class Backlog:
     def messages(self) -> int:
         """Messages that are not gone."""
         return sum(self.counts)
+
+    @property
+    def by_priority(self) -> bool:
+        """Whether higher priorities go first."""
+        return self.settings.by_priority and not self.in_order
 
     def add(self, segment: Segment) -> None:
         """Take a segment whose positions are above all others."""

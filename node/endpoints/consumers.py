@@ -149,7 +149,7 @@ class Consumers:
         key = (flow.selector, flow.options.no_local)
         reader = self._readers.get(key)
         if reader is None:
-            reader = Reader[Flow](key, flow.matches, by_priority=self._backlog.settings.by_priority)
+            reader = Reader[Flow](key, flow.matches, by_priority=self._backlog.by_priority)
             self._readers[key] = reader
         reader.flows += 1
         flow.reader = reader
@@ -205,6 +205,10 @@ class Consumers:
             if flow.active != was:
                 events.append(_turn_event(flow))
         return events
+
+    def wants_order(self) -> bool:
+        """Tell whether a consumer asks for the order of positions."""
+        return any(flow.options.in_order for flow in self._consuming.values())
 
     def forget(self, position: int) -> None:
         """Take a message from the flow that has it out."""

@@ -35,6 +35,8 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     resume: bool = False
     #: Name of the client.
     client: str = ""
+    #: Messages come by rising positions, whatever their priorities and delays.
+    in_order: bool = False
     #: Whether the client wants to know that it is active; lanes always tell, the router filters.
     active_indication: bool = False
 

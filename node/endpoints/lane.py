@@ -307,8 +307,18 @@ class Lane:
         """
         self._now = max(self._now, now)
         events = self._consumers.bind(flow_id, selector, options, is_browser=browse)
+        events += self._follow_consumers()
         self.credit(flow_id, messages, bytes_)
         return events
+
+    def _follow_consumers(self) -> list[FlowEvent]:
+        """Hand out by position if a consumer asks for it, else as the settings say; no turn changes by that."""
+        in_order = self._consumers.wants_order()
+        if in_order == self._backlog.in_order:
+            return []
+        self._backlog.in_order = in_order
+        self._lifetimes.apply_settings(self._wall_ms)
+        return self._consumers.apply_settings()
 
     def credit(self, flow_id: int, messages: int, bytes_: int) -> None:
         """Raise the credit of a flow to new totals since its bind (bytes: spool size of the messages)."""
@@ -344,7 +354,7 @@ class Lane:
             for segment, i, j in self._backlog.segments.slices(first, last):
                 self._outcomes.lose(segment, i, j, self._wall_ms)
         self._closing.pop(flow.id, None)
-        return self._consumers.drop(flow)
+        return [*self._consumers.drop(flow), *self._follow_consumers()]
 
     def end_flows(self, now: float, wall_ms: int) -> None:
         """Remove all flows: the router, or this home, stops."""

@@ -60,7 +60,7 @@ class Lifetimes:
 
     def due_ms(self, segment: Segment, i: int) -> int:
         """Give the wall ms before which a message may not be delivered, 0 if there is no such time."""
-        own = segment.due[i] if segment.due is not None else 0
+        own = segment.due[i] if segment.due is not None and not self._backlog.in_order else 0
         delay_ms = self._backlog.settings.delivery_delay_ms
         return max(own, segment.stored_at_ms(i) + delay_ms) if delay_ms else own
 

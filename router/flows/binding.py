@@ -72,6 +72,8 @@ class BindArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     active_indication: bool = False
     no_local: bool = False
     max_unacked: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    #: By rising positions, for those who carry the messages elsewhere and use positions as sequences.
+    in_order: bool = False
 
 
 class _Bind(NamedTuple):
@@ -147,6 +149,8 @@ class Binding:
             demand(session, endpoint, Level.CONSUME, "consuming from")
         if not endpoint.attributes["egress_enabled"]:
             raise error_for(errors.ENDPOINT_SHUTDOWN, f"egress of {endpoint.kind} {endpoint.name}")
+        if wish.in_order:
+            _check_order(endpoint)
         if not endpoint.durable and endpoint.flows:
             raise error_for(errors.ALREADY_BOUND, endpoint.name)
 
@@ -275,10 +279,29 @@ class Binding:
         flow.no_local = wish.no_local or session.no_local
         flow.active_indication = wish.active_indication
         flow.max_unacked = wish.max_unacked
+        flow.in_order = wish.in_order and not wish.browse
         flow.may_settle = level_of(session, endpoint) >= Level.CONSUME
         flow.granted_messages, flow.granted_bytes = wish.messages, wish.bytes
         flow.answer = bind.answer
         return flow
+
+
+def _check_order(endpoint: Endpoint) -> None:
+    """Refuse order, and that no message is given up, of an endpoint that does not promise it.
+
+    Raises:
+        ForbiddenError: it has consumers side by side, or gives messages up that were sent once (40325).
+    """
+    attributes = endpoint.attributes
+    fits = (
+        ("access_type", "exclusive"),
+        ("max_redelivery_count", 0),
+        ("redelivery_enabled", True),
+    )
+    for name, value in fits:
+        if attributes[name] != value:
+            detail = f"{endpoint.name} has {name} {attributes[name]}, set it to {value}"
+            raise error_for(errors.QUEUE_UNFIT, detail)
 
 
 def _check_wish(wish: BindArguments) -> None:

@@ -192,6 +192,7 @@ class Ends:
             "resume": end.is_resumed,
             "client": flow.session.client_name,
             "active_indication": flow.active_indication,
+            "in_order": flow.in_order,
         }
         credit = (end.granted_messages, end.granted_bytes)
         self._tell(end, "bind", [end.lane.lane_id, flow.browse, flow.selector, *credit, options])

@@ -158,6 +158,7 @@ class Flow:
         "granted_messages",
         "held",
         "id",
+        "in_order",
         "is_capped",
         "max_unacked",
         "may_settle",
@@ -184,6 +185,8 @@ class Flow:
         self.selector: str | None = None
         self.no_local = False
         self.active_indication = False
+        #: Whether its messages come by rising positions, whatever their priorities and delays.
+        self.in_order = False
         #: The client's own limit of delivered and unsettled messages; it can only lower the endpoint's.
         self.max_unacked: int | None = None
         #: Whether its rights go beyond reading.

@@ -91,6 +91,19 @@ def test_a_guaranteed_message_reaches_the_queue_of_a_neighbour_once_and_in_order
     wait_for(lambda: queue(pair["a"], "#link/b")["messages_spooled"] == 0)
 
 
+def test_a_delay_is_waited_for_over_there_and_what_is_behind_goes_on(pair: Mesh) -> None:
+    """Sequences are positions, so the queue of the link keeps their order, whatever the delays."""
+    add_queue(pair, "b", "delayed", "delayed/>")
+    with blocking.connect(pair["a"].url) as here:
+        here.publish_many([persistent("delayed/x", b"late", delay_ms=2_000)])
+        here.publish_many([persistent("delayed/x", one) for one in numbers(5)])
+        wait_for(lambda: queue(pair["b"], "delayed")["messages_spooled"] == 6)
+    got: list[bytes] = []
+    wait_for(lambda: got.extend(drain(pair["b"], "delayed")) or len(got) == 6)  # type: ignore[func-returns-value]
+    assert sorted(got) == [*numbers(5), b"late"]
+    assert queue(pair["a"], "#link/b")["messages_spooled"] == 0
+
+
 def test_a_direct_message_crosses_as_one_and_is_spooled_there(pair: Mesh) -> None:
     add_queue(pair, "b", "direct", "direct/>")
     with blocking.connect(pair["a"].url) as here:

@@ -25,7 +25,10 @@ class Bench:
         self.carrier = Carrier(self.source, self.target, QUEUE, offset_ms)
         self.carrier.open()
         (bind,) = requests(self.source)
-        assert bind[1:] == ["flow.bind", {"name": QUEUE, "messages": 65_536, "bytes": 32 << 20}]
+        assert bind[1:] == [
+            "flow.bind",
+            {"name": QUEUE, "messages": 65_536, "bytes": 32 << 20, "in_order": True},
+        ]
         answer(self.source, bind[0], {"flow": 5, "endpoint_id": 9})
         (opening,) = requests(self.target)
         assert opening[1:] == ["producer.open", {"name": "#link/id-a/9"}]
@@ -147,6 +150,7 @@ def test_eight_seconds_to_live_after_two_are_six() -> None:
     assert aged((8_000, 0, None, None), 9_000) == (1, 0, None, None)
     assert aged((8_000, 0, None, None), -5) == (8_000, 0, None, None)
     assert aged((0, 500, None, None), 2_000) == (0, 0, None, None)
+    assert aged((0, 3_000, None, None), 2_000) == (0, 1_000, None, None)
 
 
 def test_ages_are_counted_by_the_clock_of_the_router_that_stored_them() -> None:

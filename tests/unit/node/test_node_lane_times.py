@@ -175,6 +175,39 @@ def test_a_delayed_message_is_not_delivered_before_its_time_and_does_not_block_o
     assert driver.deliver() == {1: [1, 4]}
 
 
+def test_a_consumer_that_asks_for_order_gets_positions_whatever_delays_and_priorities_say(
+    make: type[Driver],
+) -> None:
+    driver = make(respect_priority=True)
+    driver.put(row(0, delay=1000), row(1, priority=1), row(2, priority=9), row(3, delay=500, priority=9))
+    driver.bind(1, in_order=True)
+    assert driver.deliver() == {1: [1, 2, 3, 4]}
+    driver.put(row(0, delay=1000), row(1, priority=9))
+    assert driver.deliver() == {1: [5, 6]}
+    driver.unbind(1)
+    driver.settle(1, ACCEPTED)
+    driver.bind(2, in_order=True)
+    assert driver.deliver() == {2: [1, 2, 3, 4, 5, 6]}
+
+
+def test_without_that_consumer_the_settings_count_again(make: type[Driver]) -> None:
+    driver = make(respect_priority=True)
+    driver.bind(1, in_order=True)
+    driver.unbind(1)
+    driver.put(row(0, delay=1000), row(1, priority=1), row(2, priority=9))
+    driver.bind(2)
+    assert driver.deliver() == {2: [3, 2]}
+
+
+def test_the_delay_of_the_endpoint_counts_in_order_too(make: type[Driver]) -> None:
+    driver = make(delivery_delay_ms=300)
+    driver.bind(1, in_order=True)
+    driver.put(row(0, delay=1000), row(1))
+    assert driver.deliver() == {}
+    later(driver, 300)
+    assert driver.deliver() == {1: [1, 2]}
+
+
 def test_the_later_of_the_delays_of_message_and_endpoint_counts(make: type[Driver]) -> None:
     driver = make(delivery_delay_ms=300)
     driver.bind(1)

@@ -38,6 +38,7 @@ def test_a_bind_is_answered_when_the_home_has_answered(rig: Rig, client: FakeCli
     assert arguments[:5] == [queue.id << wire.LANE_BITS, False, "a = 1", 10, 1000]
     assert arguments[5] == {
         "no_local": 0, "max_unacked": None, "resume": False, "client": "consumer", "active_indication": False,
+        "in_order": False,
     }  # fmt: skip
     home.event(home.flow_at(queue), wire.FLOW_INACTIVE)
     rig.settle()
@@ -112,6 +113,22 @@ def test_a_client_and_a_message_vpn_have_a_limited_number_of_flows(
     client.request("flow.unbind", flow=1)
     second.bind("q")
     assert rig.vpn.egress_flows == 3
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [{"access_type": "non-exclusive"}, {"max_redelivery_count": 3}, {"redelivery_enabled": False}],
+)
+def test_order_is_refused_where_it_cannot_be_kept(
+    rig: Rig, client: FakeClient, queue: Endpoint, attributes: dict[str, Any]
+) -> None:
+    rig.controller.put("unfit", owner="owner", **attributes)
+    assert client.refused("unfit", in_order=True) == errors.QUEUE_UNFIT
+    client.bind("q", in_order=True)
+    client.bind("q")
+    told = [arguments[5]["in_order"] for arguments in rig.homes[0].arguments("bind")]
+    assert told == [True, False]
+    assert queue.flows
 
 
 @pytest.mark.requirement("R141")
