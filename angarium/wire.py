@@ -114,6 +114,14 @@ MATCH_GUARANTEED: Final = 1
 MATCH_AS_DIRECT: Final = 2  # of any mode, to be treated as direct ones: they came over a link
 MATCH_TRAILS: Final = 4  # added if they may say where they have been: they come from a link or a bridge
 
+# What a worker is to tell of the topics of a MATCH.
+LEARN_NOTHING: Final = 0
+LEARN_ALL: Final = 1
+LEARN_FEW: Final = 2  # nothing if there are more than FEW_TOPICS_MAX
+
+#: Topics that travel with a batch over a link, so that it need not be opened to know where it goes.
+FEW_TOPICS_MAX: Final = 64
+
 # Flags in the head of DELIVER.
 DELIVER_DISCARD_INDICATION: Final = 1
 DELIVER_UNSORTED: Final = 2

@@ -100,7 +100,7 @@ def record(topics: list[str], rows: int) -> Iterator[tuple[int, Frames]]:
         left = gatherer.fill(messages)
         for (_, count), batch in zip(*gatherer.take()[1:3], strict=True):
             reference += 1
-            header = [ROUTER_INCARNATION, reference, VPN, 0, False, count, False]
+            header = [ROUTER_INCARNATION, reference, VPN, 0, wire.LEARN_NOTHING, count, wire.MATCH_DIRECT]
             yield count, [wire.MATCH, wire.pack(header), batch]
 
 

@@ -56,7 +56,8 @@ StartHeader: TypeAlias = tuple[_Positive, int, _SlotTable]
 FiltersHeader: TypeAlias = tuple[int, int, list[tuple[_Positive, _Natural, str, _Kind]], list[int]]
 RulesHeader: TypeAlias = tuple[int, _Positive, tuple[bool, list[str]] | None]
 _Mode = Annotated[int, Meta(ge=wire.MATCH_DIRECT, le=wire.MATCH_AS_DIRECT | wire.MATCH_TRAILS)]
-MatchHeader: TypeAlias = tuple[int, int, _Natural, _Natural, bool, _Natural, _Mode]
+_Learn = Annotated[int, Meta(ge=wire.LEARN_NOTHING, le=wire.LEARN_FEW)]
+MatchHeader: TypeAlias = tuple[int, int, _Natural, _Natural, _Learn, _Natural, _Mode]
 
 #: Takes the header and all frames; gives frames for the router.
 _Handler: TypeAlias = "Callable[[Any, list[bytes]], list[list[bytes]]]"
@@ -197,7 +198,7 @@ class Worker:
         result = Result()
         self._refuse(result, batch)
         result.sort_in(batch, entries)
-        if learn:
+        if learn == wire.LEARN_ALL or (learn and len(entries) <= wire.FEW_TOPICS_MAX):
             result.teach(entries)
         self._count(result, count)
         self._matching.tidy()

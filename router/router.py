@@ -423,7 +423,7 @@ class Router:
         if entry is not None:
             if header[6] or header[7]:
                 self.accounting.answered(entry[0], header[6], header[7], now)
-            if header[8]:
+            if header[8] and entry[0].learn != wire.LEARN_FEW:
                 self.short_way.learn(entry[0], shard, header[8])
         self.rounds.answer(shard, header, body, now)
         for number in header[3]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from angarium.client.events import Welcome
-    from cluster.link.session import Entries, Exported, LinkSession, Passed
+    from cluster.link.session import Entries, Exported, Inside, LinkSession, Passed
 
 #: A row with its meta left packed: what is in it is for others.
 OpenRow = tuple[int, str, int, msgspec.Raw, bytes | None, bytes]
@@ -42,6 +42,7 @@ class _Waiting(NamedTuple):
     opened: list[int]
     rows: int
     size_bytes: int
+    inside: Inside | None = None
 
 
 class Relay:
@@ -98,7 +99,7 @@ class Relay:
         welcome = target.welcome
         if self._passes_unopened(event, welcome):
             part = Round(0, [(0, event.rows)], [event.parts[0][1]], event.rows, event.size_bytes)
-            self._rounds.append(_Waiting(part, event.opened, event.rows, event.size_bytes))
+            self._rounds.append(_Waiting(part, event.opened, event.rows, event.size_bytes, event.inside))
         else:
             self._cut(event, welcome)
         self._publish()
@@ -178,7 +179,7 @@ class Relay:
             return
         while rounds and target.can_publish():
             waiting = rounds.popleft()
-            target.publish_open(waiting.round, waiting.opened)
+            target.publish_open(waiting.round, waiting.opened, waiting.inside)
             self.messages += waiting.round.rows
             self.bytes += waiting.round.size_bytes
             if waiting.rows:

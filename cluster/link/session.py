@@ -37,12 +37,24 @@ _decode_exports: Final = msgspec.msgpack.Decoder(tuple[_Natural, Entries]).decod
 _decode_open_deliver: Final = msgspec.msgpack.Decoder(
     tuple[_Natural, list[tuple[_Natural, str | None]], _Natural, list[_Natural]]
 ).decode
+_decode_described_deliver: Final = msgspec.msgpack.Decoder(
+    tuple[_Natural, list[tuple[_Natural, str | None]], _Natural, list[_Natural], _Natural, list[str]]
+).decode
 _decode_answer: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 _decode_told: Final = msgspec.msgpack.Decoder(tuple[_Natural, _Natural, _Natural, Any]).decode
 _FOUR_FIELDS: Final = wire.array_head(4)
+_SIX_FIELDS: Final = wire.array_head(6)
 _decode_imported: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
 _Report = Annotated[bytes, msgspec.Meta(max_length=wire.MAX_REPORT_BYTES)]
 _decode_peers: Final = msgspec.msgpack.Decoder(tuple[_Report]).decode
+
+
+class Inside(NamedTuple):
+    """What is in the only batch of messages that are carried over unopened (`wire.CLASS_...`)."""
+
+    classes: int
+    #: All of them, and perhaps some more.
+    topics: list[str]
 
 
 class Passed(NamedTuple):
@@ -55,6 +67,8 @@ class Passed(NamedTuple):
     dropped: int
     #: Indices of deliver-to-one rows for which the other node has to choose a client.
     opened: list[int]
+    #: Classes and topics of the rows, if the router said them.
+    inside: Inside | None = None
 
 
 class Exported(NamedTuple):
@@ -193,13 +207,24 @@ class LinkSession(ClientSession):
         flow, event, code, _ = header(_decode_told, frames, parts=0)
         return _events(Told(flow, event, code))
 
-    def publish_open(self, batch: Round, opened: list[int]) -> None:
-        """Send a round, with the indices of rows for which the router has to choose; as `publish` otherwise."""
-        self._publish(batch, batch.rows, flush=False, tail=(opened,) if opened else ())
+    def publish_open(self, batch: Round, opened: list[int], inside: Inside | None = None) -> None:
+        """Send a round, with the indices of rows for which the router has to choose; as `publish` otherwise.
+
+        Args:
+            batch: the round.
+            opened: these indices.
+            inside: what is in its only batch, if that is known.
+        """
+        tail: tuple[Any, ...] = (opened,) if opened else ()
+        self._publish(batch, batch.rows, flush=False, tail=tail if inside is None else (opened, *inside))
 
     def _on_raw_deliver(self, frames: list[bytes]) -> list[Event]:
         opened: list[int] = []
-        if frames[1].startswith(_FOUR_FIELDS):
+        inside: Inside | None = None
+        if frames[1].startswith(_SIX_FIELDS):
+            flags, heads, dropped, opened, *described = header(_decode_described_deliver, frames, parts=1)
+            inside = Inside(*described)
+        elif frames[1].startswith(_FOUR_FIELDS):
             flags, heads, dropped, opened = header(_decode_open_deliver, frames, parts=None)
             if len(heads) != len(frames) - 2:
                 raise malformed(f"{len(frames) - 2} batches for {len(heads)} parts")
@@ -210,7 +235,7 @@ class LinkSession(ClientSession):
         size_bytes = sum(len(batch) for _, batch in parts)
         self.count_received(rows, size_bytes)
         is_unsorted = flags & wire.DELIVER_UNSORTED != 0
-        return _events(Passed(parts, rows, size_bytes, is_unsorted, dropped, opened))
+        return _events(Passed(parts, rows, size_bytes, is_unsorted, dropped, opened, inside))
 
     def _on_exports(self, frames: list[bytes]) -> list[Event]:
         return _events(Exported(*header(_decode_exports, frames, parts=0)))

@@ -86,6 +86,7 @@ class Vpn:
         "clients",
         "egress_flows",
         "endpoints",
+        "has_neighbours",
         "id",
         "name",
         "profiles",
@@ -99,6 +100,8 @@ class Vpn:
         self.id = vpn_id
         self.name = name
         self.attributes = attributes
+        #: Whether a neighbour has a session in it.
+        self.has_neighbours = False
         self.usernames: dict[str, Username] = {}
         self.profiles: dict[str, Attributes] = {}
         self.acls: dict[str, AclProfile] = {}

@@ -47,7 +47,7 @@ class Dispatcher:
         plain = a_round.plain
         if not a_round.choice and len(plain) == 1:
             only = plain[0]
-            delivery = Delivery([Bundle(only.rows, only.batch, only.classes)])
+            delivery = Delivery([Bundle(only.rows, only.batch, only.classes, topics=only.topics)])
             for session in self._interest.resolve(only.set):
                 self._offer_round(session, delivery, a_round, now)
         elif plain or a_round.choice:

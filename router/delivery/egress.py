@@ -32,7 +32,7 @@ ANSWER_OVERHEAD_BYTES: Final = 128
 class Delivery:
     """What one round gives to one session, or to many of them: built once, shared by all."""
 
-    __slots__ = ("bundles", "bytes", "classes", "frames", "rows")
+    __slots__ = ("_link_frames", "bundles", "bytes", "classes", "frames", "rows")
 
     def __init__(self, bundles: list[Bundle]) -> None:
         self.bundles = bundles
@@ -43,6 +43,25 @@ class Delivery:
             self.classes |= bundle.classes
         #: The DELIVER as it goes out when nothing was dropped before it.
         self.frames = deliver_frames(bundles, dropped=0)
+        self._link_frames: list[bytes] | None = None
+
+    def frames_for(self, session: Session) -> list[bytes]:
+        """Give the DELIVER for a session when nothing was dropped before it."""
+        if session.link is None:
+            return self.frames
+        if self._link_frames is None:
+            self._link_frames = link_frames(self.bundles, dropped=0)
+        return self._link_frames
+
+
+def link_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
+    """Build a DELIVER for a neighbour: it says what is inside if that is known."""
+    first = bundles[0]
+    if len(bundles) > 1 or first.topics is None or first.unsorted or first.share is not None:
+        return deliver_frames(bundles, dropped=dropped)
+    flags = wire.DELIVER_DISCARD_INDICATION if dropped else 0
+    head = [flags, [[first.rows, None]], dropped, first.opened, first.classes, first.topics]
+    return [wire.DELIVER, wire.pack(head), first.batch]
 
 
 def deliver_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
@@ -82,7 +101,10 @@ class Egress:
         assert egress is not None
         if egress.congested_at is None and self.may_send(session):
             dropped = egress.take_dropped()
-            frames = deliver_frames(delivery.bundles, dropped=dropped) if dropped else delivery.frames
+            if dropped:
+                frames = _frames_for(session, delivery.bundles, dropped)
+            else:
+                frames = delivery.frames_for(session)
             self._send(session, frames, delivery.rows, delivery.bytes)
             return
         if egress.congested_at is None:
@@ -145,7 +167,7 @@ class Egress:
     def _send_queued(self, session: Session, queue: ClassQueue) -> None:
         bundle, dropped = queue.pop()
         self.queued_bytes -= len(bundle.batch)
-        frames = deliver_frames([bundle], dropped=dropped)
+        frames = _frames_for(session, [bundle], dropped)
         self._send(session, frames, bundle.rows, len(bundle.batch))
 
     def _send(self, session: Session, frames: list[bytes], rows: int, size: int) -> None:
@@ -246,3 +268,8 @@ class Egress:
 def _held_bytes(session: Session) -> int:
     assert session.egress is not None
     return session.egress.bytes
+
+
+def _frames_for(session: Session, bundles: list[Bundle], dropped: int) -> list[bytes]:
+    build = deliver_frames if session.link is None else link_frames
+    return build(bundles, dropped=dropped)

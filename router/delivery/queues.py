@@ -25,7 +25,7 @@ _COS_BITS: Final = {wire.CLASS_COS1: 0, wire.CLASS_COS2: 1, wire.CLASS_COS3: 2}
 class Bundle:
     """Rows for one session that travel in one batch: plain, or of one shared subscription."""
 
-    __slots__ = ("batch", "classes", "opened", "rows", "share", "unsorted")
+    __slots__ = ("batch", "classes", "opened", "rows", "share", "topics", "unsorted")
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class Bundle:
         *,
         unsorted: bool = False,
         opened: Sequence[int] = (),
+        topics: Sequence[str] | None = None,
     ) -> None:
         self.rows = rows
         self.batch = batch
@@ -46,6 +47,8 @@ class Bundle:
         self.unsorted = unsorted
         #: For a neighbour: indices of the rows for which it has to choose a client; some may not be inside.
         self.opened = opened
+        #: All topics that are inside and perhaps some more, if they are known and few; None otherwise.
+        self.topics = topics
 
 
 class ClassQueue:
@@ -129,7 +132,9 @@ def _drop_rows(bundle: Bundle, excess: int, keep: int) -> Bundle | None:
     if gone == len(packed):
         return None
     kept = wire.join_rows(packed[gone:])
-    return Bundle(len(packed) - gone, kept, bundle.classes, bundle.share, opened=bundle.opened)
+    return Bundle(
+        len(packed) - gone, kept, bundle.classes, bundle.share, opened=bundle.opened, topics=bundle.topics
+    )
 
 
 def split_by_class(bundle: Bundle) -> list[tuple[int, Bundle]]:

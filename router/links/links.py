@@ -97,6 +97,7 @@ class Links:
         exports = self._exports.get(session.vpn.id)
         if exports is None:
             exports = self._begin(session.vpn.id)
+            session.vpn.has_neighbours = True
         neighbour.untold = deque(exports.patterns())
 
     def _begin(self, vpn_id: int) -> VpnExports:
@@ -118,6 +119,7 @@ class Links:
         self._leaving.append((session, neighbour))
         if not any(other.vpn is session.vpn for other in self.sessions):
             del self._exports[session.vpn.id]
+            session.vpn.has_neighbours = False
             if not self._exports:
                 self._interest.on_member = None
         self._tell_refusal(session, neighbour, error)

@@ -12,7 +12,7 @@ import msgspec
 
 from angarium import errors, slots, wire
 from angarium.errors import error_for
-from router.matching.round import Part, Round
+from router.matching.round import Inside, Part, Round
 from router.matching.rounds import partition
 from router.publishers.producer import SEQUENCE_MAX, over
 
@@ -38,10 +38,22 @@ _Guaranteed = tuple[
 ]
 #: The same of a link, with the indices of rows for which a client is to be chosen.
 _Open = tuple[_Positive, _Natural, bool, _Parts, list[_Natural]]
+#: The same, with classes (`wire.CLASS_...`) and topics of the rows of its only batch.
+_Described = tuple[
+    _Positive,
+    _Natural,
+    bool,
+    Annotated[list[tuple[_Natural, _Positive]], msgspec.Meta(min_length=1, max_length=1)],
+    list[_Natural],
+    Annotated[int, msgspec.Meta(ge=1, lt=wire.CLASS_DTO)],
+    Annotated[list[str], msgspec.Meta(min_length=1, max_length=wire.FEW_TOPICS_MAX)],
+]
+_decode_described = msgspec.msgpack.Decoder(_Described).decode
 _decode_open = msgspec.msgpack.Decoder(_Open).decode
 _decode_direct = msgspec.msgpack.Decoder(_Direct).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
-#: How MessagePack begins arrays of six and of five.
+#: How MessagePack begins arrays of seven, six and five.
+_SEVEN_FIELDS: Final = wire.array_head(7)
 _SIX_FIELDS: Final = wire.array_head(6)
 _FIVE_FIELDS: Final = wire.array_head(5)
 
@@ -57,10 +69,14 @@ def read_publish(
     """
     handle = first = 0
     opened: list[int] = []
+    inside: Inside | None = None
     if frames[1].startswith(_SIX_FIELDS):
         number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
     elif session.link is not None and frames[1].startswith(_FIVE_FIELDS):
         number, epoch, flush, parts, opened = wire.decode_header(_decode_open, frames[1])
+    elif session.link is not None and frames[1].startswith(_SEVEN_FIELDS):
+        number, epoch, flush, parts, opened, *described = wire.decode_header(_decode_described, frames[1])
+        inside = Inside(*described)
     else:
         number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
     if len(parts) != len(frames) - 2:
@@ -80,6 +96,7 @@ def read_publish(
     if session.link is not None:
         a_round.mode = wire.MATCH_AS_DIRECT
         a_round.open = frozenset(opened)
+        a_round.inside = inside
     a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
     if handle and checked:
         _charge_producer(a_round, handle, first, config)
@@ -94,12 +111,12 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
         if not 0 < handle < session.next_producer:
             raise error_for(errors.UNKNOWN_PRODUCER, f"handle {handle}")
         a_round.producer = over(session)
-        a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, True
+        a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, wire.LEARN_ALL
         return
     bytes_max = config.producer_window_bytes if session.is_client else wire.LINK_WINDOW_BYTES
     producer.charge(a_round.rows, a_round.bytes, first, bytes_max)
     a_round.producer = producer
-    a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, True
+    a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, wire.LEARN_ALL
     a_round.first = first
     a_round.resent = producer.memory.is_known(first)
 

@@ -27,6 +27,14 @@ class Part(NamedTuple):
     batch: bytes
 
 
+class Inside(NamedTuple):
+    """What is in a batch that nobody here has opened, as a neighbour says."""
+
+    classes: int
+    #: All of them, and perhaps some more.
+    topics: Sequence[str]
+
+
 class PlainResult(NamedTuple, Generic[S]):
     """Rows for every session of a set."""
 
@@ -34,6 +42,8 @@ class PlainResult(NamedTuple, Generic[S]):
     rows: int
     classes: int
     batch: bytes
+    #: All topics that are inside, if they are known and few; there may be more of them than are inside.
+    topics: Sequence[str] | None = None
 
 
 class ChoiceResult(NamedTuple, Generic[S]):
@@ -80,6 +90,7 @@ class Round(Generic[S]):
         "endpoints",
         "first",
         "flush",
+        "inside",
         "learn",
         "mode",
         "next_filter",
@@ -118,11 +129,13 @@ class Round(Generic[S]):
         self.producer = producer
         #: Of a round that came over a link: indices of deliver-to-one rows for which a client is to be chosen here.
         self.open: frozenset[int] = frozenset()
+        #: Of one that came over a link: classes and topics of its only batch, if the neighbour said them.
+        self.inside: Inside | None = None
         #: Neighbour -> indices of the rows that the queue of its link has, None for all: of these its session gets no
         #: copy.
         self.spooled_for: dict[str, frozenset[int] | None] = {}
-        #: True if the workers are to tell what they find out about its topics, however many rows it has.
-        self.learn = producer is not None
+        #: What workers are to tell of its topics if it has more rows than a small round (`wire.LEARN_...`).
+        self.learn = wire.LEARN_NOTHING if producer is None else wire.LEARN_ALL
         #: What the workers are to take its messages for (`wire.MATCH_...`).
         self.mode = wire.MATCH_DIRECT if producer is None else wire.MATCH_GUARANTEED
         #: The sequence of a row is this number and its index; 0 in a direct round.

@@ -69,6 +69,8 @@ class Rounds:
     def accept(self, a_round: Round[Session], now: float) -> None:
         """Take a round that was checked, and dispatch it if its turn has come."""
         session = a_round.session
+        if not a_round.learn and session.vpn.has_neighbours and session.link is None:
+            a_round.learn = wire.LEARN_FEW  # a neighbour is told what is inside
         session.open_rounds.append(a_round)
         session.pending.append(a_round)
         session.unretired_bytes += a_round.bytes
@@ -131,7 +133,7 @@ class Rounds:
             self._reference,
             a_round.session.vpn.id,
             0 if a_round.resent else a_round.rules_id,
-            part.rows <= LEARN_ROWS_MAX or a_round.learn,
+            wire.LEARN_ALL if part.rows <= LEARN_ROWS_MAX else a_round.learn,
             part.rows,
             a_round.mode if a_round.session.is_client else a_round.mode | wire.MATCH_TRAILS,
         ]
@@ -228,7 +230,7 @@ class Rounds:
         The sets it names are looked up at once: the worker may retire its numbers before the round itself
         retires.
         """
-        _, reference, _, _, plain, choice, _, _, _, endpoints = header
+        _, reference, _, _, plain, choice, _, _, learned, endpoints = header
         entry = shard.outstanding.pop(reference, None)
         if entry is None:
             return None
@@ -240,9 +242,13 @@ class Rounds:
             batches: Iterator[bytes] = repeat(whole)
         else:
             batches = iter([batch or whole for batch in wire.unpack(body)])
+        topics = None
+        if body is None and 0 < len(learned) <= wire.FEW_TOPICS_MAX:
+            topics = [one[0] for one in learned]
         # Each zip asks its heads first, so it takes no batch too many.
         for (set_id, rows, _, classes), batch in zip(plain, batches, strict=False):
-            a_round.plain.append(PlainResult(shard.find_set(set_id), rows, classes, batch))
+            known = None if classes & wire.CLASS_DTO else topics
+            a_round.plain.append(PlainResult(shard.find_set(set_id), rows, classes, batch, known))
         for (set_id, plain_id, dto, rows, _, classes), batch in zip(choice, batches, strict=False):
             plain_set = shard.find_set(plain_id) if plain_id else None
             a_round.choice.append(ChoiceResult(shard.find_set(set_id), plain_set, dto, rows, classes, batch))

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 #: Above this a batch is worth the way to the workers.
 ROWS_MAX: Final = 4
 BYTES_MAX: Final = 8_192
-#: Topics of one part of a link's round; with more it is better matched by a worker.
-LINK_TOPICS_MAX: Final = 64
 #: Publish rules remembered for one topic; more start anew.
 RULES_PER_TOPIC_MAX: Final = 64
 #: Flags of rows that the short way leaves to the workers: deliver-to-one, guaranteed, and what is illegal.
@@ -169,9 +167,9 @@ class ShortWay:
         found: list[PlainResult[Session]] = []
         unmatched = 0
         for part in a_round.parts:
-            result = None if cache is None else self._look_at(cache, part, a_round.rules_id)
+            result = None if cache is None else self._where(cache, part, a_round)
             if result is None:
-                a_round.learn = True
+                a_round.learn = wire.LEARN_ALL
                 trials.failed()
                 return None
             if result.set is None:
@@ -183,16 +181,28 @@ class ShortWay:
         a_round.plain.extend(found)
         return unmatched
 
-    def _look_at(self, cache: TopicCache[Entry], part: Part, rules_id: int) -> PlainResult[Any] | None:
+    def _where(
+        self, cache: TopicCache[Entry], part: Part, a_round: Round[Session]
+    ) -> PlainResult[Any] | None:
         """Give where all rows of a part of a link's round go; None if that is not known, or not one place."""
-        if len(part.batch) > self._message_bytes_max:
+        if len(part.batch) > self._message_bytes_max or not part.batch.startswith(wire.array_head(part.rows)):
             return None
+        inside = a_round.inside
+        if inside is None:
+            return self._look_at(cache, part, a_round.rules_id)
+        entry = self._common_entry(cache, dict.fromkeys(inside.topics), a_round.rules_id)
+        if entry is None or entry.endpoints is not None:
+            return None
+        return PlainResult(entry.plain, part.rows, inside.classes, part.batch)  # type: ignore[arg-type]
+
+    def _look_at(self, cache: TopicCache[Entry], part: Part, rules_id: int) -> PlainResult[Any] | None:
+        """Open a part of which the neighbour does not say what is inside."""
         try:
             rows = _decode_heads(part.batch)
         except (ValueError, RecursionError):
             return None
         topics = dict.fromkeys([row.topic for row in rows])
-        if len(topics) > LINK_TOPICS_MAX or len(rows) != part.rows:
+        if len(topics) > wire.FEW_TOPICS_MAX or len(rows) != part.rows:
             return None
         entry = self._common_entry(cache, topics, rules_id)
         classes = _classes_of(dict.fromkeys([row.flags for row in rows]))
@@ -202,7 +212,6 @@ class ShortWay:
             or entry.endpoints is not None
             or not classes
             or not all(map(lt, indices, islice(indices, 1, None)))
-            or not part.batch.startswith(wire.array_head(part.rows))
         ):
             return None
         return PlainResult(entry.plain, part.rows, classes, part.batch)  # type: ignore[arg-type]

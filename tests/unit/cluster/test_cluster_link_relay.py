@@ -78,6 +78,26 @@ def test_a_batch_passes_unopened_to_a_router_with_one_worker() -> None:
     assert frames == [wire.PUBLISH, wire.pack([1, 0, False, [[0, 2]]]), batch]
 
 
+def test_what_is_inside_a_batch_is_said_to_the_router_that_takes_it() -> None:
+    source, target, relay = joined()
+    batch = wire.pack(rows_of("a", "b"))
+    head = [0, [[2, None]], 0, [], wire.CLASS_COS1, ["a", "b"]]
+    take(relay, source.receive([wire.DELIVER, wire.pack(head), batch], 0.0))
+    (frames,) = sent(target)
+    assert frames == [
+        wire.PUBLISH,
+        wire.pack([1, 0, False, [[0, 2]], [], wire.CLASS_COS1, ["a", "b"]]),
+        batch,
+    ]
+
+
+def test_what_is_cut_says_nothing_of_what_is_inside() -> None:
+    source, target, relay = joined(workers=2)
+    head = [0, [[2, None]], 0, [], wire.CLASS_COS1, ["a", "b"]]
+    take(relay, source.receive([wire.DELIVER, wire.pack(head), wire.pack(rows_of("a", "b"))], 0.0))
+    assert all(len(header) == 4 for header, _ in published(target))
+
+
 def test_rows_of_several_workers_are_put_in_order() -> None:
     source, target, relay = joined()
     rows = rows_of("a", "b", "c", "d")

@@ -72,7 +72,7 @@ class Router:
         rows: list[Row],
         *,
         rules: int = 0,
-        learn: bool = False,
+        learn: int = wire.LEARN_NOTHING,
         guaranteed: bool = False,
         vpn: int = VPN,
         batch: bytes | None = None,

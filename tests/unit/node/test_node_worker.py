@@ -42,7 +42,7 @@ def test_before_a_start_everything_is_dropped() -> None:
         for operation, body in (
             (wire.FILTERS, [incarnation, 1, [[1, VPN, "a", PLAIN]], []]),
             (wire.RULES, [incarnation, 1, None]),
-            (wire.MATCH, [incarnation, 1, VPN, 0, False, 1, 0]),
+            (wire.MATCH, [incarnation, 1, VPN, 0, 0, 1, 0]),
         ):
             assert worker.handle([operation, wire.pack(body), wire.pack(rows_of("a"))], 0.0) == []
     assert worker.stats()["stale_frames"] == 6
@@ -164,9 +164,17 @@ def test_learning_tells_all_sets_of_each_topic_that_was_not_refused(router: Rout
     router.rules(5, False, ["a", "b"])
     router.filters((1, "a", PLAIN), (2, "a", ALWAYS), (3, "a", SHARED))
     rows = rows_of("a", "a", "b", "c", "#share/x", "")
-    answer = router.match(rows, rules=5, learn=True)
+    answer = router.match(rows, rules=5, learn=wire.LEARN_ALL)
     assert answer.learned == {"a": ((1, 2), (3,), (2,), (1, 3), ()), "b": ((), (), (), (), ())}
     assert router.match(rows, rules=5).learned == {}
+
+
+def test_few_topics_are_told_and_many_are_not(router: Router) -> None:
+    few = [row_of(n, f"t/{n % wire.FEW_TOPICS_MAX}") for n in range(200)]
+    many = [row_of(n, f"t/{n % (wire.FEW_TOPICS_MAX + 1)}") for n in range(200)]
+    assert len(router.match(few, learn=wire.LEARN_FEW).learned) == wire.FEW_TOPICS_MAX
+    assert router.match(many, learn=wire.LEARN_FEW).learned == {}
+    assert len(router.match(many, learn=wire.LEARN_ALL).learned) == wire.FEW_TOPICS_MAX + 1
 
 
 def test_a_set_is_retired_when_no_topic_leads_to_it_any_more(router: Router) -> None:
@@ -303,7 +311,7 @@ def test_frames_of_an_older_router_are_dropped(router: Router) -> None:
     assert router.send(wire.START, ROUTER, 1, bytes(SLOTS)) == []
     assert router.send(wire.FILTERS, ROUTER, 1, [[1, VPN, "a", PLAIN]], []) == []
     assert router.send(wire.RULES, ROUTER, 1, None) == []
-    assert router.send(wire.MATCH, ROUTER, 1, VPN, 0, False, 1, 0, batch=wire.pack(rows_of("a"))) == []
+    assert router.send(wire.MATCH, ROUTER, 1, VPN, 0, 0, 1, 0, batch=wire.pack(rows_of("a"))) == []
     assert router.worker.stats()["stale_frames"] - before == 4
     assert router.match(rows_of("a")).unmatched == 1
 
@@ -330,10 +338,10 @@ _STEPS = st.one_of(_BATCHES, _FILTERS, st.integers(0, 12))
 
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
-@given(st.lists(_STEPS, max_size=15), st.lists(_PATTERNS, max_size=2), st.booleans(), st.booleans())
+@given(st.lists(_STEPS, max_size=15), st.lists(_PATTERNS, max_size=2), st.booleans(), st.integers(0, 2))
 @pytest.mark.requirement("R57", "R80", "R81", "R83", "R85", "R86", "R211")
 def test_every_row_goes_where_brute_force_says(
-    steps: list[Any], exceptions: list[str], default_allow: bool, learn: bool
+    steps: list[Any], exceptions: list[str], default_allow: bool, learn: int
 ) -> None:
     """A list is a batch, a pair a filter to add, a number a filter to remove."""
     router = Router(WorkerConfig(topic_cache_max=3))

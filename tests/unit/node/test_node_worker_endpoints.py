@@ -104,7 +104,7 @@ def test_direct_and_guaranteed_rows_share_no_batch(router: Router, guaranteed: b
 
 def test_what_is_taught_of_a_topic_names_its_endpoints(router: Router) -> None:
     router.filters((1, "a", ENDPOINT), (2, "b", PLAIN), (3, "a", PLAIN))
-    answer = router.match(rows_of("a", "b"), learn=True)
+    answer = router.match(rows_of("a", "b"), learn=wire.LEARN_ALL)
     assert answer.learned == {"a": ((3,), (), (), (3,), (1,)), "b": ((2,), (), (), (2,), ())}
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from flow_rig import Rig
 from publish_rig import PublishNode
+from wired_mesh import WiredMesh
 from wired_node import WiredNode
 
 if TYPE_CHECKING:
@@ -78,3 +79,25 @@ def spooling(make_publish_node: Any) -> PublishNode:
     made = make_publish_node()
     assert isinstance(made, PublishNode)
     return made
+
+
+@pytest.fixture
+def make_mesh() -> Iterator[Any]:
+    """Give a maker of meshes; each is validated at the end."""
+    made: list[WiredMesh] = []
+
+    def make(*names: str, **options: Any) -> WiredMesh:
+        made.append(WiredMesh(*names, **options))
+        return made[-1]
+
+    yield make
+    for mesh in made:
+        mesh.run()
+        mesh.validate()
+
+
+@pytest.fixture
+def pair(make_mesh: Any) -> WiredMesh:
+    mesh = make_mesh("a", "b")
+    assert isinstance(mesh, WiredMesh)
+    return mesh

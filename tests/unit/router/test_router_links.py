@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-from wired_mesh import CLUSTER, SECRET, WiredLink, WiredMesh, identity_of, link_object
+from wired_mesh import (
+    WiredLink,
+    WiredMesh,
+    gated_node,
+    identity_of,
+    link_hello,
+    link_object,
+)
 from wired_node import WiredNode, snapshot
 
 from angarium import errors, wire
 from angarium.topic import slot_of
 from cluster import objects
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-
 TOPICS = [f"x/{number}" for number in range(20)]
-
-
-@pytest.fixture
-def make_mesh() -> Iterator[Any]:
-    """Give a maker of meshes; each is validated at the end."""
-    made: list[WiredMesh] = []
-
-    def make(*names: str, **options: Any) -> WiredMesh:
-        made.append(WiredMesh(*names, **options))
-        return made[-1]
-
-    yield make
-    for mesh in made:
-        mesh.run()
-        mesh.validate()
-
-
-@pytest.fixture
-def pair(make_mesh: Any) -> WiredMesh:
-    mesh = make_mesh("a", "b")
-    assert isinstance(mesh, WiredMesh)
-    return mesh
 
 
 def imports(node: WiredNode) -> dict[str, int]:
@@ -48,12 +29,6 @@ def imports(node: WiredNode) -> dict[str, int]:
         for neighbour in node.router.links.sessions.values()
         for pattern, wish in neighbour.imports.items()
     }
-
-
-def link_hello(name: str = "b", **changes: Any) -> dict[str, Any]:
-    link = {"node": name, "node_id": f"id-{name}", "cluster": CLUSTER, "incarnation": 1}
-    link.update({key: changes.pop(key) for key in list(changes) if key in link})
-    return {"version": 1, "username": wire.LINK_USERNAME, "password": SECRET, "link": link, **changes}
 
 
 class TestInterest:
@@ -339,12 +314,6 @@ class TestImports:
         assert client.closed_with() == errors.UNKNOWN_OPERATION
 
 
-def gated_node(**config: Any) -> WiredNode:
-    """Node n, with links to x (which opens it), to a (which n opens), and to one that is off."""
-    rows = snapshot(link_object("x"), link_object("a"), link_object("off", enabled=False))
-    return WiredNode(1, rows, name="n", identity=identity_of("n"), **config)
-
-
 def add_queue(node: WiredNode, name: str, subscriptions: list[str]) -> None:
     """Create or change a queue."""
     attributes = objects.complete("queue", {"subscriptions": subscriptions})
@@ -468,55 +437,3 @@ def publish_dto(mesh: WiredMesh, name: str, topic: str, count: int) -> None:
     for _ in range(count):
         publisher.publish((topic, b"", wire.FLAG_DTO))
     mesh.run()
-
-
-class TestShortWay:
-    def test_rounds_of_known_topics_need_no_worker_on_the_other_side(self, pair: WiredMesh) -> None:
-        client, publisher = pair["b"].client(), pair["a"].client()
-        client.subscribe("x/>")
-        pair.run()
-        expected = []
-        for number in range(50):
-            rows = [(f"x/{n % 10}", b"%d.%d" % (number, n)) for n in range(100)]
-            publisher.publish(*rows)
-            expected += [payload for _, payload in rows]
-        pair.run()
-        assert client.payloads() == expected
-        assert pair["b"].router.stats()["short_way_rounds"] >= 40
-
-    def test_what_changes_is_forgotten_at_once(self, pair: WiredMesh) -> None:
-        clients, publisher = [pair["b"].client() for _ in range(2)], pair["a"].client()
-        clients[0].subscribe("x/>")
-        pair.run()
-        for _ in range(10):
-            publisher.publish(*["x/1"] * 20)
-        pair.run()
-        clients[1].subscribe("x/1")
-        pair.run()
-        publisher.publish(*["x/1"] * 20)
-        pair.run()
-        assert [len(client.rows()) for client in clients] == [220, 20]
-
-    def test_rows_that_need_a_choice_or_an_endpoint_go_to_the_workers(self, pair: WiredMesh) -> None:
-        plain, publisher = pair["b"].client(), pair["a"].client()
-        members = [pair["b"].client() for _ in range(2)]
-        for member in members:
-            member.subscribe("#share/g/s")
-        plain.subscribe("x", "s")
-        pair.run()
-        for _ in range(10):
-            publisher.publish(*["x"] * 5, ("x", b"", wire.FLAG_DTO), "s")
-        pair.run()
-        assert len(plain.rows()) == 70
-        assert sum(len(member.rows()) for member in members) == 10
-
-    def test_topics_that_are_always_new_are_tried_ever_less_often(self, pair: WiredMesh) -> None:
-        client, publisher = pair["b"].client(), pair["a"].client()
-        client.subscribe("x/>")
-        pair.run()
-        for number in range(40):
-            publisher.publish(*[f"x/{number}/{n}" for n in range(80)])
-        pair.run()
-        assert len(client.rows()) == 3_200
-        (neighbour,) = pair["b"].router.links.sessions.values()
-        assert neighbour.short_way.failures >= 3

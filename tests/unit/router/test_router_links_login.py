@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_router_links import gated_node, link_hello
-from wired_mesh import SECRET, make_node
+from wired_mesh import SECRET, gated_node, link_hello, make_node
 
 from angarium import errors, wire
 from cluster import objects

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from wired_node import FakeClient, WiredNode, snapshot
 
+from angarium import wire
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
 from cluster.link.pair import Connect, Disconnect, Effect, Emit
@@ -155,3 +156,15 @@ class WiredMesh:
             node.validate()
         for link in self.links.values():
             link.channel.validate()
+
+
+def link_hello(name: str = "b", **changes: Any) -> dict[str, Any]:
+    link = {"node": name, "node_id": f"id-{name}", "cluster": CLUSTER, "incarnation": 1}
+    link.update({key: changes.pop(key) for key in list(changes) if key in link})
+    return {"version": 1, "username": wire.LINK_USERNAME, "password": SECRET, "link": link, **changes}
+
+
+def gated_node(**config: Any) -> WiredNode:
+    """Node n, with links to x (which opens it), to a (which n opens), and to one that is off."""
+    rows = snapshot(link_object("x"), link_object("a"), link_object("off", enabled=False))
+    return WiredNode(1, rows, name="n", identity=identity_of("n"), **config)

@@ -109,7 +109,7 @@ class FakeClient:
             if frames[0] != wire.DELIVER:
                 kept.append(frames)
                 continue
-            flags, parts, _ = wire.unpack(frames[1])
+            flags, parts, *_ = wire.unpack(frames[1])
             rows = []
             for (count, _), batch in zip(parts, frames[2:], strict=True):
                 opened = wire.unpack(batch)
