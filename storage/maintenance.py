@@ -209,7 +209,7 @@ def pack(members: Mapping[str, Path], archive: Path, about: Mapping[str, Any], t
         members: name in the archive -> directory with plain files.
         archive: the file to make; one that is there is replaced.
         about: what the manifest says besides the checksums.
-        tell: called with bytes.
+        tell: called with bytes; each is read twice, for its checksum and for the file.
     """
     files = {
         f"{name}/{path.name}": path
@@ -217,21 +217,19 @@ def pack(members: Mapping[str, Path], archive: Path, about: Mapping[str, Any], t
         for path in sorted(directory.iterdir())
         if path.is_file()
     }
-    total = sum(path.stat().st_size for path in files.values())
-    sums = {name: _sum_of(path) for name, path in files.items()}
+    read = _Bytes(2 * sum(path.stat().st_size for path in files.values()), tell)
+    sums = {name: _sum_of(path, read) for name, path in files.items()}
     manifest = {**about, "format": ARCHIVE_FORMAT, "files": sums}
     manifest["checksum"] = _manifest_sum(manifest)
     partial = archive.with_name(f"{archive.name}.partial")
-    done = 0
     try:
         with partial.open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
             with tarfile.open(fileobj=file, mode="w") as tar:
                 _add(tar, MANIFEST, json.dumps(manifest, indent=1).encode())
                 for name, path in files.items():
-                    tar.add(path, name, recursive=False)
-                    done += path.stat().st_size
-                    tell(done, total)
+                    with path.open("rb") as source:
+                        tar.addfile(tar.gettarinfo(path, name), _Reader(source, read))
             file.flush()
             os.fsync(file.fileno())
         partial.rename(archive)
@@ -251,7 +249,8 @@ def read_manifest(archive: Path) -> dict[str, Any]:
             member = tar.extractfile(MANIFEST)
             manifest = json.load(member) if member is not None else None
     except (tarfile.TarError, KeyError, ValueError, EOFError) as error:
-        raise _unusable(archive, f"it is no backup: {error}") from None
+        # A file that is no archive at all is answered with a line for each format that it is not.
+        raise _unusable(archive, f"it is no backup: {str(error).partition(chr(10))[0].rstrip(':')}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != ARCHIVE_FORMAT:
         raise _unusable(archive, f"its manifest is not of format {ARCHIVE_FORMAT}")
     if manifest.get("checksum") != _manifest_sum(manifest) or not isinstance(manifest.get("files"), dict):
@@ -304,7 +303,7 @@ def renew_environment(directory: Path) -> None:
 
 
 def _extract(archive: Path, place: Path, sums: dict[str, str], tell: Tell) -> None:
-    done, total = 0, archive.stat().st_size
+    written = _Bytes(archive.stat().st_size, tell)
     try:
         with tarfile.open(archive) as tar:
             for name, expected in sums.items():
@@ -313,11 +312,9 @@ def _extract(archive: Path, place: Path, sums: dict[str, str], tell: Tell) -> No
                 if source is None:
                     raise _unusable(archive, f"{name} is no file")
                 (place / folder).mkdir(mode=0o700, exist_ok=True)
-                found = _write(place / folder / file_name, source)
+                found = _write(place / folder / file_name, _Reader(source, written))
                 if found != expected:
                     raise _unusable(archive, f"the checksum of {name} does not fit")
-                done += tar.getmember(name).size
-                tell(min(done, total), total)
     except KeyError as error:
         raise _unusable(archive, f"a file is missing: {error}") from None
     except (tarfile.TarError, EOFError) as error:
@@ -332,7 +329,33 @@ def _folder_and_name(archive: Path, name: str) -> tuple[str, str]:
     return folder, file_name
 
 
-def _write(path: Path, source: IO[bytes]) -> str:
+class _Bytes:
+    """How many bytes of a total are done; tells it."""
+
+    def __init__(self, total: int, tell: Tell) -> None:
+        self._done = 0
+        self._total = total
+        self._tell = tell
+
+    def add(self, count: int) -> None:
+        self._done += count
+        self._tell(min(self._done, self._total), self._total)
+
+
+class _Reader:
+    """A file whose bytes are counted while they are read: one file may be all that there is."""
+
+    def __init__(self, file: IO[bytes], count: _Bytes) -> None:
+        self._file = file
+        self._count = count
+
+    def read(self, size: int = -1) -> bytes:
+        found = self._file.read(size)
+        self._count.add(len(found))
+        return found
+
+
+def _write(path: Path, source: _Reader) -> str:
     """Write a file durably; gives its checksum."""
     digest = hashlib.sha256()
     with path.open("xb") as target:
@@ -351,9 +374,13 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     tar.addfile(member, io.BytesIO(content))
 
 
-def _sum_of(path: Path) -> str:
+def _sum_of(path: Path, read: _Bytes) -> str:
+    digest = hashlib.sha256()
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        source = _Reader(file, read)
+        while chunk := source.read(_COPY_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def _sync_directory(directory: Path) -> None:

@@ -206,8 +206,8 @@ def write_ready_file(path: str, value: Mapping[str, Any]) -> None:
 class Progress(Protocol):
     """What a command tells about its progress."""
 
-    def __call__(self, done: int) -> None:
-        """Say how much is done by now."""
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """Say how much is done by now; and of how much, where that is known only now."""
 
 
 @contextlib.contextmanager
@@ -223,7 +223,7 @@ def progress(description: str, total: int | None) -> Iterator[Progress]:
         bar.close()
 
 
-def _say_nothing(done: int) -> None:
+def _say_nothing(done: int, total: int | None = None) -> None:
     """Nobody watches: show nothing."""
 
 
@@ -237,14 +237,15 @@ class _Bar:
         #: None until the bar has appeared.
         self._drawn: tuple[RichProgress, TaskID] | None = None
 
-    def __call__(self, done: int) -> None:
+    def __call__(self, done: int, total: int | None = None) -> None:
+        self._total = self._total if total is None else total
         now = time.monotonic()
         if now < self._next_at:
             return
         self._next_at = now + PROGRESS_INTERVAL_S
         self._drawn = self._drawn or self._appear()
         bar, task = self._drawn
-        bar.update(task, completed=done)
+        bar.update(task, completed=done, total=self._total)
 
     def close(self) -> None:
         if self._drawn is not None:

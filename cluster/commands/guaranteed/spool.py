@@ -95,9 +95,13 @@ def _verify_directory(data_dir: Path) -> list[str]:
     faults = []
     for directory in spools_of(data_dir):
         with progress(f"spool {directory.name}", None) as show:
-            faults += [
-                f"{directory}: {fault}" for fault in verify(directory, lambda done, _total: show(done))
-            ]
+            try:
+                faults += [f"{directory}: {fault}" for fault in verify(directory, show)]
+            except errors.UnavailableError as error:
+                # One that cannot be opened is at fault, and the others are checked all the same.
+                if error.code != errors.SPOOL_DAMAGED:
+                    raise
+                faults.append(error.detail)
     return faults
 
 
@@ -126,7 +130,7 @@ def back_up(*, admin: AdminOptions, file: Path, as_json: bool) -> None:
                     connection.call("spool.drop", copy=made["copy"])
         about = (made["node"], made["node_id"], made["workers"])
         with progress("pack", None) as show:
-            manifest = backup.pack(stage, file, *about, lambda done, _total: show(done))
+            manifest = backup.pack(stage, file, *about, show)
     result = {"file": str(file), "size_bytes": file.stat().st_size, "workers": manifest.workers}
     _print(result, as_json=as_json)
 
@@ -143,7 +147,7 @@ def restore(*, admin: AdminOptions, file: Path, as_json: bool) -> None:
         detail = "a backup is restored on the host of the node: run it there, with --data"
         raise errors.error_for(errors.INVALID_ARGUMENT, detail)
     with progress("restore", None) as show:
-        done = backup.restore(file, admin.data, lambda _what, done, _total: show(done))
+        done = backup.restore(file, admin.data, lambda _what, done, total: show(done, total))
     result = {
         "data": str(admin.data),
         "node": done.manifest.node,

@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from angarium import errors
 from angarium.message import Message
 from cluster import cli
+from cluster.admin import NODE_FILE, NodeFile
 from cluster.commands.connection import AdminOptions
 from cluster.commands.guaranteed import jobs
+from storage.spool import DATA_FILE, open_spool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
     from types import TracebackType
 
 
@@ -221,6 +225,24 @@ def test_a_damaged_spool_is_a_failure_that_says_what_to_do(
     assert json.loads(told.out) == {"good": False, "faults": ["block 7"]}
     assert told.err.startswith(f"error {errors.SPOOL_DAMAGED}:")
     assert "backup" in told.err
+
+
+def test_a_spool_that_cannot_be_opened_is_a_fault_and_the_others_are_verified_too(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for worker in ("0", "2"):
+        (tmp_path / "spool" / worker).mkdir(parents=True)
+        (tmp_path / "spool" / worker / DATA_FILE).write_bytes(b"noise" * 5_000)
+    open_spool(tmp_path / "spool" / "1", 1 << 24).close()
+    (tmp_path / NODE_FILE).write_bytes(msgspec.json.encode(NodeFile(node="n", node_id="0", workers=3)))
+    assert cli.run(["spool", "verify", "--data", str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    found = json.loads(told.out)
+    assert not found["good"]
+    first, second = found["faults"]
+    assert "spool/0/" in first
+    assert "spool/2/" in second
+    assert told.err.count(f"error {errors.SPOOL_DAMAGED}:") == 2
 
 
 def test_a_sound_spool_is_good(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:

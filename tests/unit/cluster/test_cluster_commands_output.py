@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -96,7 +96,7 @@ def test_a_number_is_shown_by_the_unit_in_its_name(name: str, value: float, text
 
 def test_a_progress_bar_appears_only_when_the_work_takes_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    drawn: list[float] = []
+    drawn: list[Any] = []
     monkeypatch.setattr(output.time, "monotonic", lambda: now)
     monkeypatch.setattr(output._Bar, "_appear", lambda _: (FakeBar(drawn), 0))
     bar = output._Bar("publishing", 10)
@@ -108,17 +108,30 @@ def test_a_progress_bar_appears_only_when_the_work_takes_a_while(monkeypatch: py
     now += output.PROGRESS_INTERVAL_S
     bar(4)
     bar.close()
-    assert drawn == [2, 4, -1]
+    assert drawn == [(2, 10), (4, 10), -1]
+
+
+def test_a_progress_bar_may_learn_late_of_how_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = output.PROGRESS_DELAY_S
+    drawn: list[Any] = []
+    monkeypatch.setattr(output.time, "monotonic", lambda: now)
+    monkeypatch.setattr(output._Bar, "_appear", lambda _: (FakeBar(drawn), 0))
+    bar = output._Bar("verify", None)
+    now += output.PROGRESS_DELAY_S
+    bar(2, 8)
+    now += output.PROGRESS_INTERVAL_S
+    bar(3)
+    assert drawn == [(2, 8), (3, 8)]
 
 
 class FakeBar:
     """Notes what would be drawn; -1 stands for the end."""
 
-    def __init__(self, drawn: list[float]) -> None:
+    def __init__(self, drawn: list[Any]) -> None:
         self._drawn = drawn
 
-    def update(self, _task: int, completed: int) -> None:
-        self._drawn.append(completed)
+    def update(self, _task: int, completed: int, total: int | None) -> None:
+        self._drawn.append((completed, total))
 
     def stop(self) -> None:
         self._drawn.append(-1)

@@ -260,6 +260,18 @@ def test_progress_of_packing_and_unpacking_rises_to_its_end(tmp_path: Path) -> N
     assert told == sorted(told)
 
 
+def test_progress_of_one_large_file_is_told_while_it_is_packed_and_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "big").mkdir()
+    (tmp_path / "big" / DATA_FILE).write_bytes(bytes(5 << 20))
+    told: list[tuple[int, int]] = []
+    maintenance.pack({"0": tmp_path / "big"}, tmp_path / "tar", {}, lambda *step: told.append(step))
+    shares = {done * 10 // total for done, total in told}
+    assert shares == set(range(1, 11))
+    told.clear()
+    maintenance.unpack(tmp_path / "tar", tmp_path / "restored", lambda *step: told.append(step))
+    assert len({done for done, _ in told}) >= 5
+
+
 def test_a_restore_overwrites_nothing(tmp_path: Path) -> None:
     archive = packed(tmp_path)
     target = tmp_path / "restored"
@@ -347,7 +359,9 @@ def test_a_bit_that_flipped_anywhere_in_a_backup_is_found_or_does_not_matter(tmp
 def test_noise_is_no_backup(tmp_path: Path) -> None:
     archive = tmp_path / "backup.tar"
     archive.write_bytes(b"noise" * 1_000)
-    assert "it is no backup" in refused(archive, tmp_path / "restored")
+    told = refused(archive, tmp_path / "restored")
+    assert "it is no backup" in told
+    assert "\n" not in told
 
 
 def forged(archive: Path, manifest: Any, files: dict[str, bytes]) -> Path:
