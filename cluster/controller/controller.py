@@ -57,6 +57,7 @@ from cluster.controller.switchboard import (
 )
 from cluster.data_dir import COPIES_FOLDER
 from cluster.health.checks import Health, examine
+from cluster.health.metrics import metrics
 from cluster.mesh.picture import Identity, Picture
 from storage.config_store import Counter
 
@@ -249,6 +250,10 @@ class Controller:
         links = self._links.states((stats or {}).get("links", []))
         silent_s = 0.0 if self._heard is None else now - self._heard
         return examine(self._board.node, stats and stats.get("spool", {}), links, silent_s)
+
+    def metrics(self, now: float) -> str:
+        """Give the figures of the node as the page of the health endpoint."""
+        return metrics(self.health(now), self._board.node, self._usage, self._router_stats)
 
     # -- the store -------------------------------------------------------------------------------------------
 

@@ -55,7 +55,7 @@ from storage.config_store import ConfigStore, Entry
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cluster.health.checks import Health
+    from cluster.health import http
 
 ROLE: Final = "controller"
 #: Frames taken from one socket before the others get their turn.
@@ -134,7 +134,7 @@ class ControllerServer:
         self._admin_opens: float | None = time.monotonic() + ROUTER_WAIT_S
         process.add(self._zap.socket, self._zap.serve)
         listen = runtime.config.health.listen
-        self._health = HealthServer(process, listen, lambda asked: page(asked, self._report()))
+        self._health = HealthServer(process, listen, self._page)
         process.on_node(self._node_news)
 
     def run(self) -> None:
@@ -244,8 +244,9 @@ class ControllerServer:
         health = self._health.urls[0] if self._health.urls else ""
         self._process.ready({"supervisor_events": supervisor_events, "health": health})
 
-    def _report(self) -> Health:
-        return self._controller.health(time.monotonic())
+    def _page(self, asked: http.Request) -> http.Answer:
+        now = time.monotonic()
+        return page(asked, self._controller.health(now), lambda: self._controller.metrics(now))
 
     def _measure(self) -> None:
         self._measure_due = time.monotonic() + MEASURE_INTERVAL_S

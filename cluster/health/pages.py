@@ -3,9 +3,10 @@
     /healthz     200 while the node is alive; if it is not, restart it
     /readyz      200 while clients may come
     /startupz    200 once it was ready since `angarium up`
+    /metrics     200 always: the figures of the node, as cluster/health/metrics.py writes them
 
-Each has a line per check with `?verbose`, and without it too when it fails, in the form that the health endpoints of
-Kubernetes have (https://kubernetes.io/docs/reference/using-api/health-checks/), so that eyes and scripts know it.
+The first three have a line per check with `?verbose`, and without it too when one fails, in the form that the health
+endpoints of Kubernetes have (https://kubernetes.io/docs/reference/using-api/health-checks/): eyes and scripts know it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from cluster.health.checks import passed
 from cluster.health.http import Answer
+from cluster.health.metrics import CONTENT_TYPE
 from cluster.visible import visible
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from cluster.health.checks import Check, Health
     from cluster.health.http import Request
 
+METRICS: Final = "/metrics"
 PAGES: Final[dict[str, Callable[[Health], list[Check]]]] = {
     "/healthz": lambda health: health.live,
     "/readyz": lambda health: [*health.live, *health.ready],
@@ -30,11 +33,13 @@ PAGES: Final[dict[str, Callable[[Health], list[Check]]]] = {
 }
 
 
-def page(request: Request, health: Health) -> Answer:
-    """Give the answer to a request."""
+def page(request: Request, health: Health, metrics: Callable[[], str]) -> Answer:
+    """Give the answer to a request; `metrics` gives the page of figures."""
+    if request.path == METRICS:
+        return Answer(HTTPStatus.OK, metrics(), CONTENT_TYPE)
     choose = PAGES.get(request.path)
     if choose is None:
-        return Answer(HTTPStatus.NOT_FOUND, f"there are {', '.join(PAGES)}\n")
+        return Answer(HTTPStatus.NOT_FOUND, f"there are {', '.join([*PAGES, METRICS])}\n")
     checks = choose(health)
     good = passed(checks)
     status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE

@@ -62,6 +62,8 @@ def test_a_node_at_work_says_so(node: Node) -> None:
     assert "[+]spool ok" in get(node, "/readyz?verbose")[1]
     assert get(node, "/elsewhere")[0] == 404
     assert json.loads(node.run("health", "--json"))["ready"] is True
+    wait_for(lambda: 'angarium_process_rss_bytes{role="worker",index="0"}' in get(node, "/metrics")[1])
+    assert "angarium_spool_recovered 1\n" in get(node, "/metrics")[1]
 
 
 def test_a_new_controller_answers_again(node: Node) -> None:

@@ -161,7 +161,7 @@ def test_silence_of_the_supervisor_counts_from_its_last_news() -> None:
 def ask(target: str, **states: str) -> Answer:
     path, _, query = target.partition("?")
     links = [{"name": "b", "state": "down", "error": "40103: no"}]
-    return page(Request(path, frozenset(query.split("&"))), examine(node(**states), READ, links, 0.5))
+    return page(Request(path, frozenset(query.split("&"))), examine(node(**states), READ, links, 0.5), str)
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -195,7 +195,7 @@ def test_another_path_is_told_which_there_are() -> None:
 def test_what_a_neighbour_wrote_cannot_add_lines() -> None:
     links = [{"name": "b\nreadyz check passed", "state": "down", "error": "x\r\n\r\ny"}]
     lines = page(
-        Request("/readyz", frozenset({"verbose"})), examine(node(), READ, links, 0.5)
+        Request("/readyz", frozenset({"verbose"})), examine(node(), READ, links, 0.5), str
     ).body.splitlines()
     assert lines.count("readyz check passed") == 1
 

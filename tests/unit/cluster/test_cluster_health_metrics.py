@@ -1,0 +1,104 @@
+"""The page of figures: readable by Prometheus, and named as docs/metrics.md names them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from controller_world import World
+
+from cluster.health.checks import examine
+from cluster.health.http import Request
+from cluster.health.metrics import CONTENT_TYPE, GAUGES, metrics
+from cluster.health.pages import METRICS, page
+
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
+LINE = re.compile(r'angarium_[a-z_]+(\{([a-z]+="([^"\\\n]|\\.)*",?)+\})? -?[0-9.e+-]+')
+NODE = {
+    "node": "n",
+    "phase": "running",
+    "workers": 1,
+    "uptime_s": 12.5,
+    "processes": [
+        {"role": "router", "index": 0, "pid": 7, "state": "ready", "restarts": 2},
+        {"role": "worker", "index": 0, "pid": 0, "state": "restarting", "restarts": 1},
+    ],
+}
+STATS: dict[str, Any] = {
+    "sessions": 3,
+    "messages_in": 1_000,
+    "discards": {"no-local": 4},
+    "errors": {"40101": 5},
+    "spool": {"messages": 6, "acks": 7, "homes_ready": 1, "recovered": 1},
+    "links": [{"name": 'b"\n', "vpn": "default", "synchronised": True, "messages_out": 8, "address": "x",
+               "discards": {"discard.transmit-congestion": 9}}],
+}  # fmt: skip
+
+
+def lines(stats: dict[str, Any] | None = STATS) -> list[str]:
+    usage = {7: {"rss_bytes": 100, "cpu_percent": 1.5, "uptime_s": 3.0}}
+    health = examine(NODE, stats and stats["spool"], [], 0.5)
+    return metrics(health, NODE, usage, stats).splitlines()
+
+
+def test_figures_have_the_part_that_they_are_of_and_totals_say_so() -> None:
+    found = lines()
+    for line in (
+        "angarium_router_sessions 3",
+        "angarium_router_messages_in_total 1000",
+        'angarium_router_discards_total{reason="no-local"} 4',
+        'angarium_router_errors_total{code="40101"} 5',
+        "angarium_spool_messages 6",
+        "angarium_spool_acks_total 7",
+        'angarium_process_restarts_total{role="router",index="0"} 2',
+        'angarium_process_rss_bytes{role="router",index="0"} 100',
+        'angarium_process_ready{role="worker",index="0"} 0',
+        "angarium_node_ready 0",
+        "angarium_node_uptime_seconds 12.5",
+        'angarium_link_messages_out_total{neighbour="b\\"\\n",vpn="default"} 8',
+        'angarium_link_synchronised{neighbour="b\\"\\n",vpn="default"} 1',
+        'angarium_link_discards_total{neighbour="b\\"\\n",vpn="default",reason="transmit-congestion"} 9',
+    ):
+        assert line in found
+
+
+def test_each_figure_has_its_type_once_and_its_samples_behind_it() -> None:
+    found = lines()
+    types = [line.split()[2] for line in found if line.startswith("# TYPE ")]
+    assert len(types) == len(set(types))
+    current = ""
+    for line in found:
+        if line.startswith("# TYPE "):
+            current = line.split()[2]
+        else:
+            assert LINE.fullmatch(line), line
+            assert re.split(r"[{ ]", line)[0] == current
+
+
+def test_without_an_answer_of_the_router_its_figures_are_not_there() -> None:
+    found = lines(None)
+    assert not [line for line in found if "angarium_router" in line or "angarium_spool" in line]
+    assert "angarium_node_ready 0" in found
+
+
+def test_the_page_is_served_as_what_it_is() -> None:
+    answer = page(Request(METRICS), examine(NODE, None, [], 0.5), lambda: "angarium_node_ready 0\n")
+    assert (answer.status.value, answer.content_type, answer.body) == (
+        200,
+        CONTENT_TYPE,
+        "angarium_node_ready 0\n",
+    )
+
+
+def test_a_controller_that_knows_nothing_yet_has_a_page() -> None:
+    world = World()
+    assert "angarium_node_ready 0" in world.controller.metrics(world.now).splitlines()
+
+
+def test_what_goes_up_and_down_is_documented() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    own = {"ready", "live", "started", "stopping"}
+    missing = [name for names in GAUGES.values() for name in names - own if f"`{name}`" not in text]
+    assert missing == []
+    assert all(f"`angarium_{part}_" in text for part in GAUGES)
