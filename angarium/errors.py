@@ -119,6 +119,17 @@ NOT_CONNECTED: Final = 60001
 CLIENT_CLOSED: Final = 60002
 CONNECT_FAILED: Final = 60003
 
+#: Ends of connections that pass by themselves: whoever connects again needs nobody.
+PASSING: Final = (
+    CONNECT_FAILED,
+    NOT_CONNECTED,
+    TIMEOUT,
+    KEEPALIVE_TIMEOUT,
+    SHUTTING_DOWN,
+    SESSION_UNKNOWN,
+    CONNECT_RATE_EXCEEDED,
+)
+
 ERRORS: Final[dict[int, Reason]] = {
     MALFORMED_FRAME: Reason("malformed_frame", "Malformed Frame", "check the frame against docs/protocol.md"),
     UNKNOWN_OPERATION: Reason(

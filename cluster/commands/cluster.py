@@ -8,7 +8,8 @@ import click
 
 from cluster.commands.connection import AdminOptions, admin_options, json_option
 from cluster.commands.group import SuggestingGroup
-from cluster.commands.output import counted, duration, print_json, print_table, size, wants_json
+from cluster.commands.link_view import FIGURES, figures
+from cluster.commands.output import counted, duration, print_json, print_table, wants_json
 from cluster.visible import visible
 
 if TYPE_CHECKING:
@@ -17,20 +18,7 @@ if TYPE_CHECKING:
 #: Links of others that are up and fit a screen; with more only those that are not up are drawn, and our own.
 OTHERS_SHOWN_MAX: Final = 40
 NODE_COLUMNS: Final = ("node", "state", "release", "up", "heard", "links up", "vpns", "error")
-LINK_COLUMNS: Final = (
-    "from",
-    "to",
-    "state",
-    "since",
-    "lag ms",
-    "queued",
-    "spooled",
-    "retry",
-    "dead",
-    "subs in",
-    "subs out",
-    "error",
-)
+LINK_COLUMNS: Final = ("from", "to", *FIGURES, "error")
 
 Row = dict[str, Any]
 
@@ -115,28 +103,10 @@ def _node(row: Row) -> Row:
 
 
 def _link(row: Row) -> Row:
-    state = row["state"]
-    if state == "synchronising":
-        state = f"{state} {row['progress_percent']} %"
-    stale = f" (said {duration(row['heard_s'])} ago)" if row["stale"] else ""
-    return {
-        "from": row["node"],
-        "to": row["neighbour"],
-        "state": f"{state}{stale}" if row["state"] == "up" and not stale else f"{state}{stale} !",
-        "since": duration(row["since_s"]),
-        "lag ms": "" if row["lag_ms"] is None else f"{row['lag_ms']:,.1f}",
-        "queued": _held(row["queued_messages"], row["queued_bytes"]),
-        "spooled": _held(row["spooled_messages"], row["spooled_bytes"]),
-        "retry": row["retry_messages"],
-        "dead": row["dead_messages"],
-        "subs in": row["subscriptions_in"],
-        "subs out": row["subscriptions_out"],
-        "error": row["error"],
-    }
-
-
-def _held(messages: int, size_bytes: int) -> str:
-    return f"{messages:,} ({size(size_bytes)})" if messages else "0"
+    drawn = {"from": row["node"], "to": row["neighbour"], **figures(row), "error": row["error"]}
+    if row["stale"]:
+        drawn["state"] = f"{row['state']}, said {duration(row['heard_s'])} ago !"
+    return drawn
 
 
 def worth_showing(found: Row) -> tuple[list[Row], int]:

@@ -32,6 +32,8 @@ PROGRESS_INTERVAL_S: Final = 0.1
 PROGRESS_DELAY_S: Final = 0.5
 #: Numbers that name something and count nothing.
 _IDENTIFIERS: Final = frozenset({"pid", "incarnation", "id"})
+#: Time spans that people read in hours and minutes.
+_DURATIONS: Final = frozenset({"uptime_s", "since_s", "heard_s"})
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -143,7 +145,7 @@ def cell(value: Any, name: str = "") -> str:
 def _number(value: float, name: str) -> str:
     if name.endswith("_bytes"):
         return size(value)
-    if name == "uptime_s":
+    if name in _DURATIONS:
         return duration(value)
     if name.endswith("stored_ms"):
         return moment(value)

@@ -38,7 +38,7 @@ def draw_status(status: Mapping[str, Any]) -> Group:
             rows = [{title: name, "number": number} for name, number in found.items()]
             parts += [Text(), table(rows, (title, "number"))]
     if status.get("links"):
-        parts += [Text(), table(status["links"], tuple(status["links"][0]), title="links")]
+        parts += [Text(), table(status["links"], _LINK_COLUMNS, title="links")]
     return Group(*parts)
 
 
@@ -51,6 +51,18 @@ _SPOOL_ROWS: Final = (
     ("delivered_unacked", "delivered_unacked_max"),
     ("endpoints", ""),
     ("producers", ""),
+)
+#: Of the channels of links; 'angarium link show' has all of them.
+_LINK_COLUMNS: Final = (
+    "name",
+    "vpn",
+    "synchronised",
+    "uptime_s",
+    "subscriptions_in",
+    "subscriptions_out",
+    "messages_in",
+    "messages_out",
+    "queued_messages",
 )
 _PROCESS_COLUMNS: Final = (
     "role",
@@ -74,6 +86,8 @@ def _head(status: Mapping[str, Any]) -> Text:
         "sessions": cell(status["sessions"]),
         "subscriptions": cell(status["subscriptions"]),
     }
+    if status.get("topology_issues"):
+        named["topology issues"] = f"{status['topology_issues']} !"
     return Text("  ").join(Text.assemble((f"{name} ", "dim"), str(value)) for name, value in named.items())
 
 

@@ -95,7 +95,8 @@ class MeshOperations:
         self.issues = len(issues)
         news = self._alarm.look(issues, now)
         for issue in news.raised:
-            self._record("warning", "SYSTEM_CLUSTER_TOPOLOGY_ISSUE", f"{issue.text} ({issue.advice})", issue)
+            text = issue.text if issue.advice in issue.text else f"{issue.text} ({issue.advice})"
+            self._record("warning", "SYSTEM_CLUSTER_TOPOLOGY_ISSUE", text, issue)
         for issue in news.cleared:
             self._record("info", "SYSTEM_CLUSTER_TOPOLOGY_ISSUE_CLEAR", f"this is over: {issue.text}", issue)
 

@@ -452,11 +452,11 @@ def prepare_producers(store: ConfigStore, config: NodeConfig) -> registries.Prod
 
 
 def installed_release() -> str:
-    """Give the version of the software; empty if it is not installed."""
+    """Give the version of the software; "unknown" if it is not installed."""
     try:
         return metadata.version("angarium")
     except metadata.PackageNotFoundError:
-        return ""
+        return "unknown"
 
 
 def shown_config(runtime: ControllerRuntime) -> dict[str, Any]:

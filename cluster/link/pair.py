@@ -44,16 +44,6 @@ FORGIVE_AFTER_S: Final = 5.0
 KEEPALIVE_MS: Final = 1_000
 #: What is refused is tried again and again: one event for a reason in this time.
 REFUSAL_EVENT_S: Final = 60.0
-#: Ends that pass by themselves, of which operators need no event.
-_PASSING: Final = (
-    errors.CONNECT_FAILED,
-    errors.NOT_CONNECTED,
-    errors.TIMEOUT,
-    errors.KEEPALIVE_TIMEOUT,
-    errors.SHUTTING_DOWN,
-    errors.SESSION_UNKNOWN,
-    errors.CONNECT_RATE_EXCEEDED,
-)
 
 
 class State(enum.Enum):
@@ -336,7 +326,7 @@ class Pair(ABC):
     def _refuse(self, error: AngariumError, now: float) -> None:
         """Let go for a reason that operators hear of, unless it passes by itself."""
         told_at = self._told.get(error.code, float("-inf"))
-        if error.code not in _PASSING and now - told_at >= REFUSAL_EVENT_S:
+        if error.code not in errors.PASSING and now - told_at >= REFUSAL_EVENT_S:
             self._told[error.code] = now
             self._tell_refused(error)
         self._fail(error, now)
@@ -346,7 +336,7 @@ class Pair(ABC):
         self.error = error
         if self.state is State.UP and now - self._up_since >= FORGIVE_AFTER_S:
             self._pause_s = BACKOFF_FIRST_S
-        self._close(now, None if error.code in _PASSING else error)
+        self._close(now, error)
         self._due = now + self._random.uniform(self._pause_s / 2, self._pause_s)
         self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
 

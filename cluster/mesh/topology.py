@@ -37,17 +37,7 @@ _KINDS: Final = {
 #: What a link cannot do in one Message VPN because the other node does not have it: `vpns_differ` says so.
 _OF_VPNS: Final = (errors.VPN_NOT_ALLOWED, errors.VPN_UNAVAILABLE)
 #: Why a link is down that nobody refused.
-_PASSING: Final = (
-    errors.NOT_CONNECTED,
-    errors.CONNECT_FAILED,
-    errors.TIMEOUT,
-    errors.KEEPALIVE_TIMEOUT,
-    errors.SHUTTING_DOWN,
-    errors.SESSION_UNKNOWN,
-    errors.CONNECT_RATE_EXCEEDED,
-    errors.EGRESS_BLOCKED,
-    errors.INTERNAL,
-)
+_NOT_REFUSED: Final = (*errors.PASSING, errors.EGRESS_BLOCKED, errors.INTERNAL)
 
 
 class Heard(NamedTuple):
@@ -191,7 +181,7 @@ def _down(node: str, link: LinkReport, pair: tuple[str, ...]) -> Issue:
         text = f"the link of {node!r} to {link.node!r} does not join all Message VPNs{why}"
         return Issue("link_degraded", pair, text, _advice(link.code))
     text = f"the link between {node!r} and {link.node!r} is down{why}"
-    if link.code and link.code not in _PASSING:
+    if link.code and link.code not in _NOT_REFUSED:
         kind = _KINDS.get(link.code, "link_refused")
         return Issue(kind, (node,) if kind == "name_duplicate" else pair, text, _advice(link.code))
     opener, other = (node, link.node) if link.opens else (link.node, node)

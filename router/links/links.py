@@ -133,8 +133,12 @@ class Links:
         """Tell the operators why a link is refused that was let in: by us, or by the other side."""
         if error is not None and error.code in _FAULTS:
             self.gate.refused(neighbour.node, session.vpn.name, error, self._now)
-        elif neighbour.goodbye is not None and not neighbour.is_local:  # one of this node tells by itself
-            self.gate.was_refused(neighbour.node, session.vpn.name, neighbour.goodbye, self._now)
+            return
+        why = neighbour.goodbye
+        if (
+            why is not None and why.code not in errors.PASSING and not neighbour.is_local
+        ):  # ours tells by itself
+            self.gate.was_refused(neighbour.node, session.vpn.name, why, self._now)
 
     def fault_of(self, session: Session) -> AngariumError | None:
         """Tell why a session may not go on after its link object changed."""

@@ -99,3 +99,8 @@ def test_a_node_that_has_just_started_is_drawn_as_well() -> None:
 
 def test_links_are_drawn_when_there_are_some() -> None:
     assert "hamburg" in drawn({**STATUS, "links": [{"name": "hamburg", "state": "up"}]})
+
+
+def test_topology_issues_stand_in_the_first_line_if_there_are_some() -> None:
+    assert "topology" not in drawn({**STATUS, "topology_issues": 0})
+    assert "3 !" in drawn({**STATUS, "topology_issues": 3})
