@@ -22,7 +22,14 @@ from cluster.commands.connection import (
     json_option,
 )
 from cluster.commands.group import SuggestingGroup
-from cluster.commands.output import print_attributes, print_json, print_json_lines, print_table, wants_json
+from cluster.commands.output import (
+    print_attributes,
+    print_json,
+    print_json_lines,
+    print_table,
+    progress,
+    wants_json,
+)
 
 CLIENT_COLUMNS: Final = (
     "name",
@@ -247,18 +254,24 @@ def worker() -> None:
 @click.argument("workers", type=click.IntRange(min=1, max=64))
 @click.option("--wait", is_flag=True, help="Return when the node works with them.")
 @click.option(
-    "--wait-timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds for --wait."
+    "--wait-timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds for --wait.",
 )
 @json_option
 @admin_options
 def scale_workers(*, admin: AdminOptions, workers: int, wait: bool, timeout_s: float, as_json: bool) -> None:
-    """Change the number of workers; clients go on meanwhile."""
+    """Change the number of workers; clients go on meanwhile.
+
+    Queues and topic endpoints of workers that leave go to the others with all that they hold. A new worker gets
+    topics at once, and queues and partitions that are made from then on: those that are there stay where they are.
+    """
     admin.call("workers.scale", workers=workers)
-    deadline = time.monotonic() + timeout_s
-    while wait and not _has_workers(admin.call("workers"), workers):
-        if time.monotonic() >= deadline:
-            raise error_for(errors.TIMEOUT, f"the node does not work with {workers} workers yet")
-        time.sleep(SCALE_POLL_S)
+    if wait:
+        _wait_for_workers(admin, workers, time.monotonic() + timeout_s)
     result = {"workers": workers, "waited": wait}
     if wants_json(as_json):
         print_json(result)
@@ -266,10 +279,28 @@ def scale_workers(*, admin: AdminOptions, workers: int, wait: bool, timeout_s: f
         print_attributes(result)
 
 
+def _wait_for_workers(admin: AdminOptions, workers: int, deadline: float) -> None:
+    """Return when the node works with so many workers, which have all that those who left had."""
+    total = 0
+    with progress("messages taken over", None) as show:
+        while not _has_workers(rows := admin.call("workers"), workers):
+            if time.monotonic() >= deadline:
+                detail = f"the node does not work with {workers} workers yet; it goes on, 'angarium worker list' shows it"
+                raise error_for(errors.TIMEOUT, detail)
+            left = _sum_of_homes(rows, "messages_importing")
+            total = max(total, left)
+            show(total - left, total or None)
+            time.sleep(SCALE_POLL_S)
+
+
 def _has_workers(rows: list[dict[str, Any]], workers: int) -> bool:
     """Tell whether so many workers run, and none still takes over what one that left had."""
-    importing = sum((row.get("home") or {}).get("lanes_importing", 0) for row in rows)
-    return len(rows) == workers and all(row["state"] == "ready" for row in rows) and not importing
+    is_importing = _sum_of_homes(rows, "lanes_importing") > 0
+    return len(rows) == workers and all(row["state"] == "ready" for row in rows) and not is_importing
+
+
+def _sum_of_homes(rows: list[dict[str, Any]], figure: str) -> int:
+    return sum((row.get("home") or {}).get(figure, 0) for row in rows)
 
 
 @worker.command("list")

@@ -114,8 +114,9 @@ class _Import:
         #: Key behind the last segment, and behind the last record, that was imported; None: all were.
         self.next_segment: bytes | None = layout.number_key(held.lane_id)
         self.next_record: bytes | None = layout.number_key(held.lane_id)
-        #: What was imported, in order.
+        #: What was imported, in order, and its messages.
         self.segments: list[Segment] = []
+        self.copied = 0
         #: Its row in MOVES.
         self.moves: bytes | None = None
         #: Whether a step is being written.
@@ -330,6 +331,7 @@ class Adoptions:
         segment.block, segment.file = block.id, block.file
         block.segments.append(segment)
         one.segments.append(segment)
+        one.copied += segment.live
         changes.append((Table.SEGMENTS, segment.key(), segment.pack()))
         changes.append((Table.STATES, segment.key(), segment.pack_state()))
         return changes
@@ -400,8 +402,9 @@ class Adoptions:
             self._neighbours.remove(one.name)
 
     def stats(self) -> dict[str, int]:
-        """Give counters, and how many lanes are being taken over."""
-        return {**self._counts, "lanes_importing": len(self._imports)}
+        """Give counters, how many lanes are being taken over, and how many messages of these are still to come."""
+        left = sum(one.counted[0] - one.copied for one in self._imports.values())
+        return {**self._counts, "lanes_importing": len(self._imports), "messages_importing": left}
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,13 @@ from angarium import errors
 from angarium.message import Message
 from cluster import cli
 from cluster.admin import NODE_FILE, NodeFile
+from cluster.commands import clients
 from cluster.commands.connection import AdminOptions
 from cluster.commands.guaranteed import jobs
 from storage.spool import DATA_FILE, open_spool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -260,3 +262,38 @@ def test_backups_are_restored_on_the_host_of_the_node(
     assert cli.run(["spool", "restore", str(file), "--admin-url", "tcp://far:1"]) == 1
     assert "on the host of the node" in capsys.readouterr().err
     assert admin.calls == []
+
+
+# -- workers -------------------------------------------------------------------------------------------------
+
+
+def workers_of(*importing: int) -> list[dict[str, Any]]:
+    """Rows of workers that are ready, and how many messages each still has to take over."""
+    homes = [{"lanes_importing": int(left > 0), "messages_importing": left} for left in importing]
+    return [{"index": index, "state": "ready", "home": home} for index, home in enumerate(homes)]
+
+
+def test_a_change_of_the_number_of_workers_tells_how_far_it_is(
+    admin: FakeAdmin, printed: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[int, int | None]] = []
+
+    @contextlib.contextmanager
+    def noting(_description: str, _total: int | None) -> Iterator[Callable[..., None]]:
+        yield lambda done, total: told.append((done, total))
+
+    steps = [workers_of(0, 0), workers_of(50), workers_of(80), workers_of(20), workers_of(0)]
+    admin.answers["workers"] = lambda: steps.pop(0)
+    monkeypatch.setattr(clients, "progress", noting)
+    monkeypatch.setattr(clients, "SCALE_POLL_S", 0.0)
+    assert cli.run(["worker", "scale", "1", "--wait"]) == 0
+    assert printed() == [{"workers": 1, "waited": True}]
+    assert told == [(0, None), (0, 50), (0, 80), (60, 80)]
+
+
+def test_a_change_of_the_number_of_workers_that_takes_too_long_says_that_it_goes_on(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.answers["workers"] = workers_of(7)
+    assert cli.run(["worker", "scale", "1", "--wait", "--wait-timeout", "0.001"]) == 1
+    assert "angarium worker list" in capsys.readouterr().err

@@ -195,6 +195,8 @@ def test_what_the_old_worker_has_counts_as_soon_as_it_has_ended(monkeypatch: pyt
         "lanes_adopted": 0,
         "messages_adopted": 0,
         "lanes_importing": 2,
+        # A segment of ten is here by now.
+        "messages_importing": 26 + 30 - 10,
     }
     size = sum(64 + len(b"m%d" % i) for i in range(4, 33))
     assert driven.totals[LANE][:2] == [29, size]
@@ -202,6 +204,12 @@ def test_what_the_old_worker_has_counts_as_soon_as_it_has_ended(monkeypatch: pyt
     assert (driven.totals[LANE][4:], driven.totals[OTHER][4:]) == ([], [])
     assert driven.files == {7, 8, 9, 11}
     driven.settle_down(1.0)
+    assert driven.home.rooms.adoptions.stats() == {
+        "lanes_adopted": 2,
+        "messages_adopted": 26 + 30,
+        "lanes_importing": 0,
+        "messages_importing": 0,
+    }
     assert driven.totals[LANE][:2] == [29, size]
     assert driven.files == {7, 8, 9, 11}
     driven.home.validate()
