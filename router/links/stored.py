@@ -182,14 +182,17 @@ class StoredInterest:
     def tick(self, now: float) -> float:
         """Look whether a queue has changed, and ask again what could not be answered; gives when to call again."""
         wake = float("inf")
-        for key, line in list(self._lines.items()):
+        changed = []
+        for key, line in self._lines.items():
             if line.ask_at > now:
                 wake = min(wake, line.ask_at)
                 continue
             queue = self._queue(key)
             if line.ask_at or (queue is not None and queue.attributes[_STORED] is not line.compared):
-                line.ask_at = 0.0
-                self._compare(key, line)
+                changed.append((key, line))
+        for key, line in changed:
+            line.ask_at = 0.0
+            self._compare(key, line)
         return wake
 
     def forget(self, session: Session) -> None:

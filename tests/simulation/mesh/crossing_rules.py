@@ -198,12 +198,14 @@ def carried(index: CrossingIndex) -> Iterator[Violation]:
             is_dead = index.is_dead(what, node, neighbour)
             copy = copies[node, name]
             publication = index.history.nodes[node].guaranteed.publication(what)
-            assert publication is not None, "direct messages go into no queue of a link"
+            if publication is None:
+                yield Violation("transit", f"direct message {what} goes on in {copy}", whats=(what,))
+                continue
             is_wanted = any(
                 _wanted(one, publication.topic, copy.stored.at)
                 for one in index.endpoints(neighbour, publication.vpn)
             )
-            if is_wanted and not there and not is_dead and index.history.calm_since < FOREVER:
+            if is_wanted and not there and not is_dead and index.history.is_over:
                 yield Violation("lost", f"{what} was in {copy}, and is nowhere", whats=(what,))
             if there and is_dead and not publication.ttl_ms:
                 text = f"{what} is in the dead message queue of {node} for {neighbour}, and in {there[0]}"
@@ -245,7 +247,7 @@ def delivered(index: CrossingIndex) -> Iterator[Violation]:
         for flow in records.guaranteed.flows:
             for one in flow.deliveries:
                 got[name, *one.place] = None
-    if index.history.calm_since == FOREVER or index.history.shared.broken:
+    if not index.history.is_over:
         return
     for publication in index.history.publications:
         what = name_of(publication)

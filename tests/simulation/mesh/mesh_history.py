@@ -70,6 +70,8 @@ class MeshHistory:
         self.nodes: dict[str, NodeRecords] = {}
         #: From then on every node knew what its neighbours' endpoints want; they never forget it.
         self.settled_at = FOREVER
+        #: Whether the run came to its end: everything has been carried over, and queues were emptied.
+        self.is_over = False
         #: The longest way of a frame between a link process and a router.
         self.delay_max_s = 0.0
 

@@ -9,6 +9,7 @@ calm        everybody publishes a little more
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from event_history import History
 from guaranteed.guaranteed_scenario import WALL_OFFSET_MS, sizes
 from simulated_network import Loop
 
+from angarium import wire
 from mesh import mesh_checker, mesh_end, mesh_world
 from mesh.cable import Cable
 from mesh.mesh_faults import LinkFaults
@@ -27,10 +29,11 @@ from mesh.mesh_history import MeshHistory
 from mesh.mesh_node import Network
 from mesh.node_scenario import NodeScenario
 from node.home.home import Home
+from router.links import links
 from router.router import Router
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from guaranteed.records import Publication
 
@@ -49,11 +52,22 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
 def play_world(seed: str, world: MeshWorld) -> scenario.Outcome:
     """Run a world and judge it."""
     started = time.perf_counter()
-    with sizes(next(iter(world.nodes.values()))):
+    with sizes(next(iter(world.nodes.values()))), _frames(world):
         play = MeshScenario(seed, world)
         with scenario.watched(play.shared):
             play.play()
     return play.outcome(time.perf_counter() - started)
+
+
+@contextlib.contextmanager
+def _frames(world: MeshWorld) -> Iterator[None]:
+    """Let frames of wishes, and what is taken back at once, be as small as the world wants."""
+    before = wire.MAX_WISHES_PER_FRAME, links.RELEASED_PER_TURN
+    wire.MAX_WISHES_PER_FRAME = links.RELEASED_PER_TURN = world.wishes_per_frame  # type: ignore[misc]
+    try:
+        yield
+    finally:
+        wire.MAX_WISHES_PER_FRAME, links.RELEASED_PER_TURN = before  # type: ignore[misc]
 
 
 class MeshScenario:
@@ -168,6 +182,7 @@ class MeshScenario:
         """Look at what each node knows and has, at rest."""
         if self.shared.broken:
             return
+        self.history.is_over = True
         for play in self.plays.values():
             play.look()
             for text in direct_disagreements(play.node):

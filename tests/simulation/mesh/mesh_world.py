@@ -52,6 +52,8 @@ class MeshWorld(NamedTuple):
     links: list[tuple[tuple[str, str], float]]
     #: By how much the clock of each node is ahead.
     clocks_ms: dict[str, int]
+    #: Wishes in one frame: of few, a snapshot has several frames.
+    wishes_per_frame: int
     #: Of links; nodes have theirs in `nodes`.
     faults: int
     duration_s: float
@@ -73,6 +75,7 @@ def draw(rng: random.Random, router_class: type[Router], home_class: type[Home])
         nodes=nodes,
         links=[((pair[0], pair[1]), rng.choice(delays)) for pair in pairs],
         clocks_ms={name: rng.choice([0, 0, 40, -3_000, 60_000]) for name in names},
+        wishes_per_frame=rng.choice([1, 3, wire.MAX_WISHES_PER_FRAME]),
         faults=rng.choice([0, 2, 4, 6, 9]),
         duration_s=duration,
     )

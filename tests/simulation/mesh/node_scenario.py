@@ -86,8 +86,10 @@ class NodeScenario(GuaranteedScenario):
     def admit(self) -> None:
         """Let the clients come, each with some subscriptions."""
         for client in self.clients:
-            client.ask([mesh_world.draw_wish(self._rng) for _ in range(self._rng.randint(0, 4))])
-        super().admit()
+            if self._is_busy:
+                client.ask([mesh_world.draw_wish(self._rng) for _ in range(self._rng.randint(0, 4))])
+            client.connect()
+        self._validate()
 
     # The disturbed time.
 
@@ -148,6 +150,13 @@ class NodeScenario(GuaranteedScenario):
         client.request(
             operation, {"name": self._rng.choice(queues), "filters": filters}, lambda value, error: None
         )
+
+    def begin_recovery(self) -> None:
+        """Let consumers take everything; what was to fail and did not yet fails no more."""
+        super().begin_recovery()
+        self.node.controller.is_doomed = False
+        for place in self.node.disks.values():
+            place.disk.is_failing = False
 
     # Calm.
 

@@ -46,6 +46,12 @@ class Wire:
     def __init__(self) -> None:
         self.connection: Connection | None = None
 
+    @property
+    def is_sound(self) -> bool:
+        """Tell whether nothing is wrong with the connection."""
+        one = self.connection
+        return one is not None and not any(pipe.closed or pipe.stalled for pipe in (one.up, one.down))
+
 
 class SimulatedLink:
     """One link process."""
@@ -232,7 +238,8 @@ class SimulatedLink:
     def is_up(self) -> bool:
         """Tell whether every channel is up, both sides know what the other wants, and nothing waits."""
         channels = self.link.channels.values()
-        return bool(channels) and not self.is_paused and all(_is_up(channel) for channel in channels)
+        is_sound = all(wire.is_sound for wire in self._wires.values())
+        return bool(channels) and not self.is_paused and is_sound and all(map(_is_up, channels))
 
     def validate(self) -> None:
         """Let the state machines check themselves."""

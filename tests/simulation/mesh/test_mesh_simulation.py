@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from scenario import Outcome
 
 SERIES = 0
-#: About seven seconds on one core.
-SEEDS_DEFAULT = 20
+#: About five seconds on one core.
+SEEDS_DEFAULT = 12
 #: Seeds of one test, so that a failure is found, and named, soon.
-SEEDS_PER_TEST = 5
+SEEDS_PER_TEST = 4
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

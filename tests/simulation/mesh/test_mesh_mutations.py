@@ -1,0 +1,234 @@
+"""Routers and link processes with a fault of their own are found out: in a story that has something of everything, or
+within a few seeds.
+
+Each fault is one that a change could bring in: a comparison the wrong way round, a step left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from simulate import MESH, name_of
+
+import cluster.link.spooled
+import node.home.lanes.moves
+import router.delivery.dispatcher
+import router.links.exports
+from angarium import wire
+from cluster.link.relay import Relay
+from cluster.link.spooled import Carrier
+from mesh import mesh_scenario
+from mesh.mesh_stage import MeshStage
+from router.delivery.dispatcher import Dispatcher
+from router.links.imports import Imports
+from router.links.stored import StoredInterest
+from router.router import Router
+from router.spool.spooling import Spooling
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SERIES = 77
+#: Most faults show in the story, the others in one of so many seeds.
+SEEDS_MAX = 25
+Patch = pytest.MonkeyPatch
+
+
+def story() -> list[str]:
+    """Play a story in a line of three nodes, a - b - c, and give the rules that object."""
+    stage = MeshStage(
+        "story", "line", workers=2, queues={"small": {"subscriptions": ["s/>"], "max_message_bytes": 5}}
+    )
+    one, other = stage["b"].clients
+    one.ask([("#share/g/t/2/*", False), ("#noexport/n/>", False), ("d/1", False)])
+    other.ask([("#share/g/t/2/*", False), ("d/1", True)])
+    stage["c"].clients[1].ask([("d/>", False)])
+    stage["a"].clients[1].ask([("d/>", False), ("d/2", True)])
+    stage.wait(0.5)
+    for _ in range(2):
+        for name in "abc":
+            stage.publish(name, "t/1/1", "t/1/2", "t/3/0", "s/1")
+            stage.publish(name, "t/1/3", "d/1", ttl_ms=60_000, dto=True)
+            stage.say(name, "t/1/1", "t/2/1", "n/1", "t/1/2")
+            stage.say(name, "d/1", "d/2", flags=wire.FLAG_DTO)
+        stage.wait(0.01)
+        stage["b"].node.link_processes.kill(stage.link("b"))
+        stage.wait(1.0)
+    one.give_back([("#share/g/t/2/*", False)])
+    stage.scenario.recover()
+    stage.scenario.drain("drain")
+    if not stage.scenario.shared.broken:
+        stage.scenario.shared.calm_since = stage.now
+    for name in "abc":
+        stage.say(name, "t/1/1", "t/2/1", "n/1", "t/1/2")
+        stage.say(name, "d/1", "d/2", flags=wire.FLAG_DTO)
+    stage.wait(1.0)
+    stage.scenario.drain("last drain")
+    stage.scenario.look()
+    return [one.rule for one in stage.scenario.outcome().violations]
+
+
+def is_found(*rules: str) -> bool:
+    """Play the story, and then seeds, until one of the rules objects."""
+    if any(rule in rules for rule in story()):
+        return True
+    for number in range(SEEDS_MAX):
+        outcome = mesh_scenario.run(name_of(SERIES, number, MESH))
+        if any(violation.rule in rules for violation in outcome.violations):
+            return True
+    return False
+
+
+def passes_on(patch: Patch) -> None:
+    """What came over a link goes to other neighbours too."""
+    offer = Dispatcher._offer
+
+    def everywhere(self: Dispatcher, session: Any, delivery: Any, publisher: Any, now: float) -> None:
+        is_link = publisher is not None and publisher.link is not None
+        offer(self, session, delivery, None if is_link and session is not publisher else publisher, now)
+
+    patch.setattr(Dispatcher, "_offer", everywhere)
+
+
+def stores_for_others(patch: Patch) -> None:
+    """What came over a link goes into the queues of other links."""
+
+    def resolve(self: Spooling, a_round: Any) -> Any:
+        return [(result, self._endpoints.resolve(result.set)) for result in a_round.endpoints]
+
+    patch.setattr(Spooling, "_resolve", resolve)
+
+
+def chooses_again(patch: Patch) -> None:
+    """A node chooses a client for every deliver-to-one message of a neighbour."""
+    choose = Dispatcher._choose
+
+    def always(self: Dispatcher, choice: Any, a_round: Any, chosen: Any, opened: Any) -> None:
+        if a_round.session.link is not None:
+            a_round.open = range(1 << 20)
+        choose(self, choice, a_round, chosen, opened)
+
+    patch.setattr(Dispatcher, "_choose", always)
+
+
+def chooses_nobody(patch: Patch) -> None:
+    """No neighbour is asked to choose."""
+    patch.setattr(router.delivery.dispatcher, "best_neighbour", lambda a_set, publisher: None)
+
+
+def exports_everything(patch: Patch) -> None:
+    """`#noexport/` is not heard."""
+    patch.setattr(router.links.exports, "NOEXPORT_PREFIX", "\0")
+
+
+def keeps_imports(patch: Patch) -> None:
+    """What a neighbour wants no more goes on attracting."""
+    patch.setattr(Imports, "_leave", lambda self, session, pattern, kind: [])
+
+
+def sweeps_at_once(patch: Patch) -> None:
+    """The interest of endpoints goes when a link breaks, and comes back with the next snapshot."""
+    forget = StoredInterest.forget
+
+    def sweep(self: StoredInterest, session: Any) -> None:
+        for key, line in list(self._lines.items()):
+            if line.session is session:
+                line.wanted.clear()
+                line.compared = None
+                self._compare(key, line)
+        forget(self, session)
+
+    patch.setattr(StoredInterest, "forget", sweep)
+
+
+def settles_at_once(patch: Patch) -> None:
+    """What was published over there is deleted here before it is acknowledged."""
+    publish = Carrier._publish
+
+    def careless(self: Carrier, welcome: Any) -> None:
+        publish(self, welcome)
+        self._accept(list(self._under_way[-1].runs))
+
+    patch.setattr(Carrier, "_publish", careless)
+    patch.setattr(Carrier, "_check_repeated", lambda self, position: None)
+
+
+def forgets_who_it_is(patch: Patch) -> None:
+    """A link is another producer after each break."""
+    opened = Carrier.open
+    count = 0
+
+    def anew(self: Carrier) -> None:
+        nonlocal count
+        count += 1
+        if self.flow:
+            self._endpoint_id = 1_000 + count
+        opened(self)
+
+    patch.setattr(Carrier, "open", anew)
+
+
+def lives_on(patch: Patch) -> None:
+    """What waits in the queue of a link grows no older."""
+    patch.setattr(cluster.link.spooled, "aged", lambda meta, age_ms: meta)
+
+
+def lives_for_ever(patch: Patch) -> None:
+    """What a neighbour refused has no time to live any more."""
+    patch.setattr(node.home.lanes.moves, "_is_tried_again", lambda held, reason: False)
+
+
+def overtakes(patch: Patch) -> None:
+    """Of two rounds the second leaves first."""
+    passed = Relay.passed
+    kept: dict[Relay, Any] = {}
+
+    def swapped(self: Relay, event: Any) -> None:
+        if self in kept:
+            passed(self, event)
+            passed(self, kept.pop(self))
+        else:
+            kept[self] = event
+
+    patch.setattr(Relay, "passed", swapped)
+
+
+def delivers_late(patch: Patch) -> None:
+    """What a worker still had of a connection that broke is delivered."""
+    retired = Router._retired
+
+    def late(self: Router, a_round: Any, now: float) -> None:
+        if a_round.session.closed and a_round.session.link is not None and a_round.producer is None:
+            self.dispatcher.deliver(a_round, now)
+        retired(self, a_round, now)
+
+    patch.setattr(Router, "_retired", late)
+
+
+FAULTS: dict[Callable[[Patch], None], tuple[str, ...]] = {
+    passes_on: ("transit", "duplicate"),
+    stores_for_others: ("transit",),
+    chooses_again: ("deliver-to-one",),
+    chooses_nobody: ("deliver-to-one",),
+    exports_everything: ("broken",),
+    keeps_imports: ("noexport", "broken"),
+    sweeps_at_once: ("lost",),
+    settles_at_once: ("lost",),
+    forgets_who_it_is: ("duplicate",),
+    lives_on: ("ttl",),
+    lives_for_ever: ("ttl",),
+    overtakes: ("order",),
+    delivers_late: ("order",),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+def test_a_mesh_with_a_fault_is_found_out(fault: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    fault(monkeypatch)
+    assert is_found(*FAULTS[fault])
+
+
+def test_the_story_is_right_without_a_fault() -> None:
+    assert story() == []
