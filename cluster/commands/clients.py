@@ -285,8 +285,8 @@ def _wait_for_workers(admin: AdminOptions, workers: int, deadline: float) -> Non
     with progress("messages taken over", None) as show:
         while not _has_workers(rows := admin.call("workers"), workers):
             if time.monotonic() >= deadline:
-                detail = f"the node does not work with {workers} workers yet; it goes on, 'angarium worker list' shows it"
-                raise error_for(errors.TIMEOUT, detail)
+                detail = f"the node does not work with {workers} workers yet; it goes on"
+                raise error_for(errors.TIMEOUT, detail, "'angarium worker list' shows it")
             left = _sum_of_homes(rows, "messages_importing")
             total = max(total, left)
             show(total - left, total or None)
