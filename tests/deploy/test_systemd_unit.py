@@ -1,15 +1,21 @@
-"""The unit for systemd, as far as systemd itself judges it without running it."""
+"""The unit for systemd, as far as it can be tried without being run by systemd."""
 
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
+from angarium import blocking
 from cluster.supervisor import STOP_AFTER_S, STOP_ORDER
 
 if TYPE_CHECKING:
@@ -71,3 +77,50 @@ def test_it_has_limits_and_waits_for_an_ordered_stop(service: dict[str, str]) ->
     assert service["User"] == "angarium"
     assert "Environment" in service
     assert not re.search(r"(?i)secret|password|key", service["Environment"])
+
+
+@pytest.mark.slow
+def test_a_node_that_is_started_as_the_unit_says_tells_its_manager(
+    service: dict[str, str], root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "berlin.toml").write_text(
+        '[node]\nname = "berlin"\n[router]\nworkers = 1\n', encoding="utf-8"
+    )
+    command = service["ExecStart"].replace("%i", "berlin").split()
+    assert command[0] == service["ExecStartPre"].split()[0] == "/opt/angarium/bin/angarium"
+    places = {
+        "/var/lib/angarium/berlin": tmp_path / "data",
+        "/etc/angarium/berlin.toml": tmp_path / "berlin.toml",
+    }
+    program = [sys.executable, "-m", "cluster.cli", *(str(places.get(part, part)) for part in command[1:])]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(f"\0{tmp_path}")
+        manager.settimeout(60.0)
+        environment = {**os.environ, "NOTIFY_SOCKET": f"@{tmp_path}", "WATCHDOG_USEC": "2000000"}
+        environment["PYTHONPATH"] = str(root)
+        node = subprocess.Popen(program, env=environment, cwd=tmp_path, stdout=subprocess.DEVNULL)
+        try:
+            assert "READY=1" in heard_until(manager, "READY=1")
+            (url,) = re.findall(
+                r'"url": "(.+)"', (tmp_path / "data" / "node.json").read_text(encoding="utf-8")
+            )
+            with blocking.connect(url) as client:
+                client.publish("is/ready", b"", mode="persistent")
+            for child in psutil.Process(node.pid).children():
+                assert "NOTIFY_SOCKET" not in child.environ()
+            heard_until(manager, "WATCHDOG=1")
+            node.send_signal(signal.SIGTERM)
+            heard_until(manager, "STOPPING=1")
+            assert node.wait(60.0) == 0
+        finally:
+            node.kill()
+            node.wait()
+
+
+def heard_until(manager: socket.socket, line: str) -> list[str]:
+    """Give what a manager hears until a line comes."""
+    heard: list[str] = []
+    while line not in heard:
+        assert len(heard) < 1_000
+        heard += manager.recv(4_096).decode().splitlines()
+    return heard
