@@ -253,7 +253,8 @@ class Controller:
 
     def metrics(self, now: float) -> str:
         """Give the figures of the node as the page of the health endpoint."""
-        return metrics(self.health(now), self._board.node, self._usage, self._router_stats)
+        cluster = self._mesh.picture.figures(now)
+        return metrics(self.health(now), self._board.node, self._usage, self._router_stats, cluster)
 
     # -- the store -------------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ class MeshOperations:
         self._board = board
         self._catalog = catalog
         self._links = links
-        self._picture = picture
+        self.picture = picture
         self._alarm = Alarm()
         self._look_at = 0.0
         #: When the router answered last.
@@ -63,9 +63,9 @@ class MeshOperations:
     def _look(self, asker: Asker | None, now: float) -> None:
         """Bring the picture up to date, act on it, and answer with it."""
 
-        def finish(rows: list[Row], overview: Row | None) -> Row:
+        def finish(rows: list[Row], overview: Row | None) -> Row | None:
             self._take(rows, overview, now)
-            return self._picture.describe(now)
+            return None if asker is None else self.picture.describe(now)
 
         self._links.look(self._catalog.find("link", None, "*"), asker, now, finish)
 
@@ -77,12 +77,12 @@ class MeshOperations:
         told = overview or {"heard": [], "refusals": []}
         vpns = [name for (_, name), vpn in self._catalog.of_kind("vpn").items() if vpn["enabled"]]
         up_s = float(self._board.node.get("uptime_s", 0.0))
-        self._picture.update(rows, told["heard"], told["refusals"], vpns, up_s, now)
+        self.picture.update(rows, told["heard"], told["refusals"], vpns, up_s, now)
         self._tell_neighbours(now)
-        self._tell_operators(self._picture.issues(now), now)
+        self._tell_operators(self.picture.issues, now)
 
     def _tell_neighbours(self, now: float) -> None:
-        report = self._picture.report(now)
+        report = self.picture.report(now)
         essence = reports.essence(report)
         if not report.links or (essence == self._told[0] and now - self._told[1] < REPORT_INTERVAL_S):
             return

@@ -49,7 +49,19 @@ GAUGES: Final = {
         *("delivered_unacked", "delivered_unacked_max", "stores_under_way", "rounds_waiting"),
         *("homes_ready", "recovered"),
     },
-    "link": {"synchronised", "uptime_s", "subscriptions_in", "untold", "queued_messages", "queued_bytes"},
+    "link": {
+        "synchronised",
+        "uptime_s",
+        "subscriptions_in",
+        "untold",
+        "queued_messages",
+        "queued_bytes",
+        "subscriptions_dropped",
+    },
+    "cluster": {
+        *("topology_issues", "nodes", "nodes_up", "up", "lag_ms", "progress_percent"),
+        *("spooled_messages", "spooled_bytes", "retry_messages", "dead_messages"),
+    },
     "process": {"ready", "rss_bytes", "cpu_percent", "uptime_s"},
     "node": {"live", "started", "ready", "stopping", "uptime_s"},
 }
@@ -81,7 +93,7 @@ class _Page:
         return "".join(f"{line}\n" for head, samples in self._samples.items() for line in (head, *samples))
 
 
-def metrics(health: Health, node: Row, usage: Mapping[int, Row], stats: Row | None) -> str:
+def metrics(health: Health, node: Row, usage: Mapping[int, Row], stats: Row | None, cluster: Row) -> str:
     """Give the page.
 
     Args:
@@ -89,6 +101,7 @@ def metrics(health: Health, node: Row, usage: Mapping[int, Row], stats: Row | No
         node: what the supervisor told last.
         usage: what each pid uses.
         stats: what the router told last; None if it did not answer, then its figures are not there.
+        cluster: figures of the cluster, and under `links` those of each link by the name of the neighbour.
     """
     page = _Page()
     verdicts = {name: passed(getattr(health, name)) for name in ("live", "started", "ready")}
@@ -105,6 +118,9 @@ def metrics(health: Health, node: Row, usage: Mapping[int, Row], stats: Row | No
     for reason, count in told.get("discards", {}).items():
         page.add("router", {"discards": count}, reason=reason)
     page.add("spool", told.get("spool", {}))
+    page.add("cluster", cluster)
+    for neighbour, figures in cluster.get("links", {}).items():
+        page.add("cluster", figures, neighbour=neighbour)
     _add_links(page, told.get("links", ()))
     return page.text()
 

@@ -81,6 +81,8 @@ class Picture:
         #: By name; only those with a link object.
         self._neighbours: dict[str, _Neighbour] = {}
         self._refusals: list[Refusal] = []
+        #: What is wrong with the mesh, as of the last update.
+        self.issues: list[Issue] = []
 
     def update(
         self,
@@ -112,6 +114,7 @@ class Picture:
             if (neighbour := _hear(name, told.get(name), before, now)) is not None
         }
         self._refusals = [Refusal(row["node"], row["code"], row["error"]) for row in refusals]
+        self.issues = self._find_issues(now)
 
     def _state(self, row: Row, now: float) -> _State:
         before = self._states.get(row["name"])
@@ -157,7 +160,7 @@ class Picture:
 
     # -- issues ----------------------------------------------------------------------------------------------
 
-    def issues(self, now: float) -> list[Issue]:
+    def _find_issues(self, now: float) -> list[Issue]:
         """Give what is wrong with the mesh, as far as this node knows; nothing on a node without links."""
         if not self._links and not self._refusals:
             return []
@@ -185,12 +188,33 @@ class Picture:
         return {
             "since_s": None if state is None else round(now - state.since, 1),
             "lag_ms": far.lag_ms if lag_ms is None and far is not None else lag_ms,
-            "issues": [issue.text for issue in self.issues(now) if name in issue.nodes],
+            "issues": [issue.text for issue in self.issues if name in issue.nodes],
+        }
+
+    def figures(self, now: float) -> Row:
+        """Give numbers of the cluster, and under `links` those of each link of this node."""
+        nodes = self._nodes(now)
+        shown = (
+            "lag_ms",
+            "progress_percent",
+            "spooled_messages",
+            "spooled_bytes",
+            "retry_messages",
+            "dead_messages",
+        )
+        return {
+            "topology_issues": len(self.issues),
+            "nodes": len(nodes),
+            "nodes_up": sum(1 for row in nodes if row["state"] in ("this", "up")),
+            "links": {
+                name: {"up": self._is_up(name), **{figure: row[figure] for figure in shown}}
+                for name, row in self._links.items()
+            },
         }
 
     def describe(self, now: float) -> Row:
         """Give what `angarium cluster status --json` prints."""
-        issues = self.issues(now)
+        issues = self.issues
         return {
             "cluster": self._identity.cluster,
             "node": self._identity.node,

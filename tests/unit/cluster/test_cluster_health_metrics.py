@@ -25,6 +25,12 @@ NODE = {
         {"role": "worker", "index": 0, "pid": 0, "state": "restarting", "restarts": 1},
     ],
 }
+CLUSTER = {
+    "topology_issues": 2,
+    "nodes": 3,
+    "nodes_up": 1,
+    "links": {"b": {"up": False, "lag_ms": None, "dead_messages": 4}},
+}
 STATS: dict[str, Any] = {
     "sessions": 3,
     "messages_in": 1_000,
@@ -39,7 +45,7 @@ STATS: dict[str, Any] = {
 def lines(stats: dict[str, Any] | None = STATS) -> list[str]:
     usage = {7: {"rss_bytes": 100, "cpu_percent": 1.5, "uptime_s": 3.0}}
     health = examine(NODE, stats and stats["spool"], [], 0.5)
-    return metrics(health, NODE, usage, stats).splitlines()
+    return metrics(health, NODE, usage, stats, CLUSTER).splitlines()
 
 
 def test_figures_have_the_part_that_they_are_of_and_totals_say_so() -> None:
@@ -55,6 +61,9 @@ def test_figures_have_the_part_that_they_are_of_and_totals_say_so() -> None:
         'angarium_process_rss_bytes{role="router",index="0"} 100',
         'angarium_process_ready{role="worker",index="0"} 0',
         "angarium_node_ready 0",
+        "angarium_cluster_topology_issues 2",
+        'angarium_cluster_up{neighbour="b"} 0',
+        'angarium_cluster_dead_messages{neighbour="b"} 4',
         "angarium_node_uptime_seconds 12.5",
         'angarium_link_messages_out_total{neighbour="b\\"\\n",vpn="default"} 8',
         'angarium_link_synchronised{neighbour="b\\"\\n",vpn="default"} 1',
@@ -98,7 +107,7 @@ def test_a_controller_that_knows_nothing_yet_has_a_page() -> None:
 
 def test_what_goes_up_and_down_is_documented() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
-    own = {"ready", "live", "started", "stopping"}
+    own = {"ready", "live", "started", "stopping", "up"}
     missing = [name for names in GAUGES.values() for name in names - own if f"`{name}`" not in text]
     assert missing == []
     assert all(f"`angarium_{part}_" in text for part in GAUGES)

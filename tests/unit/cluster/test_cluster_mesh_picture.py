@@ -96,7 +96,7 @@ class TestPicture:
         a.update(row("b"), heard=[b.told()])
         a.update()
         assert list(a.nodes()) == ["a"]
-        assert a.picture.issues(a.now) == []
+        assert a.picture.issues == []
 
     def test_the_age_of_a_state_counts_from_its_change(self, a: Node) -> None:
         a.update(row("b", uptime_s=30.0))
@@ -119,21 +119,27 @@ class TestPicture:
 
     def test_the_issues_of_a_link_are_shown_with_it(self, a: Node) -> None:
         a.update(row("b", "down", code=errors.LINK_UNAUTHORIZED, error="the secret"))
-        (issue,) = a.picture.issues(a.now)
+        (issue,) = a.picture.issues
         assert issue.key == ("link_refused", ("a", "b"))
         assert a.picture.of_link("b", None, a.now)["issues"] == [issue.text]
 
     def test_who_was_refused_is_told_once_and_with_the_link_if_there_is_one(self, a: Node) -> None:
         refusals = [{"node": node, "code": errors.LINK_NOT_ALLOWED, "error": "no link"} for node in "bz"]
         a.update(row("b", "down", code=errors.LINK_NOT_ALLOWED, error="no link"), refusals=refusals)
-        assert [one.key for one in a.picture.issues(a.now)] == [
+        assert [one.key for one in a.picture.issues] == [
             ("link_one_sided", ("a", "b")), ("link_one_sided", ("a", "z")),
         ]  # fmt: skip
+
+    def test_figures(self, a: Node, b: Node) -> None:
+        a.update(row("b", lag_ms=None), heard=[b.told()])
+        found = a.picture.figures(a.now)
+        assert (found["topology_issues"], found["nodes"], found["nodes_up"]) == (1, 3, 2)
+        assert (found["links"]["b"]["up"], found["links"]["b"]["dead_messages"]) == (True, 4)
 
     def test_a_second_node_of_a_name_is_an_issue_while_the_first_is_up(self, a: Node) -> None:
         refusal = {"node": "b", "vpn": "default", "code": errors.LINK_EXISTS, "error": "a second one"}
         a.update(row("b"), refusals=[refusal])
-        assert [issue.key for issue in a.picture.issues(a.now)] == [("name_duplicate", ("b",))]
+        assert [issue.key for issue in a.picture.issues] == [("name_duplicate", ("b",))]
 
 
 class TestReports:
