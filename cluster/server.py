@@ -42,7 +42,7 @@ from angarium.process import (
     configure_logging,
     utc_now,
 )
-from cluster.addresses import has_open_port
+from cluster.addresses import has_open_port, is_loopback
 from cluster.admin import NodeFile, read_node_file
 from cluster.config import NodeConfig, cluster_secret, faults_of, load_config
 from cluster.data_dir import DataDirectory, RuntimeDirectory, write_durably
@@ -188,6 +188,13 @@ def effective_config(options: UpOptions) -> NodeConfig:
     return config
 
 
+def asked_listen(options: UpOptions, config: NodeConfig, kept: list[str]) -> list[str]:
+    """Give the addresses asked for: who names none means those of the last start, if only this host reaches them."""
+    is_named = options.listen or config.router.listen != NodeConfig().router.listen
+    is_kept = kept and not is_named and all(map(is_loopback, kept))
+    return kept if is_kept else config.router.listen
+
+
 def fixed_listen(configured: Iterable[str], kept: Mapping[str, str]) -> list[str]:
     """Give the addresses to bind: an open port becomes the one that was chosen for it before, if any."""
     return [kept.get(url, url) if has_open_port(url) else url for url in configured]
@@ -216,9 +223,10 @@ class Server:
         self._commands = commands
         self._workers = self._keep_worker_count(config)
         self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
-        listen = fixed_listen(config.router.listen, dict(zip(data.node.listen, data.node.urls, strict=False)))
         #: What was asked for, beside which the addresses that were bound are kept.
-        self._configured_listen = config.router.listen
+        self._configured_listen = asked_listen(options, config, data.node.listen)
+        kept = dict(zip(data.node.listen, data.node.urls, strict=False))
+        listen = fixed_listen(self._configured_listen, kept)
         self._config = msgspec.structs.replace(
             config, router=msgspec.structs.replace(config.router, listen=listen)
         )

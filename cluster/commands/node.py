@@ -52,7 +52,10 @@ _file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
 @data_option
 @click.option("--config", "config_file", type=_file_in, help="Configuration file of the node (TOML).")
 @click.option(
-    "--listen", multiple=True, help="Address to listen on, tcp://host:port; port 0 is chosen once and kept."
+    "--listen",
+    multiple=True,
+    help="Address to listen on, tcp://host:port; port 0 is chosen once and kept.  [default: that of the configuration,"
+    " else those of the last start if they are of this host]",
 )
 @click.option(
     "--workers", type=click.IntRange(1, 64), help="Worker processes, when the node starts for the first time."

@@ -6,15 +6,19 @@ import os
 import tempfile
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from angarium import errors
 from cluster.admin import NodeFile, node_runs, read_node_file, shut_down
+from cluster.config import NodeConfig
 from cluster.data_dir import DataDirectory, RuntimeDirectory, write_durably
-from cluster.server import UpOptions, effective_config, fixed_listen, plain_address
+from cluster.server import UpOptions, asked_listen, effective_config, fixed_listen, plain_address
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+DEFAULT_LISTEN = "tcp://127.0.0.1:0"
 
 
 def test_a_first_start_makes_name_and_id_and_later_ones_keep_them(tmp_path: Path) -> None:
@@ -123,6 +127,24 @@ def test_a_port_that_was_chosen_once_is_bound_again() -> None:
     configured = ["tcp://127.0.0.1:0", "tcp://127.0.0.1:7000", "tcp://localhost:0"]
     expected = ["tcp://127.0.0.1:5001", "tcp://127.0.0.1:7000", "tcp://localhost:0"]
     assert fixed_listen(configured, kept) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "configured", "kept", "expected"),
+    [
+        ((), [DEFAULT_LISTEN], [], [DEFAULT_LISTEN]),
+        ((), [DEFAULT_LISTEN], ["tcp://127.0.0.1:7000"], ["tcp://127.0.0.1:7000"]),
+        ((DEFAULT_LISTEN,), [DEFAULT_LISTEN], ["tcp://127.0.0.1:7000"], [DEFAULT_LISTEN]),
+        ((), ["tcp://127.0.0.1:8000"], ["tcp://127.0.0.1:7000"], ["tcp://127.0.0.1:8000"]),
+        ((), [DEFAULT_LISTEN], ["tcp://127.0.0.1:7000", "tcp://0.0.0.0:7000"], [DEFAULT_LISTEN]),
+    ],
+)
+def test_a_start_that_names_no_address_takes_those_of_the_last_one_on_this_host(
+    asked: tuple[str, ...], configured: list[str], kept: list[str], expected: list[str]
+) -> None:
+    router = msgspec.structs.replace(NodeConfig().router, listen=configured)
+    config = msgspec.structs.replace(NodeConfig(), router=router)
+    assert asked_listen(UpOptions(listen=asked), config, kept) == expected
 
 
 def test_an_announced_address_is_one_that_people_write() -> None:
