@@ -12,9 +12,11 @@ from angarium import errors, trail, wire
 from angarium.client.events import Answered
 from angarium.client.session import Hello
 from angarium.errors import AngariumError, error_for
+from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
 from cluster.bridge.relay import BridgeRelay
-from cluster.link.pair import FAR, KEEPALIVE_MS, OWN, Effect, Emit, Pair, State
+from cluster.link.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Effect, Emit, Pair, State
+from cluster.link.session import Told
 
 if TYPE_CHECKING:
     import random
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Attribute `remote_deliver_to_one_priority` -> priority of the session; those outside get theirs always.
 _PRIORITIES: Final = {"p1": 1, "p2": 2, "p3": 3, "p4": 4}
+#: How often the remote queue is asked what it holds.
+LOOK_INTERVAL_S: Final = 2.0
 #: Flag of a filter that is deliver-always.
 _DELIVER_ALWAYS: Final = 1
 
@@ -68,6 +72,13 @@ class BridgeChannel(Pair):
         self._crossing: Crossing | None = None
         #: Requests for subscriptions that are not answered -> their filters.
         self._asked: dict[int, list[str]] = {}
+        #: Of the remote queue, if there is one; None before the first connection.
+        self._carrier: BridgeCarrier | None = None
+        #: How long a refused flow or producer is not asked for.
+        self._open_pause_s = OPEN_AGAIN_S
+        #: When the remote queue is looked at again, and what it held then; None if that is not known.
+        self._look_at = now
+        self._queued: int | None = None
 
     # -- connecting ------------------------------------------------------------------------------------------
 
@@ -115,6 +126,13 @@ class BridgeChannel(Pair):
         relay = self.relays[FAR] = BridgeRelay(far, self._crossing)
         relay.open(own)
         self._subscribe(far)
+        self._open_pause_s = OPEN_AGAIN_S
+        self._carrier = None
+        if config.remote_queue:
+            carrier = BridgeCarrier(far, own, config.remote_queue, self._offsets_ms[FAR], self._crossing)
+            self._carrier = carrier
+            self.carriers[FAR].append(carrier)
+            carrier.open()
         text = f"bridge {config.name!r} takes messages from Message VPN {config.remote_vpn!r} of {far.welcome.node!r}"
         self._tell("notice", "VPN_BRIDGE_UP", text)
 
@@ -131,13 +149,43 @@ class BridgeChannel(Pair):
     # -- relaying --------------------------------------------------------------------------------------------
 
     def _take_more(self, side: int, event: Any, now: float) -> None:
-        del side
-        if isinstance(event, Answered):
+        if isinstance(event, Told) and event.event == wire.FLOW_ACTIVE:
+            for carrier in self.carriers[side]:
+                if isinstance(carrier, BridgeCarrier):
+                    carrier.activated(event.flow)
+        elif isinstance(event, Answered):
             filters = self._asked.pop(event.request, [])
             for text, error in zip(filters, event.results, strict=True):
                 if error is not None:
                     self._refuse(error_for(error.code, f"remote subscription {text!r}: {error.detail}"), now)
                     return
+
+    def _not_opened(self, error: AngariumError, now: float) -> None:
+        """The remote queue cannot be bound, or the producer not be opened: tell, and ask again later and later."""
+        if self._carrier is None or not self._carrier.is_refused:
+            return  # what it holds may not be asked
+        self.error = error
+        self._tell_once(error, now)
+        self._open_at = now + self._open_pause_s
+        self._open_pause_s = min(self._open_pause_s * 2, BACKOFF_MAX_S)
+
+    def tick(self, now: float) -> float:
+        """Do what is due; gives when to call again."""
+        wake = super().tick(now)
+        far = self.sessions[FAR]
+        if self.state is not State.UP or far is None or self._carrier is None or not self._carrier.flow:
+            self._queued = None
+            return wake
+        if now >= self._look_at and far.can_ask():
+            self._look_at = now + LOOK_INTERVAL_S
+            far.ask("endpoint.show", {"name": self._config.remote_queue}, self._looked, self._not_looked)
+        return min(wake, self._look_at)
+
+    def _looked(self, value: dict[str, Any]) -> None:
+        self._queued = int(value["messages"])
+
+    def _not_looked(self) -> None:
+        self._queued = None
 
     # -- telling ---------------------------------------------------------------------------------------------
 
@@ -160,7 +208,7 @@ class BridgeChannel(Pair):
 
     def _close(self, now: float, error: AngariumError | None = None) -> None:
         if self.state is State.UP:
-            why = self.error or error_for(errors.SHUTTING_DOWN, "the bridge was switched off, or changed")
+            why = error or error_for(errors.SHUTTING_DOWN, "the bridge was switched off, or changed")
             text = f"bridge {self._config.name!r} takes no messages any more: {why}"
             self._tell("warning", "VPN_BRIDGE_DOWN", text, why.code)
         super()._close(now, error)
@@ -168,18 +216,42 @@ class BridgeChannel(Pair):
     def describe(self, now: float) -> dict[str, Any]:
         """Give what `angarium bridge show` says of it."""
         relay, far = self.relays[FAR], self.sessions[FAR]
-        dropped = {} if self._crossing is None else self._crossing.dropped
-        is_up = self.state is State.UP
+        carrier = self._carrier if self.state is State.UP else None
+        state = self._state()
         return {
-            "state": "up" if is_up else "down",
+            "state": state,
             "step": self.state.value,
             "remote_node": far.welcome.node if far is not None and far.welcome is not None else "",
-            "uptime_s": round(now - self._up_since, 3) if is_up else None,
-            "error": "" if self.error is None or is_up else str(self.error),
+            "uptime_s": round(now - self._up_since, 3) if self.state is State.UP else None,
+            "error": "" if self.error is None or state in ("up", "standby") else str(self.error),
             "attempts": self._attempts,
             "messages": relay.messages if relay is not None else 0,
-            "dropped": dict(dropped),
+            "guaranteed_messages": 0 if carrier is None else carrier.acknowledged,
+            "dropped": {} if self._crossing is None else dict(self._crossing.dropped),
             "discarded": relay.discarded if relay is not None else 0,
+            "queued_messages": self._queued,
+            "under_way": 0 if carrier is None else carrier.held,
             "rounds_waiting": relay.waiting if relay is not None else 0,
-            "refused": {str(code): count for code, count in sorted(self.refused.items())},
+            "lag_ms": None if far is None else far.lag_ms(now),
+            "refused": {str(code): count for code, count in sorted(self._all_refused().items())},
         }
+
+    def _state(self) -> str:
+        carrier = self._carrier
+        if self.state is not State.UP:
+            return "down"
+        if carrier is None or carrier.producer:
+            return "up"
+        if carrier.is_standing_by:
+            return "standby"
+        if self.error is None:
+            return "starting"
+        takes_direct = self._config.remote_subscriptions or self._config.remote_deliver_always_subscriptions
+        return "degraded" if takes_direct else "down"
+
+    def _all_refused(self) -> dict[int, int]:
+        """Give the messages that the own router refused, by code."""
+        refused = dict(self.refused)
+        for code, count in (self._carrier.refused if self._carrier is not None else {}).items():
+            refused[code] = refused.get(code, 0) + count
+        return refused

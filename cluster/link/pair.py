@@ -281,8 +281,7 @@ class Pair(ABC):
             elif kind is Told and event.event == wire.FLOW_CLOSED:
                 self._fail(error_for(event.code or errors.SHUTTING_DOWN, "a flow ended"), now)
             elif kind is Replied and event.error is not None:
-                self.error = event.error
-                self._open_at = now + OPEN_AGAIN_S
+                self._not_opened(event.error, now)
             elif kind is Noticed:
                 self.refused[event.code] = self.refused.get(event.code, 0) + event.messages
             elif kind is Opened:
@@ -291,6 +290,11 @@ class Pair(ABC):
                 self._ended(side, event.error, now)
             else:
                 self._take_more(side, event, now)
+
+    def _not_opened(self, error: AngariumError, now: float) -> None:
+        """A flow or a producer was refused, because a process is being replaced for instance: ask again."""
+        self.error = error
+        self._open_at = now + OPEN_AGAIN_S
 
     def _spooled(self, side: int, event: Spooled, now: float) -> None:
         try:
@@ -325,11 +329,15 @@ class Pair(ABC):
 
     def _refuse(self, error: AngariumError, now: float) -> None:
         """Let go for a reason that operators hear of, unless it passes by itself."""
+        self._tell_once(error, now)
+        self._fail(error, now)
+
+    def _tell_once(self, error: AngariumError, now: float) -> None:
+        """Tell operators of a refusal, unless it passes by itself or they were told lately."""
         told_at = self._told.get(error.code, float("-inf"))
         if error.code not in errors.PASSING and now - told_at >= REFUSAL_EVENT_S:
             self._told[error.code] = now
             self._tell_refused(error)
-        self._fail(error, now)
 
     def _fail(self, error: AngariumError, now: float) -> None:
         """Let go of both sides, and wait."""

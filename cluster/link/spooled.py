@@ -20,7 +20,7 @@ The rows are opened: they get their position as the index, and their time to liv
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from angarium import errors, slots, wire
 from angarium.client.frames import malformed
@@ -63,6 +63,11 @@ class _UnderWay(NamedTuple):
 class Carrier:
     """Carries the messages of one queue from its router to the other one."""
 
+    #: What the names of its producers begin with.
+    PRODUCER_PREFIX: ClassVar[str] = wire.LINK_NAME_PREFIX
+    #: What else is asked for with the flow.
+    MORE_WISHES: ClassVar[dict[str, Any]] = {}
+
     def __init__(self, source: LinkSession, target: LinkSession, queue: str, clock_offset_ms: int) -> None:
         """Ask for the flow and the producer.
 
@@ -99,6 +104,11 @@ class Carrier:
         #: Messages that the neighbour refused, by code.
         self.refused: dict[int, int] = {}
 
+    @property
+    def held(self) -> int:
+        """Count the messages that were taken and are not settled."""
+        return len(self._waiting) + self._under_way_rows
+
     # -- opening ---------------------------------------------------------------------------------------------
 
     def open(self) -> None:
@@ -109,12 +119,13 @@ class Carrier:
                 "messages": FLOW_MESSAGES,
                 "bytes": FLOW_BYTES,
                 "in_order": True,
+                **self.MORE_WISHES,
             }
             self._source.ask("flow.bind", arguments, self._bound, self._refused)
         else:
             welcome = self._source.welcome
             assert welcome is not None
-            name = f"{wire.LINK_NAME_PREFIX}{welcome.link['node_id']}/{self._endpoint_id}"
+            name = f"{self.PRODUCER_PREFIX}{welcome.link['node_id']}/{self._endpoint_id}"
             self._target.ask("producer.open", {"name": name}, self._opened, self._refused)
 
     def _refused(self) -> None:
@@ -172,13 +183,20 @@ class Carrier:
                 continue
             self._last = position
             origin = origins[number] if origins is not None else None
-            if origin is not None and origin[2] == _EXPIRED:
-                self._settle(wire.OUTCOME_REJECTED, [(position, position)])
-            else:
-                if row[3] is not None:
-                    row = (*row[:3], aged(row[3], wall_ms - stored[number]), *row[4:])
-                self._waiting.append((position, row))
-                self._waiting_bytes += _spooled_bytes(row)
+            self._admit(position, row, wall_ms - stored[number], origin)
+
+    def _admit(self, position: int, row: Row, age_ms: int, origin: tuple[str, str, str] | None) -> None:
+        """Take one message that has waited for so long, or settle it at once."""
+        if origin is not None and origin[2] == _EXPIRED:
+            self._settle(wire.OUTCOME_REJECTED, [(position, position)])
+            return
+        if row[3] is not None:
+            row = (*row[:3], aged(row[3], age_ms), *row[4:])
+        self._add(position, row)
+
+    def _add(self, position: int, row: Row) -> None:
+        self._waiting.append((position, row))
+        self._waiting_bytes += _spooled_bytes(row)
 
     def _check_repeated(self, position: int) -> None:
         """A home that was replaced delivers again what is under way; anything else only the other router can judge."""
@@ -252,7 +270,7 @@ class Carrier:
         if self._under_way and self._under_way[0].runs[0][0] <= upto:
             accepted += self._split(upto)
         if refused:
-            self._settle(wire.OUTCOME_REJECTED, _joined([(one, one) for one in sorted(refused)]))
+            self._settle(wire.OUTCOME_REJECTED, joined([(one, one) for one in sorted(refused)]))
             self._refused_early.update(dict.fromkeys(refused))
         self._accept(accepted)
         self.go_on()
@@ -282,7 +300,7 @@ class Carrier:
             if first <= last:
                 accepted.append((first, last))
         self.acknowledged += sum(last - first + 1 for first, last in accepted)
-        self._settle(wire.OUTCOME_ACCEPTED, _joined(accepted))
+        self._settle(wire.OUTCOME_ACCEPTED, joined(accepted))
 
     def _settle(self, outcome: int, ranges: list[Range]) -> None:
         for start in range(0, len(ranges), SETTLE_RANGES_MAX):
@@ -327,12 +345,12 @@ def _spooled_bytes(row: Row) -> int:
     return len(row[5]) + len(row[4] or b"") + wire.SPOOL_OVERHEAD_BYTES
 
 
-def _joined(ranges: list[Range]) -> list[Range]:
+def joined(ranges: list[Range]) -> list[Range]:
     """Join ranges that follow each other."""
-    joined: list[Range] = []
+    found: list[Range] = []
     for first, last in ranges:
-        if joined and joined[-1][1] == first - 1:
-            joined[-1] = (joined[-1][0], last)
+        if found and found[-1][1] == first - 1:
+            found[-1] = (found[-1][0], last)
         else:
-            joined.append((first, last))
-    return joined
+            found.append((first, last))
+    return found
