@@ -127,7 +127,7 @@ def test_deliver_to_one_counts_the_bridge_with_its_priority(operator: Operator) 
         ({"remote_vpn": "default"}, errors.BRIDGE_TO_ITSELF),
         ({"remote_username": "nobody"}, errors.UNAUTHORIZED),
         ({"remote_vpn": "closed"}, errors.BRIDGE_NOT_ALLOWED),
-        ({"addresses": ["tcp://127.0.0.1:9"]}, errors.NOT_CONNECTED),
+        ({"addresses": ["tcp://127.0.0.1:9"]}, errors.CONNECT_FAILED),
         ({"remote_password_file": "/nowhere"}, errors.INVALID_CONFIGURATION),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_bridge_that_cannot_come_up_says_why(
         assert row["state"] == "down"
         assert str(code) in row["error"]
         told = [one for one in operator.events("VPN_BRIDGE_REFUSED") if one.get("bridge") == f"wrong-{code}"]
-        passes_by_itself = code == errors.NOT_CONNECTED
+        passes_by_itself = code == errors.CONNECT_FAILED
         assert [event["code"] for event in told] == ([] if passes_by_itself else [code])
     finally:
         operator.delete("bridge", "default", f"wrong-{code}")
