@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from angarium.client.consuming.flow_buffer import MessageCallback
 
@@ -26,6 +26,9 @@ ACK_THRESHOLD_PERCENT: Final = 60
 #: short beside it, and 100 frames per second are nothing to it.
 ACK_DELAY_MS: Final = 10
 ACK_DELAY_MS_MAX: Final = 60_000
+FLOW_WINDOW_BYTES_MAX: Final = 1 << 40
+MAX_UNACKED_MAX: Final = 1 << 31
+MAX_MESSAGES_MAX: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,24 +61,33 @@ class FlowOptions:
         Raises:
             InvalidRequestError: one is out of range, or does not go with another (INVALID_ARGUMENT).
         """
-        faults = {
-            "queue": not isinstance(self.name, str) or not (self.name or self.temporary),
-            "kind": self.kind not in (QUEUE, TOPIC_ENDPOINT),
-            "window": not _is_between(self.window, 1, FLOW_WINDOW_MAX),
-            "window_bytes": not _is_between(self.window_bytes, 1, 1 << 40),
-            "ack": self.ack not in ("auto", "manual"),
-            "ack_threshold_percent": not _is_between(self.ack_threshold_percent, 1, 100),
-            "ack_delay_ms": not _is_between(self.ack_delay_ms, 0, ACK_DELAY_MS_MAX),
-            "max_unacked": self.max_unacked is not None and not _is_between(self.max_unacked, 1, 1 << 31),
-            "max_messages": self.max_messages is not None and not _is_between(self.max_messages, 1, 1 << 62),
-            "topic (of a topic endpoint)": self.topic is not None and self.kind != TOPIC_ENDPOINT,
-            "subscriptions (of a temporary queue)": bool(self.subscriptions)
-            and (self.kind != QUEUE or not self.temporary),
-            "attributes (of a temporary endpoint)": bool(self.attributes) and not self.temporary,
-        }
-        for name, is_wrong in faults.items():
-            if is_wrong:
-                raise errors.error_for(errors.INVALID_ARGUMENT, f"consume: {name} is out of range")
+        fault = next(self._faults(), None)
+        if fault is not None:
+            raise errors.error_for(errors.INVALID_ARGUMENT, f"consume: {fault}")
+
+    def _faults(self) -> Iterator[str]:
+        for name, value, least, most in (
+            ("window", self.window, 1, FLOW_WINDOW_MAX),
+            ("window_bytes", self.window_bytes, 1, FLOW_WINDOW_BYTES_MAX),
+            ("ack_threshold_percent", self.ack_threshold_percent, 1, 100),
+            ("ack_delay_ms", self.ack_delay_ms, 0, ACK_DELAY_MS_MAX),
+            ("max_unacked", 1 if self.max_unacked is None else self.max_unacked, 1, MAX_UNACKED_MAX),
+            ("max_messages", 1 if self.max_messages is None else self.max_messages, 1, MAX_MESSAGES_MAX),
+        ):
+            if type(value) is not int or not least <= value <= most:
+                yield f"{name} is {value!r}, from {least} to {most} is possible"
+        if not isinstance(self.name, str) or not (self.name or self.temporary):
+            yield f"queue is {self.name!r}, not a name"
+        if self.kind not in (QUEUE, TOPIC_ENDPOINT):
+            yield f"kind is {self.kind!r}, not {QUEUE!r} or {TOPIC_ENDPOINT!r}"
+        if self.ack not in ("auto", "manual"):
+            yield f"ack is {self.ack!r}, not 'auto' or 'manual'"
+        if self.topic is not None and self.kind != TOPIC_ENDPOINT:
+            yield "topic is for kind='topic-endpoint'; add_queue_subscription gives a queue its topics"
+        if self.subscriptions and (self.kind != QUEUE or not self.temporary):
+            yield "subscriptions are for temporary=True; add_queue_subscription gives them to other queues"
+        if self.attributes and not self.temporary:
+            yield "attributes are for temporary=True; create_queue and create_topic_endpoint take those of others"
 
     @property
     def is_auto(self) -> bool:
@@ -109,7 +121,3 @@ class FlowOptions:
             "no_local": self.no_local,
             "max_unacked": self.max_unacked,
         }
-
-
-def _is_between(value: object, least: int, most: int) -> bool:
-    return type(value) is int and least <= value <= most

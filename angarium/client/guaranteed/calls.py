@@ -166,7 +166,7 @@ class GuaranteedCalls:
 
         Args:
             name: 1 to 200 bytes.
-            durable: always true: temporary queues are made by `consume`.
+            durable: else it is a temporary one, which goes with this client; `consume` makes them, too.
             ignore_exists: it is no error if there is one of that name with these attributes.
             subscriptions: filters; `!a/b` keeps out what it matches.
             **attributes: those of queues, as `permission="consume"`; the operators' defaults for the others.

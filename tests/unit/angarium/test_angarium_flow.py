@@ -62,6 +62,26 @@ def test_an_argument_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
     run(test())
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"window": 0}, "window is 0, from 1 to 1000000 is possible"),
+        ({"max_unacked": "7"}, "max_unacked is '7', from 1 to 2147483648 is possible"),
+        ({"ack": "never"}, "ack is 'never', not 'auto' or 'manual'"),
+        ({"kind": "stack"}, "kind is 'stack', not 'queue' or 'topic-endpoint'"),
+        ({"topic": "a"}, "add_queue_subscription"),
+        ({"subscriptions": ("a",)}, "add_queue_subscription"),
+        ({"attributes": {"a": 1}}, "create_queue"),
+    ],
+)
+def test_a_refused_argument_is_told_with_what_is_possible(wrong: dict[str, Any], told: str) -> None:
+    async def test() -> None:
+        with pytest.raises(errors.InvalidRequestError, match=told):
+            await open_flow(SpokenNode(), **{"name": "q", **wrong})
+
+    run(test())
+
+
 def test_a_refused_bind_raises_and_leaves_nothing_behind() -> None:
     async def test() -> None:
         node = SpokenNode()
