@@ -16,18 +16,23 @@ from cluster.controller.switchboard import ROUTER
 from cluster.mesh import reports
 from cluster.mesh.alarm import Alarm
 from cluster.mesh.picture import STALE_AFTER_S
+from cluster.mesh.topology import Issue
 
 if TYPE_CHECKING:
     from cluster.catalog.catalog import Catalog
+    from cluster.controller.events import Event
     from cluster.controller.links import LinkOperations
     from cluster.controller.switchboard import Asker, Switchboard
     from cluster.mesh.picture import Picture
-    from cluster.mesh.topology import Issue
 
 #: Between two looks at links and neighbours.
 LOOK_INTERVAL_S: Final = 1.0
 #: Neighbours are told at once what has changed, and otherwise so often.
 REPORT_INTERVAL_S: Final = 5.0
+#: Events of earlier controllers that are looked through for what operators were told.
+EVENTS_MAX: Final = 10_000
+ISSUE_EVENT: Final = "SYSTEM_CLUSTER_TOPOLOGY_ISSUE"
+CLEAR_EVENT: Final = f"{ISSUE_EVENT}_CLEAR"
 
 Row = dict[str, Any]
 
@@ -41,7 +46,7 @@ class MeshOperations:
         self._catalog = catalog
         self._links = links
         self.picture = picture
-        self._alarm = Alarm()
+        self._alarm = Alarm(_told_before(board.events.find(None, EVENTS_MAX)))
         self._look_at = 0.0
         #: When the router answered last.
         self._answered_at = float("-inf")
@@ -96,9 +101,9 @@ class MeshOperations:
         news = self._alarm.look(issues, now)
         for issue in news.raised:
             text = issue.text if issue.advice in issue.text else f"{issue.text} ({issue.advice})"
-            self._record("warning", "SYSTEM_CLUSTER_TOPOLOGY_ISSUE", text, issue)
+            self._record("warning", ISSUE_EVENT, text, issue)
         for issue in news.cleared:
-            self._record("info", "SYSTEM_CLUSTER_TOPOLOGY_ISSUE_CLEAR", f"this is over: {issue.text}", issue)
+            self._record("info", CLEAR_EVENT, f"this is over: {issue.text}", issue)
 
     def _record(self, severity: str, name: str, text: str, issue: Issue) -> None:
         event = {"severity": severity, "scope": "SYSTEM", "event": name, "text": text}
@@ -107,3 +112,15 @@ class MeshOperations:
     def validate(self) -> None:
         """Assert what the attribute comments say."""
         self._alarm.validate()
+
+
+def _told_before(events: list[Event]) -> list[Issue]:
+    """Give the issues that operators were told by earlier controllers, and not that they are over."""
+    told: dict[tuple[str, tuple[str, ...]], Issue] = {}
+    for event in events:
+        if event["event"] in (ISSUE_EVENT, CLEAR_EVENT):
+            issue = Issue(str(event.get("issue")), tuple(event.get("nodes", ())), event["text"], "")
+            told.pop(issue.key, None)
+            if event["event"] == ISSUE_EVENT:
+                told[issue.key] = issue
+    return list(told.values())

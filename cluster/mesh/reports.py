@@ -20,7 +20,7 @@ from angarium.errors import error_for
 
 VERSION: Final = 1
 #: Links in a report; those that are not up come first, so it is the healthy ones of a huge mesh that are left out.
-LINKS_MAX: Final = 500
+LINKS_MAX: Final = 250
 #: Names of Message VPNs in a report; with more the digest tells whether two nodes have the same.
 VPNS_MAX: Final = 50
 #: Characters of an error.

@@ -22,10 +22,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from angarium import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from cluster.mesh.reports import LinkReport, NodeReport
 
+#: Nodes that are looked at: more than a full mesh can have, and few enough for a look a second whatever others claim.
+NODES_MAX: Final = 500
 #: States of a link in which it carries messages, or is about to.
 JOINED: Final = ("up", "synchronising")
 #: Kinds of issues that a refusal means; any other is `link_refused`.
@@ -79,14 +81,8 @@ def find_issues(own: str, known: Mapping[str, Heard], refusals: Sequence[Refusal
         refusals: who wanted to come to this node and may not.
     """
     ends = {(name, link.node): link for name, heard in known.items() for link in heard.report.links}
-    there = {*known, *_mentioned(known)}
-    names = sorted({*there, *(far for _, far in ends)})
     issues = [
-        issue
-        for place, one in enumerate(names)
-        for two in names[place + 1 :]
-        if (one, two) in ends or (two, one) in ends or (one in there and two in there)
-        if (issue := _judge_pair(one, two, known, ends)) is not None
+        issue for one, two in _pairs(known, ends) if (issue := _judge_pair(one, two, known, ends)) is not None
     ]
     issues += _refused(own, refusals)
     issues += [*_duplicates(known), *_different_vpns(known), *_different_releases(known)]
@@ -94,9 +90,22 @@ def find_issues(own: str, known: Mapping[str, Heard], refusals: Sequence[Refusal
     return sorted(unique.values(), key=lambda issue: issue.key)
 
 
-def _mentioned(known: Mapping[str, Heard]) -> list[str]:
-    """Give the nodes that others have, or had, a link with; one that never came up may be a name that is misspelt."""
-    return [link.node for heard in known.values() for link in heard.report.links if link.node_id]
+def _pairs(
+    known: Mapping[str, Heard], ends: Mapping[tuple[str, str], LinkReport]
+) -> Iterator[tuple[str, str]]:
+    """Give each pair of nodes once, smaller name first, of which one is heard: nobody can say anything of the others.
+
+    A node that is only mentioned is there if it had a link that was up; else its name may be misspelt, and who has that
+    link is the only one that lacks something.
+    """
+    there = {*known, *(link.node for heard in known.values() for link in heard.report.links if link.node_id)}
+    names = [*known, *sorted({far for _, far in ends} - known.keys())][:NODES_MAX]
+    for one in (name for name, heard in known.items() if heard.is_fresh):
+        for two in names:
+            is_told = two in known and known[two].is_fresh
+            is_seen = two in there or (one, two) in ends
+            if one != two and is_seen and (one < two or not is_told):
+                yield (one, two) if one < two else (two, one)
 
 
 # -- pairs of nodes --------------------------------------------------------------------------------------------
@@ -127,8 +136,6 @@ def _judge_pair(
 ) -> Issue | None:
     here = _End(one, known.get(one), ends.get((one, two)))
     there = _End(two, known.get(two), ends.get((two, one)))
-    if not any(end.heard is not None and end.heard.is_fresh for end in (here, there)):
-        return None
     if here.link is None and there.link is None:
         return _missing(here, there)
     if here.lacks or there.lacks:

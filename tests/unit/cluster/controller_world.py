@@ -17,7 +17,7 @@ ASKER = b"asker"
 class World:
     """The controller, and what became of its effects."""
 
-    def __init__(self, workers: int = 1, node: str = "n") -> None:
+    def __init__(self, workers: int = 1, node: str = "n", events: list[dict[str, Any]] | None = None) -> None:
         self.now = 100.0
         #: What the clock of the wall shows.
         self.time = "2031-05-04T10:00:00.000Z"
@@ -25,7 +25,7 @@ class World:
             [], lambda password: f"scrypt$16384$8$1$00${password.encode().hex()}", workers=workers
         )
         self.catalog.take(self.catalog.missing_built_ins())
-        self.ring = EventRing(100, [])
+        self.ring = EventRing(100, events or [])
         self.producers = Producers([], 1, 100, 7)
         self.controller = Controller(
             self.catalog, self.producers, self.ring, {"node": {"name": "n"}}, lambda: self.time, node=node,

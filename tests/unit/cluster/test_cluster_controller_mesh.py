@@ -18,8 +18,8 @@ Row = dict[str, Any]
 class Mesh(World):
     """A node a whose router and link process answer."""
 
-    def __init__(self) -> None:
-        super().__init__(node="a")
+    def __init__(self, events: list[Row] | None = None) -> None:
+        super().__init__(node="a", events=events)
         #: What the router says; None while it does not answer.
         self.overview: Row | None = {"links": [], "queues": {}, "heard": [], "refusals": []}
         #: Reports that the neighbours were told.
@@ -167,3 +167,17 @@ def test_the_last_issue_is_cleared_when_the_link_is_deleted(mesh: Mesh) -> None:
     mesh.respond(mesh.call("objects.delete", kind="link", name="b"))
     mesh.let(HOLD_S + 3)
     assert mesh.issues("SYSTEM_CLUSTER_TOPOLOGY_ISSUE_CLEAR") == [("link_down", ["a", "b"])]
+
+
+@pytest.mark.requirement("R220")
+def test_a_controller_that_is_replaced_tells_nothing_twice(mesh: Mesh) -> None:
+    mesh.create("b")
+    mesh.let(HOLD_S + 2)
+    assert mesh.issues() == [("link_down", ["a", "b"])]
+    successor = Mesh(mesh.ring.find(0, 1_000))
+    successor.create("b")
+    successor.let(HOLD_S + 2)
+    assert len(successor.issues()) == 1
+    successor.join("b")
+    successor.let(HOLD_S + 2)
+    assert successor.issues("SYSTEM_CLUSTER_TOPOLOGY_ISSUE_CLEAR") == [("link_down", ["a", "b"])]

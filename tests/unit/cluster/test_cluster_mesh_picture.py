@@ -8,7 +8,7 @@ import pytest
 
 from angarium import errors, wire
 from cluster.mesh import reports
-from cluster.mesh.alarm import HOLD_S, Alarm
+from cluster.mesh.alarm import EARLIER_GRACE_S, HOLD_S, Alarm
 from cluster.mesh.picture import STALE_AFTER_S, Identity, Picture
 from cluster.mesh.topology import Issue
 
@@ -205,6 +205,21 @@ class TestAlarm:
         assert alarm.look([], 60.0) == ([], [])
         assert alarm.look([], 60.0 + HOLD_S) == ([], [newer])
         assert alarm.look([], 99.0) == ([], [])
+        alarm.validate()
+
+    def test_what_was_told_before_a_start_is_not_told_again(self) -> None:
+        alarm = Alarm([self.ISSUE])
+        assert alarm.look([], 0.0) == ([], []), "not all are heard yet"
+        for second in range(8, 90):
+            assert alarm.look([self.ISSUE], float(second)) == ([], [])
+        alarm.look([], 90.0)
+        assert alarm.look([], 90.0 + HOLD_S) == ([], [self.ISSUE])
+
+    def test_what_was_told_before_a_start_and_is_over_is_cleared_after_a_while(self) -> None:
+        alarm = Alarm([self.ISSUE])
+        assert alarm.look([], 0.0) == ([], [])
+        assert alarm.look([], 9.0) == ([], [])
+        assert alarm.look([], EARLIER_GRACE_S + HOLD_S) == ([], [self.ISSUE])
         alarm.validate()
 
     def test_what_does_not_last_is_not_told(self) -> None:

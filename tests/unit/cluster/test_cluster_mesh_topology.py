@@ -9,7 +9,7 @@ import pytest
 from angarium import errors
 from cluster.mesh import reports
 from cluster.mesh.reports import LinkReport, NodeReport
-from cluster.mesh.topology import Heard, Issue, Refusal, find_issues
+from cluster.mesh.topology import NODES_MAX, Heard, Issue, Refusal, find_issues
 
 Known = dict[str, Heard]
 
@@ -203,3 +203,9 @@ def test_issues_are_unique_and_in_a_fixed_order() -> None:
     keys = found("b", told)
     assert keys == sorted(set(keys))
     assert len(keys) == 3
+
+
+def test_neighbours_that_make_up_nodes_cost_little() -> None:
+    made_up = [[f"{liar}-{number}" for number in range(reports.LINKS_MAX)] for liar in range(3)]
+    liars = [node(f"n{liar}", *names) for liar, names in enumerate(made_up)]
+    assert len(find_issues("n0", known(*liars))) < len(liars) * NODES_MAX
