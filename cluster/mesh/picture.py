@@ -135,7 +135,7 @@ class Picture:
             node=identity.node,
             node_id=identity.node_id,
             cluster=identity.cluster,
-            release=identity.release,
+            release=reports.clipped(identity.release),
             up_s=round(self._up_s + now - self._updated_at, 1),
             vpn_count=len(self._vpns),
             vpn_digest=reports.digest(self._vpns),

@@ -23,12 +23,14 @@ VERSION: Final = 1
 LINKS_MAX: Final = 250
 #: Names of Message VPNs in a report; with more the digest tells whether two nodes have the same.
 VPNS_MAX: Final = 50
+#: Characters of a name, an id or a version.
+NAME_MAX: Final = 64
 #: Characters of an error.
 ERROR_MAX: Final = 200
 
 _Count = Annotated[int, Meta(ge=0)]
 _Seconds = Annotated[float, Meta(ge=0)]
-_Name = Annotated[str, Meta(max_length=64)]
+_Name = Annotated[str, Meta(max_length=NAME_MAX)]
 
 
 class LinkReport(msgspec.Struct, array_like=True, frozen=True):
@@ -110,6 +112,11 @@ def decode(data: bytes, node: str) -> NodeReport:
     if report.node != node:
         raise error_for(errors.MALFORMED_FRAME, f"node {node!r} reports as {report.node!r}")
     return report
+
+
+def clipped(name: str) -> str:
+    """Give what a report has room for of a name that others chose."""
+    return name[:NAME_MAX]
 
 
 def order_links(links: list[LinkReport]) -> list[LinkReport]:

@@ -191,11 +191,15 @@ def _down(node: str, link: LinkReport, pair: tuple[str, ...]) -> Issue:
     if link.code and link.code not in _NOT_REFUSED:
         kind = _KINDS.get(link.code, "link_refused")
         return Issue(kind, (node,) if kind == "name_duplicate" else pair, text, _advice(link.code))
-    opener, other = (node, link.node) if link.opens else (link.node, node)
-    advice = (
-        f"see that {link.node} runs; {opener} opens the link, so it has to reach the addresses in "
-        f"'angarium link show {other}' there"
-    )
+    far = link.node
+    reach = "has to reach the addresses in 'angarium link show"
+    if link.opens:
+        advice = f"see that {far} runs; {node} opens the link, so it {reach} {far}' there"
+    else:
+        advice = (
+            f"see that {far} runs and has the link {node}, enabled and with an initiator that agrees; "
+            f"{far} opens the link, so it {reach} {node}' there"
+        )
     return Issue("link_down", pair, text, advice)
 
 

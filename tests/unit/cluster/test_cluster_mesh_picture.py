@@ -167,6 +167,11 @@ class TestReports:
             reports.decode(data, "b")
         assert raised.value.code == code
 
+    def test_a_version_of_any_length_is_read(self) -> None:
+        node = Node("b")
+        node.picture = Picture(Identity("b", "id-b", "trains", "1.0+" + "x" * 100))
+        assert reports.decode(node.told()["report"], "b").release.startswith("1.0+x")
+
     def test_nobody_reports_for_another_node(self, b: Node) -> None:
         with pytest.raises(errors.InvalidRequestError):
             reports.decode(b.told()["report"], "c")

@@ -113,6 +113,7 @@ class TestOneLink:
         assert "b opens the link" in issue.advice
         issue = only("a", known(node("a", link("b", "down", opens=False))))
         assert "b opens the link" in issue.advice
+        assert "initiator that agrees" in issue.advice
 
     @pytest.mark.parametrize("state", ["up", "synchronising"])
     def test_up_and_nearly_up_are_fine(self, state: str) -> None:
