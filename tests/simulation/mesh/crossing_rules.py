@@ -21,7 +21,7 @@ from angarium.topic import matches as takes_topic
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.records import EndpointRecord, Publication
+    from guaranteed.records import Attributes, EndpointRecord, Publication
 
     from mesh.mesh_history import MeshHistory
 
@@ -105,10 +105,19 @@ def name_of(publication: Publication) -> str:
 
 
 def _wanted(endpoint: EndpointRecord, topic: str, since: float) -> bool:
-    """Tell whether an endpoint wanted a topic all the time since then, and refuses what it has no room for."""
+    """Tell whether an endpoint wanted a topic all the time since then."""
     return endpoint.existed(since, FOREVER) and all(
-        takes(endpoint, one, topic) and one.get("reject_to_sender", "always") == "always"
-        for one in endpoint.possible(since, FOREVER)
+        _takes(endpoint, one, topic) for one in endpoint.possible(since, FOREVER)
+    )
+
+
+def _takes(endpoint: EndpointRecord, attributes: Attributes, topic: str) -> bool:
+    """Tell whether an endpoint with these attributes stores every message on a topic, or refuses it."""
+    return (
+        takes(endpoint, attributes, topic)
+        and attributes.get("reject_to_sender", "always") == "always"
+        and not attributes.get("selector")
+        and attributes.get("max_spool_usage_mb") != 0  # a last-value queue
     )
 
 
@@ -154,7 +163,7 @@ def stored_here(index: CrossingIndex) -> Iterator[Violation]:
         what = name_of(publication)
         for endpoint in index.endpoints(origin, publication.vpn):
             if not endpoint.existed(publication.sent_at, publication.acked_at) or not all(
-                takes(endpoint, one, publication.topic) and one.get("reject_to_sender", "always") == "always"
+                _takes(endpoint, one, publication.topic)
                 for one in endpoint.possible(publication.sent_at, publication.acked_at)
             ):
                 continue
@@ -252,7 +261,11 @@ def delivered(index: CrossingIndex) -> Iterator[Violation]:
     for publication in index.history.publications:
         what = name_of(publication)
         for copy in index.copies.get(what, ()):
-            if publication.ttl_ms or (copy.node, copy.endpoint.id) not in drained:
+            if (
+                publication.ttl_ms
+                or (copy.node, copy.endpoint.id) not in drained
+                or copy.endpoint.kind != "queue"
+            ):
                 continue
             if copy.endpoint.always("max_spool_usage_mb", 0) or any(
                 one.attributes.get("max_ttl_s") for one in copy.endpoint.changes
@@ -272,7 +285,7 @@ def times(index: CrossingIndex) -> Iterator[Violation]:
             if copy.node == origin:
                 continue
             left = publication.ttl_ms - _waited_ms(index, what, origin, copy.node)
-            slack = ROUNDING_MS + index.history.delay_max_s * 1000
+            slack = ROUNDING_MS + index.history.greeting_max_s * 1000
             if not 1 <= copy.stored.ttl_ms <= max(left + slack, 1):
                 text = f"{publication} has {copy.stored.ttl_ms} ms to live in {copy}, at most {left:.0f} were left"
                 yield Violation("ttl", text, whats=(what,))

@@ -31,7 +31,7 @@ class NodeFaults(GuaranteedFaults):
         """Give what is drawn here, and how often."""
         kinds = {**BASE, **DISKS}
         del kinds["change_acl"]
-        return kinds
+        return kinds | ({"scale": 12} if "scaling" in self._world.features else {})
 
 
 class LinkFaults:

@@ -72,8 +72,8 @@ class MeshHistory:
         self.settled_at = FOREVER
         #: Whether the run came to its end: everything has been carried over, and queues were emptied.
         self.is_over = False
-        #: The longest way of a frame between a link process and a router.
-        self.delay_max_s = 0.0
+        #: The longest time between HELLO of a link process and its taking WELCOME: so exactly it knows the clocks.
+        self.greeting_max_s = 0.0
 
     @property
     def calm_since(self) -> float:

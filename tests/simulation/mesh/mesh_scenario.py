@@ -82,8 +82,6 @@ class MeshScenario:
         publications: list[Publication] = []
         self.history = MeshHistory(self.shared, publications)
         self.network = Network([Cable(pair, delay) for pair, delay in world.links])
-        delays = [node.settings.client_delay_max_s for node in world.nodes.values()]
-        self.history.delay_max_s = max([*delays, *(delay for _, delay in world.links)])
         self.plays: dict[str, NodeScenario] = {}
         for name, node in world.nodes.items():
             play = NodeScenario(seed, name, node, self.loop, self.shared, publications, self.network)
@@ -101,6 +99,9 @@ class MeshScenario:
 
     def outcome(self, seconds: float = 0.0) -> scenario.Outcome:
         """Judge what happened."""
+        self.history.greeting_max_s = max(
+            play.node.link_processes.greeting_max_s for play in self.plays.values()
+        )
         violations = mesh_checker.check(self.history)
         return scenario.Outcome(
             self.seed, self.shared, violations, self.loop.steps, seconds, mesh=self.history

@@ -33,6 +33,17 @@ FEATURES: Final = {
     "partitions": 0.2,
     "churn": 0.6,
     "slow": 0.25,
+    "delay": 0.2,
+    "priority": 0.2,
+    "dying": 0.3,
+    "topic-endpoints": 0.2,
+    "temporary": 0.15,
+    "selectors": 0.15,
+    "unacked": 0.2,
+    "low-priority": 0.15,
+    "last-value": 0.1,
+    "browsers": 0.1,
+    "scaling": 0.2,
 }
 #: How often a direct message is to go to one client, and a guaranteed one.
 DTO: Final = 0.25

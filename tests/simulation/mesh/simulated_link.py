@@ -45,6 +45,8 @@ class Wire:
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
+        #: When it was begun; None once something came.
+        self.begun_at: float | None = None
 
     @property
     def is_sound(self) -> bool:
@@ -188,6 +190,7 @@ class SimulatedLink:
         side = (effect.channel, effect.side)
         assert side not in self._wires
         wire = self._wires[side] = Wire()
+        wire.begun_at = self._loop.now
         cable: Cable | None = None
         target: MeshNode | None = self._node
         if effect.side == FAR:
@@ -212,6 +215,9 @@ class SimulatedLink:
 
     def _received(self, side: Side, wire: Wire, frames: Frames) -> None:
         if self._wires.get(side) is wire:
+            if wire.begun_at is not None:
+                self._node.link_processes.greeted(self._loop.now - wire.begun_at)
+                wire.begun_at = None
             channel, number = side
             channel.received(number, frames, self._loop.now)
             self._count()
@@ -270,6 +276,8 @@ class LinkSupervisor:
         self.processes: dict[int, SimulatedLink] = {}
         #: Processes that live on beside a newer one.
         self._older: list[SimulatedLink] = []
+        #: The longest wait of a process for WELCOME.
+        self.greeting_max_s = 0.0
         #: Told of every process that starts.
         self.on_start: Callable[[SimulatedLink], None] = lambda process: None
 
@@ -301,6 +309,10 @@ class LinkSupervisor:
             process.die()
         if process.port in self._node.controller.ports:
             self._node.controller.ports.remove(process.port)
+
+    def greeted(self, seconds: float) -> None:
+        """A router answered a process after so long."""
+        self.greeting_max_s = max(self.greeting_max_s, seconds)
 
     def kill(self, process: SimulatedLink) -> None:
         """A process dies; another one starts after the back-off."""

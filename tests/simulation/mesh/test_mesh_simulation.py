@@ -5,18 +5,24 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import failure_story
 import pytest
 from guaranteed.test_guaranteed_simulation import fingerprint
+from history_index import Index
 from simulate import MESH, name_of
 
 from mesh import mesh_scenario
+from mesh.crossing_rules import CrossingIndex
+from mesh.crossing_rules import name_of as what_of
+from mesh.mesh_rules import MeshIndex
 
 if TYPE_CHECKING:
     from scenario import Outcome
@@ -35,6 +41,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("first_seed", firsts, ids=lambda first: f"from-{first}")
 
 
+@functools.cache
 def play(number: int) -> Outcome:
     return mesh_scenario.run(name_of(SERIES, number, MESH))
 
@@ -75,3 +82,45 @@ def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() ->
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == [fingerprint(play(number)) for number in numbers]
+
+
+def material(outcome: Outcome) -> Counter[str]:
+    """Count what the rules had to judge in a run."""
+    assert outcome.mesh is not None
+    history = outcome.mesh
+    index, crossing = MeshIndex(history, Index(history.shared)), CrossingIndex(history)
+    found: Counter[str] = Counter()
+    for received in index.index.received.values():
+        for connection, delivery in received:
+            found["crossed directly"] += connection.node != delivery.message.publisher.node
+            found["crossed to a group"] += (
+                connection.node != delivery.message.publisher.node and delivery.share is not None
+            )
+    for message in index.calm_messages():
+        found["calm"] += 1
+        if message.is_dto:
+            node = index.chosen_node(message)
+            found["for a client here"] += node == message.publisher.node
+            found["for a neighbour"] += node not in ("", message.publisher.node)
+    for publication, origin in crossing.acknowledged():
+        what = what_of(publication)
+        there = [copy for copy in crossing.copies.get(what, ()) if copy.node != origin]
+        found["crossed and stored"] += len(there)
+        found["with a time to live"] += len(there) if publication.ttl_ms else 0
+        found["tried again"] += any(name.endswith("/retry") for _, name in crossing.carried.get(what, ()))
+        found["given up"] += any(name.endswith("/dmq") for _, name in crossing.carried.get(what, ()))
+    for records in history.nodes.values():
+        for _, event in records.history.events:
+            found[event["event"]] += event["event"] in ("SYSTEM_LINK_UP", "SYSTEM_LINK_DOWN")
+        found["demoted copies"] += len(records.history.copies)
+    return found
+
+
+@pytest.mark.slow
+def test_the_runs_give_every_rule_something_to_judge() -> None:
+    found: Counter[str] = Counter()
+    for number in range(8):
+        found += material(play(number))
+    scarce = {name: count for name, count in found.items() if count < 5}
+    assert len(found) == 12, found
+    assert not scarce, found
