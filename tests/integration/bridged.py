@@ -79,6 +79,10 @@ class Operator:
         """Wait until a bridge is up."""
         return self.wait_for(vpn, name, lambda row: row["state"] == "up")
 
+    def wait_error(self, vpn: str, name: str, code: int) -> Row:
+        """Wait until a bridge says that it is not up because of this."""
+        return self.wait_for(vpn, name, lambda row: str(code) in row["error"])
+
     def change(self, vpn: str, name: str, **attributes: Any) -> Row:
         """Change a bridge that is up, and wait until it is up with that."""
         began = time.monotonic()

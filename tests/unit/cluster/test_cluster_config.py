@@ -321,3 +321,39 @@ def test_the_key_of_a_neighbour_is_read_from_its_file(tmp_path: Path) -> None:
     (fault,) = faults(tmp_path, text.replace("b.key.pub", "c.key.pub"))
     assert "links 'b'" in fault
     assert "c.key.pub" in fault
+
+
+def test_bridges_are_declared_in_a_list_and_exported_as_one(tmp_path: Path) -> None:
+    text = """
+[vpn.orders]
+[[bridges]]
+name = "b"
+vpn = "orders"
+remote_vpn = "sales"
+remote_password_file = "word"
+remote_queue = "q"
+"""
+    (declared,) = [entry for entry in config.parse_objects(text, tmp_path) if entry[0] == "bridge"]
+    password_file = str(tmp_path / "word")
+    given = {"remote_vpn": "sales", "remote_password_file": password_file, "remote_queue": "q"}
+    assert declared == ["bridge", "orders", "b", given]
+    assert config.parse_objects(config.export_config([declared])) == [declared]
+    elsewhere = '[[bridges]]\nname = "b"\nremote_vpn = "sales"\n'
+    assert config.parse_objects(elsewhere)[0][1] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[bridges]\nname = 'b'\n", "write [[bridges]], with name = NAME"),
+        ("[[bridges]]\nremote_vpn = 'x'\n", "cannot name a bridge"),
+        ("[[bridges]]\nname = 'b'\nvpn = 'a/b'\n", "cannot name a vpn"),
+        ("[[bridges]]\nname = 'b'\nmax_hops = 0\n", "max_hops"),
+        ("[vpn.default.bridge.b]\nremote_vpn = 'x'\n", "bridge"),
+    ],
+)
+def test_a_bridge_that_cannot_be_declared_is_named(text: str, told: str) -> None:
+    with pytest.raises(errors.InvalidRequestError) as raised:
+        config.parse_objects(text)
+    assert raised.value.code == errors.INVALID_CONFIGURATION
+    assert told in raised.value.detail
