@@ -25,6 +25,8 @@ BRIDGE_COLUMNS: Final = (
     "remote_vpn",
     "remote_node",
     "messages",
+    "guaranteed_messages",
+    "queued_messages",
     "dropped",
     "error",
 )
