@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from angarium import wire
 from cluster.bridge.crossing import VISITED
-from cluster.link.spooled import Carrier, aged, joined
+from cluster.link.spooled import Carrier, aged
 
 if TYPE_CHECKING:
     from cluster.bridge.crossing import Crossing
-    from cluster.link.frames import Part, Range, Row
+    from cluster.link.frames import Row
     from cluster.link.session import LinkSession
 
 
@@ -35,9 +35,6 @@ class BridgeCarrier(Carrier):
         """Begin as a carrier does; `crossing` judges the messages."""
         super().__init__(source, target, queue, clock_offset_ms)
         self._crossing = crossing
-        #: Outcome -> positions that are dropped and not settled yet; empty between two events.
-        self._dropped: dict[int, list[Range]] = {}
-
         #: True while another consumer has the queue.
         self.is_standing_by = False
 
@@ -54,20 +51,13 @@ class BridgeCarrier(Carrier):
             self.is_standing_by = False
             self.open()
 
-    def messages(self, parts: list[Part], batches: list[bytes], wall_ms: int) -> None:
-        """Take messages of the flow; what is dropped is settled together."""
-        super().messages(parts, batches, wall_ms)
-        for outcome, ranges in self._dropped.items():
-            self._settle(outcome, joined(ranges))
-        self._dropped.clear()
-
     def _admit(self, position: int, row: Row, age_ms: int, origin: tuple[str, str, str] | None) -> None:
         del origin
         ttl_ms, delay_ms, priority, route = (0, 0, None, None) if row[3] is None else aged(row[3], age_ms)
         goes_on = self._crossing.cross(route)
         if isinstance(goes_on, str):
             outcome = wire.OUTCOME_ACCEPTED if goes_on == VISITED else wire.OUTCOME_REJECTED
-            self._dropped.setdefault(outcome, []).append((position, position))
+            self._drop(position, outcome)
             return
         flags = row[2] if row[2] & wire.FLAG_MODE else row[2] | wire.MODE_NON_PERSISTENT
         self._add(position, (row[0], row[1], flags, (ttl_ms, delay_ms, priority, goes_on), row[4], row[5]))

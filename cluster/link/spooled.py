@@ -10,9 +10,10 @@ what it has already:
                                                                              moves it to the dead message queue of the
                                                                              queue, which is the one for another try
 
-Nothing is kept here: what is not acknowledged is not settled, and comes again. Within a session positions rise; a
-message that comes again while it is under way is ignored, and one that came before and is under way no more ends the
-channel, because only the other router knows what became of it.
+No message is kept here: what is not acknowledged is not settled, and comes again. Within a session positions rise. A
+home that dies delivers again what it had not written down as settled: of that, what is under way is ignored, and what
+became of the rest is said once more. So the death of a worker is no end of a link. Only what this session never had, or
+has forgotten, ends the channel: the other router knows what became of it.
 
 The rows are opened: they get their position as the index, and their time to live is what is left of it.
 """
@@ -43,6 +44,8 @@ TTL_MIN_MS: Final = 1
 WINDOW_PIECES: Final = 8
 #: Ranges in one SETTLE.
 SETTLE_RANGES_MAX: Final = 1_000
+#: Positions settled out of turn that are remembered, for homes that deliver them again; then the oldest are forgotten.
+FATES_MAX: Final = 10_000
 #: Why a message is in the queue for another try although nobody refused it.
 _EXPIRED: Final = "expired"
 
@@ -93,8 +96,13 @@ class Carrier:
         #: Published, oldest first.
         self._under_way: deque[_UnderWay] = deque()
         self._under_way_rows = self._under_way_bytes = 0
-        #: The last position that was taken in this session.
+        #: The last position that was taken in this session, and the first one of which everything is known.
         self._last = 0
+        self._known_from = 0
+        #: Position -> outcome of those that were settled out of turn in this session; all others were accepted in turn.
+        self._fates: dict[int, int] = {}
+        #: Outcome -> positions that are settled without being carried; empty between two events.
+        self._dropped: dict[int, list[Range]] = {}
         #: Credit of the flow: totals granted and taken.
         self._granted = [FLOW_MESSAGES, FLOW_BYTES]
         self._taken = [0, 0]
@@ -163,6 +171,7 @@ class Carrier:
             self._count(rows)
             stored = stored_ms if isinstance(stored_ms, list) else [stored_ms] * count
             self._take(rows, positions, stored, origins, wall_ms + self._offset_ms)
+        self._settle_dropped()
         self.go_on()
 
     def _count(self, rows: list[Row]) -> None:
@@ -179,16 +188,19 @@ class Carrier:
     ) -> None:
         for number, (row, position) in enumerate(zip(rows, positions, strict=True)):
             if position <= self._last:
-                self._check_repeated(position)
+                outcome = self._outcome(position)
+                if outcome is not None:
+                    self._dropped.setdefault(outcome, []).append((position, position))
                 continue
             self._last = position
+            self._known_from = self._known_from or position
             origin = origins[number] if origins is not None else None
             self._admit(position, row, wall_ms - stored[number], origin)
 
     def _admit(self, position: int, row: Row, age_ms: int, origin: tuple[str, str, str] | None) -> None:
         """Take one message that has waited for so long, or settle it at once."""
         if origin is not None and origin[2] == _EXPIRED:
-            self._settle(wire.OUTCOME_REJECTED, [(position, position)])
+            self._drop(position, wire.OUTCOME_REJECTED)
             return
         if row[3] is not None:
             row = (*row[:3], aged(row[3], age_ms), *row[4:])
@@ -198,13 +210,38 @@ class Carrier:
         self._waiting.append((position, row))
         self._waiting_bytes += _spooled_bytes(row)
 
-    def _check_repeated(self, position: int) -> None:
-        """A home that was replaced delivers again what is under way; anything else only the other router can judge."""
-        if self._under_way and position >= self._under_way[0].runs[0][0]:
-            return
-        if self._waiting and position >= self._waiting[0][0]:
-            return
+    def _outcome(self, position: int) -> int | None:
+        """Give what became of a message that a home delivers again; None while it is under way.
+
+        Raises:
+            AngariumError: that is not known here (60001).
+        """
+        fate = self._fates.get(position)
+        if fate is not None or position >= self._oldest():
+            return fate
+        if position >= self._known_from:
+            return wire.OUTCOME_ACCEPTED
         raise error_for(errors.NOT_CONNECTED, f"position {position} of {self._queue} came again")
+
+    def _oldest(self) -> int:
+        """Give the lowest position that is not settled in turn."""
+        if self._under_way:
+            return self._under_way[0].runs[0][0]
+        return self._waiting[0][0] if self._waiting else self._last + 1
+
+    def _drop(self, position: int, outcome: int) -> None:
+        """Settle a message out of turn, together with others."""
+        self._dropped.setdefault(outcome, []).append((position, position))
+        self._fates[position] = outcome
+        if len(self._fates) > FATES_MAX:
+            oldest = next(iter(self._fates))
+            del self._fates[oldest]
+            self._known_from = max(self._known_from, oldest + 1)
+
+    def _settle_dropped(self) -> None:
+        for outcome, ranges in self._dropped.items():
+            self._settle(outcome, joined(ranges))
+        self._dropped.clear()
 
     def go_on(self) -> None:
         """Publish what credit allows, and grant what there is room for."""
@@ -216,9 +253,10 @@ class Carrier:
             if len(row[5]) + len(row[4] or b"") + slots.ROW_OVERHEAD_BYTES > welcome.max_batch_bytes:
                 self._waiting.popleft()
                 self._waiting_bytes -= _spooled_bytes(row)
-                self._settle(wire.OUTCOME_REJECTED, [(position, position)])
+                self._drop(position, wire.OUTCOME_REJECTED)
             else:
                 self._publish(welcome)
+        self._settle_dropped()
         self._renew()
 
     def _has_window(self, welcome: Welcome) -> bool:
@@ -270,7 +308,9 @@ class Carrier:
         if self._under_way and self._under_way[0].runs[0][0] <= upto:
             accepted += self._split(upto)
         if refused:
-            self._settle(wire.OUTCOME_REJECTED, joined([(one, one) for one in sorted(refused)]))
+            for position in sorted(refused):
+                self._drop(position, wire.OUTCOME_REJECTED)
+            self._settle_dropped()
             self._refused_early.update(dict.fromkeys(refused))
         self._accept(accepted)
         self.go_on()

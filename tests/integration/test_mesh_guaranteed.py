@@ -178,6 +178,7 @@ def test_messages_cross_exactly_once_whatever_process_dies(pair: Mesh, victim: s
     add_queue(pair, "b", name, f"{name}/>")
     total = 6_000
     done = threading.Event()
+    ends = len(ends_of_links(pair))
 
     def publish() -> None:
         with blocking.connect(pair["a"].url, timeout_s=60.0) as client:
@@ -202,6 +203,12 @@ def test_messages_cross_exactly_once_whatever_process_dies(pair: Mesh, victim: s
     assert sorted(got, key=int) == numbers(total)
     assert got == numbers(total), "in the order of the publisher"
     pair.wait_up("b", "a")
+    if victim.endswith("worker"):
+        assert ends_of_links(pair)[ends:] == [], "a worker takes no link with it"
+
+
+def ends_of_links(mesh: Mesh) -> list[str]:
+    return [event["text"] for name in "ab" for event in mesh.events(name, "SYSTEM_LINK_DOWN")]
 
 
 def kill(mesh: Mesh, victim: str) -> None:

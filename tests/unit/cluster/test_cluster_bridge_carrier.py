@@ -94,6 +94,12 @@ def test_what_has_been_here_is_accepted_and_what_crossed_too_often_rejected() ->
         [wire.OUTCOME_REJECTED, [[0, 5, 6]]],
     ]
     assert bench.crossing.dropped == {"visited": 3, "max_hops": 2}
+    bench.deliver((1, been), (2, None), (3, been), (6, far))
+    assert bench.settled() == [
+        [wire.OUTCOME_ACCEPTED, [[0, 1, 1], [0, 3, 3]]],
+        [wire.OUTCOME_REJECTED, [[0, 6, 6]]],
+    ], "a home that died delivers them again, while 2 is under way"
+    assert bench.crossing.dropped == {"visited": 3, "max_hops": 2}
 
 
 def test_dropped_messages_do_not_use_up_the_credit_of_the_flow() -> None:

@@ -129,12 +129,30 @@ def test_what_comes_again_while_it_is_under_way_is_sent_once() -> None:
     assert bench.sequences() == [1, 2, 3, 4]
 
 
-def test_what_comes_again_and_was_settled_ends_the_channel() -> None:
+def test_what_comes_again_and_was_settled_is_settled_again() -> None:
+    """A home died with what it had been told and had not written down; other homes have nothing to do with it."""
     bench = Bench()
-    bench.deliver(1, 2, 3)
-    bench.acked(2)
-    with pytest.raises(errors.AngariumError, match="came again"):
-        bench.deliver(2)
+    bench.deliver(1, 2, 3, 4, 5, 6, origins=[None] * 5 + [["queue", QUEUE, "expired"]])
+    bench.acked(3, (2, errors.SPOOL_OVER_QUOTA), (5, errors.SPOOL_OVER_QUOTA))
+    bench.sequences()
+    bench.settled()
+    bench.deliver(1, 2, 3, 4, 5, 6, 7, origins=[None] * 5 + [["queue", QUEUE, "expired"], None])
+    assert bench.settled() == [
+        [wire.OUTCOME_ACCEPTED, [[0, 1, 1], [0, 3, 3]]],
+        [wire.OUTCOME_REJECTED, [[0, 2, 2], [0, 5, 6]]],
+    ]
+    assert bench.sequences() == [7]
+
+
+def test_what_comes_again_and_is_not_known_ends_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cluster.link.spooled.FATES_MAX", 1)
+    bench = Bench()
+    bench.deliver(11, 12, 13, 14)
+    bench.acked(14, (12, errors.SPOOL_OVER_QUOTA), (13, errors.SPOOL_OVER_QUOTA))
+    bench.deliver(13, 14)
+    for position in (10, 11, 12):
+        with pytest.raises(errors.AngariumError, match="came again"):
+            bench.deliver(position)
 
 
 def test_what_expired_is_not_tried_again() -> None:
