@@ -138,3 +138,20 @@ def test_three_nodes_start_with_the_files_and_are_joined(nodes: dict[str, Node])
             assert time.monotonic() < deadline, rows
             time.sleep(0.1)
         assert json.loads(node.run("health", "--json"))["ready"] is True
+        told = node.output() + "".join(
+            node.run(*command) for command in (("config", "show"), ("events",), ("status",))
+        )
+        assert [secret for secret in secrets_of(node) if secret in told] == []
+
+
+def secrets_of(node: Node) -> list[str]:
+    """Give every secret that was made for the test: keys, the secret of the cluster, the password."""
+    files = [
+        *node.data.parent.rglob("*.key"),
+        *node.data.parent.rglob("*.secret"),
+        *node.data.parent.rglob("*.password"),
+    ]
+    found = [file.read_text(encoding="ascii").split("\n")[-2] for file in files]
+    assert len(found) >= 3
+    assert all(len(secret) >= 40 for secret in found)
+    return found
