@@ -166,6 +166,18 @@ def test_rejected_messages_go_to_the_dead_message_queue(shell: Shell, queue: str
     assert corpse["origin"] == {"kind": "queue", "name": queue, "reason": "rejected"}
 
 
+def test_a_consumer_that_stands_by_says_so_and_takes_over(shell: Shell, queue: str) -> None:
+    first = bind(shell, queue, "--count", "1")
+    second = bind(shell, queue, "--count", "1")
+    shell.run("pub", queue, "one", "--queue")
+    assert "standing by" not in shell.finish(first).err
+    shell.run("pub", queue, "two", "--queue")
+    done = shell.finish(second)
+    assert done.out.endswith(b" two\n")
+    told = [line.partition(":")[0] for line in done.err.splitlines()]
+    assert told == ["standing by", "active"]
+
+
 def test_failed_messages_come_again(shell: Shell, queue: str) -> None:
     shell.run("pub", queue, "shaky", "--queue")
     rows = shell.run("consume", queue, "--count", "3", "--settle", "fail", "--json", "--window", "1").rows

@@ -98,9 +98,15 @@ class Operations:
                 await self.online()
                 return await self.ask(send)
         except TimeoutError:
-            raise errors.error_for(
-                errors.TIMEOUT, f"the router did not answer within {timeout_s:g} s"
-            ) from None
+            raise self.too_late(timeout_s) from None
+
+    def too_late(self, timeout_s: float) -> errors.AngariumError:
+        """Give the error of who waited for so long: for a connection, or for a node whose workers are not all there."""
+        if not self.is_online:
+            return errors.error_for(errors.TIMEOUT, f"there was no connection within {timeout_s:g} s")
+        detail = f"the node did not answer within {timeout_s:g} s"
+        advice = "it waits for all its workers: 'angarium status' shows whether one is missing; or wait longer"
+        return errors.error_for(errors.TIMEOUT, detail, advice)
 
     async def online(self) -> None:
         """Wait until there is a connection.
@@ -212,9 +218,7 @@ class Keeper:
                     await asyncio.sleep(_random.uniform(delay / 2, delay))
                     delay = min(delay * BACKOFF_FACTOR, BACKOFF_MAX_S)
         except TimeoutError:
-            raise last or errors.error_for(
-                errors.TIMEOUT, f"the router did not answer within {timeout_s:g} s"
-            ) from None
+            raise last or self._operations.too_late(timeout_s) from None
 
     def start(self) -> None:
         """Open it again on the connection that there is now; what was tried on an older one is over."""

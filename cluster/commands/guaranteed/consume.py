@@ -21,6 +21,7 @@ from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
 from cluster.commands.output import counted, progress
 from cluster.commands.receiving import announce, receive, withdraw
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from angarium import Client, Flow
@@ -31,6 +32,7 @@ angarium consume orders --count 10
 angarium consume orders --browse --selector "region = 'eu'" --idle-timeout 1 --json
 angarium consume news --topic-endpoint --topic 'news/>'"""
 
+_EXCLUSIVE: Final = "exclusive"
 _OUTCOMES: Final = {
     "accept": wire.OUTCOME_ACCEPTED,
     "fail": wire.OUTCOME_FAILED,
@@ -131,7 +133,12 @@ def consume(
 
 async def _consume(connect: ConnectOptions, consumption: _Consumption) -> _Consumed:
     consumed = _Consumed()
-    async with await connect.connect(on_event=Notices()) as client, await _bind(client, consumption) as flow:
+    standby = _Standby(consumption)
+    async with (
+        await connect.connect(on_event=Notices()) as client,
+        await _bind(client, consumption, standby) as flow,
+    ):
+        standby.bound(flow)
         started = time.monotonic()
         announce(client, [consumption.queue], consumption.ready_file)
         with progress("consuming", consumption.count) as show:
@@ -141,7 +148,27 @@ async def _consume(connect: ConnectOptions, consumption: _Consumption) -> _Consu
     return consumed
 
 
-async def _bind(client: Client, consumption: _Consumption) -> Flow:
+class _Standby:
+    """Tells on stderr that another consumer gets the messages of an exclusive endpoint, and when that is over."""
+
+    def __init__(self, consumption: _Consumption) -> None:
+        self._consumption = consumption
+        self._is_told = False
+
+    def bound(self, flow: Flow) -> None:
+        is_exclusive = flow.access_type == _EXCLUSIVE and not self._consumption.browse
+        if is_exclusive and not flow.active:
+            self._is_told = True
+            name = visible(self._consumption.queue)
+            click.echo(f"standing by: {name} is exclusive, and another consumer gets its messages", err=True)
+
+    def __call__(self, active: bool) -> None:  # noqa: FBT001 - how the SDK calls it
+        if active and self._is_told:
+            self._is_told = False
+            click.echo(f"active: messages of {visible(self._consumption.queue)} come here now", err=True)
+
+
+async def _bind(client: Client, consumption: _Consumption, on_active: _Standby) -> Flow:
     kind, window, count = consumption.kind, consumption.window, consumption.count
     if consumption.browse:
         return await client.browse(
@@ -155,6 +182,7 @@ async def _bind(client: Client, consumption: _Consumption) -> Flow:
         ack="manual",
         selector=consumption.selector,
         topic=consumption.topic,
+        on_active=on_active,
     )
 
 
