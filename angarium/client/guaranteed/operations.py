@@ -105,7 +105,7 @@ class Operations:
         if not self.is_online:
             return errors.error_for(errors.TIMEOUT, f"there was no connection within {timeout_s:g} s")
         detail = f"the node did not answer within {timeout_s:g} s"
-        advice = "it waits for all its workers: 'angarium status' shows whether one is missing; or wait longer"
+        advice = "it waits for all its workers, and 'angarium status' shows if one is missing; or wait longer"
         return errors.error_for(errors.TIMEOUT, detail, advice)
 
     async def online(self) -> None:
