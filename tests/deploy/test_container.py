@@ -119,6 +119,7 @@ def run(command: str, folder: Path) -> None:
     environment = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")
     }
+    environment["PIP_NO_COMPILE"] = "1"  # half of the time, and nothing to do with what is tried
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
     done = subprocess.run(
         ["/bin/sh", "-c", command],
@@ -135,6 +136,7 @@ def run(command: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)  # packages may have to be downloaded
 def test_what_the_steps_make_starts_is_healthy_and_stops_on_its_signal(
     built: Path, stages: list[list[Step]], tmp_path: Path
 ) -> None:
