@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from typing import TYPE_CHECKING, Any
 
 import kubernetes_validate
@@ -82,6 +83,14 @@ def test_volumes_ports_and_probes_are_of_what_is_there(
     assert {probe["port"] for probe in probes.values()} <= ports
     for name in ("angarium", "angarium-nodes"):
         assert {port["targetPort"] for port in manifests["Service", name]["spec"]["ports"]} <= ports
+
+
+def test_the_service_notices_that_a_pod_stops_before_it_does(
+    manifests: dict[tuple[str, str], Any], pod: Any
+) -> None:
+    health = tomllib.loads(manifests["ConfigMap", "angarium"]["data"]["node.toml"])["health"]
+    probe = pod["containers"][0]["readinessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] * 1_000 < health["drain_ms"]
 
 
 def test_no_secret_is_in_an_environment_or_in_the_manifests(

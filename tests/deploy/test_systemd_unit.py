@@ -68,11 +68,14 @@ def test_a_node_gets_little_that_it_does_not_need(unit: Path) -> None:
     assert done.returncode == 0, done.stdout[-300:]
 
 
-def test_it_has_limits_and_waits_for_an_ordered_stop(service: dict[str, str]) -> None:
+def test_it_has_limits_and_waits_for_an_ordered_stop(service: dict[str, str], deploy: Path) -> None:
     assert service["Type"] == "notify"
     for key in ("MemoryMax", "MemoryHigh", "TasksMax", "LimitNOFILE", "WatchdogSec"):
         assert re.fullmatch(r"\d+%?", service[key]), key
-    assert int(service["TimeoutStopSec"]) > STOP_AFTER_S * len(STOP_ORDER)
+    longest_s = int(STOP_AFTER_S * len(STOP_ORDER))
+    assert int(service["TimeoutStopSec"]) > longest_s
+    page = (deploy.parent / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert f"after `drain_ms` and {longest_s} s at the latest" in page
     assert service["KillMode"] == "mixed", "the supervisor stops its processes in order"
     assert service["User"] == "angarium"
     assert "Environment" in service
