@@ -19,8 +19,9 @@ import signal
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tests.crash.breaking import describe
 from tests.mesh.checker import Findings, check, deaf, wanted
@@ -30,7 +31,9 @@ from tests.mesh.history import History, Log, Queue, read_history
 from tests.mesh.traffic import CHURN, PATIENCE_S, Churner, Consumer, Publisher, Watcher, plan
 from tests.mesh.trial import NODES_MAX, TOPOLOGIES, Trial, pairs_of
 
-WORKERS: Final = 2
+if TYPE_CHECKING:
+    from angarium.testing import Node
+
 #: Everybody hears everybody within this time, when nothing is disturbed.
 QUIET_S: Final = 60.0
 ROUND_S: Final = 3.0
@@ -47,14 +50,15 @@ SHOWN: Final = 5
 class MeshCheck:
     """One run."""
 
-    def __init__(self, folder: Path, topology: str, count: int, seed: int) -> None:
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self._options = options
         self.folder = folder
         self.logs = folder / "logs"
         self.logs.mkdir(parents=True)
-        self._seed = seed
+        self._seed: int = options.seed
         self._started = time.monotonic()
-        self.trial = Trial(folder / "nodes", count, WORKERS)
-        self._pairs = pairs_of(topology, count)
+        self.trial = Trial(folder / "nodes", options.nodes, options.workers)
+        self._pairs = pairs_of(options.topology, options.nodes)
         names = [node.data.name for node in self.trial.nodes]
         self.world = plan(names, [(names[one], names[two]) for one, two in self._pairs])
         self.world.write(self.logs)
@@ -62,8 +66,7 @@ class MeshCheck:
         #: What went wrong besides what the checker finds.
         self.troubles: list[str] = []
         self.faults: dict[str, int] = {}
-        urls: dict[str, str] = {}
-        self._urls = urls
+        self._urls: dict[str, str] = {}
         self._paths: dict[tuple[int, int], DelayProxy] = {}
         self._publishers: list[Publisher] = []
         self._watchers: list[Watcher] = []
@@ -99,8 +102,16 @@ class MeshCheck:
             self._paths[high, low] = await stack.enter_async_context(path)
         addresses = {pair: path.url for pair, path in self._paths.items()}
         await asyncio.to_thread(self.trial.join, self._pairs, addresses)
+        await asyncio.to_thread(self._limit_link_queues)
         await asyncio.gather(*[asyncio.to_thread(self._make_queues, node.data.name) for node in nodes])
         self.say(f"{len(nodes)} nodes are up, with {len(self._pairs)} links")
+
+    def _limit_link_queues(self) -> None:
+        size = self._options.link_queue_mb
+        for one, two in self._pairs if size else ():
+            for here, there in ((one, two), (two, one)):
+                name = f"#link/{self.trial.name(there)}"
+                self.trial.nodes[here].run("queue", "update", name, "--set", f"max_spool_usage_mb={size}")
 
     def _make_queues(self, name: str) -> None:
         node = next(node for node in self.trial.nodes if node.data.name == name)
@@ -126,8 +137,8 @@ class MeshCheck:
                 self._consumers.append(Consumer(self.logs, queue, self._urls[queue.node], self.troubles))
         for name, node in self.world.publishers.items():
             rng = random.Random(f"{name} {self._seed}")
-            url = self._urls[node]
-            self._publishers.append(Publisher(self.logs, name, url, self.troubles, names, rng))
+            url, rate = self._urls[node], self._options.rate
+            self._publishers.append(Publisher(self.logs, name, url, self.troubles, names, rng, rate))
         for party in (*self._watchers, *self._consumers, *self._publishers):
             await party.start()
             stack.push_async_callback(party.close)
@@ -168,10 +179,8 @@ class MeshCheck:
 
     async def _disturb(self, seconds: float) -> None:
         stop = asyncio.Event()
-        names = [node.data.name for node in self.trial.nodes]
-        paths = {f"{names[one]} to {names[two]}": path for (one, two), path in self._paths.items()}
-        opening = {one for one, _ in self._paths}
-        disturber = Disturber(self.trial.nodes, paths, opening, self._seed, self.say)
+        longest_s = self._options.longest_cut
+        disturber = Disturber(self.trial.nodes, self._paths, self._seed, longest_s, self.say)
         self.faults = disturber.done
         publishing = [task for one in self._publishers for task in one.tasks(stop)]
         publishing += [asyncio.create_task(one.churn(stop), name=one.name) for one in self._churners]
@@ -288,16 +297,21 @@ def verdict_of(
     run: MeshCheck, history: History, found: Findings, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Put together what a run was and what it showed."""
+    if history.refused and not options.link_queue_mb:
+        run.troubles.append(f"{len(history.refused)} messages were refused")
     is_bad = bool(run.troubles or any(found.values()))
     return {
         "seed": options.seed,
         "topology": options.topology,
         "nodes": options.nodes,
         "minutes": options.minutes,
+        "more": f"--workers {options.workers} --rate {options.rate:g} --longest-cut {options.longest_cut:g}"
+        f" --link-queue-mb {options.link_queue_mb}",
         "faults": describe(run.faults),
         "sent": len(history.sent),
         "got": sum(map(len, history.got.values())),
         "acknowledged": len(history.acknowledged),
+        "refused": len(history.refused),
         "taken": sum(map(len, history.taken.values())),
         "checks": {rule: len(findings) for rule, findings in found.items()},
         "examples": [list(one) for findings in found.values() for one in findings[:SHOWN]],
@@ -310,7 +324,7 @@ def verdict_of(
 def perform(options: argparse.Namespace) -> dict[str, Any]:
     """Run once; the folder goes if all is well."""
     folder = Path(tempfile.mkdtemp(prefix="angarium-mesh-", dir=options.data))
-    run = MeshCheck(folder, options.topology, options.nodes, options.seed)
+    run = MeshCheck(folder, options)
     try:
         try:
             history = asyncio.run(run.run(options.minutes * 60))
@@ -318,19 +332,23 @@ def perform(options: argparse.Namespace) -> dict[str, Any]:
             run.troubles.append(repr(error))
             history = read_history(run.logs)
     finally:
-        for node in run.trial.nodes:
-            with contextlib.suppress(Exception):
-                node.stop()
-            node.kill_all()
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(_stop, run.trial.nodes))
     verdict = verdict_of(run, history, check(history), options)
     if verdict["logs"] is None:
         shutil.rmtree(folder, ignore_errors=True)
     return verdict
 
 
+def _stop(node: Node) -> None:
+    with contextlib.suppress(Exception):
+        node.stop()
+    node.kill_all()
+
+
 def tell(verdict: dict[str, Any]) -> None:
     """Print the verdict for people."""
-    names = ("sent", "got", "acknowledged", "taken")
+    names = ("sent", "got", "acknowledged", "refused", "taken")
     print(", ".join(f"{verdict[name]:,} {name}" for name in names), file=sys.stderr)
     print("faults: " + ", ".join(f"{n} x {what}" for what, n in verdict["faults"].items()), file=sys.stderr)
     for rule, count in verdict["checks"].items():
@@ -341,25 +359,43 @@ def tell(verdict: dict[str, Any]) -> None:
         print(f"  trouble: {trouble}", file=sys.stderr)
     if verdict["logs"] is not None:
         again = f"scripts/mesh-check --minutes {verdict['minutes']:g} --seed {verdict['seed']}"
-        again += f" --topology {verdict['topology']} --nodes {verdict['nodes']}"
+        again += f" --topology {verdict['topology']} --nodes {verdict['nodes']} {verdict['more']}"
         print(f"logs of clients and nodes: {verdict['logs']}\nagain: {again}", file=sys.stderr)
 
 
-def main() -> int:
-    """Run as the command line says."""
+def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(prog="scripts/mesh-check", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=1.0, help="of disturbance [%(default)s]")
     parser.add_argument("--seed", type=int, default=0, help="chooses messages and faults [%(default)s]")
     parser.add_argument("--topology", choices=TOPOLOGIES, default="full", help="[%(default)s]")
     parser.add_argument("--nodes", type=int, default=3, help=f"2 to {NODES_MAX} [%(default)s]")
+    parser.add_argument("--workers", type=int, default=2, help="of each node [%(default)s]")
+    parser.add_argument(
+        "--rate", type=float, default=1.0, help="so many times the usual messages [%(default)g]"
+    )
+    parser.add_argument(
+        "--longest-cut", type=float, default=6.0, metavar="S", help="of a path, in seconds [%(default)g]"
+    )
+    parser.add_argument(
+        "--link-queue-mb", type=int, default=0, metavar="N", help="quota of the queues of links, to fill them"
+    )
     parser.add_argument(
         "--data", type=Path, help="where the folder of the run is made, by default the system's"
     )
     parser.add_argument("--keep", action="store_true", help="keep the folder also if all is well")
     parser.add_argument("--json", action="store_true", help="the verdict as one line of JSON")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if not 2 <= options.nodes <= NODES_MAX:
         parser.error(f"{options.nodes} nodes: 2 to {NODES_MAX} are possible")
+    if min(options.workers, options.rate, options.longest_cut) <= 0:
+        parser.error("--workers, --rate and --longest-cut are more than 0")
+    return options
+
+
+def main() -> int:
+    """Run as the command line says."""
+    options = read_options()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         verdict = perform(options)

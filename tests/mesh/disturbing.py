@@ -1,15 +1,18 @@
-"""How the mesh check disturbs a mesh: paths of links are cut and healed, processes of nodes are killed, as a seed says.
+"""How the mesh check disturbs a mesh: paths of links are cut and healed, processes of nodes are killed, links are
+disabled and enabled, as a seed says.
 
-Paths and processes are disturbed independently of each other, so that a process may die while a path is cut. Only
-processes of the nodes that were started here are touched, by pid.
+Each of these goes on independently of the others, so that a process may die while a path is cut. Only processes of the
+nodes that were started here are touched, by pid.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import TYPE_CHECKING, Final
 
+from angarium.testing import NodeFailedError
 from tests.crash.breaking import ROLES, Breaker
 from tests.mesh.delay_proxy import DOWN, UP
 
@@ -18,13 +21,20 @@ if TYPE_CHECKING:
 
     from angarium.testing import Node
     from tests.mesh.delay_proxy import DelayProxy
+    from tests.mesh.trial import Pair
 
 #: A link is a process of the node that opens it, and the one that this is about.
 _LINK_ROLES: Final = ("link", "link", "link")
 PROCESS_PAUSE_S: Final = (0.3, 3.0)
 PATH_PAUSE_S: Final = (0.1, 2.0)
-#: Both sides of the three seconds after which a silent neighbour is given up.
-CUT_S: Final = (0.1, 6.0)
+OPERATOR_PAUSE_S: Final = (3.0, 10.0)
+DISABLED_S: Final = (0.1, 2.0)
+#: Of what an operator does, the rest is links.
+SCALE_SHARE: Final = 0.3
+WORKERS_MAX: Final = 3
+CUT_MIN_S: Final = 0.1
+#: A command that fails, because the node is down, is given again so often.
+ATTEMPTS_MAX: Final = 20
 #: Of a path, in ms: what it has, and what it has for a while.
 DELAY_MS: Final = (0, 15)
 SLOW_MS: Final = (50, 300)
@@ -37,24 +47,27 @@ class Disturber:
     def __init__(
         self,
         nodes: list[Node],
-        paths: dict[str, DelayProxy],
-        opening: set[int],
+        paths: dict[Pair, DelayProxy],
         seed: int,
+        longest_cut_s: float,
         say: Callable[[str], None],
     ) -> None:
         """Choose by the seed.
 
         Args:
             nodes: all of them.
-            paths: name -> what the links go through.
-            opening: numbers of the nodes that open a link.
+            paths: (number of the node that opens the link, of its neighbour) -> what the link goes through.
             seed: of the choices.
+            longest_cut_s: how long a path is cut at most.
             say: told each fault.
         """
+        opening = {one for one, _ in paths}
+        self._longest_cut_s = longest_cut_s
         self._nodes = nodes
         self._paths = paths
         self._say = say
-        self._path_random, self._node_random = random.Random(f"paths {seed}"), random.Random(f"nodes {seed}")
+        self._seed = seed
+        self._node_random = random.Random(f"nodes {seed}")
         self._breakers = [
             Breaker(
                 node,
@@ -73,13 +86,33 @@ class Disturber:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._kill(stop))
-                for name, path in self._paths.items():
-                    group.create_task(
-                        self._cut(name, path, random.Random(f"{name} {self._path_random.random()}"), stop)
-                    )
+                group.create_task(self._operate(random.Random(f"operator {self._seed}"), stop))
+                for pair, path in self._paths.items():
+                    rng = random.Random(f"{pair} {self._seed}")
+                    group.create_task(self._cut(self._name(pair), path, rng, stop))
         finally:
             for path in self._paths.values():
                 path.heal()
+
+    def _name(self, pair: Pair) -> str:
+        return " to ".join(self._nodes[number].data.name for number in pair)
+
+    async def _operate(self, rng: random.Random, stop: asyncio.Event) -> None:
+        """Be an operator, who switches links off and on, on either side, and changes numbers of workers."""
+        while not await _is_set_within(stop, rng.uniform(*OPERATOR_PAUSE_S)):
+            pair = rng.choice(list(self._paths))
+            here, there = pair if rng.random() < 0.5 else pair[::-1]
+            node, neighbour = self._nodes[here], self._nodes[there].data.name
+            if rng.random() < SCALE_SHARE:
+                workers = rng.randint(1, WORKERS_MAX)
+                self._count("worker scale", f"{workers} workers are wanted on {node.data.name}")
+                await asyncio.to_thread(_insist, node, "worker", "scale", f"{workers}")
+                continue
+            self._count("link disabled", f"link {neighbour} is disabled on {node.data.name}")
+            update = ("link", "update", neighbour, "--set")
+            await asyncio.to_thread(_insist, node, *update, "enabled=false")
+            await _is_set_within(stop, rng.uniform(*DISABLED_S))
+            await asyncio.to_thread(_insist, node, *update, "enabled=true")
 
     async def _kill(self, stop: asyncio.Event) -> None:
         rng = self._node_random
@@ -92,7 +125,11 @@ class Disturber:
         path.delay_s = rng.uniform(*DELAY_MS) / 1000
         # All paths together are disturbed as often as the pauses say.
         while not await _is_set_within(stop, rng.uniform(*PATH_PAUSE_S) * len(self._paths)):
-            what, length_s, usual_s = rng.choice(_FAULTS), rng.uniform(*CUT_S), path.delay_s
+            what, length_s, usual_s = (
+                rng.choice(_FAULTS),
+                rng.uniform(CUT_MIN_S, self._longest_cut_s),
+                path.delay_s,
+            )
             if what == "cut":
                 path.cut()
             elif what == "slow":
@@ -108,6 +145,19 @@ class Disturber:
     def _count(self, what: str, text: str) -> None:
         self.done[what] = self.done.get(what, 0) + 1
         self._say(text)
+
+
+def _insist(node: Node, *command: str) -> None:
+    """Give a command until the node, which may be down, takes it."""
+    for attempt in range(ATTEMPTS_MAX):
+        try:
+            node.run(*command)
+        except NodeFailedError:
+            if attempt + 1 == ATTEMPTS_MAX:
+                raise
+            time.sleep(0.5)
+        else:
+            return
 
 
 async def _is_set_within(stop: asyncio.Event, seconds: float) -> bool:

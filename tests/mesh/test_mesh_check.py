@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mesh.check import perform, tell
+from tests.mesh.check import perform, read_options, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +21,7 @@ SEED = int(os.environ.get("ANGARIUM_MESH_SEED", "1"))
 @pytest.mark.timeout(300)
 @pytest.mark.requirement("R78", "R31", "R76", "R82", "R167", "R3", "R68")
 def test_a_mesh_that_is_cut_and_killed_keeps_its_promises(tmp_path: Path) -> None:
-    options = argparse.Namespace(
-        minutes=MINUTES, seed=SEED, topology="full", nodes=3, data=tmp_path, keep=False
-    )
+    options = read_options(["--minutes", f"{MINUTES}", "--seed", f"{SEED}", "--data", str(tmp_path)])
     verdict = perform(options)
     tell(verdict)
     assert verdict["verdict"] == "good", verdict

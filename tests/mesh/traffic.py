@@ -172,9 +172,17 @@ class Publisher(Party):
     """Publishes bursts of messages of all kinds until it is told to stop."""
 
     def __init__(
-        self, folder: Path, name: str, url: str, troubles: list[str], nodes: list[str], rng: random.Random
+        self,
+        folder: Path,
+        name: str,
+        url: str,
+        troubles: list[str],
+        nodes: list[str],
+        rng: random.Random,
+        rate: float,
     ) -> None:
         super().__init__(folder, name, url, troubles)
+        self._rate = rate
         self._nodes = nodes
         self._random = rng
         self._numbers = {DIRECT: 0, GUARANTEED: 0}
@@ -206,7 +214,6 @@ class Publisher(Party):
         if refused:
             codes = {refused[sequence]: error.code for sequence, error in ack.refused}
             self.log.write("refused", self.name, list(refused.values()), codes)
-            self._troubles.append(f"{self.name}: refused {codes}")
 
     async def publish(self, kinds: tuple[str, ...], stop: asyncio.Event) -> None:
         """Publish bursts of some kinds until it is time to stop."""
@@ -215,7 +222,7 @@ class Publisher(Party):
             for _ in range(rng.randint(*BURST) * (1 if rng.randrange(RARELY) else LONG_BURST)):
                 await self.send(rng.choice(kinds))
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), rng.uniform(*PAUSE_S))
+                await asyncio.wait_for(stop.wait(), rng.uniform(*PAUSE_S) / self._rate)
 
     async def send(self, kind: str) -> None:
         """Publish one message of a kind."""
