@@ -300,6 +300,19 @@ def _waited_ms(index: CrossingIndex, what: str, origin: str, neighbour: str) -> 
     return 0.0 if left_at is None else max(0.0, (left_at - copy.stored.at) * 1000)
 
 
+def copies(index: CrossingIndex) -> Iterator[Violation]:
+    """A client gets one direct copy of a guaranteed message at most, where it comes from a neighbour too."""
+    for records in index.history.nodes.values():
+        seen: dict[tuple[int, int, str | None], None] = {}
+        for connection, number, share, _ in records.history.copies:
+            publication = index.history.publications[number]
+            key = connection.number, number, share
+            if key in seen:
+                text = f"{connection} got {publication} of node {index.history.node_of(publication)} twice, by {share}"
+                yield Violation("duplicate", text, (), (connection,), (name_of(publication),))
+            seen[key] = None
+
+
 def chosen(index: CrossingIndex) -> Iterator[Violation]:
     """One client of the mesh at most gets the direct copy of a guaranteed deliver-to-one message (R78)."""
     got: dict[int, list] = {}

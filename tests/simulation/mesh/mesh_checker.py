@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import safety_rules
 from history_index import Index, Violation
 
-from mesh import crossing_rules, mesh_rules
+from mesh import crossing_rules, demoted_rules, mesh_rules
 
 if TYPE_CHECKING:
     from mesh.mesh_history import MeshHistory
@@ -38,8 +38,10 @@ OF_GUARANTEED_MESSAGES = (
     crossing_rules.order,
     crossing_rules.delivered,
     crossing_rules.times,
+    crossing_rules.copies,
     crossing_rules.chosen,
 )
+OF_COPIES = (demoted_rules.completeness, demoted_rules.matches)
 
 
 def check(history: MeshHistory) -> list[Violation]:
@@ -54,4 +56,6 @@ def check(history: MeshHistory) -> list[Violation]:
     crossing = crossing_rules.CrossingIndex(history)
     for guaranteed in OF_GUARANTEED_MESSAGES:
         found += guaranteed(crossing)
+    for both in OF_COPIES:
+        found += both(mesh_index, crossing)
     return found

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from event_history import ConnectionRecord, Message, SubscriptionRecord
     from history_index import Index
 
+    from mesh.demoted_rules import Asked
     from mesh.mesh_history import MeshHistory
 
 #: A node without a candidate.
@@ -47,7 +48,7 @@ class MeshIndex:
             if message.sent_at >= self.history.calm_since and message.retired_at < FOREVER:
                 yield message
 
-    def steady(self, message: Message, node: str) -> list[SubscriptionRecord]:
+    def steady(self, message: Message | Asked, node: str) -> list[SubscriptionRecord]:
         """Give the subscriptions at a node that match, and were in force all through the calm."""
         return [
             one
@@ -70,7 +71,7 @@ class MeshIndex:
             )
         return self._attracting[key]
 
-    def attracts(self, message: Message, node: str) -> bool:
+    def attracts(self, message: Message | Asked, node: str) -> bool:
         """Tell whether a neighbour wants a message whatever is chosen elsewhere."""
         return self.has_endpoint(message.publisher.vpn, message.topic, node) or any(
             _is_exported(one) and (one.deliver_always or not message.is_dto)

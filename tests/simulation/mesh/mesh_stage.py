@@ -54,6 +54,7 @@ class MeshStage:
         workers: int = 1,
         router_class: type[Router] = Router,
         queues: dict[str, dict[str, Any]] | None = None,
+        clocks_ms: dict[str, int] | None = None,
     ) -> None:
         """Start the nodes, join them, and have everybody subscribed; `queues` are more queues of every node."""
         names, pairs = TOPOLOGIES[topology]
@@ -63,7 +64,7 @@ class MeshStage:
             vpns=(VPN,),
             nodes={name: _node(name, workers, router_class, queues or {}) for name in names},
             links=[((pair[0], pair[1]), DELAY_MAX_S) for pair in pairs],
-            clocks_ms=dict.fromkeys(names, 0),
+            clocks_ms={**dict.fromkeys(names, 0), **(clocks_ms or {})},
             wishes_per_frame=wire.MAX_WISHES_PER_FRAME,
             faults=0,
             duration_s=0.0,

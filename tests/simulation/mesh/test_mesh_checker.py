@@ -13,7 +13,7 @@ import pytest
 from event_history import Delivery
 from guaranteed.records import Stored
 
-from angarium import wire
+from angarium import errors, wire
 from mesh import mesh_checker
 from mesh.mesh_end import Wanted, differences, merged
 from mesh.mesh_stage import MeshStage
@@ -43,7 +43,7 @@ def base() -> MeshHistory:
     stage.say("a", "t/1/0", "t/1/1", "t/2/0", "n/1")
     stage.say("b", "t/3/0", "t/4/0", flags=DTO)
     stage.publish("a", "t/1/0", "t/1/1", ttl_ms=60_000)
-    stage.publish("a", "t/5/0", "t/5/1")
+    stage.publish("a", "t/5/0", "t/5/1", "t/1/9")
     stage.publish("b", "t/3/1", dto=True)
     stage.wait(1.0)
     stage.scenario.drain("drain")
@@ -250,8 +250,29 @@ def test_two_clients_for_the_direct_copy_of_one_message(changed: Changed) -> Non
     at = changed.history.shared.calm_since + 0.5
     for node, client in (("b", "b-consumer"), ("c", "c-consumer")):
         copies = changed.history.nodes[node].history.copies
-        copies[:] = [(changed.client(client), number, None, at)]
+        copies[:] = [one for one in copies if one[1] != number]
+        copies.append((changed.client(client), number, None, at))
     assert changed.rules() == ["deliver-to-one"]
+
+
+@pytest.mark.parametrize(("node", "client"), [("a", "a-consumer"), ("b", "b-consumer")])
+def test_a_direct_copy_that_does_not_come_and_one_that_comes_twice(
+    changed: Changed, node: str, client: str
+) -> None:
+    number = changed.publication("t/1/9").number
+    copies = changed.history.nodes[node].history.copies
+    (mine,) = [one for one in copies if one[0].client == client and one[1] == number]
+    copies.append(mine)
+    assert changed.rules() == ["duplicate"]
+    copies[:] = [one for one in copies if one is not mine]
+    assert changed.rules() == ["lost"]
+
+
+def test_a_message_without_a_match_that_a_neighbour_attracts(changed: Changed) -> None:
+    publication = changed.publication("t/1/9")
+    publication.refused_at, publication.acked_at = publication.acked_at, float("inf")
+    publication.code = errors.NO_SUBSCRIPTION_MATCH
+    assert changed.rules() == ["refused"]
 
 
 # -- interest ------------------------------------------------------------------------------------------------
