@@ -264,7 +264,9 @@ def _transfer_command(kind: str, verb: str, sentence: str) -> click.Command:
 
 def _redrive_command(kind: str) -> click.Command:
     @click.command(
-        "redrive", help=f"Send dead messages of the {kind} NAME back to the endpoints that they came from."
+        "redrive",
+        help=f"Send dead messages of the {kind} NAME, and those that were moved there, back to the endpoints that they"
+        " came from. What was published or copied there stays.",
     )
     @click.argument("name")
     @_which_messages

@@ -47,6 +47,8 @@ KIND_COPY: Final = "copy"
 KIND_REDRIVE: Final = "redrive"
 #: Kind -> what the origin of a row says.
 _REASONS: Final = {KIND_MOVE: "moved", KIND_COPY: "copied", KIND_REDRIVE: "redriven"}
+#: What is not sent back: the original of a copy is where it was, and what was redriven is where it belongs.
+_STAYING: Final = frozenset({_REASONS[KIND_COPY], _REASONS[KIND_REDRIVE]})
 
 Target = tuple[str, str, str]
 
@@ -231,7 +233,7 @@ class MoveJobs:
         if target is None or target in job.refusing:
             step.refused.append(position)
             if target is None:
-                job.error = (errors.UNKNOWN_ENDPOINT, "messages that came from nowhere else stay")
+                job.error = (errors.UNKNOWN_ENDPOINT, "what was published, copied or redriven to it stays")
         elif step.target is not None and target != step.target:
             step.leave(position)
         elif job.kind == KIND_COPY or job.held.lane.take(segment, i):
@@ -358,6 +360,8 @@ class BackupJob(Job):
 
 
 def _origin_target(job: MoveJob, segment: Segment, i: int) -> Target | None:
-    """Give where a message came from; None if it was published to this endpoint."""
+    """Give where a message is to be sent back to; None if it belongs here."""
     origin = None if segment.origins is None else segment.origins[i]
-    return None if origin is None else (origin[0], job.held.lane.settings.vpn, origin[1])
+    if origin is None or origin[2] in _STAYING:
+        return None
+    return origin[0], job.held.lane.settings.vpn, origin[1]

@@ -159,6 +159,20 @@ def test_a_redrive_sends_each_message_back_to_where_it_came_from() -> None:
     assert driven.totals[LANE][0] == 100
 
 
+def test_a_redrive_leaves_copies_and_what_was_redriven_where_they_are() -> None:
+    """The original of a copy never left; what was redriven is back already, and would go to the dead ones again."""
+    driven = started()
+    targets = Targets(driven)
+    reasons = ("copied", "rejected", "redriven", "moved")
+    driven.store(([LANE], rows_of(4)), origins=[["queue", "one", reason] for reason in reasons])
+    driven.settle_down()
+    report = targets.run(driven.ask("endpoint.redrive", lane_id=LANE)["job"])
+    assert (report["state"], report["done"], report["refused"]) == ("done", 2, 2)
+    assert report["error"][0] == errors.UNKNOWN_ENDPOINT
+    assert targets.arrived["one"] == [(b"m1", "redriven"), (b"m3", "redriven")]
+    assert driven.totals[LANE][0] == 2
+
+
 def test_a_redrive_goes_on_with_other_origins_when_one_refuses() -> None:
     driven = started()
     targets = Targets(driven)
