@@ -29,6 +29,8 @@ PROCESS_PAUSE_S: Final = (0.3, 3.0)
 PATH_PAUSE_S: Final = (0.1, 2.0)
 OPERATOR_PAUSE_S: Final = (3.0, 10.0)
 DISABLED_S: Final = (0.1, 2.0)
+#: Of what is done to processes: the whole node is stopped in order, and started.
+RESTART_SHARE: Final = 0.07
 #: Of what an operator does, the rest is links.
 SCALE_SHARE: Final = 0.3
 WORKERS_MAX: Final = 3
@@ -118,6 +120,10 @@ class Disturber:
         rng = self._node_random
         while not await _is_set_within(stop, rng.uniform(*PROCESS_PAUSE_S)):
             number = rng.randrange(len(self._nodes))
+            if rng.random() < RESTART_SHARE:
+                self._count("restart", f"restart of {self._nodes[number].data.name}, in order")
+                await asyncio.to_thread(self._nodes[number].restart)
+                continue
             what = await asyncio.to_thread(self._breakers[number].break_something)
             self._count(what, f"{what} of {self._nodes[number].data.name}")
 
