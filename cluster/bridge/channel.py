@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from angarium import errors, trail, wire
 from angarium.client.events import Answered
 from angarium.client.session import Hello
@@ -80,6 +82,15 @@ class BridgeChannel(Pair):
         self._look_at = now
         self._queued: int | None = None
 
+    def join(self, neighbours: list[str]) -> None:
+        """Take note of the nodes to which this one has links now; that needs no new connection."""
+        self._config = msgspec.structs.replace(self._config, neighbours=neighbours)
+        if self._crossing is not None:
+            self._crossing.join(self._nodes())
+
+    def _nodes(self) -> tuple[str, ...]:
+        return (self._runtime.node, *self._config.neighbours)
+
     # -- connecting ------------------------------------------------------------------------------------------
 
     def _far_addresses(self) -> tuple[list[str], str]:
@@ -120,9 +131,8 @@ class BridgeChannel(Pair):
         assert far is not None
         assert far.welcome is not None
         config = self._config
-        nodes = (self._runtime.node, *config.neighbours)
         source = trail.place(far.welcome.node, config.remote_vpn)
-        self._crossing = Crossing(source, config.vpn, nodes, config.max_hops)
+        self._crossing = Crossing(source, config.vpn, self._nodes(), config.max_hops)
         relay = self.relays[FAR] = BridgeRelay(far, self._crossing)
         relay.open(own)
         self._subscribe(far)
@@ -240,6 +250,8 @@ class BridgeChannel(Pair):
         carrier = self._carrier
         if self.state is not State.UP:
             return "down"
+        if self._asked:
+            return "starting"
         if carrier is None or carrier.producer:
             return "up"
         if carrier.is_standing_by:

@@ -42,12 +42,18 @@ class Crossing:
             max_hops: bridges that a message may have crossed, this one included.
         """
         self._source = source
-        self._here = frozenset(trail.place(node, vpn) for node in nodes)
+        self._vpn = vpn
         self._max_hops = max_hops
         #: Trail as it came -> as it goes on, or why it does not; at most _KNOWN_MAX.
         self._known: dict[Route, tuple[str | None, ...] | str] = {}
         #: Messages that were dropped, by reason.
         self.dropped = {VISITED: 0, TOO_MANY_HOPS: 0}
+        self.join(nodes)
+
+    def join(self, nodes: Iterable[str]) -> None:
+        """Take note of the nodes that share the Message VPN now."""
+        self._here = frozenset(trail.place(node, self._vpn) for node in nodes)
+        self._known.clear()
 
     def cross(self, route: Route) -> tuple[str | None, ...] | str:
         """Give what the message goes on with, or why it is dropped, which is counted."""

@@ -50,12 +50,13 @@ class BridgeServer(Shell):
         raise error_for(errors.UNKNOWN_OPERATION, operation)
 
     def _configure(self, config: BridgeConfig, now: float) -> None:
-        """Begin anew with what changed."""
-        if config == self._config:
-            return
-        if self._channel is not None:
+        """Begin anew with what changed, but for links of the node."""
+        before, self._config = self._config, config
+        if self._channel is not None and before is not None:
+            if msgspec.structs.replace(before, neighbours=config.neighbours) == config:
+                self._channel.join(config.neighbours)
+                return
             self.remove(self._channel, now)
-        self._config = config
         self._channel = BridgeChannel(
             self._runtime, config, self.process.incarnation, self.own_url, read_password_file,
             self.outbox, self.random, now, time.time,

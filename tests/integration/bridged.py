@@ -89,6 +89,12 @@ class Operator:
         self.update("bridge", vpn, name, **attributes)
         return self.wait_for(vpn, name, lambda row: row["state"] == "up" and _is_since(row, began))
 
+    def switch_off(self, vpn: str, name: str) -> None:
+        """Disable a bridge, and wait until its process is gone."""
+        number = self.show(vpn, name)["number"]
+        self.update("bridge", vpn, name, enabled=False)
+        self.wait_for(vpn, name, lambda row: row["state"] == "disabled" and number not in self.processes())
+
     def events(self, name: str) -> list[Row]:
         """Give the events of the node that have a name."""
         return [event for event in self.admin.call("events", limit=1_000) if event["event"] == name]

@@ -135,8 +135,7 @@ def test_messages_of_the_remote_queue_come_over_once_and_in_order(pair: Pair) ->
 def test_time_on_the_remote_node_counts(pair: Pair) -> None:
     """8 s of life less the 2 s over there are 6 s here."""
     pair.bridge("ttl")
-    pair.here.update("bridge", "default", "ttl", enabled=False)
-    pair.here.wait_for("default", "ttl", lambda row: row["state"] == "disabled")
+    pair.here.switch_off("default", "ttl")
     with blocking.connect(pair.nodes["there"].url, vpn="sales") as there:
         there.publish_many([persistent("ttl/x", b"", ttl_ms=8_000), persistent("ttl/x", b"", ttl_ms=100)])
         time.sleep(2.0)  # this is the time that counts

@@ -167,6 +167,8 @@ def test_a_password_file_is_read_for_every_connection() -> None:
 def test_up_and_down_are_told_with_the_reason() -> None:
     bench = Bench()
     bench.up()
+    assert bench.state() == "starting", "its subscriptions are not in force yet"
+    bench.receive(FAR, wire.SUBACK, [1, [None, None, None]])
     assert bench.state() == "up"
     bench.channel.lost(OWN, "gone", bench.now)
     bench.effects()
@@ -185,6 +187,7 @@ def test_a_queue_that_is_refused_is_asked_for_again_and_direct_messages_come_mea
     bench = Bench(remote_queue="q")
     said = bench.up()
     binds = [body for operation, body in said if operation == wire.REQUEST]
+    bench.receive(FAR, wire.SUBACK, [1, [None, None, None]])
     assert bench.state() == "starting"
     pauses = []
     for _ in range(6):
@@ -213,6 +216,18 @@ def test_a_queue_that_is_refused_is_asked_for_again_and_direct_messages_come_mea
     assert opening[1:] == ["producer.open", {"name": "#bridge/id-b/4"}]
     bench.receive(OWN, wire.ANSWER, [opening[0], 0, {"producer": 2}])
     assert bench.state() == "up"
+
+
+def test_a_link_of_the_node_changes_what_is_dropped_and_not_the_connection() -> None:
+    bench = Bench()
+    bench.up()
+    bench.channel.join(["b"])
+    assert bench.effects() == []
+    assert bench.channel.state is State.UP
+    row = [0, "a/1", 0, [0, 0, None, [None, "b/mine"]], None, b""]
+    frames = [wire.DELIVER, wire.pack([0, [[1, None]], 0]), wire.pack([row])]
+    bench.channel.received(FAR, frames, bench.now)
+    assert bench.channel.describe(bench.now)["dropped"]["visited"] == 1
 
 
 def test_what_the_remote_queue_holds_is_looked_at_now_and_then() -> None:

@@ -42,7 +42,10 @@ def test_a_message_gets_the_place_that_it_is_taken_from_or_is_dropped(came: Any,
 
 def test_nodes_joined_by_links_share_a_message_vpn_of_one_name() -> None:
     assert crossing(8, "b").cross((None, "b/y", "b/z")) == VISITED
-    assert crossing(8, "c").cross((None, "b/y", "b/z")) == (None, "b/y", "b/z", "a/x")
+    apart = crossing(8, "c")
+    assert apart.cross((None, "b/y", "b/z")) == (None, "b/y", "b/z", "a/x")
+    apart.join(["a", "b"])
+    assert apart.cross((None, "b/y", "b/z")) == VISITED
 
 
 @pytest.mark.parametrize("max_hops", [1, 8, wire.HOPS_MAX])
