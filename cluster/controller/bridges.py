@@ -30,6 +30,8 @@ class BridgeOperations:
         self._board = board
         self._catalog = catalog
         self.carriers = Carriers(board, catalog, "bridge", self._configurations)
+        #: What each bridge that has a process told last, by Message VPN and name.
+        self.figures: dict[tuple[str, str], Row] = {}
         self.operations: arguments.Operations = {
             "bridges.list": (arguments.BridgeListArguments, self._list),
             "bridges.show": (arguments.BridgeArguments, self._show),
@@ -50,6 +52,23 @@ class BridgeOperations:
             for (vpn, name), bridge in catalog.of_kind("bridge").items()
             if bridge["enabled"] and vpn in vpns
         }
+
+    def sample(self, now: float) -> None:
+        """Ask bridge processes how they do, for those who will look at it without asking."""
+        if not self.carriers.wanted:
+            self.figures = {}
+            return
+        gathering = self._board.gather_view(None, now)
+        asked = {
+            (told["vpn"], told["name"]): self._board.ask(("bridge", index), "stats", None, gathering)
+            for index, told in self.carriers.wanted.items()
+        }
+
+        def finish(answers: dict[int, Any]) -> None:
+            self.figures = {key: answers.get(number) or {} for key, number in asked.items()}
+
+        gathering.finish = finish
+        self._board.end_if_complete(gathering)
 
     # -- operations ------------------------------------------------------------------------------------------
 

@@ -237,6 +237,7 @@ class Controller:
         if now >= self._sample_due:
             self._sample_due = now + SAMPLE_INTERVAL_S
             self._sample(now)
+            self._bridges.sample(now)
         if self._age_due is None:
             self._age_due = now + AGE_INTERVAL_S
         elif now >= self._age_due:
@@ -254,7 +255,8 @@ class Controller:
     def metrics(self, now: float) -> str:
         """Give the figures of the node as the page of the health endpoint."""
         cluster = self._mesh.picture.figures(now)
-        return metrics(self.health(now), self._board.node, self._usage, self._router_stats, cluster)
+        bridges = self._bridges.figures
+        return metrics(self.health(now), self._board.node, self._usage, self._router_stats, cluster, bridges)
 
     # -- the store -------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ with `angarium_`, the part of the node and, for totals, `_total` around them, so
     messages_in of the router                  angarium_router_messages_in_total
     usage_bytes of the spool                   angarium_spool_usage_bytes
     queued_messages of a link                  angarium_link_queued_messages{neighbour="munich",vpn="default"}
+    guaranteed_messages of a bridge            angarium_bridge_guaranteed_messages_total{name="b",vpn="default"}
     rss_bytes of a process                     angarium_process_rss_bytes{role="worker",index="0"}
 
 Pure: everything was told to the controller within the last seconds, and nobody is asked when somebody looks.
@@ -58,6 +59,7 @@ GAUGES: Final = {
         "queued_bytes",
         "subscriptions_dropped",
     },
+    "bridge": {"up", "uptime_s", "queued_messages", "under_way", "rounds_waiting", "lag_ms"},
     "cluster": {
         *("topology_issues", "nodes", "nodes_up", "up", "lag_ms", "progress_percent"),
         *("spooled_messages", "spooled_bytes", "retry_messages", "dead_messages"),
@@ -93,7 +95,14 @@ class _Page:
         return "".join(f"{line}\n" for head, samples in self._samples.items() for line in (head, *samples))
 
 
-def metrics(health: Health, node: Row, usage: Mapping[int, Row], stats: Row | None, cluster: Row) -> str:
+def metrics(
+    health: Health,
+    node: Row,
+    usage: Mapping[int, Row],
+    stats: Row | None,
+    cluster: Row,
+    bridges: Mapping[tuple[str, str], Row],
+) -> str:
     """Give the page.
 
     Args:
@@ -102,6 +111,7 @@ def metrics(health: Health, node: Row, usage: Mapping[int, Row], stats: Row | No
         usage: what each pid uses.
         stats: what the router told last; None if it did not answer, then its figures are not there.
         cluster: figures of the cluster, and under `links` those of each link by the name of the neighbour.
+        bridges: what each bridge told last, by Message VPN and name.
     """
     page = _Page()
     verdicts = {name: passed(getattr(health, name)) for name in ("live", "started", "ready")}
@@ -122,6 +132,7 @@ def metrics(health: Health, node: Row, usage: Mapping[int, Row], stats: Row | No
     for neighbour, figures in cluster.get("links", {}).items():
         page.add("cluster", figures, neighbour=neighbour)
     _add_links(page, told.get("links", ()))
+    _add_bridges(page, bridges)
     return page.text()
 
 
@@ -131,6 +142,16 @@ def _add_links(page: _Page, rows: Iterable[Row]) -> None:
         page.add("link", row, **labels)
         for reason, count in row.get("discards", {}).items():
             page.add("link", {"discards": count}, **labels, reason=reason.removeprefix("discard."))
+
+
+def _add_bridges(page: _Page, bridges: Mapping[tuple[str, str], Row]) -> None:
+    for (vpn, name), row in bridges.items():
+        labels = {"name": name, "vpn": vpn}
+        page.add("bridge", {"up": row.get("state") == "up", **row}, **labels)
+        for reason, count in row.get("dropped", {}).items():
+            page.add("bridge", {"dropped": count}, **labels, reason=reason)
+        for code, count in row.get("refused", {}).items():
+            page.add("bridge", {"refused": count}, **labels, code=code)
 
 
 def _prometheus(name: str) -> str:

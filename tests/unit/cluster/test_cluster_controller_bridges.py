@@ -61,6 +61,17 @@ def test_a_process_is_told_its_bridge_and_again_when_something_of_it_changes(wor
     assert dict(requests(seen))["bridge_config"]["neighbours"] == ["friend"]
 
 
+def test_what_bridges_tell_is_there_for_who_looks_without_asking(world: World) -> None:
+    create(world, "bridge", "b", "default", **TOLD)
+    world.hello("bridge")
+    world.answer(world.wait(0.1), None)
+    assert 'angarium_bridge_up{name="b",vpn="default"}' not in world.controller.metrics(world.now)
+    world.answer(world.wait(1.1), {"spool": {}}, {"state": "up", "messages": 7})
+    page = world.controller.metrics(world.now).splitlines()
+    assert 'angarium_bridge_up{name="b",vpn="default"} 1' in page
+    assert 'angarium_bridge_messages_total{name="b",vpn="default"} 7' in page
+
+
 def test_bridges_go_with_their_message_vpn(world: World) -> None:
     create(world, "vpn", "other")
     create(world, "bridge", "b", "other", **TOLD)

@@ -42,10 +42,17 @@ STATS: dict[str, Any] = {
 }  # fmt: skip
 
 
+BRIDGES: dict[tuple[str, str], Any] = {
+    ("sales", "b"): {"state": "up", "error": "", "messages": 10, "queued_messages": None, "under_way": 11,
+                     "dropped": {"visited": 12}, "refused": {"50310": 13}},
+    ("sales", "gone"): {},
+}  # fmt: skip
+
+
 def lines(stats: dict[str, Any] | None = STATS) -> list[str]:
     usage = {7: {"rss_bytes": 100, "cpu_percent": 1.5, "uptime_s": 3.0}}
     health = examine(NODE, stats and stats["spool"], [], 0.5)
-    return metrics(health, NODE, usage, stats, CLUSTER).splitlines()
+    return metrics(health, NODE, usage, stats, CLUSTER, BRIDGES).splitlines()
 
 
 def test_figures_have_the_part_that_they_are_of_and_totals_say_so() -> None:
@@ -68,6 +75,12 @@ def test_figures_have_the_part_that_they_are_of_and_totals_say_so() -> None:
         'angarium_link_messages_out_total{neighbour="b\\"\\n",vpn="default"} 8',
         'angarium_link_synchronised{neighbour="b\\"\\n",vpn="default"} 1',
         'angarium_link_discards_total{neighbour="b\\"\\n",vpn="default",reason="transmit-congestion"} 9',
+        'angarium_bridge_up{name="b",vpn="sales"} 1',
+        'angarium_bridge_up{name="gone",vpn="sales"} 0',
+        'angarium_bridge_messages_total{name="b",vpn="sales"} 10',
+        'angarium_bridge_under_way{name="b",vpn="sales"} 11',
+        'angarium_bridge_dropped_total{name="b",vpn="sales",reason="visited"} 12',
+        'angarium_bridge_refused_total{name="b",vpn="sales",code="50310"} 13',
     ):
         assert line in found
 
