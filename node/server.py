@@ -171,6 +171,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _work(process)
     except errors.AngariumError as error:
         _log.critical("this worker cannot work: %s", error)
+        # 'angarium status' shows it until the next start.
+        process.progress(f"cannot work: {error}")
         raise SystemExit(1) from None
     except SpoolFailedError as error:
         _log.critical("nobody knows what is on disk, so this process ends and reads it again: %s", error)

@@ -486,6 +486,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         server.close()
     except errors.AngariumError as error:
         _log.critical("this router cannot work: %s", error)
+        # 'angarium status' shows it until the next start.
+        process.progress(f"cannot work: {error}")
         raise SystemExit(1) from None
     finally:
         process.close()

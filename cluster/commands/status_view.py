@@ -28,6 +28,11 @@ def draw_status(status: Mapping[str, Any]) -> Group:
     parts: list[Any] = [_head(status), Text()]
     processes = [{**process, "state": _state(process["state"])} for process in status["processes"]]
     parts.append(table(processes, _PROCESS_COLUMNS))
+    parts += [
+        Text(f"{process['role']}.{process['index']}: {process['progress']}")
+        for process in status["processes"]
+        if process["state"] not in _GOOD_STATES and process.get("progress")
+    ]
     if status["rates"]:
         parts += [Text(), table(_directions(status["rates"]), ("rate", "messages/s", "bytes/s"))]
     if status.get("spool"):

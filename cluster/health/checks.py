@@ -111,7 +111,8 @@ def _what_it_does(row: Row) -> str:
         return ""
     if row["state"] == "starting":
         return f"is starting: {row.get('progress') or 'no news yet'}"
-    return f"is {row['state']}, after {row.get('restarts', 0)} restarts; 'angarium events' says why"
+    last = f" (last: {row['progress']})" if row.get("progress") else ""
+    return f"is {row['state']}, after {row.get('restarts', 0)} restarts{last}; 'angarium events' says more"
 
 
 def _spool(spool: Row | None, node: Row) -> Check:

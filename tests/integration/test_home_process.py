@@ -215,6 +215,7 @@ def test_what_was_stored_is_there_after_a_kill_and_is_marked_as_perhaps_delivere
 def test_a_damaged_spool_ends_the_process_with_a_sentence(router: PlayedRouter, tmp_path: Path) -> None:
     (tmp_path / "spool" / "0").mkdir(parents=True)
     (tmp_path / "spool" / "0" / "data.mdb").write_bytes(b"nonsense" * 1_000)
+    supervisor = router._bind("supervisor")
     arguments = ["--runtime", str(router.runtime), "--index", "0", "--incarnation", "11"]
     command = [sys.executable, "-m", "node", *arguments]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
@@ -222,6 +223,11 @@ def test_a_damaged_spool_ends_the_process_with_a_sentence(router: PlayedRouter, 
     assert "Traceback" not in done.stderr
     (said,) = [line for line in done.stderr.splitlines() if "CRITICAL" in line]
     assert "this worker cannot work: error 50322" in said
+    heartbeats = []
+    while supervisor.poll(100):
+        heartbeats.append(wire.unpack(supervisor.recv_multipart()[1]))
+    supervisor.close()
+    assert heartbeats[-1][4:6] == ["starting", said.partition("this worker ")[2]]
 
 
 @pytest.mark.slow

@@ -93,6 +93,14 @@ def test_a_process_that_is_not_well_stands_out() -> None:
     assert "ready !" not in drawn(STATUS)
 
 
+def test_a_process_that_does_not_work_says_how_far_it_is_or_why() -> None:
+    router, worker = STATUS["processes"]
+    worker = {**worker, "state": "restarting", "progress": "cannot work: error 50322: [the file] is gone"}
+    shown = drawn({**STATUS, "processes": [{**router, "progress": "of no interest"}, worker]})
+    assert "worker.0: cannot work: error 50322: [the file] is gone" in shown
+    assert "of no interest" not in shown
+
+
 def test_a_node_that_has_just_started_is_drawn_as_well() -> None:
     assert "berlin-1" in drawn({**STATUS, "rates": {}, "discards": {}})
 

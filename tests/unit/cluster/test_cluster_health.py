@@ -58,7 +58,7 @@ def test_a_process_that_does_not_work_is_named_with_what_it_does() -> None:
         "worker.1": "is starting: block 7 of 9"
     }
     assert wrong(examine(node(router_0="restarting"), READ, [], 0.5).ready) == {
-        "router.0": "is restarting, after 3 restarts; 'angarium events' says why"
+        "router.0": "is restarting, after 3 restarts (last: block 7 of 9); 'angarium events' says more"
     }
 
 
@@ -177,7 +177,7 @@ def test_a_failure_says_why_without_being_asked() -> None:
         "[+]supervisor ok",
         "[+]node ok",
         "[+]router.0 ok",
-        "[-]worker.0 is hung, after 3 restarts; 'angarium events' says why",
+        "[-]worker.0 is hung, after 3 restarts (last: block 7 of 9); 'angarium events' says more",
         "[+]worker.1 ok",
         "[+]spool ok",
         "[ ]link b: 40103: no",
