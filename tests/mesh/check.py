@@ -28,7 +28,7 @@ from tests.mesh.checker import Findings, check, deaf, wanted
 from tests.mesh.delay_proxy import DelayProxy
 from tests.mesh.disturbing import Disturber
 from tests.mesh.history import History, Log, Queue, read_history
-from tests.mesh.traffic import CHURN, PATIENCE_S, Churner, Consumer, Publisher, Watcher, plan
+from tests.mesh.traffic import CHURN, PATIENCE_S, Churner, Consumer, Place, Publisher, Watcher, plan
 from tests.mesh.trial import NODES_MAX, TOPOLOGIES, Trial, pairs_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class MeshCheck:
         self.logs.mkdir(parents=True)
         self._seed: int = options.seed
         self._started = time.monotonic()
-        self.trial = Trial(folder / "nodes", options.nodes, options.workers)
+        self.trial = Trial(folder / "nodes", options.nodes, options.workers, is_encrypted=options.encrypted)
         self._pairs = pairs_of(options.topology, options.nodes)
         names = [node.data.name for node in self.trial.nodes]
         self.world = plan(names, [(names[one], names[two]) for one, two in self._pairs])
@@ -66,7 +66,7 @@ class MeshCheck:
         #: What went wrong besides what the checker finds.
         self.troubles: list[str] = []
         self.faults: dict[str, int] = {}
-        self._urls: dict[str, str] = {}
+        self._places: dict[str, Place] = {}
         self._paths: dict[tuple[int, int], DelayProxy] = {}
         self._publishers: list[Publisher] = []
         self._watchers: list[Watcher] = []
@@ -96,7 +96,8 @@ class MeshCheck:
     async def _start_nodes(self, stack: contextlib.AsyncExitStack) -> None:
         nodes = self.trial.nodes
         await asyncio.gather(*[asyncio.to_thread(node.start) for node in nodes])
-        self._urls |= {node.data.name: node.url for node in nodes}
+        for node in nodes:
+            self._places[node.data.name] = (node.url, self.trial.keys[node.data.name])
         for low, high in self._pairs:  # the node with the higher name opens the link
             path = DelayProxy(nodes[low].url)
             self._paths[high, low] = await stack.enter_async_context(path)
@@ -122,23 +123,23 @@ class MeshCheck:
                 node.run("queue", "create", queue.name, *filters)
 
     async def _start_clients(self, stack: contextlib.AsyncExitStack) -> None:
-        names = list(self._urls)
+        names = list(self._places)
         for subscriber in self.world.subscribers:
-            url = self._urls[subscriber.node]
+            place = self._places[subscriber.node]
             if subscriber.name.endswith(".churn"):
                 rng = random.Random(f"{subscriber.name} {self._seed}")
-                churner = Churner(self.logs, subscriber, url, self.troubles, rng)
+                churner = Churner(self.logs, subscriber, place, self.troubles, rng)
                 self._churners.append(churner)
                 self._watchers.append(churner)
             else:
-                self._watchers.append(Watcher(self.logs, subscriber, url, self.troubles))
+                self._watchers.append(Watcher(self.logs, subscriber, place, self.troubles))
         for queue in self.world.queues:
             if queue.is_live:
-                self._consumers.append(Consumer(self.logs, queue, self._urls[queue.node], self.troubles))
+                self._consumers.append(Consumer(self.logs, queue, self._places[queue.node], self.troubles))
         for name, node in self.world.publishers.items():
             rng = random.Random(f"{name} {self._seed}")
-            url, rate = self._urls[node], self._options.rate
-            self._publishers.append(Publisher(self.logs, name, url, self.troubles, names, rng, rate))
+            place, rate = self._places[node], self._options.rate
+            self._publishers.append(Publisher(self.logs, name, place, self.troubles, names, rng, rate))
         for party in (*self._watchers, *self._consumers, *self._publishers):
             await party.start()
             stack.push_async_callback(party.close)
@@ -272,7 +273,7 @@ class MeshCheck:
     async def _empty(self, queue: Queue, expected: set[tuple[str, int]]) -> None:
         consumer = next((one for one in self._consumers if one.name == queue.key), None)
         if consumer is None:
-            consumer = Consumer(self.logs, queue, self._urls[queue.node], self.troubles)
+            consumer = Consumer(self.logs, queue, self._places[queue.node], self.troubles)
             await consumer.start()
         loop = asyncio.get_running_loop()
         while loop.time() - consumer.last < (DRAINED_S if expected <= consumer.taken else LOST_S):
@@ -306,7 +307,7 @@ def verdict_of(
         "nodes": options.nodes,
         "minutes": options.minutes,
         "more": f"--workers {options.workers} --rate {options.rate:g} --longest-cut {options.longest_cut:g}"
-        f" --link-queue-mb {options.link_queue_mb}",
+        f" --link-queue-mb {options.link_queue_mb}" + " --encrypted" * options.encrypted,
         "faults": describe(run.faults),
         "sent": len(history.sent),
         "got": sum(map(len, history.got.values())),
@@ -383,6 +384,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--data", type=Path, help="where the folder of the run is made, by default the system's"
     )
+    parser.add_argument("--encrypted", action="store_true", help="links and clients use CURVE")
     parser.add_argument("--keep", action="store_true", help="keep the folder also if all is well")
     parser.add_argument("--json", action="store_true", help="the verdict as one line of JSON")
     options = parser.parse_args(arguments)

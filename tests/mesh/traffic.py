@@ -134,20 +134,26 @@ def _queues(node: str) -> list[Queue]:
     ]
 
 
+#: Where clients connect: the address of a node, and its public key if it has one.
+Place = tuple[str, str | None]
+
+
 class Party:
     """What all clients have: a connection, a log, and what went wrong for good."""
 
-    def __init__(self, folder: Path, name: str, url: str, troubles: list[str]) -> None:
+    def __init__(self, folder: Path, name: str, place: Place, troubles: list[str]) -> None:
         self.name = name
         self.log = Log(folder, name)
-        self._url = url
+        self._place = place
         self._troubles = troubles
         self.client: Client | None = None
 
     async def connect(self, **options: Any) -> Client:
         """Connect, for as long as the check runs."""
-        connecting = angarium.connect(self._url, on_event=self.happened, timeout_s=PATIENCE_S, **options)
-        self.client = await connecting
+        url, key = self._place
+        self.client = await angarium.connect(
+            url, server_key=key, on_event=self.happened, timeout_s=PATIENCE_S, **options
+        )
         return self.client
 
     def happened(self, event: ClientEvent) -> None:
@@ -175,13 +181,13 @@ class Publisher(Party):
         self,
         folder: Path,
         name: str,
-        url: str,
+        place: Place,
         troubles: list[str],
         nodes: list[str],
         rng: random.Random,
         rate: float,
     ) -> None:
-        super().__init__(folder, name, url, troubles)
+        super().__init__(folder, name, place, troubles)
         self._rate = rate
         self._nodes = nodes
         self._random = rng
@@ -284,8 +290,8 @@ class Publisher(Party):
 class Watcher(Party):
     """A subscriber: notes what comes."""
 
-    def __init__(self, folder: Path, who: Subscriber, url: str, troubles: list[str]) -> None:
-        super().__init__(folder, who.name, url, troubles)
+    def __init__(self, folder: Path, who: Subscriber, place: Place, troubles: list[str]) -> None:
+        super().__init__(folder, who.name, place, troubles)
         self._who = who
         number = who.name.rpartition(".s")[2]
         local, network = _PRIORITIES[int(number) - 1] if number.isdigit() else (1, 1)
@@ -324,9 +330,9 @@ class Churner(Watcher):
     """A subscriber whose subscriptions, and those of a queue, come and go until it is told to stop."""
 
     def __init__(
-        self, folder: Path, who: Subscriber, url: str, troubles: list[str], rng: random.Random
+        self, folder: Path, who: Subscriber, place: Place, troubles: list[str], rng: random.Random
     ) -> None:
-        super().__init__(folder, who, url, troubles)
+        super().__init__(folder, who, place, troubles)
         self._random = rng
         self._subscriptions: dict[str, Subscription] = {}
 
@@ -379,8 +385,8 @@ class Churner(Watcher):
 class Consumer(Party):
     """Consumes a queue, and accepts everything."""
 
-    def __init__(self, folder: Path, queue: Queue, url: str, troubles: list[str]) -> None:
-        super().__init__(folder, queue.key, url, troubles)
+    def __init__(self, folder: Path, queue: Queue, place: Place, troubles: list[str]) -> None:
+        super().__init__(folder, queue.key, place, troubles)
         self._queue = queue
         #: When something came last, by the clock of the loop.
         self.last = 0.0

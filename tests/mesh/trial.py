@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import secrets
 import signal
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium.testing import Node, NodeFailedError
+from cluster.keys import create_cluster_keys
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,21 +43,20 @@ def pairs_of(topology: str, count: int) -> list[Pair]:
 class Trial:
     """The nodes and their links."""
 
-    def __init__(self, folder: Path, count: int, workers: int) -> None:
+    def __init__(self, folder: Path, count: int, workers: int, *, is_encrypted: bool = False) -> None:
         self._folder = folder
-        self.nodes = [self._make(f"node-{number + 1}", workers) for number in range(count)]
+        names = [f"node-{number + 1}" for number in range(count)]
+        keys = create_cluster_keys(folder, names)
+        #: Node -> the public key that everybody who connects to it has to know; None if nobody has to.
+        self.keys = {name: keys[name] if is_encrypted else None for name in names}
+        self.nodes = [self._make(name, workers) for name in names]
 
     def _make(self, name: str, workers: int) -> Node:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        secret = self._folder / "cluster.secret"
-        if not secret.exists():
-            secret.touch(mode=0o600)
-            secret.write_text(secrets.token_hex(32) + "\n", encoding="utf-8")
+        text = f'[node]\nname = "{name}"\n[cluster]\nname = "trial"\nsecret_file = "cluster.secret"\n'
+        if self.keys[name] is not None:
+            text += f'[router]\ncurve_secret_key_file = "{name}.key"\n'
         config = self._folder / f"{name}.toml"
-        config.write_text(
-            f'[node]\nname = "{name}"\n[cluster]\nname = "trial"\nsecret_file = "{secret.name}"\n',
-            encoding="utf-8",
-        )
+        config.write_text(text, encoding="utf-8")
         return Node(self._folder / name, workers=workers, config=config)
 
     def name(self, number: int) -> str:
@@ -74,11 +73,13 @@ class Trial:
 
         def make(pair: Pair) -> None:
             here, there = pair
-            address = f"addresses={(paths or {}).get(pair, self.nodes[there].url)}"
+            name = self.name(there)
+            settings = ["--set", f"addresses={(paths or {}).get(pair, self.nodes[there].url)}"]
+            settings += ["--set", f"public_key={self.keys[name] or ''}"]
             try:
-                self.nodes[here].run("link", "create", self.name(there), "--set", address)
+                self.nodes[here].run("link", "create", name, *settings)
             except NodeFailedError:
-                self.nodes[here].run("link", "update", self.name(there), "--set", address)
+                self.nodes[here].run("link", "update", name, *settings)
 
         with ThreadPoolExecutor(COMMANDS) as pool:
             list(pool.map(make, [*pairs, *((two, one) for one, two in pairs)]))
@@ -100,7 +101,13 @@ class Trial:
         """Give what there is."""
         return {
             "nodes": [
-                {"node": node.data.name, "url": node.url, "data": str(node.data)} for node in self.nodes
+                {
+                    "node": (name := node.data.name),
+                    "url": node.url,
+                    "data": str(node.data),
+                    "server_key": self.keys[name],
+                }
+                for node in self.nodes
             ],
             "links": [[self.name(here), self.name(there)] for here, there in pairs],
             "verdict": "up",
