@@ -61,6 +61,7 @@ COLUMNS: Final[dict[str, tuple[str, ...]]] = {
 NO_VPN: Final = ""
 #: Kinds of objects that belong to none.
 KINDS_WITHOUT_VPN: Final = ("vpn", "link")
+_KINDS_WITH_MESSAGES: Final = ("queue", "topic-endpoint")
 
 
 def parse_assignments(
@@ -203,8 +204,9 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
 
 def delete_command(kind: str) -> click.Command:
     """Make the command that deletes one."""
+    content = " with all its messages" if kind in _KINDS_WITH_MESSAGES else ""
 
-    @click.command("delete", help=f"Delete the {kind} NAME.")
+    @click.command("delete", help=f"Delete the {kind} NAME{content}.")
     @click.argument("name")
     @vpn_option(kind)
     @json_option

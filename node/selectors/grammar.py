@@ -80,7 +80,8 @@ def parse(text: str) -> lark.Tree[Any]:
         raise invalid(f"unexpected {shown!r} at position {error.pos_in_stream}") from None
     except lark.UnexpectedCharacters as error:
         at = error.pos_in_stream or 0
-        raise invalid(f"unexpected {text[at : at + SHOWN_MAX]!r} at position {at}") from None
+        hint = "; text is in single quotes" if text[at : at + 1] == '"' else ""
+        raise invalid(f"unexpected {text[at : at + SHOWN_MAX]!r} at position {at}{hint}") from None
 
 
 class FaultError(Exception):

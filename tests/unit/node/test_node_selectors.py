@@ -159,6 +159,7 @@ def test_unreadable_properties_are_absent(properties: bytes) -> None:
         ("b LIKE 'x' ESCAPE 'ab'", "ESCAPE"),
         ("b LIKE 'x!y' ESCAPE '!'", "ESCAPE"),
         ("a ! 5", "position 2"),
+        ('a = "x"', "at position 4; text is in single quotes"),
         ("(" * 100 + "a = 1" + ")" * 100, "deep"),
         ("NOT " * 100 + "a", "deep"),
         ("a = " + "-" * 100 + "1", "deep"),
