@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tests.crash.breaking import describe
-from tests.mesh.checker import Findings, check, deaf, wanted
+from tests.mesh.checker import Finding, Findings, check, deaf, wanted
 from tests.mesh.delay_proxy import DelayProxy
 from tests.mesh.disturbing import Disturber
 from tests.mesh.history import History, Log, Queue, read_history
@@ -156,23 +156,27 @@ class MeshCheck:
         if missing:
             self.troubles.append(f"not everybody hears everybody after {timeout_s:g} s: {missing[:SHOWN]}")
 
-    async def _probe(self, count: int, *, counts: bool, timeout_s: float) -> list[Any]:
+    async def _probe(self, count: int, *, counts: bool, timeout_s: float) -> list[Finding]:
         """Publish some messages of every kind, and give who did not get them in time."""
-        for party in (*self._publishers, *self._watchers):
-            party.recent.clear()
+        for publisher in self._publishers:
+            publisher.recent = {}
+        for watcher in self._watchers:
+            watcher.recent = set()
         await asyncio.gather(*[one.probe(count, counts=counts) for one in self._publishers])
         deadline = time.monotonic() + timeout_s
         while (missing := self._missing()) and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
+        for party in (*self._publishers, *self._watchers):
+            party.recent = None
         return missing
 
-    def _missing(self) -> list[Any]:
+    def _missing(self) -> list[Finding]:
         return [
             finding
             for publisher in self._publishers
-            for key, sent in publisher.recent.items()
+            for key, sent in (publisher.recent or {}).items()
             for finding in deaf(
-                self.world, key, sent, {one.name for one in self._watchers if key in one.recent}
+                self.world, key, sent, {one.name for one in self._watchers if key in (one.recent or ())}
             )
         ]
 
@@ -263,7 +267,7 @@ class MeshCheck:
         """Consume all that the queues hold, and put the logs together."""
         for party in (*self._publishers, *self._watchers):
             await party.close()
-        history = read_history(self.logs)
+        history = read_history(self.logs, list(self.world.publishers))
         await asyncio.gather(*[self._empty(queue, wanted(history, queue)) for queue in self.world.queues])
         await asyncio.to_thread(self._look_for_leftovers)
         self.say("all queues are drained")

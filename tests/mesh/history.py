@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from angarium.topic import matches, parse_filter
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 #: The two streams of a publisher: its messages are numbered in each, and each has an order of its own.
@@ -209,10 +210,10 @@ class Log:
         self._file.close()
 
 
-def read_history(folder: Path) -> History:
-    """Put the logs of a folder together."""
+def read_history(folder: Path, names: Sequence[str] = ("*",)) -> History:
+    """Put the logs of a folder together, or those of some clients."""
     history = History(World.read(folder))
-    for path in sorted(folder.glob("*.log")):
+    for path in sorted(path for name in names for path in folder.glob(f"{name}.log")):
         with path.open(encoding="utf-8") as file:
             for line in file:
                 _add(history, json.loads(line))

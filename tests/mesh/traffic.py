@@ -197,8 +197,8 @@ class Publisher(Party):
         self._unsettled: dict[int, int] = {}
         self._producer: Any = None
         self.is_probing = False
-        #: What it sent since somebody cleared it.
-        self.recent: dict[Key, Sent] = {}
+        #: What it sent since somebody wanted to know; None if nobody does.
+        self.recent: dict[Key, Sent] | None = None
 
     async def start(self) -> None:
         """Connect, and open the producer."""
@@ -243,7 +243,8 @@ class Publisher(Party):
         mark = Mark(self.name, stream, number, self._epoch)
         size = 0 if self._random.randrange(RARELY) else LARGE_BYTES
         sent = Sent(topic, is_dto, self.is_probing)
-        self.recent[self.name, stream, number] = sent
+        if self.recent is not None:
+            self.recent[self.name, stream, number] = sent
         self.log.write("sent", self.name, stream, number, self._epoch, *sent)
         if stream == DIRECT:
             await self.client.publish(topic, mark.payload(size), dto=is_dto)
@@ -298,8 +299,8 @@ class Watcher(Party):
         self._options = {"local_priority": local, "network_priority": network}
         self._connection = 0
         self.got = 0
-        #: What it got since somebody cleared it.
-        self.recent: set[Key] = set()
+        #: What it got since somebody wanted to know; None if nobody does.
+        self.recent: set[Key] | None = None
 
     async def start(self) -> None:
         """Connect and subscribe."""
@@ -322,7 +323,8 @@ class Watcher(Party):
     def _take(self, how: str, message: Message) -> None:
         mark = Mark.of(message.payload)
         self.got += 1
-        self.recent.add(key_of(mark))
+        if self.recent is not None:
+            self.recent.add(key_of(mark))
         self.log.write("got", self.name, mark, message.topic, message.share or how, self._connection)
 
 
