@@ -267,12 +267,20 @@ def delivered(index: CrossingIndex) -> Iterator[Violation]:
                 or copy.endpoint.kind != "queue"
             ):
                 continue
-            if copy.endpoint.always("max_spool_usage_mb", 0) or any(
-                one.attributes.get("max_ttl_s") for one in copy.endpoint.changes
-            ):
+            if any(_may_die_alone(one.attributes) for one in copy.endpoint.changes):
                 continue
             if (copy.node, *copy.stored.place) not in got:
                 yield Violation("lost", f"{publication} is in {copy}, and was never delivered", whats=(what,))
+
+
+def _may_die_alone(attributes: Attributes) -> bool:
+    """Tell whether messages of an endpoint with these attributes may go before they came to a consumer."""
+    return bool(
+        attributes.get("max_spool_usage_mb") == 0
+        or attributes.get("max_ttl_s")
+        or attributes.get("max_redelivery_count")
+        or not attributes.get("redelivery_enabled", True)
+    )
 
 
 def times(index: CrossingIndex) -> Iterator[Violation]:

@@ -25,7 +25,7 @@ OPENS, OTHER = "b", "a"
 #: More than the frames of a handshake and of what is carried after it.
 FRAMES: Final = 45
 #: By default every so many frames, beginning with another one for each victim; with more seeds after each.
-STEP: Final = 1 if "ANGARIUM_SIMULATION_SEEDS" in os.environ else 9
+STEP: Final = 1 if "ANGARIUM_SIMULATION_SEEDS" in os.environ else 15
 
 
 def kill_link(stage: MeshStage, process: SimulatedLink) -> None:
