@@ -168,7 +168,7 @@ class GuaranteedCalls:
             name: 1 to 200 bytes.
             durable: else it is a temporary one, which goes with this client; `consume` makes them, too.
             ignore_exists: it is no error if there is one of that name with these attributes.
-            subscriptions: filters; `!a/b` keeps out what it matches.
+            subscriptions: filters; `!a/b` keeps out what it matches. A queue that is there gets those it lacks.
             **attributes: those of queues, as `permission="consume"`; the operators' defaults for the others.
 
         Raises:
@@ -178,13 +178,17 @@ class GuaranteedCalls:
             InvalidRequestError: name, attribute or filter are illegal.
             AngariumError: the node refuses, or is not there.
         """
+        first, *others = [*provisioning.portions(subscriptions)] or [()]
+        if first:
+            # In one step: with a filter that is refused there is no queue.
+            attributes["subscriptions"] = list(first)
         send = provisioning.create(
             QUEUE, name, durable=durable, ignore_exists=ignore_exists, attributes=attributes
         )
-        created = await self._ask(send)
-        if subscriptions:
-            await self.add_queue_subscription(name, *subscriptions)
-        return bool(created.created)
+        created = bool((await self._ask(send)).created)
+        for some in others if created else (first, *others):
+            await self._change_subscriptions("subscribe", name, some)
+        return created
 
     async def create_topic_endpoint(
         self, name: str, *, durable: bool = True, ignore_exists: bool = False, **attributes: Any

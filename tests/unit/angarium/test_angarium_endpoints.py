@@ -36,7 +36,6 @@ def test_a_queue_is_created_with_its_attributes_and_subscriptions() -> None:
         node = SpokenNode()
         node.answers = {
             "endpoint.create": {"name": "q", "created": True},
-            "endpoint.subscribe": [None, None],
         }
         queue = Calls(node).create_queue(
             "q", ignore_exists=True, subscriptions=["a/>", "!a/b"], permission="consume"
@@ -49,12 +48,25 @@ def test_a_queue_is_created_with_its_attributes_and_subscriptions() -> None:
                     "kind": "queue",
                     "name": "q",
                     "durable": True,
-                    "attributes": {"permission": "consume"},
+                    "attributes": {"permission": "consume", "subscriptions": ["a/>", "!a/b"]},
                     "ignore_exists": True,
                 },
             ),
-            ("endpoint.subscribe", {"name": "q", "filters": ["a/>", "!a/b"]}),
         ]
+
+    run(test())
+
+
+def test_a_queue_that_was_there_gets_the_subscriptions_that_it_lacks() -> None:
+    async def test() -> None:
+        node = SpokenNode()
+        node.answers = {
+            "endpoint.create": {"name": "q", "created": False},
+            "endpoint.subscribe": [None, None],
+        }
+        queue = Calls(node).create_queue("q", ignore_exists=True, subscriptions=["a/>", "!a/b"])
+        assert await call(node, queue) is False
+        assert node.asked[1:] == [("endpoint.subscribe", {"name": "q", "filters": ["a/>", "!a/b"]})]
 
     run(test())
 
