@@ -188,7 +188,11 @@ class Lifetimes:
             if state != HELD:
                 continue
             waiting = bytearray(end - start)
-            if self._delayed.count:
+            if (
+                self._backlog.in_order
+            ):  # what a consumer before failed waits no longer than what it did not get
+                self.forget_delay(segment, start, end)
+            elif self._delayed.count:
                 waiting[:] = bytes(segment.first + row in self._delayed for row in range(start, end))
             for a, b, waits in runs_of(waiting, 0, end - start):
                 if not waits:

@@ -190,6 +190,19 @@ def test_a_consumer_that_asks_for_order_gets_positions_whatever_delays_and_prior
     assert driver.deliver() == {2: [1, 2, 3, 4, 5, 6]}
 
 
+def test_what_another_consumer_failed_waits_no_longer_than_what_it_did_not_get(make: type[Driver]) -> None:
+    driver = make(redelivery_delay=(1000, 1000, 100))
+    driver.bind(1)
+    driver.fill(4)
+    assert driver.deliver() == {1: [1, 2, 3, 4]}
+    driver.settle(1, FAILED, (2, 2))
+    driver.unbind(1)
+    driver.bind(2, in_order=True)
+    assert driver.deliver() == {2: [1, 2, 3, 4]}
+    later(driver, 1000)
+    assert driver.deliver() == {}
+
+
 def test_without_that_consumer_the_settings_count_again(make: type[Driver]) -> None:
     driver = make(respect_priority=True)
     driver.bind(1, in_order=True)
