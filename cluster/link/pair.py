@@ -185,6 +185,8 @@ class Pair(ABC):
                 carrier.open_again()
         wake = wake if self._open_at is None else min(wake, self._open_at)
         for side in (OWN, FAR):
+            for carrier in self.carriers[side]:
+                wake = min(wake, carrier.tick(now))
             session = self.sessions[side]
             if session is not None:
                 self._take(side, session.tick(now), now)

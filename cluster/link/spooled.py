@@ -38,6 +38,12 @@ FLOW_MESSAGES: Final = wire.LINK_WINDOW
 FLOW_BYTES: Final = wire.LINK_WINDOW_BYTES
 #: Rows of one round: as many as a client's at most.
 ROUND_ROWS_MAX: Final = slots.ROUND_ROWS_MAX
+#: Under load rounds cost more than the messages in them: each is synced, acknowledged and settled. So while a round of
+#: so many rows left less than this time ago, what comes gathers until it is a large one; smaller ones never wait.
+GATHER_FROM_ROWS: Final = 64
+GATHER_S: Final = 0.004
+GATHER_ROWS: Final = 512
+GATHER_BYTES: Final = 256 << 10
 #: What a message that is past its time still gets: the endpoint over there lets it die, and counts it.
 TTL_MIN_MS: Final = 1
 #: In how many pieces a flow's window is renewed, as that of a session of a link.
@@ -93,6 +99,8 @@ class Carrier:
         #: Rows with their positions that wait for credit, oldest first, and the bytes they count for.
         self._waiting: deque[tuple[int, Row]] = deque()
         self._waiting_bytes = 0
+        #: The time of the last tick, and until when what waits gathers.
+        self._now = self._gather_until = 0.0
         #: Published, oldest first.
         self._under_way: deque[_UnderWay] = deque()
         self._under_way_rows = self._under_way_bytes = 0
@@ -248,7 +256,7 @@ class Carrier:
         target, welcome = self._target, self._target.welcome
         if not self.producer or welcome is None:
             return
-        while self._waiting and target.can_publish() and self._has_window(welcome):
+        while self._waiting and target.can_publish() and self._has_window(welcome) and not self._gathers():
             position, row = self._waiting[0]
             if len(row[5]) + len(row[4] or b"") + slots.ROW_OVERHEAD_BYTES > welcome.max_batch_bytes:
                 self._waiting.popleft()
@@ -258,6 +266,24 @@ class Carrier:
                 self._publish(welcome)
         self._settle_dropped()
         self._renew()
+
+    def tick(self, now: float) -> float:
+        """Publish what has gathered for long enough; gives when to call again, infinite if nothing gathers."""
+        self._now = now
+        if not self._waiting:
+            return float("inf")
+        if self._gathers():
+            return self._gather_until
+        self.go_on()
+        return float("inf")
+
+    def _gathers(self) -> bool:
+        """Tell whether what waits is to become more before it leaves."""
+        return (
+            self._now < self._gather_until
+            and len(self._waiting) < GATHER_ROWS
+            and self._waiting_bytes < GATHER_BYTES
+        )
 
     def _has_window(self, welcome: Welcome) -> bool:
         room = wire.LINK_WINDOW - self._under_way_rows
@@ -288,6 +314,8 @@ class Carrier:
         heads = [(worker, len(part)) for worker, part in parts.items()]
         a_round = Round(welcome.epoch, heads, batches, len(rows), sum(map(len, batches)))
         self._target.publish_spooled(a_round, self.producer, first)
+        if len(rows) >= GATHER_FROM_ROWS:
+            self._gather_until = self._now + GATHER_S
         self._under_way.append(_UnderWay(runs, len(rows), a_round.size_bytes))
         self._under_way_rows += len(rows)
         self._under_way_bytes += a_round.size_bytes

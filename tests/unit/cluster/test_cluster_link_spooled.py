@@ -10,7 +10,7 @@ from test_cluster_link_relay import make_session, sent
 from angarium import errors, wire
 from cluster.link.frames import read_messages
 from cluster.link.session import LinkSession, Settled
-from cluster.link.spooled import Carrier, aged
+from cluster.link.spooled import GATHER_S, Carrier, aged
 
 QUEUE = "#link/b"
 NOW_MS = 1_000_000
@@ -211,6 +211,37 @@ def test_bytes_that_left_are_granted_again_although_something_waits() -> None:
     grants = [wire.unpack(frames[1]) for frames in sent(bench.source) if frames[0] == wire.FLOW_CREDIT]
     assert bench.carrier.describe()["waiting"] > 0
     assert 40 << 20 <= grants[-1][2] <= 42 << 20
+
+
+def test_what_comes_one_by_one_leaves_at_once() -> None:
+    bench = Bench()
+    for position in range(1, 20):
+        bench.carrier.tick(10.0 + position / 10_000)
+        bench.deliver(position)
+        assert bench.sequences() == [position]
+
+
+def test_under_load_messages_gather_for_a_moment() -> None:
+    bench = Bench()
+    bench.carrier.tick(10.0)
+    bench.deliver(*range(1, 101))
+    assert len(bench.published()) == 1
+    for start in (101, 201):
+        bench.deliver(*range(start, start + 100))
+    assert bench.published() == []
+    assert bench.carrier.tick(10.001) == pytest.approx(10.0 + GATHER_S)
+    assert bench.published() == []
+    bench.carrier.tick(10.0 + GATHER_S)
+    ((first, rows),) = bench.published()
+    assert (first, len(rows)) == (101, 200)
+    # As soon as it is worth a round, it leaves.
+    for start in range(301, 1_001, 100):
+        bench.deliver(*range(start, start + 100))
+    ((first, rows),) = bench.published()
+    assert (first, len(rows)) == (301, 600)
+    bench.carrier.tick(11.0)
+    ((first, rows),) = bench.published()
+    assert (first, len(rows)) == (901, 100)
 
 
 def test_a_flow_that_is_refused_is_asked_for_again() -> None:
