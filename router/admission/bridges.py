@@ -44,14 +44,7 @@ class BridgeGate:
             raise error_for(
                 errors.UNAUTHORIZED, f"{wire.BRIDGE_USERNAME} is the username of this node's bridges"
             )
-        if not self._directory.complete:
-            raise error_for(errors.SHUTTING_DOWN, "the node has not loaded its configuration yet")
-        vpn = self._directory.vpns.get(hello.vpn)
-        if vpn is None:
-            raise error_for(errors.VPN_NOT_ALLOWED, hello.vpn)
-        if not vpn.enabled:
-            raise error_for(errors.VPN_UNAVAILABLE, hello.vpn)
-        return vpn, bridge
+        return self._directory.vpn_to_join(hello.vpn), bridge
 
     def judge_far(self, ticket: Ticket, bridge: BridgeHello, now: float) -> None:
         """Judge a bridge that comes as a client.

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from angarium import errors
 from angarium.access import AddressRules, TopicRules, substitute
+from angarium.errors import error_for
 
 Attributes = dict[str, Any]
 
@@ -133,6 +135,21 @@ class Directory:
         self.complete = False
         self._next_vpn_id = 1
         self._next_generation = 1
+
+    def vpn_to_join(self, name: str) -> Vpn:
+        """Give the Message VPN that somebody wants to join.
+
+        Raises:
+            AngariumError: 50304 the configuration is not loaded, 40309 and 50301 it is not there, or disabled.
+        """
+        if not self.complete:
+            raise error_for(errors.SHUTTING_DOWN, "the node has not loaded its configuration yet")
+        vpn = self.vpns.get(name)
+        if vpn is None:
+            raise error_for(errors.VPN_NOT_ALLOWED, name)
+        if not vpn.enabled:
+            raise error_for(errors.VPN_UNAVAILABLE, name)
+        return vpn
 
     def object_keys(self) -> list[tuple[str, str, str]]:
         """List (kind, VPN, name) of every object; a Message VPN itself after what is in it."""

@@ -122,13 +122,7 @@ class Doorkeeper:
         Raises:
             AngariumError: why this client may not connect.
         """
-        if not self._directory.complete:
-            raise error_for(errors.SHUTTING_DOWN, "the node has not loaded its configuration yet")
-        vpn = self._directory.vpns.get(hello.vpn)
-        if vpn is None:
-            raise error_for(errors.VPN_NOT_ALLOWED, hello.vpn)
-        if not vpn.enabled:
-            raise error_for(errors.VPN_UNAVAILABLE, hello.vpn)
+        vpn = self._directory.vpn_to_join(hello.vpn)
         username = vpn.usernames.get(hello.username)
         if username is None:
             raise error_for(errors.UNAUTHORIZED)

@@ -101,11 +101,7 @@ class Gate:
             without = "" if identity.secret else f"; node {self._node!r} has no cluster.secret_file"
             raise error_for(errors.LINK_UNAUTHORIZED, f"the secret is not that of the cluster{without}")
         self.check_object(link.node, is_local=is_local)
-        vpn = self._directory.vpns.get(hello.vpn)
-        if vpn is None:
-            raise error_for(errors.VPN_NOT_ALLOWED, hello.vpn)
-        if not vpn.enabled:
-            raise error_for(errors.VPN_UNAVAILABLE, hello.vpn)
+        vpn = self._directory.vpn_to_join(hello.vpn)
         self._admitted(link.node, vpn.name)
         return vpn, Neighbour(link, now, is_local=is_local)
 

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import delivery_rules
@@ -20,6 +17,7 @@ import scenario
 import simulate
 from event_history import FOREVER
 from history_index import Index, Violation
+from other_process import said_elsewhere
 from simulate import name_of
 
 if TYPE_CHECKING:
@@ -78,21 +76,8 @@ def fingerprint(history: History) -> str:
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     """Nothing in router, worker or SDK may depend on the order of a set, on the clock or on chance."""
     seeds = [name_of(SERIES, number) for number in (3, 8)]
-    program = (
-        "import sys; import scenario, test_simulation as t; "
-        "print(*(t.fingerprint(scenario.run(seed).history) for seed in sys.argv[1:]))"
-    )
-    here = Path(__file__).parent
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": "4711",
-        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])]),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program, *seeds], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [fingerprint(scenario.run(seed).history) for seed in seeds]
+    told = said_elsewhere("test_simulation", "t.fingerprint(t.scenario.run(one).history)", seeds)
+    assert told == [fingerprint(scenario.run(seed).history) for seed in seeds]
 
 
 def material(history: History) -> Counter[str]:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import failure_story
 import pytest
 import simulate
 from event_history import FOREVER
+from other_process import said_elsewhere
 from simulate import GUARANTEED, name_of
 
 from angarium import wire
@@ -92,22 +90,8 @@ def fingerprint(outcome: Outcome) -> str:
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     """Nothing in router, home, controller or SDK may depend on the order of a set, on the clock or on chance."""
     numbers = [3, 8, 11]
-    program = (
-        "import sys; from guaranteed import test_guaranteed_simulation as t; "
-        "print(*(t.fingerprint(t.play(int(number))) for number in sys.argv[1:]))"
-    )
-    here = Path(__file__).resolve().parents[1]
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": "4711",
-        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])]),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, numbers)],
-        capture_output=True, text=True, env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [fingerprint(play(number)) for number in numbers]
+    told = said_elsewhere("guaranteed.test_guaranteed_simulation", "t.fingerprint(t.play(int(one)))", numbers)
+    assert told == [fingerprint(play(number)) for number in numbers]
 
 
 def material(outcome: Outcome) -> Counter[str]:

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import functools
 import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import failure_story
 import pytest
 from guaranteed.test_guaranteed_simulation import fingerprint
 from history_index import Index
+from other_process import said_elsewhere
 from simulate import MESH, name_of
 
 from mesh import mesh_scenario
@@ -66,22 +64,8 @@ def test_every_run_keeps_the_promises_of_the_mesh(first_seed: int) -> None:
 @pytest.mark.slow
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     numbers = [1, 3]
-    program = (
-        "import sys; from mesh import test_mesh_simulation as t; "
-        "print(*(t.fingerprint(t.play(int(number))) for number in sys.argv[1:]))"
-    )
-    here = Path(__file__).resolve().parents[1]
-    environment = {
-        **os.environ,
-        "PYTHONHASHSEED": "4711",
-        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])]),
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", program, *map(str, numbers)],
-        capture_output=True, text=True, env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == [fingerprint(play(number)) for number in numbers]
+    told = said_elsewhere("mesh.test_mesh_simulation", "t.fingerprint(t.play(int(one)))", numbers)
+    assert told == [fingerprint(play(number)) for number in numbers]
 
 
 def material(outcome: Outcome) -> Counter[str]:
