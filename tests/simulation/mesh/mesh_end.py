@@ -12,6 +12,7 @@ from event_history import FOREVER
 
 from angarium import wire
 from angarium.topic import parse_filter
+from router.links.imports import _kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,7 +90,7 @@ def _of_pair(here: NodeScenario, there: NodeScenario) -> Iterator[str]:
         return
     for vpn in here.world.vpns:
         found = [
-            neighbour
+            (session, neighbour)
             for session, neighbour in router.links.sessions.items()
             if neighbour.node == there.name and session.vpn.name == vpn
         ]
@@ -98,9 +99,18 @@ def _of_pair(here: NodeScenario, there: NodeScenario) -> Iterator[str]:
             yield f"{title}: {len(found)} sessions"
             continue
         wanted = wishes_of(there, vpn)
-        if not found[0].is_synchronised or found[0].untold is not None:
+        session, neighbour = found[0]
+        if not neighbour.is_synchronised or neighbour.untold is not None:
             yield f"{title}: not synchronised"
-        yield from differences(title, wanted, found[0].imports)
+        yield from differences(title, wanted, neighbour.imports)
+        joined = sorted(
+            (one.pattern, one.kind) for one in router.interest.filters.values() if session in one.members
+        )
+        expected = sorted(
+            (pattern, kind) for pattern, wish in neighbour.imports.items() for kind in _kinds(wish)
+        )
+        if joined != expected:
+            yield f"{title}: its session is a member of {joined}, not of {expected}"
         queue = here.node.controller.endpoint(vpn, "queue", wire.LINK_NAME_PREFIX + there.name)
         stored = [] if queue is None else queue.changes[-1].attributes["client_subscriptions"]
         for_endpoints = sorted(one for one, wish in wanted.items() if wish & wire.WISH_ENDPOINT)

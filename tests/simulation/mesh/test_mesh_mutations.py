@@ -55,10 +55,10 @@ def story() -> list[str]:
             stage.say(name, "d/1", "d/2", flags=wire.FLAG_DTO)
         stage.wait(0.01)
         stage["b"].node.link_processes.kill(stage.link("b"))
-        stage.publish("a", "t/1/4", ttl_ms=60_000)
         stage.wait(1.0)
-    one.give_back([("#share/g/t/2/*", False)])
+    one.give_back([("#share/g/t/2/*", False), ("d/1", False)])
     break_while_a_worker_sleeps(stage)
+    wait_for_a_link(stage)
     refuse_and_try_again(stage)
     stage.scenario.recover()
     stage.scenario.drain("drain")
@@ -66,7 +66,7 @@ def story() -> list[str]:
         stage.scenario.shared.calm_since = stage.now
     for name in "abc":
         stage.say(name, "t/1/1", "t/2/1", "n/1", "t/1/2")
-        stage.say(name, "d/1", "d/2", flags=wire.FLAG_DTO)
+        stage.say(name, "d/1", "d/2", "t/2/2", flags=wire.FLAG_DTO)
     stage.wait(1.0)
     stage.scenario.drain("last drain")
     stage.scenario.look()
@@ -88,6 +88,16 @@ def break_while_a_worker_sleeps(stage: MeshStage) -> None:
     stage.wait(1.0)
     stage.say("a", quick)
     stage.wait(2.0)
+
+
+def wait_for_a_link(stage: MeshStage) -> None:
+    """A message waits in the queue of a link that is switched off."""
+    stage["b"].node.define("link", "", "a", enabled=False)
+    stage.wait()
+    stage.publish("a", "t/1/4", ttl_ms=60_000)
+    stage.wait(1.0)
+    stage["b"].node.define("link", "", "a", enabled=True)
+    stage.wait(1.0)
 
 
 def refuse_and_try_again(stage: MeshStage) -> None:
