@@ -304,6 +304,8 @@ class Supervisor:
         place = self.places[role, index]
         self._forgive(place, now)
         hung = place.state == HUNG
+        if place.state == STARTING and place.progress:
+            how = f"{how}, said last: {place.progress}"
         place.pid = 0
         place.killed = False
         place.ready_since = None

@@ -209,6 +209,16 @@ def test_five_silent_seconds_are_a_hang_and_are_told_from_a_death(node: Node) ->
     assert node.state("worker", 1) == s.RESTARTING
 
 
+def test_the_event_of_a_process_that_cannot_start_says_why(node: Node) -> None:
+    node.exit("worker")
+    node.wait(1.0)
+    place = node.machine.places["worker", 0]
+    told = ("starting", "cannot work: error 50322", {})
+    node.do(node.machine.heartbeat("worker", 0, place.incarnation, told, node.now))
+    (event,) = [one for one in node.exit("worker") if isinstance(one, s.Tell)]
+    assert "said last: cannot work: error 50322" in event.text
+
+
 def test_a_hung_process_is_killed_once(node: Node) -> None:
     node.wait(20, alive=False)
     assert sum(isinstance(effect, s.Kill) for effect in node.effects) == len(PLACES)
