@@ -78,6 +78,10 @@ class MeshCheck:
         self._own.write("note", "check", text)
         print(f"{time.monotonic() - self._started:6.1f} s  {text}", file=sys.stderr, flush=True)
 
+    def close(self) -> None:
+        """Let go of the log of the check itself."""
+        self._own.close()
+
     async def run(self, seconds: float) -> History:
         """Do it all.
 
@@ -271,7 +275,6 @@ class MeshCheck:
         await asyncio.gather(*[self._empty(queue, wanted(history, queue)) for queue in self.world.queues])
         await asyncio.to_thread(self._look_for_leftovers)
         self.say("all queues are drained")
-        self._own.close()
         return read_history(self.logs)
 
     async def _empty(self, queue: Queue, expected: set[tuple[str, int]]) -> None:
@@ -334,9 +337,11 @@ def perform(options: argparse.Namespace) -> dict[str, Any]:
         try:
             history = asyncio.run(run.run(options.minutes * 60))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - told with the verdict
-            run.troubles.append(repr(error))
+            run.troubles.insert(0, f"broken off, so what is lost is not judged: {error!r}")
             history = read_history(run.logs)
+            history.acknowledged.clear()
     finally:
+        run.close()
         with ThreadPoolExecutor() as pool:
             list(pool.map(_stop, run.trial.nodes))
     verdict = verdict_of(run, history, check(history), options)

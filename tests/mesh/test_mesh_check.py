@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.mesh.check import perform, read_options, tell
+from tests.mesh.check import MeshCheck, perform, read_options, tell
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.mesh.history import History
 
 #: As long as the other slow tests; scripts/mesh-check takes minutes.
 MINUTES = 0.12
@@ -27,3 +29,22 @@ def test_a_mesh_that_is_cut_and_killed_keeps_its_promises(tmp_path: Path) -> Non
     assert verdict["verdict"] == "good", verdict
     assert verdict["acknowledged"] > 200
     assert sum(verdict["faults"].values()) >= 3
+
+
+def test_a_run_that_broke_off_is_bad_and_says_nothing_of_losses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def break_off(run: MeshCheck, _seconds: float) -> History:
+        log = run.logs / "node-1.p1.log"
+        log.write_text(
+            '["sent", "node-1.p1", "guaranteed", 0, 0, "check/persistent/x/1", false, false, 1.0]\n'
+            '["acknowledged", "node-1.p1", [0], 1.0]\n'
+        )
+        raise RuntimeError("no node")
+
+    monkeypatch.setattr(MeshCheck, "run", break_off)
+    verdict = perform(read_options(["--data", str(tmp_path)]))
+    assert verdict["verdict"] == "bad"
+    assert "no node" in verdict["troubles"][0]
+    assert sum(verdict["checks"].values()) == 0
+    assert (tmp_path / verdict["logs"]).is_dir()
