@@ -156,6 +156,7 @@ def numbers(first: int, count: int) -> list[Message]:
     return [Message("orders/x", b"%d" % number, mode="persistent") for number in range(first, first + count)]
 
 
+@pytest.mark.requirement("R218")
 def test_a_pulled_cable_loses_and_doubles_nothing(hosts: Hosts, nodes: dict[str, NodeElsewhere]) -> None:
     a, b = nodes["a"], nodes["b"]
     for node in (a, b):
