@@ -75,3 +75,11 @@ def test_a_shell_script_is_well_formed_and_stops_at_the_first_failure(script: Pa
         pytest.skip("it is Python")
     assert "set -euo pipefail" in text
     subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def test_no_two_test_modules_have_one_name() -> None:
+    """Outside packages a module is its file name, and the second one of a name is not collected."""
+    modules = [
+        path.name for path in (ROOT / "tests").rglob("*.py") if not (path.parent / "__init__.py").exists()
+    ]
+    assert sorted({one for one in modules if modules.count(one) > 1} - {"conftest.py"}) == []
