@@ -45,3 +45,8 @@ def node_of(name: str) -> str:
     if not name.startswith(wire.LINK_NAME_PREFIX):
         return ""
     return name.removeprefix(wire.LINK_NAME_PREFIX).partition("/")[0]
+
+
+def is_carried(name: str) -> bool:
+    """Tell whether a link consumes a queue: the one for the neighbour, and the one for another try."""
+    return bool(node_of(name)) and not name.endswith(wire.LINK_DMQ_SUFFIX)

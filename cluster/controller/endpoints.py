@@ -27,6 +27,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
+from cluster.catalog.link_queues import is_carried, node_of
 from cluster.controller import arguments, figures
 from cluster.controller.switchboard import ROUTER, Place
 
@@ -144,9 +145,11 @@ class EndpointOperations:
         self._begin(request, "endpoint.move", {"target": self._target(request), "copy": True}, asker, now)
 
     def _move(self, request: arguments.MoveArguments, asker: Asker, now: float) -> None:
+        _check_carried(request.name)
         self._begin(request, "endpoint.move", {"target": self._target(request), "copy": False}, asker, now)
 
     def _redrive(self, request: arguments.MoveArguments, asker: Asker, now: float) -> None:
+        _check_carried(request.name)
         self._begin(request, "endpoint.redrive", {}, asker, now)
 
     def _begin(
@@ -234,6 +237,22 @@ class EndpointOperations:
         workers = [index for _, index in lanes.values()]
         gathering.finish = lambda answers: answer(_all_of(answers, numbers, workers))
         board.end_if_complete(gathering)
+
+
+def _check_carried(name: str) -> None:
+    """Refuse to take messages out of what a link carries.
+
+    One whose move is refused would be back at a position that the link has passed, and count as carried.
+
+    Raises:
+        AngariumError: it is such a queue (40018).
+    """
+    if is_carried(name):
+        detail = (
+            f"the link takes the messages of queue {name!r} in order: copy or delete them, or move what arrives in "
+            f"'{wire.LINK_NAME_PREFIX}{node_of(name)}{wire.LINK_DMQ_SUFFIX}'"
+        )
+        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
 
 
 def _lanes(endpoint: Attributes) -> dict[int, Place]:

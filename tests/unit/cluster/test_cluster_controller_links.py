@@ -187,6 +187,18 @@ class TestQueues:
         assert shown["max_spool_usage_mb"] == 77
         assert shown["dead_message_queue"] == "#link/b/retry"
 
+    @pytest.mark.parametrize("operation", ["endpoints.move", "endpoints.redrive"])
+    @pytest.mark.parametrize("queue", ["#link/b", "#link/b/retry"])
+    def test_nothing_is_moved_out_of_what_a_link_carries(
+        self, world: World, operation: str, queue: str
+    ) -> None:
+        create(world, "b")
+        world.call("objects.create", kind="queue", name="q")
+        target = {"target": "q"} if operation == "endpoints.move" else {}
+        ((code, detail),) = replies(world.call(operation, name=queue, **target))
+        assert code == errors.INVALID_ARGUMENT
+        assert "#link/b/dmq" in detail
+
     def test_the_interest_of_a_neighbour_may_be_larger_than_that_of_a_client(self, world: World) -> None:
         create(world, "b")
         texts = [f"t/{number}" for number in range(6_000)]
