@@ -150,13 +150,13 @@ class MeshScenario:
             play.begin_recovery()
         self.loop.run_until(self.loop.now + scenario.SETTLE_S)
         self.wait("recovery", RECOVERY_MAX_S, self.missing)
-        self.wait("carrying", scenario.DRAIN_MAX_S, self._under_way)
+        self.wait("carrying", scenario.DRAIN_MAX_S, self._carried_so_far)
         for play in self.plays.values():
             play.rest()
 
     def drain(self, what: str) -> None:
         """Let consumers take everything."""
-        self.wait(f"{what}: carrying", scenario.DRAIN_MAX_S, self._under_way)
+        self.wait(f"{what}: carrying", scenario.DRAIN_MAX_S, self._carried_so_far)
         for play in self.plays.values():
             if not self.shared.broken:
                 play.drain(what)
@@ -201,6 +201,12 @@ class MeshScenario:
         for play in self.plays.values():
             found += [*play.carrying(), *(f"node {play.name}: {text}" for text in unrest(play.node))]
         return found
+
+    def _carried_so_far(self) -> list[str]:
+        """The same while nobody consumes: what was sent again waits for room in all its queues."""
+        routers = [play.node.router for play in self.plays.values()]
+        waits = any(router is not None and router.intake.spooling.waiting_rounds for router in routers)
+        return self.missing() if waits else self._under_way()
 
     def wait(self, what: str, limit_s: float, missing: Callable[[], list[str]]) -> None:
         """Let time pass until nothing is missing."""
