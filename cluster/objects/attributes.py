@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
@@ -36,3 +37,15 @@ Producers = Annotated[int, Meta(ge=0, le=PRODUCERS_MAX)]
 def about(sentence: str, reference: str = "") -> Meta:
     """Attach a sentence and the reference's name (MsgVpn..., without the object's prefix) to an attribute."""
     return Meta(description=sentence, extra={"reference": reference})
+
+
+def level_pattern(length_max: int) -> re.Pattern[str]:
+    """Give the pattern of a name that is a level of a client name; `level_rule` says it in words."""
+    first = r"[^*?'<>&/;\s\x00-\x1f\x7f\ud800-\udfff#]"
+    other = r"[^*?'<>&/;\s\x00-\x1f\x7f\ud800-\udfff]"
+    return re.compile(f"{first}{other}{{0,{length_max - 1}}}")
+
+
+def level_rule(length_max: int) -> str:
+    """Say what `level_pattern` takes."""
+    return f"1 to {length_max} characters without * ? ' < > & / ; and blanks, and does not begin with #"

@@ -6,7 +6,6 @@ address. Two bridges, one in each Message VPN, carry in both directions.
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -14,17 +13,15 @@ from msgspec import Meta
 
 from angarium import errors, topic, wire
 from cluster.addresses import is_loopback
-from cluster.objects.attributes import DEFAULT_NAME, Text, about
+from cluster.objects.attributes import DEFAULT_NAME, Text, about, level_pattern, level_rule
 from cluster.objects.endpoints import EXCEPTION_MARK
 from cluster.objects.links import MAX_ADDRESSES
 
 #: Remote subscriptions of one bridge in each of the two lists: they are asked for anew with every connection.
 MAX_REMOTE_SUBSCRIPTIONS: Final = 1_000
 #: A level of the client name of its session over there.
-BRIDGE_NAME: Final = re.compile(
-    r"[^*?'<>&/;\s\x00-\x1f\x7f\ud800-\udfff#][^*?'<>&/;\s\x00-\x1f\x7f\ud800-\udfff]{0,31}"
-)
-BRIDGE_RULE: Final = "1 to 32 characters without * ? ' < > & / ; and blanks, and does not begin with #"
+BRIDGE_NAME: Final = level_pattern(32)
+BRIDGE_RULE: Final = level_rule(32)
 #: The longest path that Linux takes.
 _PATH_MAX: Final = 4_096
 

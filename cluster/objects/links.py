@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -10,15 +9,13 @@ from msgspec import Meta
 
 from angarium import errors
 from cluster.addresses import address_fault, has_open_port, is_loopback
-from cluster.objects.attributes import Text, about
+from cluster.objects.attributes import Text, about, level_pattern, level_rule
 
 #: Addresses of one neighbour, tried in turn.
 MAX_ADDRESSES: Final = 16
 #: A node name: it is a level of the client name of a link session, and stands in texts.
-NODE_NAME: Final = re.compile(
-    r"[^*?'<>&/;\s\x00-\x1f\x7f\ud800-\udfff#][^*?'<>&/;\s\x00-\x1f\x7f\ud800-\udfff]{0,63}"
-)
-NODE_RULE: Final = "1 to 64 characters without * ? ' < > & / ; and blanks, and does not begin with #"
+NODE_NAME: Final = level_pattern(64)
+NODE_RULE: Final = level_rule(64)
 #: A public CURVE key in Z85.
 _KEY_CHARACTERS: Final = 40
 

@@ -209,7 +209,7 @@ class Reception:
         session.bucket = TokenBucket(rate, rate * 2, now)
 
     def _neighbour(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
-        """Admit a link session: it has no profile and no rights, and counts as no client."""
+        """Admit a link session."""
         gate = self._links.gate
         vpn, neighbour = gate.judge(hello, now)
         name = wire.LINK_NAME_PREFIX + neighbour.node
@@ -219,14 +219,8 @@ class Reception:
             gate.check_successor(vpn, predecessor.link, neighbour, now)
             self._replace(predecessor, now)
         session = Session(self._number(), routing_id, vpn, wire.LINK_USERNAME, name, now)
-        self._furnish(session, hello, address, now)
         session.link = neighbour
-        session.is_client = False
-        session.rounds_max, session.bytes_max = LINK_ROUNDS, wire.LINK_BYTES
-        session.egress = EgressQueue([LINK_QUEUE_UNITS] * 3, [0] * 3)
-        self._sessions.admit(session)
-        body = {**self._welcome_header(session, b"", resumed=False), "link": gate.describe_self(now)}
-        self._outbox.effects.append(SendClient(routing_id, [wire.WELCOME, wire.pack(body)], 0))
+        self._admit_carrier(session, hello, address, now)
         self._links.opened(session, neighbour)
 
     def _own_bridge(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
@@ -238,17 +232,19 @@ class Reception:
                 raise error_for(errors.CLIENT_NAME_IN_USE, bridge.client_name)
             self._replace(predecessor, now)
         session = Session(self._number(), routing_id, vpn, wire.BRIDGE_USERNAME, bridge.client_name, now)
-        self._furnish(session, hello, address, now)
         session.bridge = bridge
+        self._admit_carrier(session, hello, address, now)
+
+    def _admit_carrier(self, session: Session, hello: Hello, address: str, now: float) -> None:
+        """Let in who carries messages of others: it has no profile and no rights, and counts as no client."""
+        self._furnish(session, hello, address, now)
         session.is_client = False
         session.rounds_max, session.bytes_max = LINK_ROUNDS, wire.LINK_BYTES
         session.egress = EgressQueue([LINK_QUEUE_UNITS] * 3, [0] * 3)
         self._sessions.admit(session)
-        body = {
-            **self._welcome_header(session, b"", resumed=False),
-            "link": self._links.gate.describe_self(now),
-        }
-        self._outbox.effects.append(SendClient(routing_id, [wire.WELCOME, wire.pack(body)], 0))
+        body = self._welcome_header(session, b"", resumed=False)
+        body["link"] = self._links.gate.describe_self(now)
+        self._outbox.effects.append(SendClient(session.routing_id, [wire.WELCOME, wire.pack(body)], 0))
 
     def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
         config = self._config
