@@ -1,0 +1,18 @@
+"""Spark runs here, and its Python workers have the code under test."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
+
+
+def test_python_workers_have_the_code_under_test(spark):
+    import angarium
+
+    def where(_: int) -> str:
+        import angarium as there
+
+        return there.__file__
+
+    assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [angarium.__file__]
