@@ -1,0 +1,143 @@
+"""The options of the Spark source and writers: typed, complete, and named when they are wrong."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from angarium.errors import InvalidRequestError
+from angarium.spark.options import (
+    BATCH,
+    EARLIEST,
+    LATEST,
+    OPTIONS,
+    STREAM,
+    STREAM_WRITE,
+    WRITE,
+    columns_of,
+    settings,
+)
+from angarium.spark.schema import NAMES
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.requirement("R221")
+
+SECRET = "open sesame"
+
+
+def test_names_come_in_any_case_and_values_get_their_types() -> None:
+    """Spark lower-cases the names of options before a source sees them."""
+    found = settings(
+        STREAM,
+        {
+            "queue": "a, b",
+            "maxmessagespertrigger": "500",
+            "FAILONDATALOSS": "False",
+            "leaseSeconds": "1.5",
+            "startingposition": "Latest",
+        },
+    )
+    assert found["queue"] == ("a", "b")
+    assert found["maxMessagesPerTrigger"] == 500
+    assert found["failOnDataLoss"] is False
+    assert found["leaseSeconds"] == 1.5
+    assert found["startingPosition"] == LATEST
+
+
+@pytest.mark.parametrize("use", [BATCH, STREAM, WRITE, STREAM_WRITE])
+def test_what_is_not_given_has_its_default(use: str) -> None:
+    found = settings(use, {})
+    assert {option.name for option in OPTIONS if use in option.uses} == set(found.values)
+    assert found["vpn"] == "default"
+
+
+def test_a_start_is_a_word_or_a_time() -> None:
+    """A time without zone is UTC, wherever the driver runs."""
+    for text, value in (
+        ("earliest", EARLIEST),
+        ("1970-01-01T00:00:01Z", 1000),
+        ("1970-01-01 00:00:01", 1000),
+        ("1970-01-01T01:00:01+01:00", 1000),
+    ):
+        assert settings(STREAM, {"startingposition": text})["startingPosition"] == value
+
+
+def test_an_unknown_option_is_named_with_those_like_it() -> None:
+    with pytest.raises(InvalidRequestError, match=r"option maxmesagespertrigger: .*maxMessagesPerTrigger"):
+        settings(STREAM, {"maxmesagespertrigger": "5"})
+
+
+def test_an_option_of_another_use_says_what_it_is_for() -> None:
+    with pytest.raises(
+        InvalidRequestError, match=r"option startingPosition: it is for readStream, not for read"
+    ):
+        settings(BATCH, {"startingposition": "latest"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("maxmessagespertrigger", "0", "whole number from 1"),
+        ("maxmessagespertrigger", "many", "whole number from 1"),
+        ("maxbytespertrigger", "-1", "whole number from 1"),
+        ("failondataloss", "perhaps", "`true` or `false`"),
+        ("leaseseconds", "0", "seconds above 0"),
+        ("leaseseconds", "inf", "seconds above 0"),
+        ("leaseseconds", "nan", "seconds above 0"),
+        ("startingposition", "yesterday", "a time such as"),
+        ("queue", "a,,b", "separated by commas"),
+        ("queue", "a,a", "given twice"),
+        ("columns", "topic,colour", "unknown columns colour"),
+        ("vpn", " ", "a text"),
+    ],
+)
+def test_a_value_that_is_not_possible_is_named_with_what_is(name: str, text: str, why: str) -> None:
+    with pytest.raises(InvalidRequestError, match=why) as caught:
+        settings(STREAM, {name: text})
+    assert name in str(caught.value).lower()
+
+
+def test_a_secret_comes_from_an_option_a_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text(SECRET + "\n", encoding="utf-8")
+    monkeypatch.setenv("QUEUE_SECRET", SECRET)
+    assert settings(BATCH, {}).secret() is None
+    assert settings(BATCH, {"password": SECRET}).secret() == SECRET
+    assert settings(BATCH, {"passwordfile": str(tmp_path / "secret")}).secret() == SECRET
+    assert settings(BATCH, {"passwordenv": "QUEUE_SECRET"}).secret() == SECRET
+
+
+def test_two_places_for_one_secret_are_refused() -> None:
+    with pytest.raises(
+        InvalidRequestError, match="option password: it is given beside passwordFile"
+    ) as caught:
+        settings(BATCH, {"password": SECRET, "passwordfile": "/etc/secret"})
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("passwordFile", "/nowhere/at/all"), ("passwordEnv", "NO_SUCH_VARIABLE")]
+)
+def test_a_secret_that_is_nowhere_names_its_option(name: str, value: str) -> None:
+    with pytest.raises(InvalidRequestError, match=f"option {name}: .*{value}"):
+        settings(BATCH, {name: value}).secret()
+
+
+def test_settings_travel_and_show_no_secret() -> None:
+    found = settings(BATCH, {"queue": "a", "password": SECRET})
+    assert SECRET not in repr(found)
+    copy = pickle.loads(pickle.dumps(found))
+    assert copy == found
+    assert copy.secret() == SECRET
+
+
+def test_columns_are_known_before_the_use_is() -> None:
+    assert columns_of({}) == NAMES
+    assert columns_of({"columns": "topic, payload"}) == ("topic", "payload")
