@@ -34,9 +34,10 @@ sys.path.insert(0, str(ROOT / "tests" / "unit" / "router"))
 from wired_mesh import WiredLink, WiredMesh, make_node  # noqa: E402
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Callable, Sequence
 
-    from wired_node import WiredNode
+    from wired_node import FakeClient, WiredNode
 
 NODES: Final = (5, 10, 20, 35, 50)
 SUBSCRIPTIONS: Final = 1_000
@@ -73,37 +74,22 @@ class CountedLink(WiredLink):
         self.cost = cost
         super().__init__(own, far)
 
-    def step(self) -> bool:
-        """Carry what waits on either side; false if nothing does."""
-        moved = self._carry_out()
-        for side, node in enumerate(self.nodes):
-            client, session = self.clients[side], self.channel.sessions[side]
-            if client is None or session is None:
-                continue
-            outgoing = session.take_outgoing()
-            if outgoing:
-                moved = True
-                began = time.process_time()
-                while outgoing and self.clients[side] is client:
-                    frames = outgoing.popleft()
-                    self._count(side, frames)
-                    node.router.client_frames(client.routing_id, frames, node.now, "10.0.0.1")
-                    node.settle()
-                self.cost.node_cpu_s += time.process_time() - began
-            if client.received:
-                moved = True
-                began = time.process_time()
-                while client.received:
-                    frames = client.received.popleft()
-                    self._count(side, frames)
-                    self.channel.received(side, frames, node.now)
-                self.cost.link_cpu_s += time.process_time() - began
-        return self._carry_out() or moved
+    def _to_node(self, side: int, client: FakeClient, outgoing: deque[list[bytes]]) -> None:
+        self._count(side, outgoing)
+        began = time.process_time()
+        super()._to_node(side, client, outgoing)
+        self.cost.node_cpu_s += time.process_time() - began
 
-    def _count(self, side: int, frames: list[bytes]) -> None:
+    def _to_link(self, side: int, client: FakeClient) -> None:
+        self._count(side, client.received)
+        began = time.process_time()
+        super()._to_link(side, client)
+        self.cost.link_cpu_s += time.process_time() - began
+
+    def _count(self, side: int, multiparts: deque[list[bytes]]) -> None:
         if side == _FAR:
-            self.cost.frames += 1
-            self.cost.bytes += sum(map(len, frames))
+            self.cost.frames += len(multiparts)
+            self.cost.bytes += sum(len(frame) for frames in multiparts for frame in frames)
 
 
 class CountedMesh(WiredMesh):
@@ -160,23 +146,12 @@ class CountedMesh(WiredMesh):
         self._now()
         self.settle()
 
-    def settle(self) -> None:
-        """Carry until nothing moves."""
-        moved = True
-        while moved:
-            moved = False
-            for node in self.nodes.values():
-                for session in list(node.router.sessions):
-                    session.last_heard = node.now
-                began = time.process_time()
-                node.router.tick(node.now)
-                if node.router.out.effects:
-                    moved = True
-                    node.settle()
-                    self.cost.node_cpu_s += time.process_time() - began
-            for link in self.links.values():
-                link.channel.tick(link.nodes[0].now)
-                moved |= link.step()
+    def _tick(self, node: WiredNode) -> bool:
+        began = time.process_time()
+        moved = super()._tick(node)
+        if moved:
+            self.cost.node_cpu_s += time.process_time() - began
+        return moved
 
     def count(self, action: Callable[[], Any], *, only: str = "") -> Cost:
         """Give what an action costs, on the links of one node or on all."""

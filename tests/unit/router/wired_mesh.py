@@ -59,21 +59,28 @@ class WiredLink:
     def step(self) -> bool:
         """Carry what waits on either side; false if nothing does."""
         moved = self._carry_out()
-        for side, node in enumerate(self.nodes):
+        for side in range(len(self.nodes)):
             client, session = self.clients[side], self.channel.sessions[side]
             if client is None or session is None:
                 continue
-            outgoing = session.take_outgoing()
-            while outgoing and self.clients[side] is client:
-                frames = outgoing.popleft()
-                node.router.client_frames(client.routing_id, frames, node.now, "10.0.0.1")
-                node.settle()
+            if outgoing := session.take_outgoing():
+                self._to_node(side, client, outgoing)
                 moved = True
-            received, client.received = client.received, deque()
-            for frames in received:
-                self.channel.received(side, frames, node.now)
+            if client.received:
+                self._to_link(side, client)
                 moved = True
         return self._carry_out() or moved
+
+    def _to_node(self, side: int, client: FakeClient, outgoing: deque[list[bytes]]) -> None:
+        node = self.nodes[side]
+        while outgoing and self.clients[side] is client:
+            node.router.client_frames(client.routing_id, outgoing.popleft(), node.now, "10.0.0.1")
+            node.settle()
+
+    def _to_link(self, side: int, client: FakeClient) -> None:
+        received, client.received = client.received, deque()
+        for frames in received:
+            self.channel.received(side, frames, self.nodes[side].now)
 
     def _carry_out(self) -> bool:
         effects, self.outbox[:] = list(self.outbox), []
@@ -143,13 +150,18 @@ class WiredMesh:
             for node in self.nodes.values():
                 for session in list(node.router.sessions):
                     session.last_heard = node.now
-                before = len(node.router.out.effects)
-                node.router.tick(node.now)
-                moved |= len(node.router.out.effects) > before
-                node.settle()
+                moved |= self._tick(node)
             for link in self.links.values():
                 link.channel.tick(link.nodes[0].now)
                 moved |= link.step()
+
+    def _tick(self, node: WiredNode) -> bool:
+        """Let what is due happen in a node; false if nothing is."""
+        before = len(node.router.out.effects)
+        node.router.tick(node.now)
+        moved = len(node.router.out.effects) > before
+        node.settle()
+        return moved
 
     def validate(self) -> None:
         for node in self.nodes.values():
