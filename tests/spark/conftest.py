@@ -34,8 +34,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Give a session of `local[2]`."""
+    """Give a session of `local[2]` that knows the format `angarium`."""
     from pyspark.sql import SparkSession
+
+    import angarium.spark
 
     _let_workers_import()
     folder = tmp_path_factory.mktemp("spark")
@@ -54,6 +56,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
+    angarium.spark.register(session)
     yield session
     session.stop()
 
