@@ -82,6 +82,7 @@ BRIDGE_TO_ITSELF: Final = 40324
 QUEUE_UNFIT: Final = 40325
 OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
+ARCHIVE_NOT_FOUND: Final = 40430
 INVALID_SELECTOR: Final = 40601
 TIMEOUT: Final = 40801
 KEEPALIVE_TIMEOUT: Final = 40802
@@ -115,6 +116,8 @@ TOO_MANY_FLOWS: Final = 50319
 HOME_NOT_READY: Final = 50320
 CONTROLLER_UNAVAILABLE: Final = 50321
 SPOOL_DAMAGED: Final = 50322
+NOT_INSTALLED: Final = 50330
+SPARK_FAILED: Final = 50331
 NOT_CONNECTED: Final = 60001
 CLIENT_CLOSED: Final = 60002
 CONNECT_FAILED: Final = 60003
@@ -221,6 +224,11 @@ ERRORS: Final[dict[int, Reason]] = {
     OBJECT_NOT_FOUND: Reason("object_not_found", "Not Found", "list the objects to see the names"),
     SUBSCRIPTION_NOT_FOUND: Reason(
         "subscription_not_found", "Subscription Not Found", "'angarium subscription list' shows what there is"
+    ),
+    ARCHIVE_NOT_FOUND: Reason(
+        "archive_not_found",
+        "No Such Archive",
+        "check the path; 'angarium pipeline archive' makes and fills an archive",
     ),
     TIMEOUT: Reason("timeout", "Timeout", "try again or wait longer"),
     KEEPALIVE_TIMEOUT: Reason(
@@ -428,6 +436,10 @@ ERRORS: Final[dict[int, Reason]] = {
     ),
     SPOOL_DAMAGED: Reason(
         "spool_damaged", "Spool Damaged", "restore a backup, or move the damaged directory away"
+    ),
+    NOT_INSTALLED: Reason("not_installed", "Not Installed", "install it"),
+    SPARK_FAILED: Reason(
+        "spark_failed", "The Job on Spark Failed", "nothing is half done; mend what is named and run it again"
     ),
     NOT_CONNECTED: Reason("not_connected", "Not Connected", "connect first, or wait for the reconnect"),
     CLIENT_CLOSED: Reason("client_closed", "Client Closed", "connect again"),

@@ -77,6 +77,13 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
             "cluster.commands.bench_queues", "bench", "Measure rate and latency with real client processes."
         ),
     },
+    "Pipeline": {
+        "pipeline": Entry(
+            "cluster.commands.pipeline.group",
+            "pipeline",
+            "Archive queues as Parquet, replay, report, compare.",
+        ),
+    },
     "Objects": {
         "vpn": Entry(_OBJECTS, "vpn", "Message VPNs: separate worlds of topics and users."),
         "username": Entry(_OBJECTS, "username", "Who may connect, and with which profiles."),

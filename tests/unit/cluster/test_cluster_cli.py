@@ -143,18 +143,18 @@ def test_what_is_quite_unlike_every_command_gets_no_guess() -> None:
 
 def test_a_command_of_another_package_is_found_by_its_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
     class Plugin:
-        name = "pipeline"
+        name = "elsewhere"
         dist = None
 
         @staticmethod
         def load() -> click.Command:
-            return click.Command("pipeline", help="From elsewhere.")
+            return click.Command("elsewhere", help="From elsewhere.")
 
     monkeypatch.setattr(
         cli.metadata, "entry_points", lambda group: [Plugin] if group == cli.ENTRY_POINT_GROUP else []
     )
     context = click.Context(cli.cli)
-    assert "pipeline" in cli.cli.list_commands(context)
-    command = cli.cli.get_command(context, "pipeline")
+    assert "elsewhere" in cli.cli.list_commands(context)
+    command = cli.cli.get_command(context, "elsewhere")
     assert command is not None
     assert command.help == "From elsewhere."

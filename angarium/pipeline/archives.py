@@ -1,0 +1,42 @@
+"""How an archive looks to those who read it.
+
+An archive is a directory of Parquet files, `date=YYYY-MM-DD/topic_1=.../...` by the day on which a message was
+spooled and the leading levels of its topic. Whoever reads Parquet can read it: what is not a finished file has a
+name that begins with `_`, which Spark, Arrow and others pass over. The columns in the files are those of the schema
+of `angarium.spark`; the directories are for finding things only, and the column `topic` has the whole topic.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from angarium import errors
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+#: What our jobs keep in an archive beside the messages; readers pass over it because of its first letter.
+PRIVATE: Final = "_angarium"
+
+
+def read_archive(spark: SparkSession, path: str) -> DataFrame:
+    """Give the messages of an archive, with the columns of the schema and no others.
+
+    Args:
+        spark: a session.
+        path: directory of the archive, on any file system that Spark knows.
+
+    Raises:
+        NotFoundError: there is no such directory, or no message in it (ARCHIVE_NOT_FOUND).
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        return spark.read.option("recursiveFileLookup", "true").parquet(path)
+    except AnalysisException as error:
+        condition = error.getCondition()
+        if condition == "PATH_NOT_FOUND":
+            raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{path} does not exist") from None
+        if condition == "UNABLE_TO_INFER_SCHEMA":
+            raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{path} holds no messages") from None
+        raise

@@ -1,0 +1,15 @@
+"""`angarium pipeline`: the group that the commands of the jobs are in, each in a module named after its job."""
+
+from __future__ import annotations
+
+import click
+
+from cluster.commands.group import SuggestingGroup
+
+
+@click.group(cls=SuggestingGroup)
+def pipeline() -> None:
+    """Jobs on Spark: queues to Parquet and back, reports on what went through, and comparing.
+
+    Needs pip install 'angarium[spark]' and Java 17 or later.
+    """
