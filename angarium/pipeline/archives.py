@@ -17,22 +17,38 @@ if TYPE_CHECKING:
 
 #: What our jobs keep in an archive beside the messages; readers pass over it because of its first letter.
 PRIVATE: Final = "_angarium"
+#: Parquet without these is no archive of messages.
+_NEEDED: Final = frozenset({"topic", "queue", "partition", "position"})
 
 
 def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """Give the messages of an archive, with the columns of the schema and no others.
+
+    A column that files of the archive do not have is NULL.
 
     Args:
         spark: a session.
         path: directory of the archive, on any file system that Spark knows.
 
     Raises:
-        NotFoundError: there is no such directory, or no message in it (ARCHIVE_NOT_FOUND).
+        NotFoundError: there is no such directory, no message in it, or other Parquet than an archive
+            (ARCHIVE_NOT_FOUND).
     """
+    from angarium.spark.schema import NAMES, schema
+
+    columns = _columns_in(spark, path)
+    if not columns >= _NEEDED:
+        missing = ", ".join(sorted(_NEEDED - columns))
+        raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{path} holds Parquet without {missing}")
+    return spark.read.schema(schema(NAMES)).option("recursiveFileLookup", "true").parquet(path)
+
+
+def _columns_in(spark: SparkSession, path: str) -> set[str]:
+    """Give the columns of one file of an archive, which one Spark chooses."""
     from pyspark.errors import AnalysisException
 
     try:
-        return spark.read.option("recursiveFileLookup", "true").parquet(path)
+        return set(spark.read.option("recursiveFileLookup", "true").parquet(path).columns)
     except AnalysisException as error:
         condition = error.getCondition()
         if condition == "PATH_NOT_FOUND":

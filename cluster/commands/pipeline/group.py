@@ -1,4 +1,7 @@
-"""`angarium pipeline`: the group that the commands of the jobs are in, each in a module named after its job."""
+"""`angarium pipeline`: the group that the commands of the jobs are in, each in a module named after its job.
+
+What they share is in `cluster.commands.pipeline.options`.
+"""
 
 from __future__ import annotations
 
