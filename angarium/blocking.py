@@ -118,6 +118,11 @@ class Client(GuaranteedCalls):
         return self._inner.node
 
     @property
+    def max_message_bytes(self) -> int:
+        """What payload and properties of a message may have together."""
+        return self._inner.max_message_bytes
+
+    @property
     def url(self) -> str:
         """The address in use, or the one that is tried."""
         return self._inner.url

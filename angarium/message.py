@@ -502,6 +502,25 @@ _HEADERS: Final = {
     "content_encoding": (_CONTENT_ENCODING, _checked_text),
 }
 
+#: The key of each header among the packed properties of a row, for who makes rows by the column.
+HEADER_KEYS: Final = {name: key for name, (key, _) in _HEADERS.items()}
+#: The key of the application's own properties.
+USER_PROPERTIES_KEY: Final = _USER_PROPERTIES
+
+
+def pack_fields(fields: dict[int, Any]) -> bytes | None:
+    """Pack properties by their keys, which the caller has checked; None if there are none.
+
+    Raises:
+        InvalidRequestError: a value cannot be packed (INVALID_ARGUMENT).
+    """
+    if not fields:
+        return None
+    try:
+        return _encode_rows(fields)
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise _invalid(f"a property cannot be packed: {error}") from None
+
 
 def _pack_properties(headers: MessageHeaders, properties: Mapping[str, PropertyValue] | None) -> bytes | None:
     fields: dict[int, Any] = {}
@@ -514,12 +533,7 @@ def _pack_properties(headers: MessageHeaders, properties: Mapping[str, PropertyV
             fields[key] = check(name, value)
     if properties:
         fields[_USER_PROPERTIES] = _plain_value(properties, MAX_PROPERTY_DEPTH)
-    if not fields:
-        return None
-    try:
-        return _encode_rows(fields)
-    except (ValueError, OverflowError) as error:
-        raise _invalid(f"a property cannot be packed: {error}") from None
+    return pack_fields(fields)
 
 
 def _plain_value(value: object, depth: int) -> Any:

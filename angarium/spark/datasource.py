@@ -8,9 +8,11 @@ from pyspark.sql.datasource import DataSource
 
 from angarium.spark import schema as columns
 from angarium.spark.options import columns_of
+from angarium.spark.sink import StreamWriter, Writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
     from pyspark.sql.types import StructType
 
 NAME = "angarium"
@@ -27,6 +29,14 @@ class AngariumDataSource(DataSource):
     def schema(self) -> StructType:
         """Give the columns that the option `columns` names, by default all."""
         return columns.schema(columns_of(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+        """Give what publishes a data frame."""
+        return Writer(self.options, schema, overwrite=overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - as above
+        """Give what publishes the batches of a query."""
+        return StreamWriter(self.options, schema, overwrite=overwrite)
 
 
 def register(spark: SparkSession) -> None:

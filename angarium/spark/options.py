@@ -130,6 +130,7 @@ SECONDS: Final = Kind("a number of seconds above 0", _seconds)
 BOOLEAN: Final = Kind("`true` or `false`", _boolean)
 START: Final = Kind("`earliest`, `latest` or a time such as `2026-03-01T12:00:00Z`", _start)
 KIND: Final = _choice("queue", "topic-endpoint")
+DELIVERY: Final = _choice("at-least-once", "direct")
 
 
 class Option(NamedTuple):
@@ -155,6 +156,16 @@ OPTIONS: Final = (
     Option("timeoutSeconds", SECONDS, CONNECT_TIMEOUT_S, _ALL, "how long each call waits for the node"),
     Option("retrySeconds", SECONDS, 60.0, _ALL, "how long a lost connection is tried again before it fails"),
     Option("queue", LIST, None, _ALL, "the queues to read, or the one queue to write to"),
+    Option("topic", TEXT, None, _WRITES, "the topic of all rows, whatever the column `topic` says"),
+    Option("delivery", DELIVERY, "at-least-once", _WRITES, "how rows are given to the node"),
+    Option(
+        "checkpointLocation",
+        TEXT,
+        None,
+        frozenset({STREAM_WRITE}),
+        "Spark's own: where a query keeps its place",
+    ),
+    Option("queryName", TEXT, None, frozenset({STREAM_WRITE}), "Spark's own: what the query is called"),
     Option("kind", KIND, "queue", frozenset({BATCH}), "what `queue` names"),
     Option("columns", COLUMNS, NAMES, _READS, "the columns to build; what is not named costs nothing"),
     Option("selector", TEXT, None, frozenset({BATCH}), "which messages to read, beside filters of Spark's"),
