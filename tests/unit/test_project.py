@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+#: Parts of scripts that others source.
+SOURCED = {"environment", "java"}
 SCRIPTS = sorted(
     path
     for path in [*(ROOT / "scripts").iterdir(), ROOT / ".ci" / "run"]
-    if path.is_file() and path.name != "environment"
+    if path.is_file() and path.name not in SOURCED
 )
 
 
