@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from cluster.commands.group import SuggestingGroup
+from cluster.commands.pipeline.compare import compare
 
 
 @click.group(cls=SuggestingGroup)
@@ -16,3 +17,6 @@ def pipeline() -> None:
 
     Needs pip install 'angarium[spark]' and Java 17 or later.
     """
+
+
+pipeline.add_command(compare)

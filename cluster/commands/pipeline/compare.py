@@ -1,0 +1,124 @@
+"""`angarium pipeline compare`: whether two archives hold the same messages, as an exit code and on the screen.
+
+It ends as `diff` does: 0 equal, 1 different, 2 it could not be told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from angarium.errors import AngariumError
+from angarium.pipeline.session import SparkSettings, open_session
+from cluster.commands import output
+from cluster.commands.pipeline.options import spark_options
+from cluster.visible import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium.pipeline.compare import Comparison
+
+EXIT_EQUAL: Final = 0
+EXIT_DIFFERENT: Final = 1
+EXIT_UNKNOWN: Final = 2
+_SAMPLES: Final = 10
+_SAMPLES_MAX: Final = 1000
+#: A value of a sample that is longer is cut in a table; --json has all of it.
+_SHOWN_CHARACTERS: Final = 60
+
+
+@click.command()
+@click.argument("left")
+@click.argument("right")
+@click.option("--ignore", multiple=True, metavar="COLUMN", help="Leave out a column. Repeatable.")
+@click.option(
+    "--arrival", is_flag=True, help="Compare queue, position and all else that tells of the arrival, too."
+)
+@click.option("--missing-as-null", is_flag=True, help="Take a column that one side lacks for one of NULLs.")
+@click.option(
+    "--samples",
+    type=click.IntRange(0, _SAMPLES_MAX),
+    default=_SAMPLES,
+    show_default=True,
+    help="Show so many rows that differ.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@spark_options
+def compare(left: str, right: str, *, as_json: bool, spark: SparkSettings, **wanted: Any) -> int:
+    """Compare two archives, or directories of Parquet, row for row.
+
+    The order of rows does not count, how often each is there does. Exit code 0 if they are equal, 1 if they differ, 2
+    if that could not be told.
+    """
+    try:
+        with output.progress("comparing", None):
+            found = _compared(left, right, spark, **wanted)
+    except AngariumError as error:
+        click.echo("\n".join(visible(line) for line in str(error).splitlines()), err=True)
+        return EXIT_UNKNOWN
+    if output.wants_json(as_json):
+        output.print_json({"left": left, "right": right} | found.to_dict())
+    else:
+        _show(found)
+    return EXIT_EQUAL if found.equal else EXIT_DIFFERENT
+
+
+def _compared(
+    left: str,
+    right: str,
+    spark: SparkSettings,
+    *,
+    ignore: Sequence[str],
+    arrival: bool,
+    missing_as_null: bool,
+    samples: int,
+) -> Comparison:
+    with open_session("compare", spark) as session:
+        from angarium.pipeline import compare as job
+        from angarium.pipeline.rows import read_rows, spark_errors
+        from angarium.spark.schema import ARRIVAL
+
+        sides = [read_rows(session, path) for path in (left, right)]
+        job.check_ignored(ignore, sides[0].schema, sides[1].schema)
+        if missing_as_null:
+            sides = [
+                job.fill_missing(side, other.schema) for side, other in zip(sides, sides[::-1], strict=True)
+            ]
+        ignored = {*ignore, *(() if arrival else ARRIVAL)}
+        with spark_errors(f"comparing {left} with {right}"):
+            return job.compare(sides[0], sides[1], ignored=ignored, samples=samples)
+
+
+def _show(found: Comparison) -> None:
+    columns = found.columns
+    rows = f"{output.counted(found.left_rows, 'row')} left, {output.counted(found.right_rows, 'row')} right"
+    click.echo(f"{'equal' if found.equal else 'different'}: {rows}")
+    for side, names in (("left", columns.only_left), ("right", columns.only_right)):
+        if names:
+            click.echo(f"columns only {side}: {', '.join(visible(name) for name in names)}")
+    for name, left, right in columns.retyped:
+        click.echo(f"column {visible(name)} is {left} left and {right} right; not compared")
+    click.echo(f"left out: {', '.join(visible(name) for name in columns.ignored) or 'nothing'}")
+    if not found.only_left and not found.only_right:
+        return
+    click.echo(
+        f"{output.counted(found.only_left, 'row')} only left, {output.counted(found.only_right, 'row')} only right; "
+        f"of them {output.counted(found.counted_differently, 'distinct row')} on both sides, but not as often"
+    )
+    click.echo()
+    output.draw(output.table(found.groups, ("topic", "day", "only_left", "only_right"), "Where"))
+    click.echo()
+    shown = [{name: _cut(value) for name, value in row.items()} for row in found.samples]
+    for row in shown:
+        side = "left " if row["left"] > row["right"] else "right"
+        values = (f"{name}={value}" for name, value in row.items() if name not in ("left", "right"))
+        click.echo(f"{side} {row['left']}:{row['right']}  {visible('  '.join(values))}")
+
+
+def _cut(value: Any) -> Any:
+    if isinstance(value, int):
+        return value
+    text = output.cell(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

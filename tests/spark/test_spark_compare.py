@@ -1,0 +1,153 @@
+"""Two archives are compared row for row, as multisets, on a real Spark."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import errors
+from angarium.pipeline import compare as job
+from angarium.pipeline.rows import read_rows
+from angarium.spark.schema import ARRIVAL, NAMES, schema
+from cluster.cli import run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
+
+COLUMNS = ("topic", "queue", "partition", "position", "payload", "sender_timestamp", "spooled_timestamp")
+PROPERTIES = ("user_properties", "user_property_types")
+
+
+def message(number: int, **values: Any) -> dict[str, Any]:
+    return {
+        "topic": f"a/{number % 3}",
+        "queue": "left",
+        "partition": 0,
+        "position": number + 1,
+        "payload": b"%d" % number,
+        "sender_timestamp": datetime.fromtimestamp(1_760_000_000 + number, UTC),
+        "spooled_timestamp": datetime.fromtimestamp(1_760_000_001 + number, UTC),
+        "user_properties": {"region": "eu", "amount": str(number)},
+        "user_property_types": {"amount": "int"},
+        **values,
+    }
+
+
+def frame(spark: SparkSession, rows: list[dict[str, Any]], leave_out: tuple[str, ...] = ()) -> DataFrame:
+    names = [name for name in (*COLUMNS, *PROPERTIES) if name not in leave_out]
+    return spark.createDataFrame([tuple(row[name] for name in names) for row in rows], schema(names))
+
+
+def test_what_differs_in_arrival_and_order_only_is_equal(spark: SparkSession) -> None:
+    left = [message(number) for number in range(50)] * 2
+    right = [
+        row | {"queue": "right", "position": 900 - place, "spooled_timestamp": None}
+        for place, row in enumerate(reversed(left))
+    ]
+    found = job.compare(frame(spark, left), frame(spark, right))
+    assert found.equal
+    assert (found.left_rows, found.right_rows) == (100, 100)
+    assert set(found.columns.ignored) == ARRIVAL & set(COLUMNS)
+
+
+def test_missing_added_and_more_frequent_rows_are_counted_as_a_counter_does(spark: SparkSession) -> None:
+    left = [message(number) for number in (1, 1, 1, 2, 3, 4, 4)]
+    right = [message(number) for number in (1, 2, 2, 2, 3, 5)]
+    found = job.compare(frame(spark, left), frame(spark, right))
+    ours, theirs = Counter([1, 1, 1, 2, 3, 4, 4]), Counter([1, 2, 2, 2, 3, 5])
+    assert found.only_left == sum((ours - theirs).values()) == 4
+    assert found.only_right == sum((theirs - ours).values()) == 3
+    assert found.counted_differently == 2
+    groups = {(one["topic"], one["day"]): (one["only_left"], one["only_right"]) for one in found.groups}
+    assert groups == {("a/1", "2025-10-09"): (4, 0), ("a/2", "2025-10-09"): (0, 3)}
+    samples = [(one["left"], one["right"], one["payload"]["start"]) for one in found.samples]
+    assert sorted(samples) == [(0, 1, b"5".hex()), (1, 3, b"2".hex()), (2, 0, b"4".hex()), (3, 1, b"1".hex())]
+    assert found.samples[0]["user_properties"]["region"] == "eu"
+    assert found.samples[0]["sender_timestamp"].startswith("2025-10-09T08:53:2")
+    assert json.loads(json.dumps(found.to_dict()))["verdict"] == "differs"
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ({"a": "1", "b": None}, {"a": "1"}),
+        ({"a": "1"}, {"a": "2"}),
+        ({}, None),
+        ({"a": "b"}, {"b": "a"}),
+    ],
+)
+def test_maps_with_other_entries_differ(
+    spark: SparkSession, left: dict[str, str] | None, right: dict[str, str] | None
+) -> None:
+    sides = [frame(spark, [message(1, user_properties=side)]) for side in (left, right)]
+    found = job.compare(*sides)
+    assert (found.only_left, found.only_right) == (1, 1)
+
+
+def test_entries_of_a_map_have_no_order(spark: SparkSession) -> None:
+    sides = [
+        frame(spark, [message(1, user_properties=dict(entries))])
+        for entries in ([("a", "1"), ("b", None)], [("b", None), ("a", "1")])
+    ]
+    assert job.compare(*sides).equal
+
+
+@pytest.mark.parametrize("length", [64, 65, 5000])
+def test_payloads_that_differ_in_the_last_byte_differ(spark: SparkSession, length: int) -> None:
+    start = b"x" * (length - 1)
+    left, right, twin = (frame(spark, [message(1, payload=start + end)]) for end in (b"a", b"b", b"a"))
+    assert job.compare(left, twin).equal
+    found = job.compare(left, right)
+    assert (found.only_left, found.only_right) == (1, 1)
+
+
+def test_null_is_no_empty_payload(spark: SparkSession) -> None:
+    left, right = (frame(spark, [message(1, payload=payload)]) for payload in (b"", None))
+    assert not job.compare(left, right).equal
+
+
+def test_a_column_that_one_side_lacks_differs_unless_it_is_taken_as_null(spark: SparkSession) -> None:
+    without = [message(1, user_properties=None, user_property_types=None)]
+    left, right = frame(spark, without), frame(spark, without, leave_out=PROPERTIES)
+    found = job.compare(left, right)
+    assert not found.equal
+    assert found.columns.only_left == PROPERTIES
+    assert (found.only_left, found.only_right) == (0, 0)
+    assert job.compare(left, job.fill_missing(right, left.schema)).equal
+    with_some = frame(spark, [message(1)])
+    assert not job.compare(with_some, job.fill_missing(right, with_some.schema)).equal
+
+
+def test_an_archive_is_read_with_the_columns_that_its_files_have(spark: SparkSession, tmp_path: Path) -> None:
+    rows = frame(spark, [message(1)])
+    rows.write.parquet(str(tmp_path / "archive" / "date=2025-10-09" / "topic_1=a"))
+    rows.drop("queue").write.parquet(str(tmp_path / "other" / "day=1"))
+    assert set(read_rows(spark, str(tmp_path / "archive")).columns) == {*COLUMNS, *PROPERTIES} < set(NAMES)
+    assert "day" in read_rows(spark, str(tmp_path / "other")).columns
+    with pytest.raises(errors.NotFoundError, match="nowhere does not exist"):
+        read_rows(spark, str(tmp_path / "nowhere"))
+
+
+def test_the_command_ends_as_diff_does(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    frame(spark, [message(number) for number in range(9)]).write.parquet(one)
+    frame(spark, [message(number, queue="other") for number in range(1, 9)]).write.parquet(two)
+    assert run(["pipeline", "compare", one, one, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["equal"] is True
+    assert run(["pipeline", "compare", one, two, "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["only_left"], told["only_right"], told["left_rows"], told["right_rows"]) == (1, 0, 9, 8)
+    assert run(["pipeline", "compare", one, str(tmp_path / "none")]) == 2
+    assert "error 40430" in capsys.readouterr().err
+    assert run(["pipeline", "compare", one, two, "--ignore", "payloads"]) == 2
+    assert "no column payloads to leave out" in capsys.readouterr().err
