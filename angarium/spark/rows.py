@@ -35,10 +35,10 @@ from angarium.topic import check_topic
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-#: The modes a row may ask for. What was a direct message once is persistent where it is stored, as in a queue.
+#: The modes a row may ask for. What was a direct message is non-persistent where it is stored, as in a queue.
 _MODES: Final = {
     None: wire.MODE_PERSISTENT,
-    str(DeliveryMode.DIRECT): wire.MODE_PERSISTENT,
+    str(DeliveryMode.DIRECT): wire.MODE_NON_PERSISTENT,
     str(DeliveryMode.PERSISTENT): wire.MODE_PERSISTENT,
     str(DeliveryMode.NON_PERSISTENT): wire.MODE_NON_PERSISTENT,
 }

@@ -149,6 +149,11 @@ def test_direct_delivery_makes_direct_messages_of_persistent_ones() -> None:
     assert (view(rows[0]).mode, view(rows[0]).eliding) == (DeliveryMode.DIRECT, True)
 
 
+def test_what_was_direct_in_a_queue_is_non_persistent() -> None:
+    rows = rows_of(batch_of(topic=["a", "b"], delivery_mode=["direct", "persistent"]), BY_TOPIC)
+    assert [view(row).mode for row in rows] == [DeliveryMode.NON_PERSISTENT, DeliveryMode.PERSISTENT]
+
+
 def test_a_slice_of_a_batch_has_its_own_values() -> None:
     whole = batch_of(topic=["a", "b", "c"], user_properties=[[("n", str(n))] for n in range(3)])
     rows = rows_of(whole.slice(1, 1), BY_TOPIC)
