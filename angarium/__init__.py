@@ -25,6 +25,7 @@ from angarium.client.connecting import Connecting, connect
 from angarium.client.connection import ClientEvent
 from angarium.client.consuming.flow import Flow
 from angarium.client.consuming.messages import GuaranteedBatch, GuaranteedMessage, Origin
+from angarium.client.consuming.reader_group import Planned, ReaderGroup, ReaderPosition
 from angarium.client.sending.producer import Producer
 from angarium.client.sending.receipts import Acknowledgement, PublishReport, Receipt
 from angarium.client.subscription import Subscription
@@ -60,9 +61,12 @@ __all__ = [
     "MessageBatch",
     "NotFoundError",
     "Origin",
+    "Planned",
     "Producer",
     "PublishReport",
     "RateLimitError",
+    "ReaderGroup",
+    "ReaderPosition",
     "Receipt",
     "Subscription",
     "TimeoutExpiredError",

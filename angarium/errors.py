@@ -90,6 +90,8 @@ OBJECT_EXISTS: Final = 40901
 OBJECT_IN_USE: Final = 40902
 PRODUCER_FENCED: Final = 40903
 LINK_EXISTS: Final = 40904
+ENDPOINT_LEASED: Final = 40905
+LEASE_LOST: Final = 40906
 SESSION_UNKNOWN: Final = 41001
 CONNECT_RATE_EXCEEDED: Final = 42901
 CONTROL_RATE_EXCEEDED: Final = 42902
@@ -392,6 +394,16 @@ ERRORS: Final[dict[int, Reason]] = {
         "link_exists",
         "Link Is Up Already",
         "if it is no leftover that ends by itself, two nodes have one name: rename one",
+    ),
+    ENDPOINT_LEASED: Reason(
+        "endpoint_leased",
+        "Leased By Another Reader Group",
+        "wait until that group lets go, or 'angarium queue release NAME' ends its lease",
+    ),
+    LEASE_LOST: Reason(
+        "lease_lost",
+        "Lease Not Held Any More",
+        "open the reader group again; others may have consumed meanwhile",
     ),
     NO_SUBSCRIPTION_MATCH: Reason(
         "no_subscription_match", "No Subscription Match", "nobody subscribed to the topic"

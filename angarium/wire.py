@@ -62,6 +62,7 @@ FLOW_MESSAGES: Final = b"M"
 FLOW_EVENT: Final = b"I"
 RECORDS: Final = b"G"
 MOVE: Final = b"v"
+LEASED: Final = b"o"
 # Router to worker.
 START: Final = b"s"
 FILTERS: Final = b"f"
@@ -72,6 +73,7 @@ STORE: Final = b"t"
 FLOW: Final = b"l"
 GATHER: Final = b"g"
 MOVED: Final = b"j"
+LEASE: Final = b"i"
 
 # Row: [index, topic, flags, meta, properties, payload].
 ROW_INDEX: Final = 0

@@ -207,8 +207,8 @@ class Router:
             self.flows.messages(shard, header, frames[2:])
         elif frames[0] == wire.FLOW_EVENT:
             self.flows.event(shard, header, now)
-        elif frames[0] == wire.LANES_CONFIRM:
-            self.consuming.lanes_confirmed(shard, header)
+        elif frames[0] in (wire.LANES_CONFIRM, wire.LEASED):
+            self.consuming.home_said(shard, frames[0], header, now)
         else:
             self._home_frames(shard, frames, header, now)
         if self._acks.ready:

@@ -139,6 +139,37 @@ class SegmentList:
         segment = self._segments[k] if k >= self._head else None
         return segment if segment is not None and position < segment.first + segment.count else None
 
+    def is_in_lower_half(self, position: int) -> bool:
+        """Tell whether fewer segments lie below a position than above it, about."""
+        return 2 * (self.index(position) - self._head) <= len(self._segments) - self._head
+
+    def below(self, position: int) -> Iterator[Segment]:
+        """Give the segments that begin below a position, in order."""
+        return (
+            one
+            for one in self._segments[self._head : self.index(position) + 1]
+            if one and one.first < position
+        )
+
+    def since(self, position: int) -> Iterator[Segment]:
+        """Give the segment that holds a position, and those above it, in order."""
+        return (segment for segment in self._segments[self.index(position) :] if segment is not None)
+
+    def first_since(self, wall_ms: int) -> Segment | None:
+        """Give the first segment whose last message was spooled at a time or later: by halving, as times rise."""
+        low, high = self._head, len(self._segments)
+        found: Segment | None = None
+        while low < high:
+            middle = (low + high) // 2
+            at = self.next_from(middle)
+            if at is None or at[0] >= high:
+                high = middle
+            elif at[1].stored_at_ms(at[1].count - 1) >= wall_ms:
+                high, found = middle, at[1]
+            else:
+                low = at[0] + 1
+        return found
+
     def slices(self, first: int, last: int) -> list[tuple[Segment, int, int]]:
         """Give the rows [i, j) of each segment that lie in a range of positions."""
         found: list[tuple[Segment, int, int]] = []

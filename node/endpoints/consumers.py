@@ -13,18 +13,21 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
 from node.endpoints.flow import Flow, FlowEvent, FlowOptions, options_from
-from node.endpoints.reader import Reader, Work, browse
+from node.endpoints.reader import Reader, Work, browse, read_range
 from node.endpoints.segment import OUT, READY, Row, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from node.endpoints.backlog import Backlog
+    from node.endpoints.lease import Lease
 
 #: Messages that one flow of a non-exclusive lane gets before it is the turn of the next.
 TURN_MAX: Final = 64
 #: Messages that browsers get in one call.
 BROWSED_MAX: Final = 1_000
+#: Messages that a reader group gets in one call: it takes whole blocks, which cost little each.
+RANGE_ROWS_MAX: Final = 10_000
 
 
 class Selector(Protocol):
@@ -65,6 +68,10 @@ class Consumers:
         #: Those that are no browsers, and those that are.
         self._consuming: dict[int, Flow] = {}
         self._browsing: dict[int, Flow] = {}
+        #: Those that read a range of the lease; `flows` has them, too.
+        self._ranging: dict[int, Flow] = {}
+        #: While there is one, consumers stand by; whose turn it would be goes on.
+        self.lease: Lease | None = None
         #: Key -> the reader that flows of this kind share; each has flows.
         self._readers: dict[object, Reader[Flow]] = {}
         #: Which reader begins the next round of turns.
@@ -84,19 +91,105 @@ class Consumers:
     ) -> list[FlowEvent]:
         """Add a flow without credit; gives whether it is active, or that its selector is invalid."""
         if flow_id in self.flows:
-            return [_turn_event(self.flows[flow_id])]
+            return [self._turn_event(self.flows[flow_id])]
         known = options_from(options)
         try:
             matches = self._matcher(selector or None, known)
+            if known.group:
+                self._check_range(known)
         except errors.AngariumError as error:
             return [FlowEvent(flow_id, wire.FLOW_CLOSED, error.code, error.detail)]
         flow = Flow(flow_id, is_browser=is_browser, selector=selector or None, matches=matches, options=known)
         flow.limit_unacked(self._backlog.settings.max_unacked)
         self.flows[flow_id] = flow
-        (self._browsing if is_browser else self._consuming)[flow_id] = flow
+        if known.group:
+            flow.cursor, flow.end = known.first, known.end
+        self._table_of(flow)[flow_id] = flow
         if is_browser or not self._backlog.settings.exclusive or len(self._consuming) == 1:
             return self._activate(flow)
-        return [_turn_event(flow)]
+        return [self._turn_event(flow)]
+
+    def _check_range(self, options: FlowOptions) -> None:
+        """Return if a range may be read.
+
+        Raises:
+            ConflictError: its group does not have the lease (40906).
+            InvalidRequestError: it is not planned (40018).
+        """
+        if self.lease is None:
+            raise errors.error_for(errors.LEASE_LOST, "nobody has it now")
+        self.lease.check_range(options.group, options.first, options.end)
+
+    def _table_of(self, flow: Flow) -> dict[int, Flow]:
+        if flow.end is not None:
+            return self._ranging
+        return self._browsing if flow.is_browser else self._consuming
+
+    def _turn_event(self, flow: Flow) -> FlowEvent:
+        is_active = flow.active and (flow.is_browser or self.lease is None)
+        return FlowEvent(flow.id, wire.FLOW_ACTIVE if is_active else wire.FLOW_INACTIVE, 0, "")
+
+    # --- a lease ----------------------------------------------------------------------------------------
+
+    def consuming(self) -> list[Flow]:
+        """Give the flows that are no browsers."""
+        return list(self._consuming.values())
+
+    def stand_by(self, lease: Lease) -> list[FlowEvent]:
+        """Give consumers nothing more while there is a lease; tells those whose turn it was."""
+        self.lease = lease
+        return [self._turn_event(flow) for flow in self._consuming.values() if flow.active]
+
+    def go_on(self) -> list[FlowEvent]:
+        """Give consumers messages again: the lease is over, and so is who reads with it."""
+        self.lease = None
+        events = []
+        for flow in list(self._ranging.values()):
+            events.append(FlowEvent(flow.id, wire.FLOW_CLOSED, errors.LEASE_LOST, "the lease has ended"))
+            self.drop(flow)
+        return events + [self._turn_event(flow) for flow in self._consuming.values() if flow.active]
+
+    def read_ranges(self, work: Work) -> list[Handout]:
+        """Give the reader group what it has planned and asks for."""
+        lease = self.lease
+        if lease is None or not self._ranging:
+            return []
+        runs: list[tuple[Flow, Segment, int, int]] = []
+        left = RANGE_ROWS_MAX
+        for flow in self._ranging.values():
+            assert flow.end is not None
+            while left > 0 and flow.cursor < flow.end:
+                rows, size = min(flow.room(), left), flow.room_bytes()
+                flow.cursor, run = read_range(
+                    self._backlog.segments, lease.out, flow.cursor, flow.end, rows, size, work
+                )
+                if run is None:
+                    break
+                flow.sent(run.j - run.i, run.size)
+                left -= run.j - run.i
+                runs.append((flow, run.segment, run.i, run.j))
+        work.exhausted |= left <= 0
+        self._backlog.statistics["browsed"] += RANGE_ROWS_MAX - left
+        return self._handouts(runs, browsed=True)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the reader group reads a range."""
+        return bool(self._ranging)
+
+    @property
+    def has_complete(self) -> bool:
+        """Whether `take_complete` would give something."""
+        return any(flow.end is not None and flow.cursor >= flow.end for flow in self._ranging.values())
+
+    def take_complete(self) -> list[FlowEvent]:
+        """End the flows that have got all of their range."""
+        over = [flow for flow in self._ranging.values() if flow.end is not None and flow.cursor >= flow.end]
+        for flow in over:
+            self.drop(flow)
+        return [FlowEvent(flow.id, wire.FLOW_CLOSED, 0, "") for flow in over]
+
+    # --- turns ------------------------------------------------------------------------------------------
 
     def _matcher(self, text: str | None, options: FlowOptions) -> Callable[[Segment, int], bool] | None:
         """Give what tells whether a message is for a flow; None if all are.
@@ -134,7 +227,7 @@ class Consumers:
     def _activate(self, flow: Flow) -> list[FlowEvent]:
         flow.active = True
         self._attach(flow)
-        return [_turn_event(flow)]
+        return [self._turn_event(flow)]
 
     def _take_over(self) -> list[FlowEvent]:
         """Make the first flow of an exclusive lane active if it is not; the order is that of the binds (R101)."""
@@ -186,7 +279,7 @@ class Consumers:
         assert not flow.out.count
         self._detach(flow)
         del self.flows[flow.id]
-        del (self._browsing if flow.is_browser else self._consuming)[flow.id]
+        del self._table_of(flow)[flow.id]
         return self._take_over()
 
     def apply_settings(self) -> list[FlowEvent]:
@@ -203,7 +296,7 @@ class Consumers:
             if flow.active:
                 self._attach(flow)
             if flow.active != was:
-                events.append(_turn_event(flow))
+                events.append(self._turn_event(flow))
         return events
 
     def wants_order(self) -> bool:
@@ -371,13 +464,10 @@ class Consumers:
                     segment = self._backlog.segments.find(position)
                     assert segment is not None
                     assert segment.state[position - segment.first] == OUT
-        assert len(owners) == self._backlog.counts[OUT]
-        assert {**self._consuming, **self._browsing} == self.flows
+        leased = 0 if self.lease is None else self.lease.out.count
+        assert len(owners) + leased == self._backlog.counts[OUT]
+        assert {**self._consuming, **self._browsing, **self._ranging} == self.flows
+        assert self.lease is not None or not self._ranging
         exclusive = self._backlog.settings.exclusive
         for turn, flow in enumerate(self._consuming.values()):
             assert flow.active == (turn == 0 or not exclusive)
-
-
-def _turn_event(flow: Flow) -> FlowEvent:
-    event = wire.FLOW_ACTIVE if flow.active else wire.FLOW_INACTIVE
-    return FlowEvent(flow.id, event, 0, "")

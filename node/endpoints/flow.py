@@ -39,6 +39,10 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     in_order: bool = False
     #: Whether the client wants to know that it is active; lanes always tell, the router filters.
     active_indication: bool = False
+    #: Of a browser that reads a range of a lease: the reader group, and the positions from `first` to before `end`.
+    group: str = ""
+    first: int = 0
+    end: int = 0
 
 
 def options_from(value: dict[str, Any]) -> FlowOptions:
@@ -60,6 +64,7 @@ class Flow:
         "bytes_sent",
         "closing_at",
         "cursor",
+        "end",
         "id",
         "is_browser",
         "is_willing",
@@ -109,6 +114,8 @@ class Flow:
         self.is_willing = False
         #: Of a browser: everything below it was shown.
         self.cursor = 0
+        #: Of a browser that reads a range: it is over when everything below this position was shown.
+        self.end: int | None = None
 
     def grant(self, messages: int, bytes_: int) -> None:
         """Raise the credit to new totals; they never fall."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from node.endpoints.backlog import Backlog, runs_of
+from node.endpoints.backlog import Backlog
 from node.endpoints.consumers import Consumers, Handout, Selector, Sources
 from node.endpoints.flow import Flow, FlowEvent
+from node.endpoints.leasing import Leasing
 from node.endpoints.lifetimes import Lifetimes
 from node.endpoints.outcomes import Outcomes
 from node.endpoints.reader import Work
@@ -32,6 +33,7 @@ from node.endpoints.segment import (
     Row,
     Segment,
 )
+from node.endpoints.settling import Settling
 from node.endpoints.topic_selector import TopicSelector
 
 if TYPE_CHECKING:
@@ -43,13 +45,10 @@ __all__ = ["Flow", "FlowEvent", "Handout", "Lane"]
 
 #: Messages that one `hand_out` gives to consumers, if its caller sets no lower limit.
 HAND_OUT_MAX: Final = 10_000
-#: Segments in which one `settle` looks for messages that an earlier incarnation delivered.
-RESUMED_SEGMENTS_MAX: Final = 10_000
 #: Rows in one `take_dead`.
 DEAD_MAX: Final = 10_000
 
 _STATE_NAMES: Final = {GONE: "gone", READY: "ready", OUT: "unacked", HELD: "delayed", MOVING: "moving"}
-_OUTCOMES: Final = (wire.OUTCOME_ACCEPTED, wire.OUTCOME_FAILED, wire.OUTCOME_REJECTED)
 
 
 class Lane:
@@ -101,8 +100,10 @@ class Lane:
         self._outcomes = Outcomes(self._backlog, self._lifetimes, self._consumers.readied)
         #: Flows that are handed off, in the order of their unbinds.
         self._closing: dict[int, Flow] = {}
-        #: What earlier incarnations of the home may have delivered.
-        self._recovered_upto = delivered_upto
+        parts = self._backlog, self._consumers, self._lifetimes, self._outcomes
+        self._settling = Settling(*parts, delivered_upto)
+        #: What a reader group has of it.
+        self.leasing = Leasing(*parts, self._follow_consumers)
         self._tried_upto = delivered_upto if tried_upto is None else tried_upto
         readied = self._consumers.readied
         self._topic_selector = TopicSelector(self._backlog, self._lifetimes, readied, read_row)
@@ -141,8 +142,13 @@ class Lane:
 
     @property
     def unacked(self) -> int:
-        """Messages that were delivered and are not settled."""
+        """Messages that were delivered and are not settled, those of a reader group among them."""
         return self._backlog.counts[OUT]
+
+    @property
+    def at_consumers(self) -> int:
+        """Messages that consumers have and have not settled."""
+        return self._backlog.counts[OUT] - self.leasing.held
 
     @property
     def oldest_stored_ms(self) -> int:
@@ -239,6 +245,8 @@ class Lane:
         assert segment.lane_id == self.lane_id
         self._now, self._wall_ms = now, wall_ms
         self._backlog.add(segment)
+        if self.leasing.lease is not None:
+            self.leasing.claim(segment)
         filtered = self._topic_selector.in_use
         if filtered:
             self._topic_selector.hold(segment)
@@ -313,7 +321,7 @@ class Lane:
 
     def _follow_consumers(self) -> list[FlowEvent]:
         """Hand out by position if a consumer asks for it, else as the settings say; no turn changes by that."""
-        in_order = self._consumers.wants_order()
+        in_order = self._consumers.wants_order() or self._consumers.lease is not None
         if in_order == self._backlog.in_order:
             return []
         self._backlog.in_order = in_order
@@ -348,11 +356,7 @@ class Lane:
 
     def _end(self, flow: Flow) -> list[FlowEvent]:
         """Remove a flow, with what it has out ready again; tells who is active now."""
-        runs = list(flow.out.runs())
-        flow.out.clear()
-        for first, last in runs:
-            for segment, i, j in self._backlog.segments.slices(first, last):
-                self._outcomes.lose(segment, i, j, self._wall_ms)
+        self._outcomes.take_back(flow.out, self._wall_ms)
         self._closing.pop(flow.id, None)
         return [*self._consumers.drop(flow), *self._follow_consumers()]
 
@@ -369,78 +373,14 @@ class Lane:
         """Settle what a flow has out in ranges (first, last) of positions, in any order.
 
         What of a range the flow does not have out is refused, once for the call (40024, or 40025 if the flow
-        is not here any more and this is a partition); the rest is settled all the same.
+        is not here any more and this is a partition, or if the lane is leased); the rest is settled all the same.
         """
         self._now, self._wall_ms = now, wall_ms
         flow = self.flows.get(flow_id)
-        if flow is None or outcome not in _OUTCOMES:
-            lost = flow is None and self.settings.partitions
-            code = errors.PARTITION_LOST if lost else errors.NOT_DELIVERED
-            self._backlog.statistics["settles_refused"] += 1
-            return [
-                FlowEvent(flow_id, wire.FLOW_SETTLE_REFUSED, code, f"outcome {outcome} on flow {flow_id}")
-            ]
-        refused: list[tuple[int, int]] = []
-        budget = RESUMED_SEGMENTS_MAX
-        for first, last in ranges:
-            missing = last - first + 1
-            for run_first, run_last in flow.out.remove(first, last):
-                missing -= run_last - run_first + 1
-                self._settle_run(outcome, run_first, run_last)
-            if missing and flow.options.resume:
-                settled, budget = self._settle_recovered(outcome, first, last, budget)
-                missing -= settled
-            if missing:
-                refused.append((first, last))
-        self._consumers.wake(flow)
-        events = self._refusal(flow, refused)
-        if flow.closing_at is not None and not flow.out.count:
+        events = self._settling.settle(flow_id, flow, outcome, ranges, now, wall_ms)
+        if flow is not None and flow.closing_at is not None and not flow.out.count:
             events += [_closed(flow, 0), *self._end(flow)]
         return events
-
-    def _settle_run(self, outcome: int, first: int, last: int) -> None:
-        """Settle messages that are OUT."""
-        for segment, i, j in self._backlog.segments.slices(first, last):
-            if outcome == wire.OUTCOME_ACCEPTED:
-                self._outcomes.accept(segment, i, j, OUT)
-            elif outcome == wire.OUTCOME_FAILED:
-                self._outcomes.fail(segment, i, j, round(self._now * 1000), self._wall_ms)
-            else:
-                self._outcomes.reject(segment, i, j, OUT)
-
-    def _settle_recovered(self, outcome: int, first: int, last: int, budget: int) -> tuple[int, int]:
-        """Settle what the flow may have got before its home was restarted and what is not out again.
-
-        Gives how many messages, and what is left of the segments that may be looked at. A failed message is
-        ready anyway.
-        """
-        settled = 0
-        segments = self._backlog.segments
-        at = segments.next_from(segments.index(first))
-        last = min(last, self._recovered_upto)
-        while at is not None and at[1].first <= last and budget > 0:
-            budget -= 1
-            index, segment = at
-            at = segments.next_from(index + 1)
-            start, stop = max(first - segment.first, 0), min(last - segment.first + 1, segment.count)
-            for i, j, state in list(runs_of(segment.state, start, stop)):
-                if state not in (READY, HELD):
-                    continue
-                settled += j - i
-                if outcome != wire.OUTCOME_FAILED:
-                    self._lifetimes.forget_delay(segment, i, j)
-                    accepted = outcome == wire.OUTCOME_ACCEPTED
-                    settle = self._outcomes.accept if accepted else self._outcomes.reject
-                    settle(segment, i, j, state)
-        return settled, budget
-
-    def _refusal(self, flow: Flow, refused: list[tuple[int, int]]) -> list[FlowEvent]:
-        if not refused:
-            return []
-        self._backlog.statistics["settles_refused"] += len(refused)
-        first, last = refused[0]
-        detail = f"positions {first} to {last}, and {len(refused) - 1} more ranges"
-        return [FlowEvent(flow.id, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, detail)]
 
     # --- messages go ------------------------------------------------------------------------------------
 
@@ -460,7 +400,12 @@ class Lane:
             self.more = True
             return []
         work, browsing = Work(upto), Work(min(upto, self._lifetimes.filtered_upto))
-        handouts = self._consumers.hand_out(min(limit, HAND_OUT_MAX), work)
+        if self.leasing.lease is None:
+            handouts = self._consumers.hand_out(min(limit, HAND_OUT_MAX), work)
+        else:
+            # What is planned is known on disk, so it needs no reservation.
+            handouts = self._consumers.read_ranges(work)
+            self.leasing.note_use(now)
         handouts += self._consumers.browse(browsing)
         self.more = work.exhausted or browsing.exhausted
         self.barred = work.barred or browsing.barred
@@ -471,7 +416,7 @@ class Lane:
         self._now, self._wall_ms = now, wall_ms
         self._lifetimes.run(round(now * 1000), wall_ms)
         self._topic_selector.run(self.next_position, wall_ms)
-        events: list[FlowEvent] = []
+        events = [*self._consumers.take_complete(), *self.leasing.tick(now, wall_ms)]
         for flow in list(self._closing.values()):
             if not flow.out.count:
                 events += [_closed(flow, 0), *self._end(flow)]
@@ -485,8 +430,11 @@ class Lane:
             return self._now
         # A purge may have settled the last message of a flow that is handed off.
         times = [flow.closing_at or 0.0 for flow in self._closing.values()]
-        if any(not flow.out.count for flow in self._closing.values()):
+        if any(not flow.out.count for flow in self._closing.values()) or self._consumers.has_complete:
             times.append(self._now)
+        leased_until = self.leasing.next_due()
+        if leased_until is not None:
+            times.append(leased_until)
         wall_ms = self._lifetimes.next_wall_ms()
         if wall_ms is not None:
             times.append(self._now + (wall_ms - self._wall_ms) / 1000)
@@ -538,6 +486,7 @@ class Lane:
         """Take a message from its flow and from the delays."""
         if segment.state[i] == OUT:
             self._consumers.forget(segment.first + i)
+            self.leasing.forget(segment.first + i)
         self._lifetimes.forget_delay(segment, i, i + 1)
 
     def kept(self, segment: Segment, i: int, now: float, wall_ms: int) -> None:
@@ -571,6 +520,7 @@ class Lane:
     def purge(self) -> int:
         """Remove everything, also what is out; gives how many messages. Positions go on as before."""
         self._consumers.purge()
+        self.leasing.purge()
         self._lifetimes.clear()
         if self._topic_selector.in_use:
             self._lifetimes.filtered_upto = self.next_position - 1
@@ -581,6 +531,7 @@ class Lane:
         self._backlog.validate()
         self._lifetimes.validate()
         self._consumers.validate(self.next_position)
+        self.leasing.validate()
         assert all(segment.last < self.next_position for segment in self.segments)
         assert all(self.flows[flow_id] is flow for flow_id, flow in self._closing.items())
         for segment in self.segments:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from node.endpoints.backlog import Backlog
     from node.endpoints.lifetimes import Lifetimes
+    from node.endpoints.positions import PositionSet
 
 #: Verdicts on a message that comes back, besides EXPIRED and REDELIVERIES.
 _AGAIN: Final = 0
@@ -57,6 +58,14 @@ class Outcomes:
         """Take back messages that are OUT and whose flow is gone (R190)."""
         for start, end in self._take_back(segment, i, j, wall_ms):
             self._ready(segment, start, end)
+
+    def take_back(self, out: PositionSet, wall_ms: int) -> None:
+        """Take back all that somebody has out who is gone."""
+        runs = list(out.runs())
+        out.clear()
+        for first, last in runs:
+            for segment, i, j in self._backlog.segments.slices(first, last):
+                self.lose(segment, i, j, wall_ms)
 
     def _ready(self, segment: Segment, i: int, j: int) -> None:
         self._backlog.change(segment, i, j, OUT, READY)

@@ -105,6 +105,28 @@ class PositionSet:
         self._chunks[chunk] = mask ^ hit
         return False
 
+    def run_in(self, first: int, last: int) -> tuple[int, int] | None:
+        """Give the first run of those positions from `first` to `last` that are in the set, whole; None: none is."""
+        keys = self._keys
+        run: tuple[int, int] | None = None
+        for at in range(bisect_left(keys, first >> _BITS), len(keys)):
+            base = keys[at] << _BITS
+            if base > last or (run is not None and base != run[1] + 1):
+                break
+            low, high = max(first - base, 0), min(last - base, _LOW)
+            mask = self._chunks[keys[at]] & ((1 << (high - low + 1)) - 1) << low
+            if not mask:
+                if run is not None:
+                    break
+                continue
+            bit, length = next(_runs(mask))
+            if run is not None and bit:
+                break
+            run = (base + bit if run is None else run[0], base + bit + length - 1)
+            if bit + length <= _LOW:
+                break
+        return run
+
     def first_run(self) -> tuple[int, int] | None:
         """Give the first run of positions, None if the set is empty; a long run may come in pieces."""
         if not self._keys:

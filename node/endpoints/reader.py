@@ -320,3 +320,34 @@ def browse(
             return cursor, None
         at = segments.next_from(index + 1)
     return cursor, None
+
+
+def read_range(
+    segments: SegmentList, out: PositionSet, cursor: int, end: int, rows: int, size: int, work: Work
+) -> tuple[int, Run | None]:
+    """Give the next run of the messages of a set, and the new cursor; it is at `end` when there is none any more.
+
+    Args:
+        segments: of the lane.
+        out: the positions that may be shown; all of them are there.
+        cursor: everything below it was shown.
+        end: nothing is shown from this position on.
+        rows: how many at most; with 0, or 0 bytes, it only looks whether there are more.
+        size: bytes; the last message may be larger than what is left of them.
+        work: how much may be looked at in vain.
+    """
+    at = segments.next_from(segments.index(cursor))
+    while at is not None and at[1].first < end:
+        index, segment = at
+        found = out.run_in(max(cursor, segment.first), min(end - 1, segment.last))
+        if found is not None:
+            first, last = found
+            if rows <= 0 or size <= 0:
+                return first, None
+            run = _cut(segment, first - segment.first, min(last + 1, first + rows) - segment.first, size)
+            return segment.first + run.j, run
+        cursor = segment.first + segment.count
+        if not work.skip():
+            return min(cursor, end), None
+        at = segments.next_from(index + 1)
+    return end, None

@@ -28,6 +28,7 @@ from node.home.gathering import GatherHeader, Gathering
 from node.home.lanes.flow_verbs import FlowHeader, FlowVerbs, decode_flow
 from node.home.lanes.held_lanes import RESERVED_AHEAD
 from node.home.lanes.lane_changes import LanesHeader
+from node.home.lanes.leases import LeaseHeader
 from node.home.operating.operations import Answer, Operations
 from node.home.reports import Reports
 from node.home.rooms import HomeLimits, Rooms
@@ -52,9 +53,10 @@ if TYPE_CHECKING:
 __all__ = ["OPERATIONS", "Home", "HomeLimits"]
 
 #: Operations of the router that are for the home; START is for worker and home.
-OPERATIONS: Final = (wire.LANES, wire.STORE, wire.FLOW, wire.GATHER, wire.MOVED)
+OPERATIONS: Final = (wire.LANES, wire.STORE, wire.FLOW, wire.GATHER, wire.MOVED, wire.LEASE)
 #: Frames that wait for the recovery; the oldest is lost first, and the router sends all again to a new process.
 EARLY_MAX: Final = 10_000
+_COUNTERS: Final = ("stale_frames", "stores_resent", "stores_out_of_order", "rows_promoted_dropped")
 #: Events that the shell has not taken; the oldest is lost first.
 EVENTS_MAX: Final = 100
 
@@ -72,6 +74,7 @@ class MovedHeader(NamedTuple):
 _decode_start = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
 _decode_lanes = msgspec.msgpack.Decoder(LanesHeader).decode
 _decode_gather = msgspec.msgpack.Decoder(GatherHeader).decode
+_decode_lease = msgspec.msgpack.Decoder(LeaseHeader).decode
 _decode_moved = msgspec.msgpack.Decoder(MovedHeader).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -101,6 +104,7 @@ class Home:
         #: Those that are used most.
         self.lanes, self.stream, self.writing = rooms.lanes, rooms.stream, rooms.writing
         self._flows = FlowVerbs(rooms.lanes, self._tell)
+        rooms.leases.told, rooms.leases.say = self._flows.told, self._say
         self._gathering = Gathering(rooms.stream, rooms.records, rooms.writing, rooms.adoptions, self._say)
         self._reports = Reports(spool, rooms.lanes, rooms.blocks, rooms.stream, incarnation)
         self._operations = Operations(rooms, self.stats)
@@ -121,15 +125,7 @@ class Home:
         self.is_stopped = False
         #: Frames that no router of ours sends.
         self.faults = 0
-        self._counts = dict.fromkeys(
-            (
-                "stale_frames",
-                "stores_resent",
-                "stores_out_of_order",
-                "rows_promoted_dropped",
-            ),
-            0,
-        )
+        self._counts = dict.fromkeys(_COUNTERS, 0)
         self._handlers: dict[bytes, tuple[Callable[[bytes], Any], Callable[[Any, list[bytes]], None]]] = {
             wire.START: (_decode_start, self._start),
             wire.LANES: (_decode_lanes, self._change_lanes),
@@ -137,6 +133,7 @@ class Home:
             wire.FLOW: (decode_flow, self._flow),
             wire.GATHER: (_decode_gather, self._gather),
             wire.MOVED: (_decode_moved, self._moved),
+            wire.LEASE: (_decode_lease, self._lease),
         }
 
     # -- start and end ---------------------------------------------------------------------------------------
@@ -178,7 +175,7 @@ class Home:
         for held in importing:
             old = elsewhere.get(held.lane_id)
             if old is not None:
-                self.rooms.adoptions.begin(held, old.name)
+                self.rooms.adoptions.begin(held, old)
                 continue
             self._event(
                 "error", "lane_not_adopted", f"no spool has lane {held.lane_id}, which was to be taken over"
@@ -269,6 +266,7 @@ class Home:
         self._flows.end_all(self._now, self._wall_ms)
         self._frames = []
         self._gathering.clear()
+        self.rooms.leases.clear()
         self._reports.reset()
         self.rooms.moves.is_open = False
         self.stream.start(router)
@@ -339,6 +337,9 @@ class Home:
 
     def _gather(self, header: GatherHeader, _frames: list[bytes]) -> None:
         self._gathering.take(header)
+
+    def _lease(self, header: LeaseHeader, _frames: list[bytes]) -> None:
+        self.rooms.leases.take(header, self._now, self._wall_ms)
 
     def _say(self, operation: bytes, fields: tuple[Any, ...]) -> None:
         """Send a frame with a header of the incarnation and some fields."""
@@ -452,6 +453,7 @@ class Home:
                 self._flows.told(events)
         self.rooms.moves.work(now, wall_ms)
         self.rooms.adoptions.work(now, wall_ms)
+        self.rooms.leases.work(now, wall_ms)
         self.rooms.repacking.work(now)
         self.rooms.changes.work()
         self._operations.work()

@@ -11,6 +11,7 @@ from node.home.lanes.adoption import Adoptions
 from node.home.lanes.delivery import Delivery
 from node.home.lanes.held_lanes import HeldLanes
 from node.home.lanes.lane_changes import LaneChanges
+from node.home.lanes.leases import Leases
 from node.home.lanes.moves import Moves
 from node.home.lanes.serving import Serving
 from node.home.operating.jobs import MoveJobs
@@ -75,6 +76,8 @@ class Rooms:
         self.serving = Serving(self.lanes, self.writing, self.delivery, limits.max_delivered_unacked, tell)
         #: Takes up what a lane lost, wherever it lost it.
         self.collect = self.serving.collect
+        self.leases = Leases(self.lanes, self.stream, self.writing, self.collect, tell)
+        self.serving.leases = self.leases
         self.jobs = MoveJobs(self.blocks, incarnation)
         self.moves = Moves(self.lanes, self.blocks, self.writing, self.jobs, incarnation, self.collect)
         self.serving.moves = self.moves
@@ -107,6 +110,7 @@ class Rooms:
             **self.repacking.stats(),
             **self.changes.stats(),
             **self.adoptions.stats(),
+            **self.leases.stats(),
         }
 
     def validate(self) -> None:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from router.asking import refusal
-from router.flows.flow import Flow, count_refused_bind
+from router.flows.flow import Flow, Range, count_refused_bind
+from router.flows.groups import check_group
 from router.guaranteed.endpoints import QUEUE, TOPIC_ENDPOINT, Endpoint
 from router.guaranteed.permissions import (
     Level,
@@ -54,6 +55,15 @@ Kind = Literal["queue", "topic-endpoint"]
 assert Kind.__args__ == (QUEUE, TOPIC_ENDPOINT)  # type: ignore[attr-defined]
 
 
+class RangeArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A planned range of a reader group: positions of one partition, from `first` to before `end`."""
+
+    group: str
+    partition: Annotated[int, Meta(ge=0, lt=wire.MAX_PARTITIONS)]
+    first: _Total
+    end: _Total
+
+
 class BindArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Arguments of flow.bind."""
 
@@ -74,6 +84,8 @@ class BindArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_unacked: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     #: By rising positions, for those who carry the messages elsewhere and use positions as sequences.
     in_order: bool = False
+    #: What a reader group reads, with `browse`.
+    range: RangeArguments | None = None
 
 
 class _Bind(NamedTuple):
@@ -143,7 +155,7 @@ class Binding:
             kind = "durable" if endpoint.durable else "temporary"
             raise error_for(errors.INVALID_DURABILITY, f"{endpoint.kind} {endpoint.name} is {kind}")
         demand_creator(session, endpoint)
-        if wish.browse:
+        if wish.browse and wish.range is None:
             demand(session, endpoint, Level.READ_ONLY, "browsing")
         else:
             demand(session, endpoint, Level.CONSUME, "consuming from")
@@ -273,6 +285,11 @@ class Binding:
         session, wish = bind.session, bind.wish
         flow = Flow(self._flows.ends.new_id(), session, endpoint)
         flow.browse = wish.browse
+        if wish.range is not None:
+            flow.range = Range(*msgspec.structs.astuple(wish.range))
+            if not flow.wanted_lanes():
+                detail = f"queue {endpoint.name} has no partition {flow.range.partition}"
+                raise error_for(errors.INVALID_ARGUMENT, detail)
         # The selector of a topic endpoint's consumers is its own: it filters what comes in (R145).
         is_own = endpoint.kind == TOPIC_ENDPOINT and not wish.browse
         flow.selector = None if is_own else wish.selector or None
@@ -308,6 +325,14 @@ def _check_wish(wish: BindArguments) -> None:
     """Judge what can be judged without an endpoint."""
     if wish.selector is not None and len(wish.selector.encode(errors="replace")) > MAX_SELECTOR_BYTES:
         raise error_for(errors.INVALID_SELECTOR, f"it has more than {MAX_SELECTOR_BYTES} bytes")
+    if wish.range is not None:
+        check_group(wish.range.group)
+        if wish.kind != QUEUE or not wish.browse or wish.selector or wish.no_local:
+            detail = "flow.bind: a range is browsed in a queue, without selector and no_local"
+            raise error_for(errors.INVALID_ARGUMENT, detail)
+        if wish.range.end < wish.range.first:
+            detail = f"flow.bind: a range from {wish.range.first} to before {wish.range.end}"
+            raise error_for(errors.INVALID_ARGUMENT, detail)
     if wish.kind == TOPIC_ENDPOINT:
         if wish.topic is None and not wish.browse:
             raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a topic endpoint is bound with a topic")

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from angarium import wire
 from router.flows.alarms import Alarms
 from router.flows.binding import BindArguments, Binding
 from router.flows.flows import Flows
+from router.flows.groups import Groups
+from router.flows.lane_questions import LaneQuestions
 from router.guaranteed.endpoints import Endpoints
 from router.guaranteed.lanes import Lanes
 from router.guaranteed.provisioning import CreateArguments, FilterArguments, NameArguments, Provisioning
@@ -64,8 +67,9 @@ class Consuming:
         self.flows = Flows(self.endpoints, self.lanes, shards, egress, counters, config.egress_unread_bytes)
         self.temporaries = Temporaries(asks)
         self.alarms = Alarms(outbox)
-        shards.listeners += [self.lanes, self.flows]
-        self.endpoints.listeners += [self.flows, self]
+        self.questions = LaneQuestions(shards, self.lanes)
+        shards.listeners += [self.lanes, self.flows, self.questions]
+        self.endpoints.listeners += [self.flows, self.questions, self]
         self.endpoints.on_change = self._endpoint_changed
         self.flows.on_removed = self._flow_removed
         self.flows.on_bind_count = self._bind_count_changed
@@ -78,6 +82,7 @@ class Consuming:
         requests.register("endpoint.subscribe", FilterArguments, provisioning.subscribe)
         requests.register("endpoint.unsubscribe", FilterArguments, provisioning.unsubscribe)
         requests.register("endpoint.show", NameArguments, provisioning.show)
+        Groups(self.endpoints, self.questions).register(requests)
 
     # -- from homes ------------------------------------------------------------------------------------------
 
@@ -85,11 +90,15 @@ class Consuming:
         """Take HOME `[incarnation, router_incarnation, number, ...]`: flows are bound at a home that is ready."""
         if self.lanes.home_ready(shard.index, header[2]):
             self.flows.home_ready(shard.index)
+            self.questions.home_ready(shard.index)
 
-    def lanes_confirmed(self, shard: Shard, header: list[Any]) -> None:
-        """Take LANES_CONFIRM `[incarnation, number]`: flows follow lanes that were taken over."""
-        if self.lanes.confirm(shard.index, header[1]):
+    def home_said(self, shard: Shard, operation: bytes, header: list[Any], now: float) -> None:
+        """Take LANES_CONFIRM `[incarnation, number]`: flows follow lanes that were taken over; or LEASED."""
+        if operation == wire.LEASED:
+            self.questions.answered(shard, header, now)
+        elif self.lanes.confirm(shard.index, header[1]):
             self.flows.home_ready(shard.index)
+            self.questions.home_ready(shard.index)
 
     # -- from clients ----------------------------------------------------------------------------------------
 
@@ -123,7 +132,7 @@ class Consuming:
 
     def tick(self, now: float) -> float:
         """Do what time demands; gives when to call again, infinite if nothing is planned."""
-        return min(self.flows.tick(now), self.temporaries.tick(now))
+        return min(self.flows.tick(now), self.temporaries.tick(now), self.questions.tick(now))
 
     def stats(self) -> dict[str, int]:
         """Give totals for the operators."""
@@ -142,4 +151,5 @@ class Consuming:
         self.endpoints.validate()
         self.flows.validate()
         self.temporaries.validate()
+        self.questions.validate()
         assert len(self.alarms) == len(self.endpoints)

@@ -194,6 +194,8 @@ class Ends:
             "active_indication": flow.active_indication,
             "in_order": flow.in_order,
         }
+        if flow.range is not None:
+            options.update(group=flow.range.group, first=flow.range.first, end=flow.range.end)
         credit = (end.granted_messages, end.granted_bytes)
         self._tell(end, "bind", [end.lane.lane_id, flow.browse, flow.selector, *credit, options])
 

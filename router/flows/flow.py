@@ -134,6 +134,15 @@ class HomeFlow:
         return groups
 
 
+class Range(NamedTuple):
+    """What a flow reads that belongs to a reader group: positions of one partition, from `first` to before `end`."""
+
+    group: str
+    partition: int
+    first: int
+    end: int
+
+
 class Held(NamedTuple):
     """Messages that came while the client had no credit for them."""
 
@@ -164,6 +173,7 @@ class Flow:
         "may_settle",
         "no_local",
         "number",
+        "range",
         "selector",
         "sent_bytes",
         "sent_messages",
@@ -182,6 +192,8 @@ class Flow:
         self.session = session
         self.endpoint = endpoint
         self.browse = False
+        #: Of a browser that reads for a reader group.
+        self.range: Range | None = None
         self.selector: str | None = None
         self.no_local = False
         self.active_indication = False
@@ -217,6 +229,14 @@ class Flow:
     def partitions(self) -> list[int]:
         """Give the partitions that it has, those included that it is handing off."""
         return sorted(self.ends) if self.endpoint.partitions else []
+
+    def wanted_lanes(self) -> list[LaneUsage]:
+        """Give the lanes that a browser looks into, or a consumer of an endpoint without partitions."""
+        lanes = self.endpoint.lanes
+        if self.range is None:
+            return lanes
+        partition = self.range.partition
+        return [lane for lane in self.endpoint.all_lanes() if lane.partition == partition]
 
     def has_credit(self) -> bool:
         """Tell whether one more frame may go to the client; it may overdraw."""
@@ -276,6 +296,7 @@ class Flow:
             "active": self.is_active,
             "selector": self.selector,
             "partitions": self.partitions,
+            "group": None if self.range is None else self.range.group,
             "window_messages": self.granted_messages - self.sent_messages,
             "sent_messages": self.sent_messages,
             "sent_bytes": self.sent_bytes,

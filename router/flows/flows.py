@@ -97,7 +97,7 @@ class Flows:
         if flow.endpoint.partitions and not flow.browse:
             self._assignments.add(flow, now)
             return
-        self.ends.attach(flow, flow.endpoint.lanes)
+        self.ends.attach(flow, flow.wanted_lanes())
 
     def _answer_if_bound(self, flow: Flow) -> None:
         """Answer a bind when every home has answered; what came before is sent after the answer."""
@@ -232,6 +232,9 @@ class Flows:
             self._activity(end, is_active=event == wire.FLOW_ACTIVE)
         elif event == wire.FLOW_SETTLE_REFUSED:
             self._refuse_settle(end.flow, code, detail)
+        elif end.flow.range is not None and not code:
+            self._indicate(end.flow, wire.FLOW_CLOSED, 0, None)
+            self._remove(end.flow, now, wanted=True)
         elif end.state is HomeState.LEAVING:
             end.state = HomeState.OVER
             self._assignments.released(end, now)
@@ -362,8 +365,8 @@ class Flows:
             self._tell_partitions(flow)
 
     def _place_browser(self, flow: Flow) -> None:
-        """Browsers look into every lane there is."""
-        lanes = flow.endpoint.lanes
+        """Browsers look into every lane there is, or into one of a reader group."""
+        lanes = flow.wanted_lanes()
         for end in [end for end in flow.ends.values() if end.lane not in lanes]:
             self.ends.detach(end)
         self.ends.attach(flow, [lane for lane in lanes if lane.partition not in flow.ends])
@@ -422,7 +425,7 @@ def _why_not(flow: Flow) -> AngariumError | None:
         return error_for(errors.ENDPOINT_SHUTDOWN, endpoint.name)
     level = level_of(flow.session, endpoint)
     flow.may_settle = level >= Level.CONSUME
-    if level < (Level.READ_ONLY if flow.browse else Level.CONSUME):
+    if level < (Level.READ_ONLY if flow.browse and flow.range is None else Level.CONSUME):
         return error_for(errors.PERMISSION_DENIED, endpoint.name)
     return None
 

@@ -128,6 +128,8 @@ class Flow:
         self.on_ready: Callable[[], None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
         self._is_ended = False
+        #: Whether nothing more will come: all of a range is here.
+        self._has_all = False
         self._error: errors.AngariumError | None = None
         self._counters = dict.fromkeys(_COUNTERS, 0)
         callback, is_auto = options.callback, options.is_auto
@@ -516,7 +518,7 @@ class Flow:
     async def _ready(self) -> bool:
         """Wait for rows; give False at the end."""
         while not self._reader.advance():
-            if self._is_ended:
+            if self._is_ended or self._has_all:
                 if self._error is not None:
                     raise self._error
                 return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 
@@ -29,6 +29,16 @@ ACK_DELAY_MS_MAX: Final = 60_000
 FLOW_WINDOW_BYTES_MAX: Final = 1 << 40
 MAX_UNACKED_MAX: Final = 1 << 31
 MAX_MESSAGES_MAX: Final = 1 << 62
+POSITION_MAX: Final = 1 << 62
+
+
+class RangeOptions(NamedTuple):
+    """What is read for a reader group: planned positions of one partition, from `first` to before `end`."""
+
+    group: str
+    partition: int
+    first: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +48,7 @@ class FlowOptions:
     name: str
     kind: str = QUEUE
     browse: bool = False
+    range: RangeOptions | None = None
     window: int = FLOW_WINDOW
     window_bytes: int = FLOW_WINDOW_BYTES
     ack: str = "auto"
@@ -78,6 +89,10 @@ class FlowOptions:
                 yield f"{name} is {value!r}, from {least} to {most} is possible"
         if not isinstance(self.name, str) or not (self.name or self.temporary):
             yield f"queue is {self.name!r}, not a name"
+        if self.range is not None and not all(
+            type(one) is int and 0 <= one <= POSITION_MAX for one in self.range[1:]
+        ):
+            yield f"the range is {self.range!r}, positions and partitions are numbers from 0"
         if self.kind not in (QUEUE, TOPIC_ENDPOINT):
             yield f"kind is {self.kind!r}, not {QUEUE!r} or {TOPIC_ENDPOINT!r}"
         if self.ack not in ("auto", "manual"):
@@ -109,7 +124,9 @@ class FlowOptions:
         attributes = dict(self.attributes or {})
         if self.subscriptions:
             attributes["subscriptions"] = list(self.subscriptions)
+        wanted = {} if self.range is None else {"range": self.range._asdict()}
         return {
+            **wanted,
             "kind": self.kind,
             "name": name,
             "browse": self.browse,

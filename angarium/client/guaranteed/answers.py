@@ -49,6 +49,30 @@ class FlowBound(msgspec.Struct, frozen=True):
     max_unacked: _Number | None = None
 
 
+class GroupFigures(msgspec.Struct, frozen=True):
+    """What the home of a partition says to a reader group."""
+
+    oldest: _Natural
+    next: _Natural
+    acknowledged: _Natural
+    planned: _Natural
+    lost: _Natural
+    messages: _Natural
+    bytes: _Natural
+    #: Of the lease; with the answer that gave it only.
+    epoch: _Natural = 0
+    continued: bool = False
+
+
+class GroupOpened(msgspec.Struct, frozen=True):
+    """A reader group has leased a queue."""
+
+    name: str
+    endpoint_id: _Natural
+    #: Of each partition.
+    lanes: list[tuple[_Partition, GroupFigures]]
+
+
 class EndpointCreated(msgspec.Struct, frozen=True):
     """An endpoint is there."""
 
@@ -60,6 +84,15 @@ class EndpointCreated(msgspec.Struct, frozen=True):
 decode_producer: Final = msgspec.msgpack.Decoder(ProducerOpened).decode
 decode_flow: Final = msgspec.msgpack.Decoder(FlowBound).decode
 decode_created: Final = msgspec.msgpack.Decoder(EndpointCreated).decode
+decode_group: Final = msgspec.msgpack.Decoder(GroupOpened).decode
+decode_group_figures: Final = msgspec.msgpack.Decoder(list[tuple[_Partition, GroupFigures]]).decode
+decode_group_numbers: Final = msgspec.msgpack.Decoder(list[tuple[_Partition, int]]).decode
+decode_group_counts: Final = msgspec.msgpack.Decoder(
+    list[tuple[_Partition, tuple[_Natural, _Natural]]]
+).decode
+decode_group_plans: Final = msgspec.msgpack.Decoder(
+    list[tuple[_Partition, tuple[_Natural, _Natural, _Natural, _Natural]]]
+).decode
 decode_results: Final = msgspec.msgpack.Decoder(list[tuple[int, str] | None]).decode
 decode_shown: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 #: Of operations whose answer says nothing but that they are done.

@@ -13,15 +13,20 @@ from angarium.client.consuming.flow_options import (
     QUEUE,
     TOPIC_ENDPOINT,
     FlowOptions,
+    RangeOptions,
 )
+from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES, RangeReader
+from angarium.client.consuming.reader_group import LEASE_S
 from angarium.client.guaranteed import provisioning
 from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from angarium.client.consuming.flow import Flow
     from angarium.client.consuming.flow_buffer import MessageCallback
+    from angarium.client.consuming.messages import GuaranteedBatch
+    from angarium.client.consuming.reader_group import ReaderGroup
     from angarium.client.guaranteed.parties import Parties
     from angarium.client.guaranteed.provisioning import Send
     from angarium.client.sending.producer import AckCallback, Producer
@@ -150,6 +155,91 @@ class GuaranteedCalls:
             timeout_s=self._within(timeout_s),
         )
         return await self._parties.flow(options)
+
+    # Reader groups.
+
+    async def reader_group(
+        self, queue: str, group: str, *, lease_s: float = LEASE_S, timeout_s: float | None = None
+    ) -> ReaderGroup:
+        """Lease all partitions of a durable queue for a reader group, or go on with its lease.
+
+        Other consumers stand by until the group releases the queue or does not use it for `lease_s`; browsers go
+        on. What consumers had out they may settle for a few seconds.
+
+        Args:
+            queue: its name.
+            group: 1 to 200 bytes that can be printed; who gives the same name has the same lease.
+            lease_s: the lease ends when nobody opens, plans, reads or acknowledges for so long; 1 s to 30 days.
+            timeout_s: how long to wait for the node, here and in calls of the group; by default that of `connect`.
+
+        Raises:
+            ConflictError: another group has the queue (ENDPOINT_LEASED).
+            InvalidRequestError: the name or `lease_s` is illegal (INVALID_ARGUMENT), or the queue is temporary
+                (INVALID_DURABILITY).
+            ForbiddenError: the permission of the queue or the client profile denies it.
+            UnavailableError: there is no such queue (UNKNOWN_ENDPOINT), or it is switched off.
+            TimeoutExpiredError: the node did not answer in time (TIMEOUT).
+            AngariumError: the node refuses, or is not there.
+        """
+        return await self._parties.reader_group(queue, group, lease_s, self._within(timeout_s))
+
+    async def read_range(
+        self,
+        queue: str,
+        group: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        window: int = RANGE_WINDOW,
+        window_bytes: int = RANGE_WINDOW_BYTES,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[GuaranteedBatch]:
+        """Give the messages of a planned range in order, in batches; any number of times until it is acknowledged.
+
+        It ends by itself when all were given, and goes on where it was when the connection was lost meanwhile.
+
+        Raises:
+            ConflictError: the group does not have the lease (LEASE_LOST).
+            InvalidRequestError: the range is not planned, or acknowledged (INVALID_ARGUMENT).
+            AngariumError: the node refuses, or is not there.
+        """
+        reader = await self.range_reader(
+            queue, group, partition, start, end, window=window, window_bytes=window_bytes, timeout_s=timeout_s
+        )
+        try:
+            while batches := await reader.read():
+                for batch in batches:
+                    yield batch
+        finally:
+            await reader.close()
+
+    async def range_reader(
+        self,
+        queue: str,
+        group: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        window: int = RANGE_WINDOW,
+        window_bytes: int = RANGE_WINDOW_BYTES,
+        timeout_s: float | None = None,
+    ) -> RangeReader:
+        """Begin to read a planned range, for who reads it step by step: `read` gives what has come, then `close`.
+
+        Raises:
+            AngariumError: as for `read_range`.
+        """
+        options = FlowOptions(
+            name=queue,
+            browse=True,
+            range=RangeOptions(group, partition, start, end),
+            window=window,
+            window_bytes=window_bytes,
+            timeout_s=self._within(timeout_s),
+        )
+        return await self._parties.range_reader(options)
 
     # Endpoints.
 

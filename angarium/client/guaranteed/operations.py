@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from angarium import errors
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from angarium.client.events import Replied
     from angarium.client.session import ClientSession
+
+_T = TypeVar("_T")
 
 #: Waits between attempts grow from the first to the last of these.
 BACKOFF_FIRST_S: Final = 0.05
@@ -99,6 +101,30 @@ class Operations:
                 return await self.ask(send)
         except TimeoutError:
             raise self.too_late(timeout_s) from None
+
+    async def insist(self, attempt: Callable[[], Awaitable[_T]], timeout_s: float) -> _T:
+        """Wait for a connection, try, and try again while the node is starting or a process of it is replaced.
+
+        Raises:
+            TimeoutExpiredError: not within the time (TIMEOUT).
+            AngariumError: what `attempt` raises, if that does not pass or did not pass in time.
+        """
+        last: errors.AngariumError | None = None
+        delay = BACKOFF_FIRST_S
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    await self.online()
+                    try:
+                        return await attempt()
+                    except errors.AngariumError as error:
+                        if error.code not in STARTING:
+                            raise
+                        last = error
+                    await asyncio.sleep(_random.uniform(delay / 2, delay))
+                    delay = min(delay * BACKOFF_FACTOR, BACKOFF_MAX_S)
+        except TimeoutError:
+            raise last or self.too_late(timeout_s) from None
 
     def too_late(self, timeout_s: float) -> errors.AngariumError:
         """Give the error of who waited for so long: for a connection, or for a node whose workers are not all there."""
@@ -203,22 +229,7 @@ class Keeper:
             TimeoutExpiredError: not within the time (TIMEOUT).
             AngariumError: the node refuses.
         """
-        last: errors.AngariumError | None = None
-        delay = BACKOFF_FIRST_S
-        try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    await self._operations.online()
-                    try:
-                        return await self._attempt()
-                    except errors.AngariumError as error:
-                        if error.code not in STARTING:
-                            raise
-                        last = error
-                    await asyncio.sleep(_random.uniform(delay / 2, delay))
-                    delay = min(delay * BACKOFF_FACTOR, BACKOFF_MAX_S)
-        except TimeoutError:
-            raise last or self._operations.too_late(timeout_s) from None
+        await self._operations.insist(self._attempt, timeout_s)
 
     def start(self) -> None:
         """Open it again on the connection that there is now; what was tried on an older one is over."""

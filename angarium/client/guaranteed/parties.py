@@ -15,6 +15,8 @@ import msgspec
 from angarium import errors
 from angarium.client.consuming.flow import Flow
 from angarium.client.consuming.pace import Pace
+from angarium.client.consuming.range_reader import RangeReader
+from angarium.client.consuming.reader_group import ReaderGroup
 from angarium.client.events import Acknowledged, Arrived, Indicated, Replied
 from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
 from angarium.client.guaranteed.operations import Operations
@@ -101,6 +103,21 @@ class Parties:
             if self._default is None or self._default.closed:
                 self._default = await self.producer("", PRODUCER_WINDOW_MAX, None, timeout_s)
             return self._default
+
+    async def reader_group(self, queue: str, name: str, lease_s: float, timeout_s: float) -> ReaderGroup:
+        """Open a reader group."""
+        self.check_open()
+        group = ReaderGroup(self.operations, queue, name, timeout_s)
+        await group.open(lease_s)
+        return group
+
+    async def range_reader(self, options: FlowOptions) -> RangeReader:
+        """Begin to read a range of a reader group."""
+        self.check_open()
+        reader = RangeReader(self._connection, self.operations, options, self._flows, self._pace, self._emit)
+        self._in_use[reader] = None
+        await reader.open()
+        return reader
 
     async def flow(self, options: FlowOptions) -> Flow:
         """Bind a flow."""

@@ -9,15 +9,19 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from angarium.client.consuming.flow_options import FLOW_WINDOW, FLOW_WINDOW_BYTES, QUEUE
+from angarium.client.consuming.group_threads import ReaderGroup
+from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES
+from angarium.client.consuming.reader_group import LEASE_S
 from angarium.client.consuming.threads import Flow
 from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
 from angarium.client.sending.threads import Producer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterator, Sequence
 
     from angarium.client.client import Client
     from angarium.client.consuming import flow as asynchronous
+    from angarium.client.consuming.messages import GuaranteedBatch
     from angarium.client.consuming.threads import MessageCallback
     from angarium.client.guaranteed.calls import ConsumeArguments
     from angarium.client.sending.producer import AckCallback
@@ -113,6 +117,45 @@ class GuaranteedCalls(ABC):
         flow = Flow(self, inner, callback, is_auto=inner.options.is_auto)
         self._flows[flow] = None
         return flow
+
+    def reader_group(
+        self, queue: str, group: str, *, lease_s: float = LEASE_S, timeout_s: float | None = None
+    ) -> ReaderGroup:
+        """Lease all partitions of a durable queue for a reader group, or go on with its lease.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.reader_group`.
+        """
+        opening = self._inner.reader_group(queue, group, lease_s=lease_s, timeout_s=timeout_s)
+        return ReaderGroup(self, self.call(opening))
+
+    def read_range(
+        self,
+        queue: str,
+        group: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        window: int = RANGE_WINDOW,
+        window_bytes: int = RANGE_WINDOW_BYTES,
+        timeout_s: float | None = None,
+    ) -> Iterator[GuaranteedBatch]:
+        """Give the messages of a planned range in order, in batches.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.read_range`.
+        """
+        opening = self._inner.range_reader(
+            queue, group, partition, start, end, window=window, window_bytes=window_bytes, timeout_s=timeout_s
+        )
+        reader = self.call(opening)
+        try:
+            # What has come crosses the threads together.
+            while batches := self.call(reader.read()):
+                yield from batches
+        finally:
+            self.call(reader.close())
 
     def create_queue(
         self,

@@ -97,6 +97,8 @@ class Old(NamedTuple):
     positions: layout.Positions
     #: The last position that it used, as far as is known.
     tail: int
+    #: Its lease, packed; None: it is not leased.
+    lease: bytes | None
 
 
 class _Import:
@@ -117,8 +119,9 @@ class _Import:
         #: What was imported, in order, and its messages.
         self.segments: list[Segment] = []
         self.copied = 0
-        #: Its row in MOVES.
+        #: Its row in MOVES, and its lease.
         self.moves: bytes | None = None
+        self.lease: bytes | None = None
         #: Whether a step is being written.
         self.is_under_way = False
         self.next_try = 0.0
@@ -191,12 +194,14 @@ class Adoptions:
             self._unreadable[name] = None
             self._tell("error", "spool_unreadable", f"spool {name}, where lanes may have been: {error}")
 
-    def begin(self, held: HeldLane, name: str) -> None:
-        """Take over a lane, which is marked as importing, from a spool."""
+    def begin(self, held: HeldLane, old: Old) -> None:
+        """Take over a lane, which is marked as importing, from a spool; consumers stand by if it is leased."""
         assert self._neighbours is not None
         assert held.importing
-        self._neighbours.claim(name, held.lane_id)
-        self._imports[held.lane_id] = _Import(held, name, self._writing.buried)
+        if old.lease is not None:
+            held.lane.leasing.load(layout.unpack_lease(old.lease), self._now)
+        self._neighbours.claim(old.name, held.lane_id)
+        self._imports[held.lane_id] = _Import(held, old.name, self._writing.buried)
 
     def drop(self, held: HeldLane, now: float) -> None:
         """Forget a lane that is deleted."""
@@ -274,6 +279,7 @@ class Adoptions:
             self._copy_records(one, source, one.next_record)
         else:
             one.moves = source.get(Table.MOVES, layout.number_key(one.held.lane_id))
+            one.lease = source.get(Table.LANES, layout.lease_key(one.held.lane_id))
             self._writing.add(Task(lambda: _last_changes(one), lambda: self._finish(one)))
             return
         self._writing.add(Task(lambda: changes, lambda: _stepped(one)))
@@ -351,6 +357,9 @@ class Adoptions:
         self._release(one)
         del self._imports[held.lane_id]
         held.importing = 0
+        if one.lease is not None:
+            # It may have gone on after it was looked at, as long as the old worker ran.
+            held.lane.leasing.load(layout.unpack_lease(one.lease), self._now)
         for segment in one.segments:
             self._give(held, segment, is_old=True)
         waiting, held.waiting = held.waiting, []
@@ -390,8 +399,7 @@ class Adoptions:
         assert self._source is not None
         assert self._neighbours is not None
         lane_id = one.held.lane_id
-        keys = (layout.number_key(lane_id), layout.positions_key(lane_id))
-        self._source.commit([(Table.LANES, key, None) for key in keys])
+        self._source.commit([(Table.LANES, key, None) for key in layout.keys_of_lane(lane_id)])
         self._neighbours.unclaim(one.name, lane_id)
         is_empty = not self._source.count(Table.LANES)
         if is_empty or not any(
@@ -422,6 +430,8 @@ def _last_changes(one: _Import) -> list[Change]:
     changes = [one.held.row_change(importing=0)]
     if one.moves is not None:
         changes.append((Table.MOVES, layout.number_key(one.held.lane_id), one.moves))
+    if one.lease is not None:
+        changes.append((Table.LANES, layout.lease_key(one.held.lane_id), one.lease))
     return changes
 
 
@@ -432,7 +442,8 @@ def _look(spool: Spool, name: str, lane_id: int) -> Old | None:
         return None
     row = layout.unpack_lane(value)
     positions, tail = _tail_of(spool, lane_id)
-    return Old(name, row, positions, max(tail, row.floor - 1, row.importing))
+    lease = spool.get(Table.LANES, layout.lease_key(lane_id))
+    return Old(name, row, positions, max(tail, row.floor - 1, row.importing), lease)
 
 
 def _positions_of(spool: Spool, lane_id: int) -> tuple[layout.Positions, int]:

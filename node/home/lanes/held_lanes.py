@@ -91,7 +91,7 @@ class HeldLane:
         self.is_retiring = False
         #: When the lane wants a tick, as it stands in the heap; None: it does not.
         self.due: float | None = None
-        #: Of the lane when it was last looked at; `unacked` is part of the sum of the home.
+        #: Of the lane when it was last looked at; `unacked`, what consumers have, is part of the sum of the home.
         self.messages = 0
         self.bytes = 0
         self.unacked = 0
@@ -138,6 +138,15 @@ class HeldLane:
         settings = settings_map(self.lane.settings)
         row = layout.LaneRow(self.lane.generation, self.floor, self.handovers, mark, settings)
         return Table.LANES, layout.number_key(self.lane_id), layout.pack_lane(row)
+
+    def lease_change(self) -> Change:
+        """Give the change that makes the lease, or that there is none, durable."""
+        lease = self.lane.leasing.lease
+        return (
+            Table.LANES,
+            layout.lease_key(self.lane_id),
+            None if lease is None else layout.pack_lease(lease.row()),
+        )
 
     def totals(self) -> tuple[Any, ...]:
         """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged.
@@ -191,7 +200,7 @@ class HeldLanes:
         self.reserving: dict[HeldLane, None] = {}
         #: (when, lane) for every lane that wants a tick; may hold outdated ones.
         self._due: list[tuple[float, int]] = []
-        #: Delivered and not settled in all lanes.
+        #: Delivered to consumers and not settled in all lanes; a reader group has as much as it likes.
         self.unacked = 0
 
     def __len__(self) -> int:
@@ -226,10 +235,11 @@ class HeldLanes:
     def refresh(self, held: HeldLane) -> None:
         """Bring what is known of a lane up to date after something happened in it."""
         lane = held.lane
-        if lane.unacked != held.unacked:
+        unacked = lane.at_consumers
+        if unacked != held.unacked:
             self.changed[held] = None
-        self.unacked += lane.unacked - held.unacked
-        held.messages, held.bytes, held.unacked = lane.messages, lane.bytes, lane.unacked
+        self.unacked += unacked - held.unacked
+        held.messages, held.bytes, held.unacked = lane.messages, lane.bytes, unacked
         held.peak_messages = max(held.peak_messages, lane.messages)
         held.peak_bytes = max(held.peak_bytes, lane.bytes)
         due = lane.next_due()

@@ -98,7 +98,7 @@ class LaneChanges:
         self._moves.look_at(held)
         if old is not None and old.row.generation == generation:
             held.importing = tail + 1
-            self._adoptions.begin(held, old.name)
+            self._adoptions.begin(held, old)
 
     def _change(
         self, held: HeldLane, generation: int, settings: LaneSettings, now: float, wall_ms: int
@@ -106,6 +106,7 @@ class LaneChanges:
         events: list[FlowEvent] = []
         if held.lane.generation != generation:
             events += self._end_flows(held, now, wall_ms)
+            events += held.lane.leasing.drop(wall_ms)
             self.empty(held, held.tail, now)
             held.lane.generation = generation
             self._lanes.rows[held] = None
@@ -145,10 +146,7 @@ class LaneChanges:
         self._adoptions.drop(held, now)
         events = self.set_aside(held, now, wall_ms)
         lane_id = held.lane_id
-        changes: list[Change] = [
-            (Table.LANES, layout.number_key(lane_id), None),
-            (Table.LANES, layout.positions_key(lane_id), None),
-        ]
+        changes: list[Change] = [(Table.LANES, key, None) for key in layout.keys_of_lane(lane_id)]
         self._writing.add(Task(lambda: changes, lambda: self.clear(lane_id)))
         return events
 

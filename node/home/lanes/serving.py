@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from node.home.lanes.delivery import Damage, Delivery
     from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.lanes.leases import Leases
     from node.home.lanes.moves import Moves
     from node.home.spool.writing import Writing
 
@@ -54,6 +55,8 @@ class Serving:
         self._tell = tell
         #: Takes up what died; set by the home, because moves collect too.
         self.moves: Moves | None = None
+        #: Writes what changed of leases; set by the home.
+        self.leases: Leases | None = None
         #: Lanes that have something to deliver when consumers settle something, anywhere (R196).
         self._starved: dict[HeldLane, None] = {}
         self._now = 0.0
@@ -87,7 +90,8 @@ class Serving:
             if is_waiting and held.delivered < held.accepted:
                 self._reserve(held)
             self.collect(held)
-            if held.lane.more and room:
+            # A reader group takes no part in the limit of what consumers have.
+            if held.lane.more and (room or held.lane.leasing.lease is not None):
                 again.append(held)
             elif held.lane.more:
                 self._starved[held] = None
@@ -119,7 +123,9 @@ class Serving:
         for segment in held.lane.take_changed():
             self._writing.note(held, segment, self._now)
         assert self.moves is not None
+        assert self.leases is not None
         self.moves.take_dead(held)
+        self.leases.look(held)
         self._lanes.note_losses(held, self._writing.noted, self._writing.durable)
         self._lanes.refresh(held)
 

@@ -4,6 +4,8 @@
               "clean"               there after an orderly stop; the next start removes it
     LANES     lane                  [format, generation, floor, handovers, importing, settings]
               lane 0x01             numbers given up to, delivered up to (two 8-byte integers)
+              lane 0x02             [format, group, epoch, lease ms, acknowledged, lost, [[first, end], ...]]
+                                    while a reader group has leased the lane
     SEGMENTS  lane first            `Segment.pack`
     STATES    lane first            `Segment.pack_state`
     BLOCKS    block                 CRC-32 of the rest (4 bytes), stored wall ms (8), rows (4), batch
@@ -27,6 +29,7 @@ from typing import Any, Final, NamedTuple
 import msgpack
 
 from angarium import errors, wire
+from node.endpoints.lease import LeaseRow
 
 #: Keys of META.
 KEY_STORED: Final = b"stored"
@@ -39,6 +42,8 @@ _CRC_BYTES: Final = 4
 BLOCK_HEAD_BYTES: Final = _CRC_BYTES + _BLOCK_HEAD.size
 _POSITIONS: Final = struct.Struct(">QQ")
 _POSITIONS_MARK: Final = b"\x01"
+_LEASE_MARK: Final = b"\x02"
+_LEASE_FORMAT: Final = 1
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
@@ -109,6 +114,21 @@ def positions_key(lane_id: int) -> bytes:
     return number_key(lane_id) + _POSITIONS_MARK
 
 
+def lease_key(lane_id: int) -> bytes:
+    """Give the key of the lease of a lane."""
+    return number_key(lane_id) + _LEASE_MARK
+
+
+def is_lease_key(key: bytes) -> bool:
+    """Tell whether a key of LANES is that of a lease."""
+    return key[8:] == _LEASE_MARK
+
+
+def keys_of_lane(lane_id: int) -> tuple[bytes, ...]:
+    """Give the keys of all rows that a lane may have in LANES."""
+    return number_key(lane_id), positions_key(lane_id), lease_key(lane_id)
+
+
 def pack_stored(row: StoredRow) -> bytes:
     """Pack the row "stored"."""
     packed: bytes = _pack([row.router, row.number, row.missing, row.next_block])
@@ -159,6 +179,24 @@ def unpack_positions(value: bytes) -> Positions:
     if len(value) != _POSITIONS.size:
         raise damaged(f"positions of {len(value)} bytes")
     return Positions(*_POSITIONS.unpack(value))
+
+
+def pack_lease(row: LeaseRow) -> bytes:
+    """Pack the lease of a lane."""
+    packed: bytes = _pack([_LEASE_FORMAT, *row])
+    return packed
+
+
+def unpack_lease(value: bytes) -> LeaseRow:
+    """Undo `pack_lease`.
+
+    Raises:
+        UnavailableError: it is damaged, or of another format (50322).
+    """
+    version, group, epoch, lease_ms, acknowledged, lost, ranges = unpack(value, 7, "a lease")
+    if version != _LEASE_FORMAT:
+        raise damaged(f"a lease of format {version}, this program reads {_LEASE_FORMAT}")
+    return LeaseRow(group, epoch, lease_ms, acknowledged, lost, [(first, end) for first, end in ranges])
 
 
 def pack_block(stored_ms: int, rows: int, batch: bytes) -> bytes:

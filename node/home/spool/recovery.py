@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from node.endpoints.lane import Lane
+    from node.endpoints.lease import LeaseRow
     from node.endpoints.settings import LaneSettings
     from node.home.lanes.held_lanes import HeldLanes
     from node.home.spool.blocks import Blocks
@@ -66,7 +67,7 @@ class Recovery:
         self.stored = layout.unpack_stored(self._spool.get(Table.META, layout.KEY_STORED))
         self._blocks.next_id = self.stored.next_block
         yield "reading lanes"
-        self._read_lanes()
+        self._read_lanes(now)
         yield from self._read_segments(now, wall_ms)
         yield from self._count_blocks()
         yield from self._read_records()
@@ -78,13 +79,16 @@ class Recovery:
                 self.moves[lane_id] = value
         yield f"read {self.messages:,} messages"
 
-    def _read_lanes(self) -> None:
+    def _read_lanes(self, now: float) -> None:
         positions: dict[int, layout.Positions] = {}
+        leases: dict[int, LeaseRow] = {}
         rows: dict[int, layout.LaneRow] = {}
         for key, value in self._spool.scan(Table.LANES):
             lane_id = int.from_bytes(key[:8], "big")
             if len(key) == 8:
                 rows[lane_id] = layout.unpack_lane(value)
+            elif layout.is_lease_key(key):
+                leases[lane_id] = layout.unpack_lease(value)
             else:
                 positions[lane_id] = layout.unpack_positions(value)
         for lane_id, row in rows.items():
@@ -97,6 +101,8 @@ class Recovery:
             held = HeldLane(lane, max(given, row.importing), row.floor)
             held.handovers, held.importing = row.handovers, row.importing
             held.given, held.delivered = given, delivered
+            if lane_id in leases:
+                lane.leasing.load(leases[lane_id], now)
             self._lanes.add(held)
 
     def _read_segments(self, now: float, wall_ms: int) -> Iterator[str]:

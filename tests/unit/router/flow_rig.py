@@ -80,7 +80,7 @@ class FakeHome:
         if complete:
             self.rig.consuming.home(self.shard, [self.incarnation, INCARNATION, number, 0, [], []])
         else:
-            self.rig.consuming.lanes_confirmed(self.shard, [self.incarnation, number])
+            self.rig.consuming.home_said(self.shard, wire.LANES_CONFIRM, [self.incarnation, number], 0.0)
 
     def _flow(self, verb: str, flow: int, arguments: list[Any]) -> None:
         self.flow_frames.append((verb, flow, arguments))

@@ -1,0 +1,95 @@
+"""Reading a planned range of a reader group: in order, to its end, over connections.
+
+A `RangeReader` is a browser that ends by itself. When the connection or the home is lost it goes on behind what it has
+handed out. `Client.read_range` reads with one; so does the blocking client, from other threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from angarium import errors, wire
+from angarium.client.consuming.flow import Flow
+
+if TYPE_CHECKING:
+    from angarium.client.connection import Connection
+    from angarium.client.consuming.flow import Emit
+    from angarium.client.consuming.flow_options import FlowOptions
+    from angarium.client.consuming.flow_window import FlowWindow
+    from angarium.client.consuming.messages import GuaranteedBatch
+    from angarium.client.consuming.pace import Pace
+    from angarium.client.events import Indicated
+    from angarium.client.guaranteed.operations import Operations
+
+#: What the node may send ahead of a reader: more than a node promises at once, so that neither waits for the other.
+RANGE_WINDOW: Final = 200_000
+RANGE_WINDOW_BYTES: Final = 32 << 20
+#: Messages in one batch.
+BATCH_MESSAGES: Final = 65_536
+
+
+class RangeReader(Flow):
+    """A flow that has one range; `read` until it gives nothing."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        operations: Operations,
+        options: FlowOptions,
+        registry: dict[FlowWindow, Flow],
+        pace: Pace,
+        emit: Emit,
+    ) -> None:
+        """Be ready to bind; applications call `Client.read_range`."""
+        super().__init__(connection, operations, options, registry, pace, emit)
+        assert options.range is not None
+        #: Everything below it was handed out.
+        self._next = options.range.first
+        self._end: Final = options.range.end
+
+    async def read(self) -> list[GuaranteedBatch]:
+        """Give what has come, at least one batch; nothing at the end of the range.
+
+        Raises:
+            AngariumError: why it ended before that.
+        """
+        if not await self._ready():
+            self.end(None)
+            return []
+        batches = []
+        while self._reader.advance():
+            batches.append(self._reader.take_batch(BATCH_MESSAGES))
+        self._next = batches[-1].positions[-1] + 1
+        return batches
+
+    def indicated(self, event: Indicated) -> None:
+        """Act on what the node says: the end of the range is no loss."""
+        if event.event == wire.FLOW_CLOSED and event.code == 0:
+            self._has_all = True
+            self.wake()
+        else:
+            super().indicated(event)
+
+    def lost(self) -> None:
+        """Take note that the bind is over, unless there is nothing more to come."""
+        if not self._has_all or self._is_ended:
+            super().lost()
+
+    def connected(self) -> None:
+        """Go on behind what was handed out, on a new connection."""
+        if not self._has_all:
+            super().connected()
+
+    async def _bind(self) -> None:
+        wanted = self._options.range
+        assert wanted is not None
+        self._options = replace(self._options, range=wanted._replace(first=self._next))
+        try:
+            await super()._bind()
+        except errors.AngariumError:
+            if self._next < self._end:
+                raise
+            # All was handed out, and perhaps acknowledged meanwhile.
+            self._has_all = True
+            self.wake()

@@ -1,0 +1,276 @@
+"""LEASE: what the router asks of lanes for reader groups, answered with LEASED.
+
+Whatever may change, or tells what did, is answered when it is durable, with everything that was stored before it: what
+a group was told is true after a crash, too. All verbs may be asked twice. A lane that is being taken over answers when
+it is here.
+
+No I/O, no clock; `node.home.home` uses this.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors, wire
+from node.endpoints.segment import POSITION_MAX
+from node.home.spool.writing import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from node.endpoints.flow import FlowEvent
+    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.spool.stream import Stream
+    from node.home.spool.writing import Writing
+
+#: Questions that wait for lanes that are being taken over; the oldest is answered with 50320 first.
+WAITING_MAX: Final = 10_000
+
+_Natural = Annotated[int, Meta(ge=0, le=POSITION_MAX)]
+_Positive = Annotated[int, Meta(ge=1, le=POSITION_MAX)]
+
+
+class LeaseHeader(NamedTuple):
+    """The header of LEASE; what the arguments are depends on the verb."""
+
+    router: int
+    reference: int
+    lane_id: int
+    verb: str
+    arguments: msgspec.Raw
+
+
+class _Open(NamedTuple):
+    group: str
+    lease_ms: _Positive
+
+
+class _Group(NamedTuple):
+    group: str
+    #: 0: whichever it has.
+    epoch: _Natural
+
+
+class _At(NamedTuple):
+    group: str
+    epoch: _Natural
+    #: A position, or a wall time in ms.
+    at: _Natural
+
+
+class _Plan(NamedTuple):
+    group: str
+    epoch: _Natural
+    start: _Natural
+    end: _Natural
+    messages: _Positive
+    bytes: _Positive
+
+
+_decode_open = msgspec.msgpack.Decoder(_Open).decode
+_decode_group = msgspec.msgpack.Decoder(_Group).decode
+_decode_at = msgspec.msgpack.Decoder(_At).decode
+_decode_plan = msgspec.msgpack.Decoder(_Plan).decode
+#: Verbs whose answer tells nothing that has to be durable.
+_FIGURES: Final = ("count", "find_time")
+
+
+class Leases:
+    """Carries out what reader groups ask."""
+
+    def __init__(
+        self,
+        lanes: HeldLanes,
+        stream: Stream,
+        writing: Writing,
+        collect: Callable[[HeldLane], None],
+        tell: Callable[[str, str, str], None],
+    ) -> None:
+        """Make it.
+
+        Args:
+            lanes: of the home.
+            stream: of the home.
+            writing: of the home.
+            collect: takes up what a lane lost.
+            tell: takes the severity, name and text of an event.
+        """
+        self._lanes = lanes
+        self._stream = stream
+        self._writing = writing
+        self._collect = collect
+        self._tell = tell
+        #: Tells the router what happened to flows, and answers it; set by the home.
+        self.told: Callable[[list[FlowEvent]], None] = _nobody
+        self.say: Callable[[bytes, tuple[Any, ...]], None] = _nothing
+        #: Questions about lanes that are being taken over, in order.
+        self._waiting: list[LeaseHeader] = []
+        self._now = 0.0
+        self._wall_ms = 0
+        self._verbs: dict[str, Callable[[HeldLane, msgspec.Raw], Any]] = {
+            "open": self._open,
+            "positions": self._positions,
+            "count": self._count,
+            "find_time": self._find_time,
+            "plan": self._plan,
+            "acknowledge": self._acknowledge,
+            "release": self._release,
+        }
+        self._counts = dict.fromkeys(("leases_taken", "leases_timed_out", "lease_questions"), 0)
+
+    def clear(self) -> None:
+        """Forget what waits: its router is gone."""
+        self._waiting = []
+
+    def take(self, header: LeaseHeader, now: float, wall_ms: int) -> None:
+        """Take a LEASE."""
+        self._now, self._wall_ms = now, wall_ms
+        self._counts["lease_questions"] += 1
+        held = self._lanes.get(header.lane_id)
+        if held is not None and held.importing:
+            self._waiting.append(header)
+            if len(self._waiting) > WAITING_MAX:
+                late = self._waiting.pop(0)
+                self._refuse(late, errors.error_for(errors.HOME_NOT_READY, "the lane is being taken over"))
+            return
+        try:
+            if held is None:
+                raise errors.error_for(errors.UNKNOWN_ENDPOINT, f"lane {header.lane_id} is not here")
+            self._carry_out(header, held)
+        except errors.AngariumError as error:
+            self._refuse(header, error)
+
+    def work(self, now: float, wall_ms: int) -> None:
+        """Go on with what waited for lanes that are here by now."""
+        if not self._waiting:
+            return
+        waiting, self._waiting = self._waiting, []
+        for header in waiting:
+            self.take(header, now, wall_ms)
+
+    def _carry_out(self, header: LeaseHeader, held: HeldLane) -> None:
+        verb = self._verbs.get(header.verb)
+        if verb is None:
+            raise errors.error_for(errors.INVALID_ARGUMENT, f"LEASE {header.verb!r}")
+        try:
+            value = verb(held, header.arguments)
+        except (ValueError, RecursionError) as error:
+            raise errors.error_for(errors.INVALID_ARGUMENT, f"LEASE {header.verb}: {error}") from None
+        answer = partial(self._answer, header, value)
+        if header.verb in _FIGURES:
+            answer()
+            return
+        self._collect(held)
+        self._lanes.touched[held] = None
+        self._lanes.changed[held] = None
+        self._stream.flush()
+        has_losses = header.verb == "acknowledge"
+        self._writing.add(Task(partial(_row_of, held), answer, with_losses=has_losses))
+
+    def _answer(self, header: LeaseHeader, value: Any) -> None:
+        """Answer a question that the router of now has asked; another one has other references."""
+        if header.router == self._stream.router:
+            self.say(wire.LEASED, (header.reference, 0, value))
+
+    def _refuse(self, header: LeaseHeader, error: errors.AngariumError) -> None:
+        self.say(wire.LEASED, (header.reference, error.code, error.detail))
+
+    # -- verbs -----------------------------------------------------------------------------------------------
+
+    def _open(self, held: HeldLane, arguments: msgspec.Raw) -> dict[str, Any]:
+        wish = _decode_open(arguments)
+        lane = held.lane
+        continued, events = lane.leasing.take(wish.group, wish.lease_ms, self._now, self._wall_ms)
+        self.told(events)
+        lease = lane.leasing.lease
+        assert lease is not None
+        if not continued:
+            self._counts["leases_taken"] += 1
+            self._tell(
+                "info", "SYSTEM_AD_LEASE_TAKEN", f"reader group {wish.group!r} has leased {_name_of(held)}"
+            )
+        return {**lane.leasing.positions(lane.next_position), "epoch": lease.epoch, "continued": continued}
+
+    def _positions(self, held: HeldLane, arguments: msgspec.Raw) -> dict[str, int]:
+        leasing = held.lane.leasing
+        leasing.demand(*_decode_group(arguments), self._now)
+        return leasing.positions(held.lane.next_position)
+
+    def _count(self, held: HeldLane, arguments: msgspec.Raw) -> tuple[int, int]:
+        wish = _decode_at(arguments)
+        held.lane.leasing.demand(wish.group, wish.epoch, self._now)
+        return held.lane.leasing.measure(wish.at)
+
+    def _find_time(self, held: HeldLane, arguments: msgspec.Raw) -> int:
+        wish = _decode_at(arguments)
+        held.lane.leasing.demand(wish.group, wish.epoch, self._now)
+        found = held.lane.leasing.find_time(wish.at)
+        return held.lane.next_position if found is None else found
+
+    def _plan(self, held: HeldLane, arguments: msgspec.Raw) -> tuple[int, int, int, int]:
+        wish = _decode_plan(arguments)
+        lane = held.lane
+        lane.leasing.demand(wish.group, wish.epoch, self._now)
+        upto = min(wish.end or POSITION_MAX, lane.next_position)
+        return lane.leasing.plan(
+            wish.start, upto, wish.messages, wish.bytes, round(self._now * 1000), self._wall_ms
+        )
+
+    def _acknowledge(self, held: HeldLane, arguments: msgspec.Raw) -> int:
+        wish = _decode_at(arguments)
+        held.lane.leasing.demand(wish.group, wish.epoch, self._now)
+        return held.lane.leasing.acknowledge(wish.at)
+
+    def _release(self, held: HeldLane, arguments: msgspec.Raw) -> bool:
+        group, epoch = _decode_group(arguments)
+        leasing = held.lane.leasing
+        lease = leasing.lease
+        if lease is None or (group and lease.group != group) or (epoch and lease.epoch != epoch):
+            return False
+        self.told(leasing.end(self._wall_ms))
+        self._tell(
+            "info", "SYSTEM_AD_LEASE_RELEASED", f"reader group {lease.group!r} let {_name_of(held)} go"
+        )
+        return True
+
+    # -- what happens by itself ------------------------------------------------------------------------------
+
+    def look(self, held: HeldLane) -> None:
+        """Have written what changed of a lease without being asked for; say that one has timed out."""
+        leasing = held.lane.leasing
+        if leasing.is_changed:
+            leasing.is_changed = False
+            self._writing.add(Task(partial(_row_of, held), None))
+        if leasing.timed_out is not None:
+            group, leasing.timed_out = leasing.timed_out, None
+            self._counts["leases_timed_out"] += 1
+            text = f"reader group {group!r} did not use its lease of {_name_of(held)}, which has ended"
+            self._tell("warning", "SYSTEM_AD_LEASE_TIMED_OUT", text)
+
+    def stats(self) -> dict[str, int]:
+        """Give counters, how many lanes are leased, and what their groups have planned and not acknowledged."""
+        leased = [held.lane.leasing.held for held in self._lanes if held.lane.leasing.lease is not None]
+        return {**self._counts, "leases": len(leased), "leased_messages": sum(leased)}
+
+
+def _row_of(held: HeldLane) -> list[Any]:
+    """Give the change that stores the lease of a lane, none if the lane is deleted."""
+    return [] if held.is_gone else [held.lease_change()]
+
+
+def _name_of(held: HeldLane) -> str:
+    settings = held.lane.settings
+    partition = f" partition {settings.partition}" if settings.partitions else ""
+    return f"{settings.kind} {settings.name!r}{partition}"
+
+
+def _nobody(_events: list[FlowEvent]) -> None:
+    """Nobody is told yet."""
+
+
+def _nothing(_operation: bytes, _fields: tuple[Any, ...]) -> None:
+    """Nobody is answered yet."""

@@ -1,0 +1,136 @@
+"""Questions of the router to the homes of lanes (LEASE), and their answers (LEASED).
+
+A question waits for its home: for one that starts, that died in the middle, or that is about to have the lane. All
+verbs may be asked twice, so a question goes again to the next incarnation of a home. After `ANSWER_TIMEOUT_S` it is
+refused with 50320. No I/O, no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from router.matching.shards import ShardState
+
+if TYPE_CHECKING:
+    from router.guaranteed.endpoints import Endpoint
+    from router.guaranteed.lane_usage import LaneUsage
+    from router.guaranteed.lanes import Lanes
+    from router.matching.shards import Shard, Shards
+
+#: How long a question waits for its home: a worker that died is back within a few seconds.
+ANSWER_TIMEOUT_S: Final = 10.0
+
+#: Takes the value, or the error if there is none, and the time.
+Answered = Callable[[Any, "AngariumError | None", float], None]
+
+
+class _Question:
+    """A question without an answer."""
+
+    __slots__ = ("arguments", "done", "endpoint", "home", "lane", "until", "verb")
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        lane: LaneUsage,
+        verb: str,
+        arguments: list[Any],
+        done: Answered,
+        until: float,
+    ) -> None:
+        self.endpoint = endpoint
+        self.lane = lane
+        self.verb = verb
+        self.arguments = arguments
+        self.done = done
+        self.until = until
+        #: The worker that has it; None: it waits for one.
+        self.home: int | None = None
+
+
+class LaneQuestions:
+    """All questions that are under way; a listener of `Shards` and of `Endpoints`."""
+
+    def __init__(self, shards: Shards, lanes: Lanes) -> None:
+        self._shards = shards
+        self._lanes = lanes
+        self._reference = 0
+        #: Reference -> question, those that wait longest first.
+        self._questions: dict[int, _Question] = {}
+
+    def __len__(self) -> int:
+        return len(self._questions)
+
+    def ask(
+        self, endpoint: Endpoint, lane: LaneUsage, verb: str, arguments: list[Any], done: Answered, now: float
+    ) -> None:
+        """Ask the home of a lane; `done` is called once, perhaps much later."""
+        self._reference += 1
+        question = _Question(endpoint, lane, verb, arguments, done, now + ANSWER_TIMEOUT_S)
+        self._questions[self._reference] = question
+        self._send(self._reference, question)
+
+    def _send(self, reference: int, question: _Question) -> None:
+        lane = question.lane
+        if not self._lanes.is_ready(lane.lane_id, lane.home):
+            return
+        question.home = lane.home
+        body = [self._shards.incarnation, reference, lane.lane_id, question.verb, question.arguments]
+        self._shards.send(self._shards.shards[lane.home], [wire.LEASE, wire.pack(body)])
+
+    def home_ready(self, index: int) -> None:
+        """A home came, or has a lane that it took over: ask what waits for it."""
+        for reference, question in self._questions.items():
+            if question.home is None and question.lane.home == index:
+                self._send(reference, question)
+
+    def answered(self, shard: Shard, header: list[Any], now: float) -> None:
+        """Take LEASED `[incarnation, reference, code, value]`."""
+        _, reference, code, value = header
+        question = self._questions.get(reference)
+        if question is None or question.home != shard.index:
+            return
+        if code == errors.UNKNOWN_ENDPOINT and not question.endpoint.is_gone:
+            question.home = None  # the lane has another home, or is about to be there
+            if question.lane.home != shard.index:
+                self._send(reference, question)
+            return
+        del self._questions[reference]
+        question.done(value, error_for(code, str(value or "")) if code else None, now)
+
+    def shard_started(self, shard: Shard) -> None:
+        """Nothing can be asked of a worker before it answers HOME."""
+
+    def shard_lost(self, shard: Shard) -> None:
+        """A worker died: its successor is asked again."""
+        for question in self._questions.values():
+            if question.home == shard.index:
+                question.home = None
+
+    def endpoint_gone(self, endpoint: Endpoint) -> None:
+        """An endpoint was deleted: nobody will answer."""
+        for reference in [at for at, one in self._questions.items() if one.endpoint is endpoint]:
+            question = self._questions.pop(reference)
+            error = error_for(errors.UNKNOWN_ENDPOINT, f"{endpoint.kind} {endpoint.name} was deleted")
+            question.done(None, error, 0.0)
+
+    def tick(self, now: float) -> float:
+        """Give up what waits for too long; gives when to call again, infinite if nothing waits."""
+        while self._questions:
+            reference, question = next(iter(self._questions.items()))
+            if question.until > now:
+                return question.until
+            del self._questions[reference]
+            endpoint = question.endpoint
+            detail = f"the home of {endpoint.kind} {endpoint.name} does not answer"
+            question.done(None, error_for(errors.HOME_NOT_READY, detail), now)
+        return float("inf")
+
+    def validate(self) -> None:
+        """Check that every question that was sent is at a worker that runs."""
+        for question in self._questions.values():
+            if question.home is not None and question.home < len(self._shards.shards):
+                assert self._shards.shards[question.home].state is not ShardState.DOWN
