@@ -11,12 +11,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
+from angarium.pipeline import journal
+from angarium.pipeline.files import files_of, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-#: What our jobs keep in an archive beside the messages; readers pass over it because of its first letter.
-PRIVATE: Final = "_angarium"
 #: Parquet without these is no archive of messages.
 _NEEDED: Final = frozenset({"topic", "queue", "partition", "position"})
 
@@ -36,19 +36,32 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """
     from angarium.spark.schema import NAMES, schema
 
-    columns = _columns_in(spark, path)
+    paths = _paths(spark, path)
+    columns = _columns_in(spark, path, paths)
     if not columns >= _NEEDED:
         missing = ", ".join(sorted(_NEEDED - columns))
         raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{path} holds Parquet without {missing}")
-    return spark.read.schema(schema(NAMES)).option("recursiveFileLookup", "true").parquet(path)
+    return spark.read.schema(schema(NAMES)).option("recursiveFileLookup", "true").parquet(*paths)
 
 
-def _columns_in(spark: SparkSession, path: str) -> set[str]:
+def _paths(spark: SparkSession, path: str) -> list[str]:
+    """Give what Spark is to read: the archive, or its files one by one while a change of it is not finished."""
+    files = files_of(spark, path)
+    unfinished = [change for change in journal.changes(files) if not journal.is_done(files, change)]
+    if not unfinished:
+        return [path]
+    sources = (source for change in unfinished for source, _ in change.moves)
+    staged = {source for source in sources if files.exists(source)}
+    found = journal.visible((entry.path for entry in walk(files)), unfinished, staged)
+    return [files.url(one) for one in found]
+
+
+def _columns_in(spark: SparkSession, path: str, paths: list[str]) -> set[str]:
     """Give the columns of one file of an archive, which one Spark chooses."""
     from pyspark.errors import AnalysisException
 
     try:
-        return set(spark.read.option("recursiveFileLookup", "true").parquet(path).columns)
+        return set(spark.read.option("recursiveFileLookup", "true").parquet(*paths).columns)
     except AnalysisException as error:
         condition = error.getCondition()
         if condition == "PATH_NOT_FOUND":

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
+    from rich.progress import ProgressColumn, Task, TaskID
     from rich.table import Table
 
 #: Ten redraws a second look smooth; more only cost the publisher time.
@@ -261,9 +261,22 @@ class _Bar:
             bars.TextColumn("{task.description}"),
             bars.BarColumn(),
             bars.MofNCompleteColumn(),
+            _rate_column(),
             bars.TimeElapsedColumn(),
+            *(() if self._total is None else (bars.TextColumn("left"), bars.TimeRemainingColumn())),
         )
         bar = bars.Progress(*columns, console=Console(stderr=True), transient=True)
         task = bar.add_task(self._description, total=self._total)
         bar.start()
         return bar, task
+
+
+def _rate_column() -> ProgressColumn:
+    """Make the column of a bar that says how much is done in a second."""
+    from rich.progress import ProgressColumn
+
+    class RateColumn(ProgressColumn):
+        def render(self, task: Task) -> Any:
+            return _plain(f"{task.speed:,.0f}/s" if task.speed else "")
+
+    return RateColumn()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from angarium import errors
+from angarium.pipeline import layout
 from angarium.pipeline.archives import read_archive
+from angarium.pipeline.files import ClusterFiles, files_of, walk
 from angarium.spark.schema import NAMES
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from angarium.pipeline.files import Files
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 
@@ -42,3 +46,66 @@ def test_a_missing_and_an_empty_archive_are_named(spark: SparkSession, tmp_path:
     assert caught.value.code == errors.ARCHIVE_NOT_FOUND
     with pytest.raises(errors.NotFoundError, match="holds no messages"):
         read_archive(spark, str(tmp_path))
+
+
+ODD_TOPICS = (
+    "orders/eu/7",
+    "/x",
+    "a b/ö*/c",
+    "../..",
+    "_a/~-",
+    "__HIVE_DEFAULT_PARTITION__/x",
+    "x" * 200 + "/y",
+    "ü" * 100,
+    "a=b/%41/[x]{y}^:?\"'\\",
+    "A+B/c d",
+    "tab\there/\x7f\x01",
+    "a//b",
+)
+
+
+@pytest.mark.parametrize("levels", [0, 1, 3])
+def test_spark_puts_topics_where_the_rule_says(spark: SparkSession, levels: int) -> None:
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    rows = spark.createDataFrame([(topic,) for topic in ODD_TOPICS], "topic string")
+    columns = layout.columns_for(levels)
+    rows = rows.withColumn("spooled_timestamp", F.timestamp_seconds(F.lit(1_772_323_199)))
+    found = rows.select("topic", *(column.alias(name) for name, column in columns.items())).collect()
+    assert {row.date for row in found} == {"2026-02-28"}
+    for row in found:
+        names = (f"{name}={row[name]}" for name in layout.level_columns(levels))
+        assert "/".join(names) == layout.topic_directory(row.topic, levels)
+
+
+@pytest.fixture(params=["local", "cluster"])
+def files(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Files:
+    """Both kinds of files; the second works on this machine's through Spark's Java."""
+    if request.param == "local":
+        return files_of(spark, str(tmp_path))
+    jvm: Any = spark.sparkContext._jvm
+    root = jvm.org.apache.hadoop.fs.Path(f"file:{tmp_path}")
+    return ClusterFiles(spark, root.getFileSystem(jvm.org.apache.hadoop.conf.Configuration()), root)
+
+
+def test_files_are_created_once_moved_and_removed(files: Files) -> None:
+    assert files.create("a/one.json", "ö")
+    assert not files.create("a/one.json", "two")
+    assert files.read("a/one.json") == "ö"
+    assert [(entry.path, entry.bytes) for entry in files.entries("a")] == [("a/one.json", 2)]
+    files.move("a/one.json", "b/c=d ~2A/e.parquet")
+    files.sync(["b/c=d ~2A/e.parquet"])
+    assert files.entries("a") == []
+    assert not files.exists("a/one.json")
+    assert [entry.path for entry in walk(files)] == ["b/c=d ~2A/e.parquet"]
+    with pytest.raises((OSError, errors.AngariumError)):
+        files.move("a/one.json", "a/two.json")
+    files.remove("b")
+    files.remove("nowhere")
+    assert files.entries("nowhere") == []
+    assert list(walk(files)) == []
+
+
+def test_a_file_system_that_spark_does_not_know_is_named(spark: SparkSession) -> None:
+    with pytest.raises(errors.InvalidRequestError, match="nosuch://host/x"):
+        files_of(spark, "nosuch://host/x")

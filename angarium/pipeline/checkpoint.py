@@ -1,0 +1,70 @@
+"""What Spark's checkpoint of a stream says: which range was planned, and which batch is done.
+
+Spark tells a source that a batch is done only when it plans the next one, so a query that has ended owes the source its
+last one. The logs of the checkpoint have it: `offsets/N` is written before batch N runs and has the end of its range,
+`commits/N` when it is done.
+
+    v1
+    {"batchWatermarkMs":0,...}
+    {"...":...}              the end of the range of each source, or `-` for one that has none
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from angarium import errors
+
+if TYPE_CHECKING:
+    from angarium.pipeline.files import Files
+
+#: Version, metadata, then one line for each source.
+_HEAD_LINES = 2
+_NO_OFFSET = "-"
+
+
+class Progress(NamedTuple):
+    """How far a query is."""
+
+    #: The newest batch that is done; None if none is.
+    done: int | None
+    #: The newest batch that was planned; None if none was.
+    planned: int | None
+    #: Where the newest batch that is done ends, as its source wrote it; None if none is, or it has no offset.
+    end: str | None
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing is planned that is not done: no range has to be read again."""
+        return self.done == self.planned
+
+
+def progress_of(files: Files, checkpoint: str) -> Progress:
+    """Read how far the query of a checkpoint with one source is; a checkpoint that is not there is at its start.
+
+    Raises:
+        UnavailableError: it cannot be understood (SPARK_FAILED).
+    """
+    planned = _newest(files, f"{checkpoint}/offsets")
+    done = _newest(files, f"{checkpoint}/commits")
+    if done is None:
+        return Progress(None, planned, None)
+    text = files.read(f"{checkpoint}/offsets/{done}")
+    return Progress(done, planned, parse_offset(text, files.url(f"{checkpoint}/offsets/{done}")))
+
+
+def parse_offset(text: str, where: str) -> str | None:
+    """Give the end of a batch from the file that Spark keeps of it, for a query with one source.
+
+    Raises:
+        UnavailableError: it is of another form (SPARK_FAILED).
+    """
+    lines = text.splitlines()
+    if len(lines) != _HEAD_LINES + 1 or lines[0] != "v1":
+        raise errors.error_for(errors.SPARK_FAILED, f"{where} is not of the form that is known here")
+    return None if lines[-1] == _NO_OFFSET else lines[-1]
+
+
+def _newest(files: Files, folder: str) -> int | None:
+    numbers = [int(entry.name) for entry in files.entries(folder) if entry.name.isdecimal()]
+    return max(numbers, default=None)

@@ -1,0 +1,39 @@
+"""Turns what Spark fails with, which has a hundred lines of other programs' stacks, into one of our errors.
+
+An error of ours that was raised in a Python worker, as by the source, comes back as text inside; it is found there.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from angarium import errors
+from angarium.pipeline.session import first_line
+
+_OURS: Final = re.compile(r"error (\d{5}): (.+)")
+_ADVICE: Final = re.compile(r"(.*) \(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*$")
+
+
+def clear_failure(error: Exception) -> Exception:
+    """Give the error to raise for what a job failed with: one of ours, or the very one if it is no failure of Spark's.
+
+    An error that Spark has wrapped is found by its text; anything else of Spark's is SPARK_FAILED with its first line.
+    """
+    if isinstance(error, errors.AngariumError):
+        return error
+    package = type(error).__module__.partition(".")[0]
+    if package not in ("pyspark", "py4j"):
+        return error
+    found = [one for one in _OURS.finditer(str(error)) if int(one.group(1)) in errors.ERRORS]
+    if not found:
+        return errors.error_for(errors.SPARK_FAILED, first_line(error))
+    code = int(found[-1].group(1))
+    return errors.error_for(code, *_parts(found[-1].group(2).strip(), errors.ERRORS[code].text))
+
+
+def _parts(text: str, title: str) -> tuple[str, str]:
+    """Take apart "TITLE: DETAIL (ADVICE)"; what is not of that form is all detail."""
+    matched = _ADVICE.match(text)
+    what, advice = matched.groups() if matched else (text, "")
+    return what.removeprefix(title).removeprefix(": "), advice

@@ -1,0 +1,222 @@
+"""The job archive over files in place of queues: what it writes, runs again, merges, and finishes after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pyarrow.dataset
+import pytest
+from archive_job import FileSource
+
+from angarium import errors
+from angarium.pipeline import archive as job_module
+from angarium.pipeline import compaction, journal
+from angarium.pipeline.archive import ArchiveJob, archive
+from angarium.pipeline.archives import read_archive
+from angarium.pipeline.files import LocalFiles, walk
+from angarium.pipeline.progress import silent
+from angarium.spark.schema import NAMES, schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
+
+FILES = 24
+ROWS = 50
+TOPICS = ("orders/eu/1", "orders", "/x", "a b/ö*", "../y", "orders/_us")
+PROGRAM = Path(__file__).with_name("archive_job.py")
+KILL_LIMIT_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def messages(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Give a directory with FILES files of ROWS messages each, by rising position."""
+    from pyspark.sql import functions as F  # noqa: N812 - its usual name
+
+    topics = F.array(*(F.lit(topic) for topic in TOPICS))
+    made = {
+        "topic": F.get(topics, (F.col("id") % len(TOPICS)).cast("int")),
+        "queue": F.lit("q"),
+        "partition": F.lit(0),
+        "position": F.col("id") + 1,
+        "payload": F.encode(F.col("id").cast("string"), "UTF-8"),
+        "spooled_timestamp": F.timestamp_seconds(F.lit(1_770_000_000) + F.col("id") * 100),
+    }
+    columns = [
+        made.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name) for field in schema(NAMES)
+    ]
+    folder = tmp_path_factory.mktemp("messages") / "rows"
+    spark.range(FILES * ROWS, numPartitions=FILES).select(*columns).write.parquet(str(folder))
+    return str(folder)
+
+
+def positions(path: Path) -> list[int]:
+    """Give what a reader that knows nothing of us finds."""
+    files = [str(path / entry.path) for entry in walk(LocalFiles(path))]
+    table = pyarrow.dataset.dataset(files, format="parquet").to_table(columns=["position"])
+    found: list[int] = sorted(table.column("position").to_pylist())
+    return found
+
+
+ALL = list(range(1, FILES * ROWS + 1))
+
+
+def test_every_message_is_in_the_archive_once_by_day_and_topic(
+    spark: SparkSession, messages: str, tmp_path: Path
+) -> None:
+    source = FileSource(messages, 7)
+    done = archive(spark, ArchiveJob(path=str(tmp_path / "a"), queues=("q",), levels=2), source=source)
+    assert (done.messages, done.batches) == (FILES * ROWS, 4)
+    assert done.released
+    assert source.released == 1
+    assert json.loads(source.acknowledged[-1]) == {"logOffset": 3}
+    assert positions(tmp_path / "a") == ALL
+    folders = {str(path.relative_to(tmp_path / "a")) for path in (tmp_path / "a").glob("date=*/*/*")}
+    assert "date=2026-02-02/topic_1=orders/topic_2=eu" in folders
+    assert "date=2026-02-03/topic_1=a~20b/topic_2=~C3~B6~2A" in folders
+    read = read_archive(spark, str(tmp_path / "a"))
+    assert read.columns == list(NAMES)
+    assert {row.topic for row in read.select("topic").distinct().collect()} == set(TOPICS)
+
+
+def test_a_second_run_goes_on_where_the_first_ended(
+    spark: SparkSession, messages: str, tmp_path: Path
+) -> None:
+    job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",))
+    archive(spark, job, source=FileSource(messages, 24))
+    source = FileSource(messages, 24)
+    done = archive(spark, job, source=source)
+    assert done.messages == 0
+    assert source.acknowledged, "what an earlier run left unacknowledged is acknowledged at the start"
+    assert positions(tmp_path / "a") == ALL
+
+
+def test_a_batch_that_is_run_again_changes_nothing(
+    spark: SparkSession, messages: str, tmp_path: Path
+) -> None:
+    """Spark lost its note that the last batch is done, as when it is killed just before it writes it."""
+    job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",))
+    archive(spark, job, source=FileSource(messages, 12))
+    before = sorted(entry.path for entry in walk(LocalFiles(tmp_path / "a")))
+    for name in ("1", ".1.crc"):
+        (tmp_path / "a" / job_module.JOBS / "q" / "checkpoint" / "commits" / name).unlink()
+    archive(spark, job, source=FileSource(messages, 12))
+    assert sorted(entry.path for entry in walk(LocalFiles(tmp_path / "a"))) == before
+
+
+def test_small_files_are_merged_and_every_message_stays(
+    spark: SparkSession, messages: str, tmp_path: Path
+) -> None:
+    job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",), levels=1, compact=True)
+    done = archive(spark, job, source=FileSource(messages, 6))
+    after = [entry.path for entry in walk(LocalFiles(tmp_path / "a"))]
+    assert done.files_before_compaction > done.files_after_compaction > 0
+    assert len(after) == len({path.rpartition("/")[0] for path in after})
+    assert positions(tmp_path / "a") == ALL
+    assert read_archive(spark, str(tmp_path / "a")).columns == list(NAMES)
+    assert archive(spark, job, source=FileSource(messages, 6)).files_before_compaction == 0
+
+
+class DyingFiles(LocalFiles):
+    """Files of a process that dies after a number of renames and removals."""
+
+    def __init__(self, root: Path, steps: int) -> None:
+        super().__init__(root)
+        self._steps = steps
+
+    def move(self, source: str, target: str) -> None:
+        self._step()
+        super().move(source, target)
+
+    def remove(self, path: str) -> None:
+        self._step()
+        super().remove(path)
+
+    def _step(self) -> None:
+        if self._steps == 0:
+            raise KeyboardInterrupt
+        self._steps -= 1
+
+
+def test_a_merge_that_was_killed_is_finished_and_readers_are_right_meanwhile(
+    spark: SparkSession, messages: str, tmp_path: Path
+) -> None:
+    """The job dies after each number of steps of a change that was decided."""
+    whole = tmp_path / "whole"
+    archive(spark, ArchiveJob(path=str(whole), queues=("q",), levels=0), source=FileSource(messages, 12))
+    for steps in (0, 1, 3, 5):
+        path = tmp_path / str(steps)
+        shutil.copytree(whole, path)
+        with pytest.raises(KeyboardInterrupt):
+            compaction.compact(spark, DyingFiles(path, steps), silent)
+        read = read_archive(spark, str(path)).select("position").collect()
+        assert sorted(row.position for row in read) == ALL, steps
+        files = LocalFiles(path)
+        assert len(journal.recover(files)) == 1, steps
+        assert positions(path) == ALL, steps
+        assert len(list(walk(files))) < len(list(walk(LocalFiles(whole))))
+
+
+def test_a_checkpoint_of_other_queues_is_refused(spark: SparkSession, messages: str, tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+    archive(spark, ArchiveJob(path=path, queues=("q",), name="x"), source=FileSource(messages, 24))
+    with pytest.raises(errors.ConflictError, match=r"is that of q.*--name"):
+        archive(spark, ArchiveJob(path=path, queues=("other",), name="x"), source=FileSource(messages, 24))
+
+
+def test_a_stream_that_is_told_to_stop_ends_with_nothing_half_done(
+    spark: SparkSession, messages: str, tmp_path: Path
+) -> None:
+    stop = Event()
+    source = FileSource(messages, 2)
+
+    def show(done: int, total: int | None = None) -> None:
+        if done:
+            stop.set()
+
+    job = ArchiveJob(path=str(tmp_path / "a"), queues=("q",), trigger="continuous", interval_s=0.01)
+    done = archive(spark, job, show, stop, source=source)
+    assert done.released
+    found = positions(tmp_path / "a")
+    assert 0 < len(found) == done.messages
+    assert found == sorted(set(found))
+    archive(spark, ArchiveJob(path=str(tmp_path / "a"), queues=("q",)), source=FileSource(messages, 24))
+    assert positions(tmp_path / "a") == ALL
+
+
+def test_kills_at_any_instant_lose_nothing_and_double_nothing(messages: str, tmp_path: Path) -> None:
+    """The whole process group dies at random instants; the same command again and again ends with every row once."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    path = tmp_path / "a"
+    command = [sys.executable, str(PROGRAM), str(path), messages, "3", "--compact"]
+    for _ in range(2):
+        killed = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+        wait_for_a_start(path, killed)
+        time.sleep(chance.uniform(0, 3))
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+    subprocess.run(command, check=True, timeout=KILL_LIMIT_S, stdout=subprocess.DEVNULL)
+    assert positions(path) == ALL
+    assert list((path / "_angarium" / "staging").iterdir()) == []
+
+
+def wait_for_a_start(path: Path, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a job has begun to plan batches, or has ended; a kill before that shows nothing."""
+    deadline = time.monotonic() + KILL_LIMIT_S
+    offsets = path / job_module.JOBS / "q" / "checkpoint" / "offsets"
+    while process.poll() is None and not offsets.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

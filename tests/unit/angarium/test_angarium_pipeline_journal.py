@@ -1,0 +1,107 @@
+"""Changes of an archive that happen whole or not at all, on the files of this machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from angarium import errors
+from angarium.pipeline import journal
+from angarium.pipeline.files import LocalFiles, walk
+from angarium.pipeline.journal import Change
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.requirement("R221")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> LocalFiles:
+    return LocalFiles(tmp_path)
+
+
+def stage(files: LocalFiles, name: str, removals: tuple[str, ...] = ()) -> Change:
+    """Write two files aside."""
+    staging = f"{journal.STAGING}/{name}-1"
+    for part in ("1", "2"):
+        path = files.root / staging / f"{part}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    moves = tuple((f"{staging}/{part}.parquet", f"d/{name}-{part}.parquet") for part in ("1", "2"))
+    return Change(name, staging, moves, removals, 2)
+
+
+def found(files: LocalFiles) -> list[str]:
+    return [entry.path for entry in walk(files)]
+
+
+def test_what_is_staged_is_seen_by_nobody_until_the_change_is_finished(files: LocalFiles) -> None:
+    change = stage(files, "a")
+    assert found(files) == []
+    assert journal.decide(files, change)
+    assert found(files) == []
+    journal.finish(files, change)
+    assert found(files) == ["d/a-1.parquet", "d/a-2.parquet"]
+    assert journal.is_done(files, change)
+
+
+def test_a_name_is_decided_once(files: LocalFiles) -> None:
+    first = stage(files, "a")
+    assert journal.decide(files, first)
+    assert not journal.decide(files, Change("a", "elsewhere", first.moves, (), 7))
+    assert journal.decided(files, "a") == first
+    assert journal.decided(files, "b") is None
+
+
+def test_a_change_that_was_cut_off_is_finished_and_finishing_twice_changes_nothing(files: LocalFiles) -> None:
+    old = files.root / "d" / "old.parquet"
+    old.parent.mkdir()
+    old.write_text("old")
+    change = stage(files, "a", ("d/old.parquet",))
+    journal.decide(files, change)
+    files.move(*change.moves[0])
+    assert journal.recover(files) == [change]
+    assert found(files) == ["d/a-1.parquet", "d/a-2.parquet"]
+    assert journal.recover(files) == []
+    journal.finish(files, change)
+    assert found(files) == ["d/a-1.parquet", "d/a-2.parquet"]
+
+
+def test_nothing_is_removed_when_what_replaces_it_is_missing(files: LocalFiles) -> None:
+    old = files.root / "d" / "old.parquet"
+    old.parent.mkdir()
+    old.write_text("old")
+    change = stage(files, "a", ("d/old.parquet",))
+    journal.decide(files, change)
+    (files.root / change.moves[1][0]).unlink()
+    with pytest.raises(errors.UnavailableError, match=r"a-2\.parquet is missing"):
+        journal.finish(files, change)
+    assert old.exists()
+
+
+def test_what_was_staged_and_not_decided_is_swept_for_its_own_job_only(files: LocalFiles) -> None:
+    decided, lost, other = (stage(files, name) for name in ("batch-x-1", "batch-x-2", "batch-y-1"))
+    journal.decide(files, decided)
+    journal.sweep(files, "batch-x-")
+    assert files.exists(decided.staging)
+    assert not files.exists(lost.staging)
+    assert files.exists(other.staging)
+
+
+def test_a_reader_sees_each_message_once_in_every_state_of_a_change() -> None:
+    change = Change("c", "s", (("s/1", "d/new1"), ("s/2", "d/new2")), ("d/old1", "d/old2"), 0)
+    unmoved = journal.visible(["d/old1", "d/old2", "d/x"], [change], {"s/1", "s/2"})
+    assert unmoved == ["d/x", "s/1", "s/2"]
+    moved_one = journal.visible(["d/new1", "d/old1", "d/old2", "d/x"], [change], {"s/2"})
+    assert moved_one == ["d/new1", "d/x", "s/2"]
+    removed_one = journal.visible(["d/new1", "d/new2", "d/old2", "d/x"], [change], set())
+    assert removed_one == ["d/new1", "d/new2", "d/x"]
+
+
+def test_a_file_is_created_whole_and_once(files: LocalFiles) -> None:
+    assert files.create("a/b.json", "one")
+    assert not files.create("a/b.json", "two")
+    assert files.read("a/b.json") == "one"
+    assert [entry.name for entry in files.entries("a")] == ["b.json"]
