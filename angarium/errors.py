@@ -82,6 +82,7 @@ BRIDGE_TO_ITSELF: Final = 40324
 QUEUE_UNFIT: Final = 40325
 OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
+UNKNOWN_STAGE: Final = 40403
 ARCHIVE_NOT_FOUND: Final = 40430
 INVALID_SELECTOR: Final = 40601
 TIMEOUT: Final = 40801
@@ -226,6 +227,9 @@ ERRORS: Final[dict[int, Reason]] = {
     OBJECT_NOT_FOUND: Reason("object_not_found", "Not Found", "list the objects to see the names"),
     SUBSCRIPTION_NOT_FOUND: Reason(
         "subscription_not_found", "Subscription Not Found", "'angarium subscription list' shows what there is"
+    ),
+    UNKNOWN_STAGE: Reason(
+        "unknown_stage", "Unknown Stage", "it was aborted, or committed, or it aged: stage the messages again"
     ),
     ARCHIVE_NOT_FOUND: Reason(
         "archive_not_found",

@@ -123,6 +123,10 @@ class SpoolSection(SpoolLimits, frozen=True, kw_only=True, forbid_unknown_fields
         int,
         Meta(ge=1, le=36_500, description="Days after which a producer that nobody opened is forgotten."),
     ] = 7
+    stage_idle_hours: Annotated[
+        int,
+        Meta(ge=1, le=87_600, description="Hours after which a stage that nobody committed is dropped."),
+    ] = 24
 
 
 class AdminSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,6 +14,8 @@ from router.publishers.acks import Acks
 from router.publishers.gathering import Gathering
 from router.publishers.moves import Move, Moves
 from router.publishers.producers import Producers
+from router.publishers.settling import Settlement, Settling
+from router.publishers.stages import Stages
 from router.spool.publish_rights import PublishRights
 from router.spool.spooling import Spooling
 from router.spool.streams import Streams
@@ -91,17 +93,15 @@ class Intake:
             on_idle: hears of a session with a producer that has nothing unsettled any more.
             wall_ms: gives the wall time in ms that belongs to a time.
         """
-        self._counters = counters
-        self._close = close
-        self._retry = retry
-        self._on_idle = on_idle
+        self._counters, self._close, self._retry, self._on_idle = counters, close, retry, on_idle
         self.usage = Usage(limits, endpoints)
         self.thresholds = Thresholds(self.usage, outbox)
         self.streams = Streams(shards, self.usage, self._settled)
         self.gathering = Gathering(shards, self.streams)
         self.acks = Acks(egress, counters, self._idle)
-        forget = self._forget_rounds
-        self.producers = Producers(node, asks, self.gathering, self.acks, self.thresholds, rng, forget)
+        self.producers = Producers(
+            node, asks, self.gathering, self.acks, self.thresholds, rng, self._forget_rounds
+        )
         self.spooling = Spooling(
             self.usage, endpoints, self.streams, self.acks, counters, promoted_bytes_max=config.promoted_bytes_max,
             rights=PublishRights(shards.rules), deliver=deliver, break_off=self.producers.break_off, close=close,
@@ -111,6 +111,8 @@ class Intake:
         shards.listeners += [self.streams, self.moves]
         endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.repartitioning]
         self.producers.register(requests)
+        self.settling = Settling(self.streams, self.usage, endpoints, asks, wall_ms)
+        self.stages = Stages(asks, self.settling, requests, self.producers.end_stage)
 
     # -- from homes ------------------------------------------------------------------------------------------
 
@@ -130,6 +132,7 @@ class Intake:
         for session in held:
             self._retry(session, now)
         self.moves.homes_reported(now)
+        self.settling.go_on(now)
 
     def committed(self, shard: Shard, header: list[Any], now: float) -> None:
         """Take COMMITTED `[incarnation, accepted, stored, totals, spool]`."""
@@ -138,6 +141,7 @@ class Intake:
         self._look(self.streams.committed(shard, accepted, stored, totals, spool), now)
         if had_unknown:
             self._homes_may_be_complete(now)
+        self.settling.go_on(now)
 
     def records(self, shard: Shard, header: list[Any], now: float) -> None:
         """Take RECORDS `[incarnation, reference, records]`."""
@@ -155,6 +159,8 @@ class Intake:
         """Every home has accepted what it was given of this."""
         if type(pending) is Move:
             self.moves.settled(pending)
+        elif type(pending) is Settlement:
+            self.settling.settled(pending)
         else:
             self.acks.settled(pending)
 
@@ -179,6 +185,7 @@ class Intake:
         self.usage.freed += 1
         self.spooling.retry(now)
         self._homes_may_be_complete(now)
+        self.settling.retry()
 
     def may_leave(self, count: int, now: float) -> bool:
         """Tell whether the workers from this index on have stored all that they were given.
@@ -192,6 +199,8 @@ class Intake:
             for pending in self.streams.abandon(index):
                 if type(pending) is Move:
                     self.moves.again(pending)
+                elif type(pending) is Settlement:
+                    self.settling.again(pending)
                 else:
                     self.producers.break_off(pending.producer)
                     error = error_for(errors.SHARD_UNAVAILABLE, "the worker left with messages on their way")
@@ -213,6 +222,7 @@ class Intake:
             **self.streams.stats(),
             "producers": len(self.producers),
             "rounds_waiting": self.spooling.waiting_rounds,
+            **self.settling.stats(),
             **{name: totals.get(name, 0) for name in _FIGURES},
         }
 
@@ -226,3 +236,4 @@ class Intake:
         self.producers.validate()
         self.spooling.validate()
         self.moves.validate()
+        self.settling.validate()

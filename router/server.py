@@ -367,6 +367,8 @@ class RouterServer:
                     return router.links.peers.tell(arguments["report"])
                 case "producers":
                     return router.intake.producers.describe(arguments.get("vpn"))
+                case "stages":
+                    return router.intake.stages.told(arguments, now)
                 case "producer_forget":
                     return router.intake.producers.forget(arguments["ids"])
                 case _:

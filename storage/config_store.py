@@ -5,8 +5,8 @@ is its only writer. An object is stored as MessagePack under its kind, Message V
 one synced transaction: when it returns, all its changes are on disk, and after a crash all or none of them
 are there.
 
-Beside the objects it keeps the names of producers, and counters: single numbers, such as the next id of an endpoint,
-which is never given twice, whatever was deleted meanwhile.
+Beside the objects it keeps the names of producers, stages and sinks, and counters: single numbers, such as the next id
+of an endpoint, which is never given twice, whatever was deleted meanwhile.
 
 It knows nothing about what attributes mean; `cluster/controller/controller.py` does.
 """
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: Raised when the form of what is stored changes; a store of another format is refused, never guessed at.
-FORMAT_VERSION: Final = 2
-#: Formats that need nothing but a new number: before 2 there were no producers and counters.
-UPGRADED_FORMATS: Final = (b"1",)
+FORMAT_VERSION: Final = 3
+#: Formats that need nothing but a new number: before 2 there were no producers and counters, before 3 no stages.
+UPGRADED_FORMATS: Final = (b"1", b"2")
 #: Sparse, so a large map costs nothing; 100,000 objects take about 60 MB.
 MAP_BYTES: Final = 1 << 30
 #: Readers at the same time; the controller reads once, at its start, and tools may look.
@@ -64,7 +64,30 @@ class Producer(NamedTuple):
     used_day: int
 
 
-Entry: TypeAlias = Change | Counter | Producer
+class Stage(NamedTuple):
+    """A stage, its number, where it stands, since when (s since 1970), and who committed it; number None removes it."""
+
+    vpn: str
+    username: str
+    name: str
+    number: int | None
+    state: int
+    used_s: int
+    #: The sink; empty before a commit, and of one without a sink.
+    sink: str
+
+
+class Sink(NamedTuple):
+    """A sink, the newest batch that it committed, and when (s since 1970); batch None removes it."""
+
+    vpn: str
+    username: str
+    name: str
+    batch: int | None
+    used_s: int
+
+
+Entry: TypeAlias = Change | Counter | Producer | Stage | Sink
 
 
 class ConfigStore:
@@ -86,6 +109,8 @@ class ConfigStore:
             self._meta = self._environment.open_db(b"meta")
             self._objects = self._environment.open_db(b"objects")
             self._producers = self._environment.open_db(b"producers")
+            self._stages = self._environment.open_db(b"stages")
+            self._sinks = self._environment.open_db(b"sinks")
             self._check_format()
         except lmdb.Error as error:
             self._environment.close()
@@ -124,6 +149,24 @@ class ConfigStore:
         """
         with self._environment.begin(db=self._producers) as transaction:
             return [self._decode_producer(bytes(key), bytes(value)) for key, value in transaction.cursor()]
+
+    def load_stages(self) -> list[Stage]:
+        """Give every stage, ordered by Message VPN, username and name.
+
+        Raises:
+            InvalidRequestError: an entry cannot be read (40017).
+        """
+        with self._environment.begin(db=self._stages) as transaction:
+            return [Stage(*self._decode_row(key, value, (3, 4))) for key, value in transaction.cursor()]
+
+    def load_sinks(self) -> list[Sink]:
+        """Give every sink, ordered by Message VPN, username and name.
+
+        Raises:
+            InvalidRequestError: an entry cannot be read (40017).
+        """
+        with self._environment.begin(db=self._sinks) as transaction:
+            return [Sink(*self._decode_row(key, value, (3, 2))) for key, value in transaction.cursor()]
 
     def copy_to(self, directory: str | os.PathLike[str]) -> None:
         """Write a compacted copy into an empty directory that exists: a backup, as of the last commit.
@@ -167,6 +210,12 @@ class ConfigStore:
             case Producer(vpn, username, name, producer, used_day):
                 database, key = self._producers, _key(vpn, username, name)
                 value = None if producer is None else [producer, used_day]
+            case Stage(vpn, username, name, stage, state, used_s, sink):
+                database, key = self._stages, _key(vpn, username, name)
+                value = None if stage is None else [stage, state, used_s, sink]
+            case Sink(vpn, username, name, batch, used_s):
+                database, key = self._sinks, _key(vpn, username, name)
+                value = None if batch is None else [batch, used_s]
             case Change(kind, vpn, name, attributes):
                 database, key, value = self._objects, _key(kind, vpn, name), attributes
         if value is None:
@@ -179,7 +228,7 @@ class ConfigStore:
             return lmdb.open(
                 str(self.directory),
                 map_size=MAP_BYTES,
-                max_dbs=4,
+                max_dbs=8,
                 max_readers=MAX_READERS,
                 mode=0o600,
                 metasync=True,
@@ -215,6 +264,16 @@ class ConfigStore:
         except (ValueError, TypeError, errors.AngariumError) as error:
             raise self._refusal(f"the producer check failed at key {key!r}: {error}") from error
         return Producer(vpn, username, name, number, used_day)
+
+    def _decode_row(self, key: bytes, value: bytes, fields: tuple[int, int]) -> list[Any]:
+        """Give the names in a key and what is stored under it, if there are so many of each."""
+        try:
+            names, stored = [part.decode() for part in key.split(_SEPARATOR)], wire.unpack(value)
+            if not isinstance(stored, list) or (len(names), len(stored)) != fields:
+                raise ValueError(f"{len(names)} names")
+        except (ValueError, errors.AngariumError) as error:
+            raise self._refusal(f"the stage check failed at key {key!r}: {error}") from error
+        return [*names, *stored]
 
     def _refusal(self, what: str) -> errors.AngariumError:
         place = self.directory / "data.mdb"

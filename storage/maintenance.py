@@ -50,9 +50,12 @@ _KEY_BYTES: Final = {
     Table.BLOCKS: (8,),
     Table.RECORDS: (16,),
     Table.MOVES: (8,),
+    Table.STAGED: (24,),
 }
 #: Where a segment names its block.
 _BLOCK_FIELD: Final = 1
+#: What stands before the segment in a staged row: the generation of its endpoint.
+_STAGED_HEAD_BYTES: Final = 8
 MANIFEST: Final = "manifest.json"
 ARCHIVE_FORMAT: Final = 1
 _COPY_BYTES: Final = 1 << 20
@@ -151,12 +154,15 @@ class _Check:
         self._tell(total, total)
 
     def _check_segments(self) -> None:
-        for key, value in self._rows(Table.SEGMENTS):
-            block = _block_of(value)
-            if block is None:
-                self.faults.append(f"segments: the key {key.hex()} has no segment")
-            elif not self._has_block(block) and self._spool.get(Table.SEGMENTS, key) == value:
-                self.faults.append(f"segments: the block {block} of the key {key.hex()} is not there")
+        for table, head in ((Table.SEGMENTS, 0), (Table.STAGED, _STAGED_HEAD_BYTES)):
+            for key, value in self._rows(table):
+                block = _block_of(value[head:])
+                if block is None:
+                    self.faults.append(f"{_name(table)}: the key {key.hex()} has no segment")
+                elif not self._has_block(block) and self._spool.get(table, key) == value:
+                    self.faults.append(
+                        f"{_name(table)}: the block {block} of the key {key.hex()} is not there"
+                    )
 
     def _has_block(self, block: int) -> bool:
         at = bisect_left(self._blocks, block)

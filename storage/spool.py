@@ -1,4 +1,4 @@
-"""The spool of a worker on disk: seven tables of keys and values, written in synced groups.
+"""The spool of a worker on disk: eight tables of keys and values, written in synced groups.
 
 `Spool` is the port. What is committed is on disk, synced, when `commit` returns, all of it or nothing; what
 the keys and values mean is the home's business (`node/home/spool/layout.py`). `LmdbSpool` keeps it in LMDB; the
@@ -83,7 +83,11 @@ class Table(enum.IntEnum):
     BLOCKS = 4
     RECORDS = 5
     MOVES = 6
+    STAGED = 7
 
+
+#: Tables that spools of earlier versions lack: whoever opens one for writing makes them.
+ADDED: Final = (Table.STAGED,)
 
 #: Table, key, value; None deletes, and deleting what is not there is fine.
 Change: TypeAlias = tuple[Table, bytes, bytes | None]
@@ -136,7 +140,10 @@ class LmdbSpool:
         self._lock = lock
         self._owner = os.getpid()
         self._page_bytes = int(environment.stat()["psize"])
-        self._tables = {table: environment.open_db(_name(table), create=False) for table in Table}
+        self._tables: dict[Table, Any] = {
+            table: environment.open_db(_name(table), create=False) for table in Table if table not in ADDED
+        }
+        self._open_added(environment, may_create=lock is not None)
         #: Table -> a key that none in it exceeds. What is greater is appended, which fills pages better;
         #: blocks and the segments of the newest lane come by rising keys.
         self._tails: dict[Table, bytes] = {}
@@ -145,6 +152,12 @@ class LmdbSpool:
             self._find_tails()
             self._descriptor = os.open(directory / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
             self._room = Room(self._descriptor, map_bytes, self._usage)
+
+    def _open_added(self, environment: Any, *, may_create: bool) -> None:
+        """Open the tables that may be missing; to a reader one that is missing is empty."""
+        for table in ADDED:
+            with contextlib.suppress(*(() if may_create else (lmdb.NotFoundError, lmdb.ReadonlyError))):
+                self._tables[table] = environment.open_db(_name(table), create=may_create)
 
     @property
     def environment_id(self) -> str:
@@ -219,6 +232,8 @@ class LmdbSpool:
         self, table: Table, start: bytes, end: bytes | None, limit: int | None
     ) -> list[tuple[bytes, bytes]]:
         found: list[tuple[bytes, bytes]] = []
+        if table not in self._tables:
+            return found
         with (
             self._environment.begin(db=self._tables[table]) as transaction,
             transaction.cursor() as cursor,
@@ -240,6 +255,8 @@ class LmdbSpool:
 
     def count(self, table: Table) -> int:
         """See `Spool.count`."""
+        if table not in self._tables:
+            return 0
         with self._environment.begin() as transaction:
             return int(transaction.stat(self._tables[table])["entries"])
 

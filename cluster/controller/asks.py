@@ -15,7 +15,7 @@ itself has confirmed the `config_set` that came before it.
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from cluster.catalog.catalog import Catalog
     from cluster.catalog.producers import Producers
+    from cluster.catalog.stages import Decision, Stages
     from cluster.controller.changes import Changes
     from cluster.controller.switchboard import ProcessAsker, Switchboard
 
@@ -78,6 +79,40 @@ class TopicWish(msgspec.Struct):
     selector: str | None = None
 
 
+class StageWish(msgspec.Struct):
+    """Of `stage.open`; `resume`: it is to be open already."""
+
+    vpn: str
+    username: str
+    name: str
+    resume: bool = False
+
+
+class CommitWish(msgspec.Struct):
+    """Of `stage.commit`; without a sink there is no batch."""
+
+    vpn: str
+    username: str
+    stages: list[str]
+    sink: str | None = None
+    batch: int | None = None
+
+
+class AbortWish(msgspec.Struct):
+    """Of `stage.abort`."""
+
+    vpn: str
+    username: str
+    stages: list[str]
+
+
+class SettledWish(msgspec.Struct):
+    """Of `stage.settled`: all homes have released the ones, and dropped the others."""
+
+    release: list[int]
+    drop: list[int]
+
+
 class Asks:
     """Answers what processes ask."""
 
@@ -86,14 +121,16 @@ class Asks:
         board: Switchboard,
         catalog: Catalog,
         producers: Producers,
+        stages: Stages,
         changes: Changes,
         wall_time: Callable[[], str],
     ) -> None:
-        """Answer from this catalog and these producers, and change them through `changes`."""
+        """Answer from this catalog, these producers and stages, and change them through `changes`."""
         self._board = board
         self._catalog = catalog
         self._endpoints = ClientEndpoints(catalog)
         self._producers = producers
+        self._stages = stages
         self._changes = changes
         self._wall_time = wall_time
 
@@ -126,6 +163,34 @@ class Asks:
 
     def _forget(self, wish: ForgetWish, asker: ProcessAsker) -> None:
         self._changes.make(self._producers.forget(wish.id), asker, "forgotten", lambda: None)
+
+    def _open_stage(self, wish: StageWish, asker: ProcessAsker) -> None:
+        number, entries = self._stages.open(
+            (wish.vpn, wish.username), wish.name, resume=wish.resume, now_s=self._now_s()
+        )
+
+        def answer() -> dict[str, Any]:
+            return {"id": number, "name": wish.name, "newest": self._producers.newest}
+
+        self._changes.make(entries, asker, "opened", answer)
+
+    def _commit(self, wish: CommitWish, asker: ProcessAsker) -> None:
+        owner = wish.vpn, wish.username
+        self._decide(self._stages.commit(owner, wish.sink, wish.batch, wish.stages, self._now_s()), asker)
+
+    def _abort(self, wish: AbortWish, asker: ProcessAsker) -> None:
+        self._decide(self._stages.abort((wish.vpn, wish.username), wish.stages, self._now_s()), asker)
+
+    def _decide(self, decision: Decision, asker: ProcessAsker) -> None:
+        answer = {"committed": decision.is_new, "release": decision.release, "drop": decision.drop}
+        self._changes.make(decision.entries, asker, "decided", lambda: answer)
+
+    def _settled(self, wish: SettledWish, asker: ProcessAsker) -> None:
+        entries = self._stages.settled(wish.release, wish.drop, self._now_s())
+        self._changes.make(entries, asker, "settled", lambda: None)
+
+    def _now_s(self) -> int:
+        return seconds_of(self._wall_time())
 
     def _create(self, wish: CreateWish, asker: ProcessAsker) -> None:
         changes, created = self._endpoints.create(wish)
@@ -162,9 +227,18 @@ def day_of(time: str) -> int:
     return date.fromisoformat(time[:10]).toordinal()
 
 
+def seconds_of(time: str) -> int:
+    """Give the seconds since 1970 of an ISO time."""
+    return int(datetime.fromisoformat(time).timestamp())
+
+
 _OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] = {
     "producer.open": (OpenWish, Asks._open),
     "producer.forget": (ForgetWish, Asks._forget),
+    "stage.open": (StageWish, Asks._open_stage),
+    "stage.commit": (CommitWish, Asks._commit),
+    "stage.abort": (AbortWish, Asks._abort),
+    "stage.settled": (SettledWish, Asks._settled),
     "endpoint.create": (CreateWish, Asks._create),
     "endpoint.delete": (DeleteWish, Asks._delete),
     "endpoint.subscribe": (SubscribeWish, Asks._subscribe),

@@ -10,14 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.controller.effects import Commit
-from cluster.controller.switchboard import ROUTER
-from storage.config_store import Change
+from cluster.controller.switchboard import ROUTER, AdminAsker
+from storage.config_store import Change, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cluster.catalog.catalog import Catalog
     from cluster.catalog.producers import Producers
+    from cluster.catalog.stages import Stages
     from cluster.controller.effects import Effect
     from cluster.controller.switchboard import Asker, Gathering, Switchboard
     from cluster.objects import Attributes
@@ -49,11 +50,12 @@ class _Uncommitted(NamedTuple):
 class Changes:
     """Changes on their way to the store and to the router."""
 
-    def __init__(self, board: Switchboard, catalog: Catalog, producers: Producers) -> None:
-        """Change this catalog and these producers, and nothing else."""
+    def __init__(self, board: Switchboard, catalog: Catalog, producers: Producers, stages: Stages) -> None:
+        """Change this catalog, these producers and these stages, and nothing else."""
         self._board = board
         self._catalog = catalog
         self._producers = producers
+        self._stages = stages
         #: Number -> changes that are with the store; empty between two events.
         self._uncommitted: dict[int, _Uncommitted] = {}
 
@@ -94,12 +96,15 @@ class Changes:
         requests = [_request_of(one, self._catalog.get(*one[:3])) for one in changed]
         self._catalog.take(change.changes)
         self._producers.take(change.changes)
+        self._stages.take(change.changes)
         answer = change.answer()
         gathering = self._board.gather(change.asker, now, CONFIRM_TIMEOUT_S)
         gathering.finish = lambda _: answer
         self._tell_router(requests, gathering)
         if change.forgotten:
             self._board.ask(ROUTER, "producer_forget", {"ids": change.forgotten}, gathering)
+        if change.asker is None or isinstance(change.asker, AdminAsker):
+            self._tell_stages(change.changes, gathering)
         self._record(told, change.verb)
         for effect in change.after:
             self._board.emit(effect)
@@ -113,6 +118,8 @@ class Changes:
         """Give the router all objects; if it does not take them, its next hello counts as its first."""
         board = self._board
         gathering = board.gather(None, now, CONFIRM_TIMEOUT_S)
+        if len(self._stages):
+            board.ask(ROUTER, "stages", self._stages.decided, gathering)
         number = board.ask(ROUTER, "config_snapshot", self._catalog.snapshot(), gathering)
 
         def finish(answers: dict[int, Any]) -> None:
@@ -121,6 +128,11 @@ class Changes:
 
         gathering.finish = finish
         board.end_if_complete(gathering)
+
+    def _tell_stages(self, changes: list[Entry], gathering: Gathering) -> None:
+        """Tell the router what was decided of stages without a question of its."""
+        if any(isinstance(entry, Stage) for entry in changes):
+            self._board.ask(ROUTER, "stages", self._stages.decided, gathering)
 
     def _tell_router(self, requests: list[tuple[str, list[Any]]], gathering: Gathering) -> None:
         if len(requests) > SINGLE_CHANGES_MAX:

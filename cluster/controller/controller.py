@@ -35,8 +35,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
+from cluster.catalog.stages import Stages
 from cluster.controller import arguments, report
-from cluster.controller.asks import Asks, day_of
+from cluster.controller.asks import Asks, day_of, seconds_of
 from cluster.controller.bridges import BridgeOperations
 from cluster.controller.changes import Changes
 from cluster.controller.effects import Effect, ScaleNode, SetLogLevel, StopNode
@@ -76,6 +77,8 @@ SAMPLE_INTERVAL_S: Final = 1.0
 START_SAMPLE_INTERVAL_S: Final = 0.2
 #: Producers age by days, so an hour is often enough to look at them.
 AGE_INTERVAL_S: Final = 3_600.0
+#: After which stages age that were given no other time.
+DAY_S: Final = 86_400
 
 
 class Controller:
@@ -95,6 +98,7 @@ class Controller:
         cluster: str = "",
         release: str = "",
         copies: Path | None = None,
+        stages: Stages | None = None,
     ) -> None:
         """Begin with the stored objects and events; no process is known yet.
 
@@ -110,14 +114,16 @@ class Controller:
             cluster: that this node belongs to.
             release: of the software.
             copies: directory for copies that are to be fetched from another host.
+            stages: the registry; None: there are none.
         """
         self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
         self._catalog = catalog
         self._producers = producers
         self._shown_config = shown_config
-        self._changes = Changes(board, catalog, producers)
-        self._asks = Asks(board, catalog, producers, self._changes, wall_time)
+        self._stages = stages = stages or Stages([], [], producers, DAY_S)
+        self._changes = Changes(board, catalog, producers, stages)
+        self._asks = Asks(board, catalog, producers, stages, self._changes, wall_time)
         self._spool = SpoolOperations(board, node_id, copies or Path(COPIES_FOLDER))
         picture = Picture(Identity(node, node_id, cluster, release))
         self._links = LinkOperations(board, catalog, node, picture)
@@ -146,7 +152,9 @@ class Controller:
             "workers": (arguments.NoArguments, self._workers),
             "workers.scale": (arguments.ScaleArguments, self._scale),
             "stats": (arguments.StatsArguments, self._stats),
-            **ObjectOperations(board, catalog, producers, self._changes).operations,
+            **ObjectOperations(
+                board, catalog, producers, self._stages, self._changes, self._now_s
+            ).operations,
             **EndpointOperations(board, catalog, producers).operations,
             **self._spool.operations,
             **self._links.operations,
@@ -459,10 +467,14 @@ class Controller:
             opened = {row["id"] for row in answers[number]}
             entries = self._producers.age(day_of(self._wall_time()), opened)
             forgotten = self._producers.ids_of(entries)
+            entries += self._stages.age(self._now_s(), opened)
             self._changes.make(entries, None, "aged", lambda: None, forgotten=forgotten)
 
         gathering.finish = finish
         board.end_if_complete(gathering)
+
+    def _now_s(self) -> int:
+        return seconds_of(self._wall_time())
 
     def _own_stats(self) -> dict[str, Any]:
         board = self._board
@@ -478,6 +490,7 @@ class Controller:
         """Assert what the attribute comments say."""
         self._catalog.validate()
         self._producers.validate()
+        self._stages.validate()
         self._changes.validate()
         self._spool.validate()
         self._mesh.validate()

@@ -20,8 +20,11 @@ from cluster.controller import arguments
 from storage.config_store import Change
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cluster.catalog.catalog import Catalog
     from cluster.catalog.producers import Producers
+    from cluster.catalog.stages import Stages
     from cluster.controller.changes import Changes
     from cluster.controller.switchboard import Asker, Switchboard
 
@@ -29,11 +32,21 @@ if TYPE_CHECKING:
 class ObjectOperations:
     """What operators do with objects."""
 
-    def __init__(self, board: Switchboard, catalog: Catalog, producers: Producers, changes: Changes) -> None:
+    def __init__(
+        self,
+        board: Switchboard,
+        catalog: Catalog,
+        producers: Producers,
+        stages: Stages,
+        changes: Changes,
+        now_s: Callable[[], int],
+    ) -> None:
         """Answer from this catalog, and change it through `changes`."""
         self._board = board
         self._catalog = catalog
         self._producers = producers
+        self._stages = stages
+        self._now_s = now_s
         self._changes = changes
         self.operations: arguments.Operations = {
             "objects.list": (arguments.ListArguments, self._list),
@@ -67,8 +80,10 @@ class ObjectOperations:
         changes = self._catalog.delete(request.kind, vpn, request.name)
         if request.kind in ("vpn", "username"):
             # Whoever gets the name next must not go on with the sequences of the former one.
-            owner = (request.name, None) if request.kind == "vpn" else (vpn, request.name)
+            is_vpn = request.kind == "vpn"
+            owner: tuple[str, str | None] = (request.name, None) if is_vpn else (vpn, request.name)
             changes = changes + self._producers.forget_all(*owner)
+            changes += self._stages.forget_all(owner, self._now_s())
         forgotten = self._producers.ids_of(changes)
         self._changes.make(changes, asker, "deleted", lambda: None, forgotten=forgotten)
 

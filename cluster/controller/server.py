@@ -28,6 +28,7 @@ from angarium.process import Process, load_config, utc_now
 from cluster import keys
 from cluster.catalog import catalog as catalogs
 from cluster.catalog import producers as registries
+from cluster.catalog import stages
 from cluster.config import AdminSection, NodeConfig, read_passwords
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.effects import (
@@ -121,6 +122,7 @@ class ControllerServer:
             cluster=runtime.config.cluster.name,
             release=installed_release(),
             copies=copies,
+            stages=prepare_stages(self._store, runtime.config, producers),
         )
         self._meter = Meter()
         self._measure_due = 0.0
@@ -449,6 +451,12 @@ def prepare_producers(store: ConfigStore, config: NodeConfig) -> registries.Prod
     return registries.Producers(
         store.load_producers(), next_id, spool.producers_max, spool.producer_idle_days
     )
+
+
+def prepare_stages(store: ConfigStore, config: NodeConfig, producers: registries.Producers) -> stages.Stages:
+    """Give the registry of stages and sinks."""
+    idle_s = config.spool.stage_idle_hours * 3_600
+    return stages.Stages(store.load_stages(), store.load_sinks(), producers, idle_s)
 
 
 def installed_release() -> str:

@@ -106,7 +106,7 @@ class Home:
         self._flows = FlowVerbs(rooms.lanes, self._tell)
         rooms.leases.told, rooms.leases.say = self._flows.told, self._say
         self._gathering = Gathering(rooms.stream, rooms.records, rooms.writing, rooms.adoptions, self._say)
-        self._reports = Reports(spool, rooms.lanes, rooms.blocks, rooms.stream, incarnation)
+        self._reports = Reports(spool, rooms, incarnation)
         self._operations = Operations(rooms, self.stats)
         #: Frames for the router, in order; deliveries come behind them.
         self._frames: list[list[bytes]] = []
@@ -145,7 +145,10 @@ class Home:
             UnavailableError: the spool is damaged (50322).
         """
         self._now, self._wall_ms = now, wall_ms
-        recovery = Recovery(self._spool, self.lanes, self.rooms.blocks, self.rooms.records, self._make_lane)
+        rooms = self.rooms
+        recovery = Recovery(
+            self._spool, self.lanes, rooms.blocks, rooms.records, rooms.staging, self._make_lane
+        )
         yield from recovery.run(now, wall_ms)
         self.stream.resume(recovery.stored)
         for dead in recovery.left_over:
@@ -318,6 +321,8 @@ class Home:
             # It is neither stored nor acknowledged, and nothing behind it is: loud, and nothing is lost.
             self._fault(f"STORE {header.number}: {error}")
             return
+        if header.release or header.drop:
+            self.rooms.staging.settle(store, header, self._now)
         if store.is_relaxed:
             store.is_relaxed = self._may_wait(store, header)
         stream.take(store, self._now)
@@ -409,14 +414,16 @@ class Home:
     def _accept(self) -> None:
         """Give lanes what is accepted now."""
         for store in self.stream.take_accepted():
-            if store.block is not None and self.rooms.blocks.get(store.block.id) is store.block:
-                self._accept_rows(store)
+            if store.block is None:
+                self._accept_released(store)
+            elif self.rooms.blocks.get(store.block.id) is store.block:
+                self.rooms.blocks.count(store.block)
+                self.rooms.staging.accept(store) if store.stage else self._accept_rows(store)
 
     def _accept_rows(self, store: Store) -> None:
         block = store.block
         assert block is not None
         lanes = self.lanes
-        self.rooms.blocks.count(block)
         for held, segment in store.segments:
             if held.is_gone or segment.first < held.floor:
                 self.writing.discard(segment, self._now)
@@ -438,6 +445,18 @@ class Home:
                 held.reserve(segment.last + RESERVED_AHEAD)
                 lanes.reserving[held] = None
         self.rooms.repacking.note_new(block, self._now)
+
+    def _accept_released(self, store: Store) -> None:
+        """Give lanes what was staged for them; nothing of it is theirs before it is durable."""
+        lanes, blocks = self.lanes, self.rooms.blocks
+        for held, segment in store.segments:
+            if self.rooms.staging.accept_released(held, segment, self._now):
+                held.accepted = segment.last
+                held.lane.append(segment, self._now, self._wall_ms)
+                lanes.touched[held] = lanes.changed[held] = None
+                block = blocks.get(segment.block)
+                assert block is not None
+                self.rooms.repacking.note_new(block, self._now)
 
     # -- out -------------------------------------------------------------------------------------------------
 

@@ -15,9 +15,7 @@ import msgspec
 from angarium import wire
 
 if TYPE_CHECKING:
-    from node.home.lanes.held_lanes import HeldLanes
-    from node.home.spool.blocks import Blocks
-    from node.home.spool.stream import Stream
+    from node.home.rooms import Rooms
     from storage.spool import Spool
 
 #: Totals that changed by what consumers settle are told so often at most.
@@ -31,13 +29,13 @@ _encode = msgspec.msgpack.Encoder().encode
 class Reports:
     """What the router knows of a home, and when it is told more."""
 
-    def __init__(
-        self, spool: Spool, lanes: HeldLanes, blocks: Blocks, stream: Stream, incarnation: int
-    ) -> None:
+    def __init__(self, spool: Spool, rooms: Rooms, incarnation: int) -> None:
         self._spool = spool
-        self._lanes = lanes
-        self._blocks = blocks
-        self._stream = stream
+        self._lanes = rooms.lanes
+        self._blocks = rooms.blocks
+        self._stream = rooms.stream
+        self._staging = rooms.staging
+        self._adoptions = rooms.adoptions
         self._incarnation = incarnation
         #: Whether the router knows our lanes: HOME was sent.
         self.is_known = False
@@ -69,7 +67,7 @@ class Reports:
         totals = [held.totals() for held in self._lanes]
         self._lanes.changed.clear()
         used, fill = self._blocks.files.used(), self._blocks.newest_file_bytes()
-        spool = (used, (), fill, self.disk_bytes(now), self._lanes.unacked)
+        spool = (used, (), fill, *self._sums(now), self._staging.stages)
         return [wire.HOME, _encode((self._incarnation, router, number, stored, totals, spool))]
 
     def committed(self, now: float) -> list[bytes] | None:
@@ -86,8 +84,12 @@ class Reports:
         self._next_at = now + REPORT_INTERVAL_S
         totals = [held.totals() for held in self._lanes.changed]
         self._lanes.changed.clear()
-        spool = (*self._blocks.files.take_changes(), 0, self.disk_bytes(now), self._lanes.unacked)
+        spool = (*self._blocks.files.take_changes(), 0, *self._sums(now))
         return [wire.COMMITTED, _encode((self._incarnation, *numbers, totals, spool))]
+
+    def _sums(self, now: float) -> tuple[int, ...]:
+        """Give what is told of the home as a whole, as the router's `HomeUsage` takes it."""
+        return self.disk_bytes(now), self._lanes.unacked, len(self._adoptions), *self._staging.totals
 
     def _is_smaller(self, now: float) -> bool:
         """Tell whether the router must learn that the spool became smaller, although nothing else changed."""

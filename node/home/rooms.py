@@ -18,6 +18,7 @@ from node.home.operating.jobs import MoveJobs
 from node.home.spool.blocks import Blocks
 from node.home.spool.records import Records
 from node.home.spool.repacking import Repacking
+from node.home.spool.staging import Staging
 from node.home.spool.stores import Stores
 from node.home.spool.stream import Stream
 from node.home.spool.writing import Writing
@@ -72,6 +73,7 @@ class Rooms:
         self.stream = Stream(limits.write_delay_ms / 1000)
         ack_delay_s = limits.ack_delay_ms / 1000
         self.writing = Writing(self.blocks, self.stream, self.lanes, self.records, ack_delay_s)
+        self.staging = Staging(self.lanes, self.blocks, self.records, self.writing)
         self.delivery = Delivery(self.blocks, incarnation)
         self.serving = Serving(self.lanes, self.writing, self.delivery, limits.max_delivered_unacked, tell)
         #: Takes up what a lane lost, wherever it lost it.
@@ -83,12 +85,12 @@ class Rooms:
         self.serving.moves = self.moves
         self.repacking = Repacking(self.lanes, self.blocks, self.writing, self.collect)
         self.adoptions = Adoptions(
-            neighbours, self.lanes, self.blocks, self.records, self.writing, self.moves, tell
+            neighbours, self.lanes, self.blocks, self.records, self.writing, self.moves, self.staging, tell
         )
         self.changes = LaneChanges(
-            spool, self.lanes, self.records, self.writing, self.moves, self.adoptions, make_lane
+            spool, self.lanes, self.records, self.writing, self.moves, self.adoptions, self.staging, make_lane
         )
-        self.stores = Stores(self.lanes, self.blocks, self.records)
+        self.stores = Stores(self.lanes, self.blocks, self.records, self.staging.add)
 
     def stats(self) -> dict[str, int]:
         """Give the counters and sizes of all rooms."""
@@ -105,6 +107,7 @@ class Rooms:
             **self.blocks.stats(),
             **self.records.stats(),
             **self.delivery.stats(),
+            **self.staging.stats(),
             **self.moves.stats(),
             **self.jobs.stats(),
             **self.repacking.stats(),
@@ -121,6 +124,7 @@ class Rooms:
             self.records,
             self.stream,
             self.writing,
+            self.staging,
             self.moves,
             self.adoptions,
         ):

@@ -230,6 +230,8 @@ class Endpoints:
         self.listeners: list[EndpointListener] = []
         #: How many of them are queues of links.
         self.of_links = 0
+        #: How often a lane was given another home.
+        self.handovers = 0
         #: Called with (endpoint, its attributes before, now) when its lanes were told; None for a new one's.
         self.on_change: Callable[[Endpoint, Attributes | None, float], None] = _ignore_change
         #: Called with an endpoint that takes messages into another number of lanes from here on.
@@ -345,6 +347,7 @@ class Endpoints:
                 self._lanes[lane.lane_id] = (endpoint, lane)
             if lane.home != home:
                 lane.move_to(home)
+                self.handovers += 1
             (endpoint.lanes if partition < count else endpoint.retiring).append(lane)
         endpoint.retiring += known.values()
         if before and before != count:

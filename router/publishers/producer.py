@@ -57,6 +57,7 @@ class Producer(Generic[S]):
         "id",
         "is_open",
         "is_over",
+        "is_stage",
         "last",
         "memory",
         "nacks",
@@ -84,6 +85,8 @@ class Producer(Generic[S]):
         #: The number of (Message VPN, username, name) in the registry; 0 until it is known.
         self.id = 0
         self.memory = Memory(0, window)
+        #: Whether what it publishes waits for a commit; it is known to the registry of stages then.
+        self.is_stage = False
         #: True from the answer to its opening on.
         self.is_open = False
         #: True once nothing more of it is taken, nor told: it was fenced, or broke a rule.

@@ -56,6 +56,8 @@ class OpenArguments(msgspec.Struct, forbid_unknown_fields=True):
     window: Annotated[int, msgspec.Meta(ge=1, le=255)] = 255
     #: The client had it before.
     resume: bool = False
+    #: What it publishes waits for a commit. The name is made up; a given one is to be resumed.
+    stage: bool = False
 
 
 class CloseArguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -110,29 +112,35 @@ class Producers:
         """A client wants to publish guaranteed messages.
 
         Raises:
-            AngariumError: 40312 its profile forbids it, 50319 too many, 40018 the name is too long.
+            AngariumError: 40312 its profile forbids it, 50319 too many, 40018 the name is too long, or one for a stage
+                that is not resumed.
         """
         self._check_rights(session)
-        name = arguments.name or f"#{self._node}/{self._random.getrandbits(96):024x}"
+        if arguments.stage and bool(arguments.name) != arguments.resume:
+            raise error_for(errors.INVALID_ARGUMENT, "the name of a stage is made up, and then resumed")
+        prefix = "" if arguments.stage else f"#{self._node}/"
+        name = arguments.name or f"{prefix}{self._random.getrandbits(96):024x}"
         if len(name.encode(errors="replace")) > NAME_BYTES_MAX:
             raise error_for(errors.INVALID_ARGUMENT, f"a name has at most {NAME_BYTES_MAX} bytes")
         handle = session.next_producer
         session.next_producer += 1
         window = arguments.window if session.is_client else wire.LINK_WINDOW
         producer = Producer(session, handle, session.vpn.name, session.username, name, window)
+        producer.is_stage = arguments.stage
         session.producers[handle] = producer
         self._count(producer, 1)
-        question = {
+        question: dict[str, Any] = {
             "vpn": producer.vpn_name,
             "username": producer.username,
             "name": name,
             "resume": arguments.resume,
-            # The registry may be full: who is open must not give way.
-            "in_use": list(self.by_id) if len(self.by_id) <= TOLD_MAX else None,
-            "newest": self._newest,
         }
+        if not arguments.stage:
+            # The registry may be full: who is open must not give way.
+            question["in_use"] = list(self.by_id) if len(self.by_id) <= TOLD_MAX else None
+            question["newest"] = self._newest
         self._asks.ask(
-            "producer.open",
+            "stage.open" if arguments.stage else "producer.open",
             question,
             lambda ok, value, now: self._registered(
                 producer, answer, value, now, ok=ok, resume=arguments.resume
@@ -229,7 +237,7 @@ class Producers:
 
     def _remember(self, producer: Producer[Session]) -> None:
         judged = max(producer.last, producer.repeated_upto)
-        if judged and producer.id:
+        if judged and producer.id and not producer.is_stage:  # nobody gets copies of what is staged
             self._closed.pop(producer.id, None)
             self._closed[producer.id] = judged
             if len(self._closed) > CLOSED_MAX:
@@ -266,7 +274,7 @@ class Producers:
             answer.give(None)
             return
         del self.by_id[producer.id]
-        if not forget:
+        if not forget or producer.is_stage:
             self._remember(producer)
             answer.give(None)
             return
@@ -284,6 +292,12 @@ class Producers:
             return
         self._gathering.ask(producer.id, _nothing, forget=True)
         answer.give(None)
+
+    def end_stage(self, number: int, now: float) -> None:
+        """Nothing more is taken of a stage: it was decided what becomes of it."""
+        producer = self.by_id.get(number)
+        if producer is not None:
+            self._fence(producer, now)
 
     def forget(self, producer_ids: list[int]) -> None:
         """The registry has forgotten these (too old, or their username is gone), so the homes may too."""

@@ -217,8 +217,9 @@ class Spooling:
             head,
             self._wall_ms(now),
             pending,
-            relaxed=_is_relaxed(stores),
+            relaxed=_is_relaxed(stores) and not producer.is_stage,
             publisher=a_round.session.publisher,
+            stage=(memory.id,) if producer.is_stage else (),
         )
         if not pending.homes:
             self._acks.settled(pending)
@@ -376,7 +377,7 @@ class Spooling:
         now: float,
     ) -> None:
         """Demote: direct subscribers get what was not refused, and nothing twice."""
-        if not a_round.plain and not a_round.choice:
+        if producer.is_stage or (not a_round.plain and not a_round.choice):
             return
         left_out, repeated = verdict.left_out, producer.repeated_upto - a_round.first
         if left_out or repeated >= 0:

@@ -181,6 +181,7 @@ class Streams:
         publisher: int | dict[int, int] = 0,
         pasts: dict[int, Any] | None = None,
         file: int | None = None,
+        stage: tuple[Any, ...] = (),
     ) -> None:
         """Give a round to its homes.
 
@@ -193,6 +194,8 @@ class Streams:
             publisher: number of the client that published it, or index -> number; 0: nobody knows.
             pasts: index -> attempts and spooling time of what comes from a closed partition.
             file: the spool file in which the rows are already; None: they are new.
+            stage: number of the stage that the rows belong to, if they belong to one; or 0, and the stages that are to
+                be released and dropped.
         """
         for index, store in stores.items():
             stream = self._stream(index)
@@ -200,7 +203,7 @@ class Streams:
             chosen = self._file(index, store.size, file)
             header = [
                 self._shards.incarnation, stream.number, relaxed, producer, store.groups, store.refused, wall_ms,
-                publisher, store.counts, pasts, chosen,
+                publisher, store.counts, pasts, chosen, *stage,
             ]  # fmt: skip
             sent = _Sent(header, store, chosen, pending, promoted=producer is None)
             self._count(sent)
@@ -212,6 +215,11 @@ class Streams:
             self.stores += 1
             if stream.is_up:
                 self.send(index, sent.frames())
+
+    def settle(self, release: list[int], drop: list[int], wall_ms: int, pending: Any) -> None:
+        """Have every home release stages, and drop others."""
+        stores = {shard.index: Store() for shard in self._shards.shards}
+        self.store(stores, None, wall_ms, pending, relaxed=False, stage=(0, release, drop))
 
     def promoted_room(self, index: int, limit: int) -> int:
         """Give how many bytes of promoted copies a home may be given under a limit."""

@@ -196,13 +196,31 @@ class Account:
 class HomeUsage:
     """What one home holds, as it reported last."""
 
-    __slots__ = ("delivered_unacked", "disk_bytes", "files")
+    __slots__ = (
+        "delivered_unacked",
+        "disk_bytes",
+        "files",
+        "lanes_importing",
+        "staged_bytes",
+        "staged_messages",
+    )
 
     def __init__(self) -> None:
         #: Spool files with messages that it has accepted.
         self.files: dict[int, None] = {}
         self.disk_bytes = 0
         self.delivered_unacked = 0
+        #: Lanes that it takes over from other homes and does not have yet.
+        self.lanes_importing = 0
+        #: Of messages that it has and that belong to a stage.
+        self.staged_messages = self.staged_bytes = 0
+
+    def report(
+        self, disk_bytes: int, unacked: int, importing: int = 0, messages: int = 0, size: int = 0
+    ) -> None:
+        """Take what it tells of itself as a whole."""
+        self.disk_bytes, self.delivered_unacked, self.lanes_importing = disk_bytes, unacked, importing
+        self.staged_messages, self.staged_bytes = messages, size
 
 
 class Usage:
@@ -339,7 +357,8 @@ class Usage:
             index: the home.
             totals: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`, absolute; a sixth field says whether
                 that is all, or a worker before holds more, a seventh what of it is on the way to another endpoint.
-            spool: `[files in use, files not in use, bytes in the newest one, disk_bytes, delivered_unacked]`.
+            spool: `[files in use, files not in use, bytes in the newest one, disk_bytes, delivered_unacked, lanes that
+                are being taken over, staged messages, staged bytes]`; more is for others.
         """
         before: dict[LaneUsage, tuple[Account, int, int, bool]] = {}
         for entry in totals:
@@ -362,8 +381,7 @@ class Usage:
             if found is not None and found[1] in before:
                 self.transits.told(entry[0], entry[6] if len(entry) > 6 else None)
         self.files_freed(index, numbers_of(spool[1]))
-        home = self.home(index)
-        home.disk_bytes, home.delivered_unacked = spool[3:5]
+        self.home(index).report(*spool[3:8])
         if is_completed:
             self._release_left()
         return list(dict.fromkeys(account for account, *_ in before.values()))
@@ -407,6 +425,14 @@ class Usage:
     # -- questions -------------------------------------------------------------------------------------------
 
     @property
+    def all_at_home(self) -> bool:
+        """Tell whether every lane is where it belongs, with everything that it has."""
+        return not any(home.lanes_importing for home in self.homes.values()) and all(
+            lane.is_reported and lane.is_complete and lane.home in self.homes
+            for lane in self._endpoints.lanes()
+        )
+
+    @property
     def delivered_unacked(self) -> int:
         """Give the messages that were delivered and not settled."""
         return sum(home.delivered_unacked for home in self.homes.values())
@@ -422,6 +448,8 @@ class Usage:
             "files_max": self.limits.max_files,
             "delivered_unacked": self.delivered_unacked,
             "delivered_unacked_max": self.limits.max_delivered_unacked,
+            "staged_messages": sum(home.staged_messages for home in self.homes.values()),
+            "staged_bytes": sum(home.staged_bytes for home in self.homes.values()),
             "endpoints": len(self._endpoints),
         }
 

@@ -81,8 +81,16 @@ class EndpointCreated(msgspec.Struct, frozen=True):
     created: bool
 
 
+class StagesCommitted(msgspec.Struct, frozen=True):
+    """Stages are published, or were before."""
+
+    #: False if somebody committed that batch before, or a later one.
+    committed: bool
+
+
 decode_producer: Final = msgspec.msgpack.Decoder(ProducerOpened).decode
 decode_flow: Final = msgspec.msgpack.Decoder(FlowBound).decode
+decode_committed: Final = msgspec.msgpack.Decoder(StagesCommitted).decode
 decode_created: Final = msgspec.msgpack.Decoder(EndpointCreated).decode
 decode_group: Final = msgspec.msgpack.Decoder(GroupOpened).decode
 decode_group_figures: Final = msgspec.msgpack.Decoder(list[tuple[_Partition, GroupFigures]]).decode

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from angarium.client.guaranteed.parties import Parties
     from angarium.client.guaranteed.provisioning import Send
     from angarium.client.sending.producer import AckCallback, Producer
+    from angarium.client.sending.stage import Stage
 
 
 class ConsumeArguments(TypedDict, total=False):
@@ -86,6 +87,63 @@ class GuaranteedCalls:
             AngariumError: the node refuses, or is not there.
         """
         return await self._parties.producer(name, window, on_ack, self._within(timeout_s))
+
+    async def stage(self, *, window: int = PRODUCER_WINDOW_MAX, timeout_s: float | None = None) -> Stage:
+        """Open a stage: messages that are stored, and belong to nobody until somebody commits them.
+
+        Close it when all messages are given; then whoever has this username commits it by its `id`.
+
+        Args:
+            window: messages that may be unacknowledged, 1 to 255.
+            timeout_s: how long to wait for the node, by default the `timeout_s` of `connect`.
+
+        Raises:
+            AngariumError: as for `producer`; or there are too many stages (TOO_MANY_FLOWS).
+        """
+        return await self._parties.stage(window, self._within(timeout_s))
+
+    async def commit_stages(
+        self,
+        stages: Sequence[str],
+        sink: str | None = None,
+        batch: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """Publish what was staged: all of it, once; it is in its endpoints when this returns.
+
+        With a sink each batch is published once, whoever commits it how often, as long as the numbers of batches rise:
+        of several commits of one batch the first publishes its stages, and the others drop theirs. Without one a commit
+        may be repeated while the node remembers the stages, for hours at least.
+
+        Should the answer be lost (TIMEOUT, NOT_CONNECTED) it may have been done: commit again.
+
+        Args:
+            stages: their ids; what they hold is published stage by stage in this order, in each partition of each
+                endpoint.
+            sink: who commits, per username: a name of 1 to 160 bytes.
+            batch: the number of what is committed, from 0; with a sink only.
+            timeout_s: how long to wait for the node, by default the `timeout_s` of `connect`.
+
+        Returns:
+            Whether it was this commit; False if that batch, a later one, or all the stages were committed before.
+
+        Raises:
+            NotFoundError: a stage was aborted, or is not there any more; nothing is published (UNKNOWN_STAGE).
+            InvalidRequestError: an argument is illegal.
+            TimeoutExpiredError: the node did not answer in time (TIMEOUT).
+            AngariumError: the node refuses, or is not there.
+        """
+        answer = await self._ask(provisioning.commit_stages(stages, sink, batch), timeout_s)
+        return bool(answer.committed)
+
+    async def abort_stages(self, stages: Sequence[str], *, timeout_s: float | None = None) -> None:
+        """Drop what was staged. Stages that are committed, or not there, stay as they are.
+
+        Raises:
+            AngariumError: the node refuses, or is not there.
+        """
+        await self._ask(provisioning.abort_stages(stages), timeout_s)
 
     async def consume(
         self, queue: str, *, callback: MessageCallback | None = None, **options: Unpack[ConsumeArguments]
@@ -358,9 +416,9 @@ class GuaranteedCalls:
             results = await self._ask(provisioning.change_subscriptions(verb, queue, some))
             provisioning.check_results(results)
 
-    async def _ask(self, send: Send) -> Any:
+    async def _ask(self, send: Send, timeout_s: float | None = None) -> Any:
         self._parties.check_open()
-        return await self._parties.operations.call(send, self._timeout_s)
+        return await self._parties.operations.call(send, self._within(timeout_s))
 
     def _within(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else timeout_s

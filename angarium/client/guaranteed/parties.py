@@ -21,6 +21,7 @@ from angarium.client.events import Acknowledged, Arrived, Indicated, Replied
 from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
 from angarium.client.guaranteed.operations import Operations
 from angarium.client.sending.producer import Producer
+from angarium.client.sending.stage import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,6 +85,17 @@ class Parties:
         """Open a producer."""
         self.check_open()
         producer = Producer(self._connection, self.operations, name, window, on_ack, self._forget_producer)
+        await self._open(producer, timeout_s)
+        return producer
+
+    async def stage(self, window: int, timeout_s: float) -> Stage:
+        """Open a stage."""
+        self.check_open()
+        stage = Stage(self._connection, self.operations, window, self._forget_producer)
+        await self._open(stage, timeout_s)
+        return stage
+
+    async def _open(self, producer: Producer, timeout_s: float) -> None:
         if self._welcome is not None:
             producer.connected(self._welcome)
         self._producers[producer.rows] = producer
@@ -92,7 +104,6 @@ class Parties:
         except BaseException:
             self._producers.pop(producer.rows, None)
             raise
-        return producer
 
     async def default_producer(self, timeout_s: float) -> Producer:
         """Give the producer of those who do not name one."""

@@ -1,4 +1,4 @@
-"""Requests about endpoints: create, delete, subscriptions, show. What they say, and what their answers mean."""
+"""Requests about endpoints and stages: what they say, and what their answers mean."""
 
 from __future__ import annotations
 
@@ -39,6 +39,37 @@ def show(kind: str, name: str) -> Send:
     """Ask for attributes and figures of an endpoint; the answer is a map."""
     arguments = {"kind": kind, "name": name}
     return lambda session: session.guaranteed.ask("endpoint.show", arguments, answers.decode_shown)
+
+
+def commit_stages(stages: Sequence[str], sink: str | None, batch: int | None) -> Send:
+    """Ask for stages to be published; the answer is an `answers.StagesCommitted`.
+
+    Raises:
+        InvalidRequestError: ids, sink or batch are not what they should be (INVALID_ARGUMENT).
+    """
+    arguments: dict[str, Any] = {"stages": _ids(stages)}
+    if sink is not None or batch is not None:
+        if not isinstance(sink, str) or type(batch) is not int:
+            detail = f"sink {sink!r:.200} and batch {batch!r:.50}: a text and a number, or neither"
+            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        arguments |= {"sink": sink, "batch": batch}
+    return lambda session: session.guaranteed.ask("stage.commit", arguments, answers.decode_committed)
+
+
+def abort_stages(stages: Sequence[str]) -> Send:
+    """Ask for stages to be dropped.
+
+    Raises:
+        InvalidRequestError: these are no ids (INVALID_ARGUMENT).
+    """
+    arguments = {"stages": _ids(stages)}
+    return lambda session: session.guaranteed.ask("stage.abort", arguments)
+
+
+def _ids(stages: Sequence[str]) -> list[str]:
+    if isinstance(stages, str) or not all(isinstance(stage, str) for stage in stages):
+        raise errors.error_for(errors.INVALID_ARGUMENT, "stages are named by a list of their ids")
+    return list(stages)
 
 
 def change_subscriptions(verb: str, name: str, filters: Sequence[str]) -> Send:

@@ -14,7 +14,7 @@ from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BY
 from angarium.client.consuming.reader_group import LEASE_S
 from angarium.client.consuming.threads import Flow
 from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
-from angarium.client.sending.threads import Producer
+from angarium.client.sending.threads import Producer, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -63,6 +63,37 @@ class GuaranteedCalls(ABC):
             AngariumError: as for `angarium.client.Client.producer`.
         """
         return Producer(self, self.call(self._inner.producer(name, window, on_ack, timeout_s=timeout_s)))
+
+    def stage(self, *, window: int = PRODUCER_WINDOW_MAX, timeout_s: float | None = None) -> Stage:
+        """Open a stage: messages that belong to nobody until somebody commits them.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.stage`.
+        """
+        return Stage(self, self.call(self._inner.stage(window=window, timeout_s=timeout_s)))
+
+    def commit_stages(
+        self,
+        stages: Sequence[str],
+        sink: str | None = None,
+        batch: int | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """Publish what was staged; tell whether it was this commit.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.commit_stages`.
+        """
+        return self.call(self._inner.commit_stages(stages, sink, batch, timeout_s=timeout_s))
+
+    def abort_stages(self, stages: Sequence[str], *, timeout_s: float | None = None) -> None:
+        """Drop what was staged.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.abort_stages`.
+        """
+        self.call(self._inner.abort_stages(stages, timeout_s=timeout_s))
 
     def consume(
         self,

@@ -376,7 +376,7 @@ class Producer:
             AngariumError: the node refuses, or somebody else used the name meanwhile (PRODUCER_FENCED).
         """
         resume = self._was_open
-        arguments = {"name": self._name, "window": self._asked_window, "resume": resume}
+        arguments = {**self._arguments(), "resume": resume}
         try:
             opened: ProducerOpened = await self._operations.ask(
                 lambda session: session.guaranteed.open_producer(self._rows, arguments),
@@ -396,6 +396,10 @@ class Producer:
             detail = f"{self._name!r} has sent up to {foreign} meanwhile, this client has not"
             raise errors.error_for(errors.PRODUCER_FENCED, detail)
         self.go_on()
+
+    def _arguments(self) -> dict[str, Any]:
+        """Give what the node is told of this producer when it is opened."""
+        return {"name": self._name, "window": self._asked_window}
 
     def _close_late(self, opened: Any) -> None:
         """Close what was opened for a caller that did not wait; the session must not keep it."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from angarium.client.sending import producer as asynchronous
     from angarium.client.sending import receipts
+    from angarium.client.sending import stage as asynchronous_stage
     from angarium.errors import AngariumError
     from angarium.message import MessageOptions
     from angarium.slots import Publishable
@@ -182,6 +183,20 @@ class Producer:
 
     def __repr__(self) -> str:
         return repr(self._inner)
+
+
+class Stage(Producer):
+    """Publishes what waits for a commit; `Client.stage` opens it.
+
+    It is a context manager, which waits at its end until everything is stored.
+    """
+
+    _inner: asynchronous_stage.Stage
+
+    @property
+    def id(self) -> str:
+        """What `commit_stages` and `abort_stages` name it by."""
+        return self._inner.id
 
 
 async def _result(receipt: receipts.Receipt) -> int:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from angarium import errors
-from node.endpoints.segment import Segment
+from node.endpoints.segment import Segment, segment_key
 from node.home.spool import layout
 from node.home.spool.writing import Task
 from storage.spool import Table
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from node.home.lanes.moves import Moves
     from node.home.spool.blocks import Blocks
     from node.home.spool.records import Records
+    from node.home.spool.staging import Staging
     from node.home.spool.writing import Writing
     from storage.spool import Change, Spool
 
@@ -116,6 +117,9 @@ class _Import:
         #: Key behind the last segment, and behind the last record, that was imported; None: all were.
         self.next_segment: bytes | None = layout.number_key(held.lane_id)
         self.next_record: bytes | None = layout.number_key(held.lane_id)
+        #: Key behind the last staged segment that was imported, None: all were; and what was, by its key here.
+        self.next_staged: bytes | None = layout.number_key(held.lane_id)
+        self.staged: list[tuple[bytes, Segment]] = []
         #: What was imported, in order, and its messages.
         self.segments: list[Segment] = []
         self.copied = 0
@@ -138,6 +142,7 @@ class Adoptions:
         records: Records,
         writing: Writing,
         moves: Moves,
+        staging: Staging,
         tell: Callable[[str, str, str], None],
     ) -> None:
         """Make it; `tell` takes the severity, name and text of an event."""
@@ -147,6 +152,7 @@ class Adoptions:
         self._records = records
         self._writing = writing
         self._moves = moves
+        self._staging = staging
         self._tell = tell
         #: Lane -> its import.
         self._imports: dict[int, _Import] = {}
@@ -160,6 +166,10 @@ class Adoptions:
         self._now = 0.0
         self._wall_ms = 0
         self._counts = dict.fromkeys(("lanes_adopted", "messages_adopted"), 0)
+
+    def __len__(self) -> int:
+        """Give the number of lanes that are being taken over."""
+        return len(self._imports)
 
     @property
     def is_busy(self) -> bool:
@@ -208,6 +218,8 @@ class Adoptions:
         one = self._imports.pop(held.lane_id, None)
         if one is None or self._neighbours is None:
             return
+        for _, segment in one.staged:
+            self._writing.discard(segment, now)
         for segment in (*one.segments, *held.waiting):
             self._writing.discard(segment, now)
         self._forget_count(one)
@@ -247,6 +259,8 @@ class Adoptions:
         """Count some more of what the old spool has of a lane; nothing changes there any more."""
         row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(one.held.lane_id)) or b"")
         found = source.scan(Table.SEGMENTS, start, layout.lane_end(one.held.lane_id), SCAN_ROWS)
+        if start == layout.number_key(one.held.lane_id):
+            self._count_staged(one, source)
         messages, size = one.counted
         for key, value in found:
             segment = Segment.unpack(key, value, source.get(Table.STATES, key))
@@ -263,6 +277,14 @@ class Adoptions:
             self._blocks.files.join(file)
         self._lanes.changed[one.held] = None
 
+    def _count_staged(self, one: _Import, source: Spool) -> None:
+        """Count what the old spool has staged for a lane."""
+        for _, segment in _staged_of(source, one.held, layout.number_key(one.held.lane_id)):
+            if segment is not None:
+                messages, size = one.counted
+                one.counted = messages + segment.live, size + segment.live_bytes
+                one.files[segment.file] = None
+
     def _forget_count(self, one: _Import) -> None:
         """The messages of a lane are here, or gone with it: what was counted counts no more."""
         if one.held.left is not None:
@@ -275,6 +297,8 @@ class Adoptions:
         changes: list[Change] = []
         if one.next_segment is not None:
             changes = self._copy_segments(one, source, one.next_segment)
+        elif one.next_staged is not None:
+            changes = self._copy_staged(one, source, one.next_staged)
         elif one.next_record is not None:
             self._copy_records(one, source, one.next_record)
         else:
@@ -324,8 +348,37 @@ class Adoptions:
             one.next_segment = None
         return changes
 
+    def _copy_staged(self, one: _Import, source: Spool, start: bytes) -> list[Change]:
+        """Give the changes that import the next staged segments, with their blocks."""
+        changes: list[Change] = []
+        found = _staged_of(source, one.held, start, STEP_SEGMENTS)
+        for at, (key, segment) in enumerate(found):
+            if at and sum(len(change[2] or b"") for change in changes) >= STEP_BYTES:
+                break
+            one.next_staged = key + b"\x00"
+            if segment is None:
+                continue
+            changes += self._copy_block(source, segment)
+            self._blocks.staged[segment] = key
+            one.staged.append((key, segment))
+            one.copied += segment.live
+            value = layout.pack_staged(one.held.lane.generation, segment.pack())
+            changes.append((Table.STAGED, key, value))
+        if not found:
+            one.next_staged = None
+        return changes
+
     def _copy_segment(self, one: _Import, source: Spool, segment: Segment) -> list[Change]:
         """Give the changes that import a segment, and its block unless another lane brought it."""
+        changes = self._copy_block(source, segment)
+        one.segments.append(segment)
+        one.copied += segment.live
+        changes.append((Table.SEGMENTS, segment.key(), segment.pack()))
+        changes.append((Table.STATES, segment.key(), segment.pack_state()))
+        return changes
+
+    def _copy_block(self, source: Spool, segment: Segment) -> list[Change]:
+        """Let a segment lie in the copy of its block; gives what makes that, unless another lane brought it."""
         changes: list[Change] = []
         block = self._blocks.get(self._copied.get(segment.block, 0))
         if block is None:
@@ -336,10 +389,6 @@ class Adoptions:
                 changes.append((Table.BLOCKS, layout.number_key(block.id), value))
         segment.block, segment.file = block.id, block.file
         block.segments.append(segment)
-        one.segments.append(segment)
-        one.copied += segment.live
-        changes.append((Table.SEGMENTS, segment.key(), segment.pack()))
-        changes.append((Table.STATES, segment.key(), segment.pack_state()))
         return changes
 
     def _copy_records(self, one: _Import, source: Spool, start: bytes) -> None:
@@ -365,6 +414,9 @@ class Adoptions:
         waiting, held.waiting = held.waiting, []
         for segment in waiting:
             self._give(held, segment, is_old=False)
+        for key, segment in one.staged:
+            self._count_block(segment)
+            self._staging.load(held, key, layout.unpack_staged_key(key), segment)
         self._forget_count(one)
         if one.moves is not None:
             self._moves.load(held.lane_id, one.moves)
@@ -379,11 +431,7 @@ class Adoptions:
         if segment.first < held.floor:
             self._writing.discard(segment, self._now)
             return
-        block = self._blocks.get(segment.block)
-        assert block is not None
-        if not block.is_counted:
-            block.size = sum(segment.sizes)
-            self._blocks.count(block)
+        self._count_block(segment)
         held.add(segment.live, segment.live_bytes)
         if is_old:
             self._counts["messages_adopted"] += segment.live
@@ -393,6 +441,13 @@ class Adoptions:
             held.lane.load(segment, self._now, self._wall_ms)
         else:
             held.lane.append(segment, self._now, self._wall_ms)
+
+    def _count_block(self, segment: Segment) -> None:
+        block = self._blocks.get(segment.block)
+        assert block is not None
+        if not block.is_counted:
+            block.size = sum(segment.sizes)
+            self._blocks.count(block)
 
     def _release(self, one: _Import) -> None:
         """Delete the lane in the old spool, and the spool with its last lane."""
@@ -462,6 +517,19 @@ def _tail_of(spool: Spool, lane_id: int) -> tuple[layout.Positions, int]:
         last = found[-1]
         start = last[0] + b"\x00"
     return positions, tail if last is None else max(tail, Segment.unpack(*last, None).last)
+
+
+def _staged_of(
+    spool: Spool, held: HeldLane, start: bytes, limit: int | None = None
+) -> list[tuple[bytes, Segment | None]]:
+    """Give what a spool has staged for a lane, from a key on; None for what an earlier generation left over."""
+    staged: list[tuple[bytes, Segment | None]] = []
+    for key, value in spool.scan(Table.STAGED, start, layout.lane_end(held.lane_id), limit):
+        generation, packed = layout.unpack_staged(value)
+        is_current = generation == held.lane.generation
+        segment = Segment.unpack(segment_key(held.lane_id, 0), packed, None) if is_current else None
+        staged.append((key, segment))
+    return staged
 
 
 def _mark_tried(segment: Segment, upto: int) -> None:

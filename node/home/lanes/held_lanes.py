@@ -53,6 +53,7 @@ class HeldLane:
         "moving",
         "peak_bytes",
         "peak_messages",
+        "staged",
         "tail",
         "unacked",
         "waiting",
@@ -95,7 +96,9 @@ class HeldLane:
         self.messages = 0
         self.bytes = 0
         self.unacked = 0
-        #: Messages and spool bytes that the lane ever got here, and how many of them are gone for sure: what
+        #: Messages and spool bytes that are staged for the lane: it does not have them, and they count.
+        self.staged = (0, 0)
+        #: Messages and spool bytes that ever came here, staged or not, and how many of them are gone for sure: what
         #: consumers settled may come back after an unclean stop, so the router is told of it when it is durable.
         self.added = (0, 0)
         self.lost = (0, 0)
@@ -119,6 +122,10 @@ class HeldLane:
     def add(self, messages: int, size: int) -> None:
         """Count messages that the lane got."""
         self.added = (self.added[0] + messages, self.added[1] + size)
+
+    def stage(self, messages: int, size: int) -> None:
+        """Count messages that are staged for the lane, or not any more."""
+        self.staged = (self.staged[0] + messages, self.staged[1] + size)
 
     def reserve(self, position: int) -> None:
         """Have the next write note that messages up to a position may have been seen."""
@@ -175,8 +182,9 @@ class HeldLane:
         assert self.lane.unacked >= 0
         assert 1 <= self.floor <= self.tail + 1
         assert self.importing or (not self.waiting and self.left is None)
-        assert self.added[0] - self.lost[0] >= self.lane.messages
-        assert self.added[1] - self.lost[1] >= self.lane.bytes
+        assert self.added[0] - self.lost[0] >= self.lane.messages + self.staged[0]
+        assert self.added[1] - self.lost[1] >= self.lane.bytes + self.staged[1]
+        assert min(self.staged) >= 0
         assert list(self.losses) == sorted(self.losses)
 
 
@@ -256,7 +264,8 @@ class HeldLanes:
             number: of the newest loss, of any lane.
             durable: every loss up to this number is durable already.
         """
-        lost = held.added[0] - held.lane.messages, held.added[1] - held.lane.bytes
+        messages, size = held.staged
+        lost = held.added[0] - held.lane.messages - messages, held.added[1] - held.lane.bytes - size
         if lost == (held.losses[-1][1:] if held.losses else held.lost):
             return
         if number <= durable:

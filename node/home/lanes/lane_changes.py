@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from node.home.lanes.moves import Moves
     from node.home.spool.records import Records
     from node.home.spool.recovery import MakeLane
+    from node.home.spool.staging import Staging
     from node.home.spool.writing import Writing
     from storage.spool import Change, Spool
 
@@ -55,6 +56,7 @@ class LaneChanges:
         writing: Writing,
         moves: Moves,
         adoptions: Adoptions,
+        staging: Staging,
         make_lane: MakeLane,
     ) -> None:
         self._spool = spool
@@ -63,6 +65,7 @@ class LaneChanges:
         self._writing = writing
         self._moves = moves
         self._adoptions = adoptions
+        self._staging = staging
         self._make_lane = make_lane
         #: Deleted lanes whose records are still on disk.
         self._left_over: dict[int, None] = {}
@@ -108,6 +111,7 @@ class LaneChanges:
             events += self._end_flows(held, now, wall_ms)
             events += held.lane.leasing.drop(wall_ms)
             self.empty(held, held.tail, now)
+            self._staging.drop_lane(held, now)
             held.lane.generation = generation
             self._lanes.rows[held] = None
         if held.lane.settings != settings:
@@ -144,6 +148,7 @@ class LaneChanges:
         for segment in (*held.lane.take_changed(), *held.lane.segments):
             self._writing.discard(segment, now)
         self._adoptions.drop(held, now)
+        self._staging.drop_lane(held, now)
         events = self.set_aside(held, now, wall_ms)
         lane_id = held.lane_id
         changes: list[Change] = [(Table.LANES, key, None) for key in layout.keys_of_lane(lane_id)]
@@ -155,6 +160,7 @@ class LaneChanges:
         for segment in held.lane.take_changed():
             self._writing.note(held, segment, now)
         events = self._end_flows(held, now, wall_ms)
+        self._staging.forget(held)
         self._records.drop_lane(held.lane_id)
         self._moves.drop(held)
         self._lanes.drop(held)

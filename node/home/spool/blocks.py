@@ -69,6 +69,8 @@ class Blocks:
         #: No block has this id or a higher one.
         self.next_id = 1
         self._blocks: dict[int, Block] = {}
+        #: Segments that belong to a stage and to no lane yet -> their key in STAGED.
+        self.staged: dict[Segment, bytes] = {}
         #: Blocks that went and may come back after an unclean stop -> their spool file.
         self._leaving: dict[int, int] = {}
         #: Batches of blocks that are not on disk for sure; the write path bounds them.
@@ -142,6 +144,7 @@ class Blocks:
         nothing else on disk leads to it.
         """
         block.segments.remove(segment)
+        self.staged.pop(segment, None)
         if block.segments:
             return False
         self._forget(block)

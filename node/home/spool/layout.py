@@ -12,9 +12,12 @@
     RECORDS   lane producer         [last sequence, rows, [[sequence, code, rows before], ...]]; of several
                                     partitions also their number, [[other number, last sequence], ...]
     MOVES     lane                  what `node.home.lanes.moves` says
+    STAGED    lane stage place      generation (8 bytes), `Segment.pack`
+
+What is staged has no position yet, so it has a place: in the order in which it came, over all homes of its lane.
 
 Numbers in keys have 8 bytes and are big-endian, so that keys sort by lane and then by position. A row of
-LANES makes a lane exist: segments, states, records and moves of a lane without one are what a purge has left
+LANES makes a lane exist: segments, states, records, moves and stages of a lane without one are what a purge has left
 over, and are deleted.
 
 No I/O. The home and those that check or copy a spool use this.
@@ -44,6 +47,9 @@ _POSITIONS: Final = struct.Struct(">QQ")
 _POSITIONS_MARK: Final = b"\x01"
 _LEASE_MARK: Final = b"\x02"
 _LEASE_FORMAT: Final = 1
+
+#: A place is the number of hand-overs of the lane, and in so many bits a number that rises at its home.
+_PLACE_BITS: Final = 40
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
@@ -102,6 +108,50 @@ def key_numbers(key: bytes) -> tuple[int, int]:
     if len(key) != 16:
         raise damaged(f"a key of {len(key)} bytes, 16 are right")
     return int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
+
+
+class StagedKey(NamedTuple):
+    """Where rows of a stage lie."""
+
+    lane_id: int
+    stage: int
+    #: How often the lane had been handed over when they came.
+    handovers: int
+    #: Rises among those of one home.
+    number: int
+
+    def pack(self) -> bytes:
+        """Give the key in STAGED."""
+        place = self.handovers << _PLACE_BITS | self.number
+        return b"".join(part.to_bytes(8, "big") for part in (self.lane_id, self.stage, place))
+
+
+def unpack_staged_key(key: bytes) -> StagedKey:
+    """Undo `StagedKey.pack`.
+
+    Raises:
+        UnavailableError: it is no such key (50322).
+    """
+    if len(key) != 24:
+        raise damaged(f"a key of {len(key)} bytes, 24 are right")
+    lane_id, stage, place = (int.from_bytes(key[at : at + 8], "big") for at in (0, 8, 16))
+    return StagedKey(lane_id, stage, place >> _PLACE_BITS, place & (1 << _PLACE_BITS) - 1)
+
+
+def pack_staged(generation: int, segment: bytes) -> bytes:
+    """Give the value of staged rows."""
+    return generation.to_bytes(8, "big") + segment
+
+
+def unpack_staged(value: bytes) -> tuple[int, bytes]:
+    """Undo `pack_staged`: the generation of the endpoint that the rows matched, and their segment.
+
+    Raises:
+        UnavailableError: it is damaged (50322).
+    """
+    if len(value) <= 8:
+        raise damaged(f"staged rows of {len(value)} bytes")
+    return int.from_bytes(value[:8], "big"), value[8:]
 
 
 def lane_end(lane_id: int) -> bytes:

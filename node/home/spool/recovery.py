@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from node.endpoints.segment import GONE, Segment
+from node.endpoints.segment import GONE, Segment, segment_key
 from node.endpoints.settings import settings_from
 from node.home.lanes.held_lanes import HeldLane
 from node.home.spool import layout
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from node.home.lanes.held_lanes import HeldLanes
     from node.home.spool.blocks import Blocks
     from node.home.spool.records import Records
+    from node.home.spool.staging import Staging
     from storage.spool import Spool
 
     #: Makes a lane: id, generation, settings, next position, delivered up to, tried up to.
@@ -41,12 +42,19 @@ class Recovery:
     """Reads a spool into the rooms of a home, once."""
 
     def __init__(
-        self, spool: Spool, lanes: HeldLanes, blocks: Blocks, records: Records, make_lane: MakeLane
+        self,
+        spool: Spool,
+        lanes: HeldLanes,
+        blocks: Blocks,
+        records: Records,
+        staging: Staging,
+        make_lane: MakeLane,
     ) -> None:
         self._spool = spool
         self._lanes = lanes
         self._blocks = blocks
         self._records = records
+        self._staging = staging
         self._make_lane = make_lane
         #: Whether the process before stopped in order.
         self.was_clean = False
@@ -108,7 +116,7 @@ class Recovery:
     def _read_segments(self, now: float, wall_ms: int) -> Iterator[str]:
         """Read segments and their states side by side, in the order of lanes and positions."""
         total = self._spool.count(Table.SEGMENTS)
-        left_over: list[tuple[bytes, int]] = []
+        left_over: list[Dead] = []
         start, done = b"", 0
         while True:
             found = self._spool.scan(Table.SEGMENTS, start, None, ROWS_PER_STEP)
@@ -120,13 +128,34 @@ class Recovery:
                 segment = Segment.unpack(key, value, states.get(key))
                 held = self._lanes.get(segment.lane_id)
                 if held is None or segment.first < max(held.floor, held.importing) or not segment.live:
-                    left_over.append((key, segment.block))
+                    left_over.append(Dead(key, segment.block))
                 else:
                     self._load(held, segment, now, wall_ms)
                 self._blocks.next_id = max(self._blocks.next_id, segment.block + 1)
             done += len(found)
             yield f"reading the index: {done:,} of {total:,} segments, {self.messages:,} messages"
+        yield from self._read_staged(left_over)
         self._note_left_over(left_over)
+
+    def _read_staged(self, left_over: list[Dead]) -> Iterator[str]:
+        """Read what is staged; what nobody takes joins what is left over."""
+        start = b""
+        while found := self._spool.scan(Table.STAGED, start, None, ROWS_PER_STEP):
+            start = found[-1][0] + b"\x00"
+            for key, value in found:
+                place = layout.unpack_staged_key(key)
+                generation, packed = layout.unpack_staged(value)
+                segment = Segment.unpack(segment_key(place.lane_id, 0), packed, None)
+                self._blocks.next_id = max(self._blocks.next_id, segment.block + 1)
+                held = self._lanes.get(place.lane_id)
+                is_ours = held is not None and (not held.importing or place.handovers == held.handovers)
+                if held is not None and is_ours and generation == held.lane.generation:
+                    self._blocks.find(segment.block, segment.file).segments.append(segment)
+                    self._staging.load(held, key, place, segment)
+                    self.messages += segment.live
+                else:
+                    left_over.append(Dead(segment.key(), segment.block, staged=key))
+            yield f"reading stages: {self.messages:,} messages"
 
     def _load(self, held: HeldLane, segment: Segment, now: float, wall_ms: int) -> None:
         if held.importing:
@@ -138,11 +167,11 @@ class Recovery:
         self._blocks.find(segment.block, segment.file).segments.append(segment)
         self.messages += segment.live
 
-    def _note_left_over(self, left_over: list[tuple[bytes, int]]) -> None:
+    def _note_left_over(self, left_over: list[Dead]) -> None:
         """Name each block that nobody needs any more with the last of its segments."""
-        last = {block_id: key for key, block_id in left_over if self._blocks.get(block_id) is None}
-        for key, block_id in left_over:
-            self.left_over.append(Dead(key, block_id if last.get(block_id) == key else 0))
+        last = {dead.block_id: dead for dead in left_over if self._blocks.get(dead.block_id) is None}
+        for dead in left_over:
+            self.left_over.append(dead if last.get(dead.block_id) is dead else dead._replace(block_id=0))
 
     def _count_blocks(self) -> Iterator[str]:
         """Give the blocks that were found their sizes, and count them in their spool files."""

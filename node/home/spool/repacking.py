@@ -73,12 +73,12 @@ class Repacking:
 
     def note_new(self, block: Block, now: float) -> None:
         """Take note of a new block."""
-        if block.rows <= SMALL_ROWS and block.size <= SMALL_BYTES and not self._is_importing(block):
+        if block.rows <= SMALL_ROWS and block.size <= SMALL_BYTES and not self._is_untouchable(block):
             self._small[block.id] = now + SMALL_AGE_S
 
     def note_found(self, block: Block, now: float) -> None:
         """Take note of a block that was found at the start; its rows are not known."""
-        if self._is_importing(block):
+        if self._is_untouchable(block):
             return
         if max(segment.count for segment in block.segments) <= SMALL_ROWS and block.size <= SMALL_BYTES:
             self._small[block.id] = now
@@ -91,7 +91,7 @@ class Repacking:
             block is None
             or block.size < SPARSE_BYTES
             or block.id in self._sparse
-            or self._is_importing(block)
+            or self._is_untouchable(block)
         ):
             return
         if sum(segment.live_bytes for segment in block.segments) * 2 < block.size or (
@@ -99,8 +99,10 @@ class Repacking:
         ):
             self._sparse[block.id] = None
 
-    def _is_importing(self, block: Block) -> bool:
-        """Tell whether a lane has rows in a block that are not in its hands yet."""
+    def _is_untouchable(self, block: Block) -> bool:
+        """Tell whether a lane has rows in a block that are not in its hands yet, or a stage has."""
+        if self._blocks.staged and any(segment in self._blocks.staged for segment in block.segments):
+            return True
         held = [self._lanes.get(segment.lane_id) for segment in block.segments]
         return any(one is not None and one.importing for one in held)
 
@@ -172,7 +174,7 @@ class Repacking:
         chosen = [
             block
             for block in chosen
-            if block.segments and not self._is_importing(block) and self._blocks.is_readable(block)
+            if block.segments and not self._is_untouchable(block) and self._blocks.is_readable(block)
         ]
         rows = {block.id: live_sizes(block) for block in chosen}
         raws: list[msgspec.Raw] = []

@@ -29,7 +29,7 @@ from node.endpoints.segment import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from node.home.lanes.held_lanes import HeldLane, HeldLanes
     from node.home.spool.blocks import Block, Blocks
@@ -64,6 +64,11 @@ class StoreHeader(NamedTuple):
     pasts: dict[int, _Past] | None = None
     #: The spool file of the rows.
     file: _Natural = 0
+    #: The stage that the rows belong to; 0: none.
+    stage: _Natural = 0
+    #: Stages whose rows their lanes get, and stages that nobody wants any more.
+    release: tuple[_Positive, ...] = ()
+    drop: tuple[_Positive, ...] = ()
 
 
 class Store:
@@ -78,6 +83,7 @@ class Store:
         "router",
         "segments",
         "serial",
+        "stage",
         "wall_ms",
     )
 
@@ -89,9 +95,11 @@ class Store:
         #: Accepted before it is written; its write may wait, and what is acknowledged by then is not written.
         self.is_relaxed = header.relaxed
         self.wall_ms = header.wall_ms
+        #: The stage of its rows, 0 for none: lanes do not get them.
+        self.stage = header.stage
         #: What it stores; None if no lane here takes a row.
         self.block: Block | None = None
-        #: What each lane gets.
+        #: What each lane gets, or is staged for it.
         self.segments: list[tuple[HeldLane, Segment]] = []
         #: Bytes that it holds in memory until it is written.
         self.bytes = 0
@@ -121,10 +129,18 @@ class _Body(NamedTuple):
 class Stores:
     """Makes STOREs into blocks and segments."""
 
-    def __init__(self, lanes: HeldLanes, blocks: Blocks, records: Records) -> None:
+    def __init__(
+        self,
+        lanes: HeldLanes,
+        blocks: Blocks,
+        records: Records,
+        stage: Callable[[HeldLane, int, Segment], None],
+    ) -> None:
+        """Begin; `stage` takes rows that belong to the stage with a number, and to no lane."""
         self._lanes = lanes
         self._blocks = blocks
         self._records = records
+        self._stage = stage
         #: Rows that no lane of this home takes any more.
         self.rows_dropped = 0
 
@@ -171,15 +187,18 @@ class Stores:
         made: dict[tuple[int, ...], Segment] = {}
         counts = dict(header.counts)
         for held, (groups, indices) in _rows_by_lane(body).items():
-            first = held.tail + 1
+            first = 0 if store.stage else held.tail + 1
             twin = made.get(groups)
             if twin is None:
                 segment = made[groups] = _segment(held, first, block, body, indices, header)
             else:
                 segment = make_twin(twin, held.lane_id, first)
-            held.tail += segment.count
             store.segments.append((held, segment))
             block.segments.append(segment)
+            if store.stage:
+                self._stage(held, store.stage, segment)
+            else:
+                held.tail += segment.count
             if header.producer is not None:
                 producer, base = header.producer
                 count = counts.get(held.lane_id, 1)

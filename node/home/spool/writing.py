@@ -59,6 +59,8 @@ class Dead(NamedTuple):
     block_id: int
     #: Number of the loss.
     number: int = 0
+    #: Where it lies if it is staged, or was when its record was written last.
+    staged: bytes | None = None
 
 
 class Write:
@@ -160,10 +162,11 @@ class Writing:
         block = self._blocks.get(segment.block)
         if block is None or segment not in block.segments:
             return False
+        staged = self._blocks.staged.get(segment)
         is_last = self._blocks.release(block, segment)
         if block.is_written:
             self.noted += 1
-            self.bury(Dead(segment.key(), block.id if is_last else 0, self.noted), now)
+            self.bury(Dead(segment.key(), block.id if is_last else 0, self.noted, staged), now)
         else:
             self._note_unwritten(block)
         return block.is_written
@@ -248,18 +251,11 @@ class Writing:
         write.stores = self._stream.pick(now)
         changes = write.changes
         for store in write.stores:
-            kept = False
-            for held, segment in store.segments:
-                if held.is_gone or segment.first < held.floor:
-                    self.discard(segment, now)
-                elif segment.live:
-                    kept = True
-                    self._add_segment(write, held, segment, is_synced=not store.is_relaxed)
+            kept = self._add_staged(write, store) if store.stage else self._add_rows(write, store, now)
             self._counts["stores_written" if kept else "stores_not_written"] += 1
             if not kept and store.block is not None:
                 write.dropped.append(store.block.id)
-            if kept:
-                assert store.block is not None
+            elif store.block is not None:
                 store.block.is_written = True
                 value = self._blocks.value(store.block, store.wall_ms)
                 changes.append((Table.BLOCKS, number_key(store.block.id), value))
@@ -267,6 +263,31 @@ class Writing:
         if write.stores or self._stream.router:
             row = self._stream.row_with(write.stores, self._blocks.next_id)
             changes.append((Table.META, layout.KEY_STORED, layout.pack_stored(row)))
+
+    def _add_rows(self, write: Write, store: Store, now: float) -> bool:
+        """Add what lanes get; tell whether there is anything."""
+        kept = False
+        for held, segment in store.segments:
+            if held.is_gone or segment.first < held.floor:
+                self.discard(segment, now)
+            elif segment.live:
+                kept = True
+                staged = self._blocks.staged.get(segment)
+                if staged is not None:
+                    write.changes.append((Table.STAGED, staged, None))
+                self._add_segment(write, held, segment, is_synced=not store.is_relaxed)
+        return kept
+
+    def _add_staged(self, write: Write, store: Store) -> bool:
+        """Add rows of a stage that was not dropped meanwhile; tell whether there are any."""
+        kept = False
+        for held, segment in store.segments:
+            staged = self._blocks.staged.get(segment)
+            if staged is not None:
+                kept = True
+                value = layout.pack_staged(held.lane.generation, segment.pack())
+                write.changes.append((Table.STAGED, staged, value))
+        return kept
 
     def _add_segment(self, write: Write, held: HeldLane, segment: Segment, *, is_synced: bool) -> None:
         key = segment.key()
@@ -298,6 +319,8 @@ class Writing:
             write.dead.append(dead)
             changes.append((Table.SEGMENTS, dead.key, None))
             changes.append((Table.STATES, dead.key, None))
+            if dead.staged is not None:
+                changes.append((Table.STAGED, dead.staged, None))
             if dead.block_id:
                 changes.append((Table.BLOCKS, number_key(dead.block_id), None))
         self._dead_due = now

@@ -331,7 +331,7 @@ class DrivenHome:
         self.totals = {one[0]: one[1:] for one in totals}
 
     def _read_spool(self, spool: list[Any]) -> None:
-        used, freed, _, self.disk_bytes, _ = spool
+        used, freed, _, self.disk_bytes, *_ = spool
         self.files |= {first + i for first, count in used for i in range(count)}
         self.files -= {first + i for first, count in freed for i in range(count)}
 

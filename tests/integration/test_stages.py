@@ -1,0 +1,147 @@
+"""Staged publishing against a node of several processes: nobody sees what is staged; a commit publishes it once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from attacked_spool import LoneSpool
+
+from angarium import DeliveryMode, Message, blocking, errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("R221")]
+
+#: How long what must not come is waited for.
+SILENCE_S = 0.2
+
+
+@pytest.fixture(scope="module")
+def lone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoneSpool]:
+    with LoneSpool(tmp_path_factory.mktemp("stages"), workers=2) as lone:
+        yield lone
+
+
+@pytest.fixture
+def client(lone: LoneSpool) -> Iterator[blocking.Client]:
+    with blocking.connect(lone.node.url, timeout_s=20.0) as client:
+        yield client
+
+
+def staged(client: blocking.Client, *rows: tuple[str, bytes]) -> str:
+    """Stage messages, and give the id of their stage."""
+    stage = client.stage()
+    messages = [Message(topic, payload, mode=DeliveryMode.PERSISTENT) for topic, payload in rows]
+    report = stage.publish_many(messages)
+    assert report.refused == []
+    stage.close()
+    return stage.id
+
+
+def read(client: blocking.Client, queue: str, count: int) -> list[bytes]:
+    """Take so many messages from a queue, and see that there is no more."""
+    flow = client.consume(queue)
+    got = [flow.receive(20.0).payload for _ in range(count)]
+    with pytest.raises(errors.TimeoutExpiredError):
+        flow.receive(SILENCE_S)
+    flow.close()
+    return got
+
+
+def to(queue: str, *payloads: bytes) -> list[tuple[str, bytes]]:
+    return [(f"#P2P/QUE/{queue}", payload) for payload in payloads]
+
+
+def numbers(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def test_what_is_staged_is_seen_when_it_is_committed_and_not_before(
+    lone: LoneSpool, client: blocking.Client
+) -> None:
+    queues = [lone.queue(subscriptions=[f"stages/{n}/>"]) for n in range(4)]
+    rows = [(f"stages/{n % 4}/x", b"%d" % n) for n in range(1_000)]
+    watcher = client.subscribe("stages/>")
+    one = staged(client, *rows)
+    for queue in queues:
+        assert lone.held(queue) == 250
+        assert read(client, queue, 0) == []
+    assert client.commit_stages([one], "s", 0) is True
+    for n, queue in enumerate(queues):
+        assert read(client, queue, 250) == [b"%d" % i for i in range(n, 1_000, 4)]
+    with pytest.raises(errors.TimeoutExpiredError):
+        watcher.receive(SILENCE_S)
+
+
+def test_a_batch_of_a_sink_is_published_once(lone: LoneSpool, client: blocking.Client) -> None:
+    queue = lone.queue()
+    first = staged(client, *to(queue, b"first"))
+    again = staged(client, *to(queue, b"again"))
+    assert client.commit_stages([first], "once", 7) is True
+    assert client.commit_stages([first], "once", 7) is False
+    assert client.commit_stages([again], "once", 7) is False
+    assert read(client, queue, 1) == [b"first"]
+    lone.expect_held(queue, 0)
+    late = staged(client, *to(queue, b"late"))
+    assert client.commit_stages([late], "once", 6) is False
+    following = staged(client, *to(queue, b"next"))
+    assert client.commit_stages([following], "other", 6) is True
+    assert read(client, queue, 1) == [b"next"]
+    with pytest.raises(errors.NotFoundError) as caught:
+        client.commit_stages([late], "once", 8)
+    assert caught.value.code == errors.UNKNOWN_STAGE
+    assert late in caught.value.detail
+
+
+def test_a_commit_without_a_sink_may_be_repeated(lone: LoneSpool, client: blocking.Client) -> None:
+    queue = lone.queue()
+    stages = [staged(client, *to(queue, *numbers(300, start))) for start in (300, 0)]
+    assert client.commit_stages([stages[1], stages[0]]) is True
+    assert client.commit_stages([stages[1], stages[0]]) is False
+    assert read(client, queue, 600) == numbers(600)
+
+
+def test_what_is_aborted_gives_its_room_back(lone: LoneSpool, client: blocking.Client) -> None:
+    queue = lone.queue(max_spool_usage_mb=1)
+    one = staged(client, *to(queue, bytes(900_000)))
+    stage = client.stage()
+    with pytest.raises(errors.UnavailableError) as caught:
+        stage.publish(queue=queue, payload=bytes(900_000))
+    assert caught.value.code == errors.SPOOL_OVER_QUOTA
+    client.abort_stages([one, "nothing", one])
+    lone.expect_held(queue, 0)
+    stage.publish(queue=queue, payload=bytes(900_000))
+    stage.close()
+    with pytest.raises(errors.NotFoundError):
+        client.commit_stages([stage.id, one])
+    assert client.commit_stages([stage.id]) is True
+    assert read(client, queue, 1) == [bytes(900_000)]
+
+
+def test_partitions_get_their_rows_in_order(lone: LoneSpool, client: blocking.Client) -> None:
+    queue = lone.queue(access_type="non-exclusive", partition_count=3)
+    stage = client.stage()
+    for n in range(600):
+        stage.send(queue=queue, payload=b"%d" % n, partition_key=f"k{n % 10}")
+    stage.close()
+    assert client.commit_stages([stage.id], "parts", 1) is True
+    got = [int(one) for one in read(client, queue, 600)]
+    assert sorted(got) == list(range(600))
+    for key in range(10):
+        mine = [one for one in got if one % 10 == key]
+        assert mine == sorted(mine)
+
+
+def test_errors_come_while_staging(lone: LoneSpool, client: blocking.Client) -> None:
+    small = lone.queue(max_message_bytes=10)
+    stage = client.stage()
+    stage.send(queue="not-there", payload=b"x")
+    with pytest.raises(errors.AngariumError, match="not-there"):
+        stage.close()
+    stage = client.stage()
+    stage.send(queue=small, payload=bytes(11))
+    with pytest.raises(errors.AngariumError) as caught:
+        stage.close()
+    assert caught.value.code == errors.MESSAGE_TOO_LARGE
