@@ -42,7 +42,7 @@ _BATCH: Final = 5_000
 #: Faults that are listed; of a destroyed file the first ones say enough.
 FAULTS_MAX: Final = 100
 _CRC_BYTES: Final = 4
-#: A lane has a row and, with one byte more, a second one.
+#: A lane has a row and, with one byte more, a second one, and a third while it is leased.
 _KEY_BYTES: Final = {
     Table.LANES: (8, 9),
     Table.SEGMENTS: (16,),

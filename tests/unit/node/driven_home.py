@@ -93,6 +93,8 @@ class DrivenHome:
         self.records: dict[int, dict[int, tuple[int, dict[int, int]]]] = {}
         #: Reference of a GATHER -> lane -> number of partitions -> last sequence.
         self.lasts: dict[int, dict[int, dict[int, int]]] = {}
+        #: Reference of a LEASE -> code and value.
+        self.leased: dict[int, tuple[int, Any]] = {}
         self.moves: list[tuple[list[Any], list[Row]]] = []
         self.delivered: dict[int, Delivered] = {}
         self.totals: dict[int, list[int]] = {}
@@ -200,6 +202,20 @@ class DrivenHome:
         self.send(wire.GATHER, self.router, self.references, producer, forget)
         return self.references
 
+    def lease(self, verb: str, *arguments: Any, lane_id: int = LANE) -> int:
+        """Ask a lane for a reader group; `leased` gets the answer."""
+        self.references += 1
+        self.send(wire.LEASE, self.router, self.references, lane_id, verb, list(arguments))
+        return self.references
+
+    def leased_at_once(self, verb: str, *arguments: Any, lane_id: int = LANE) -> Any:
+        """Ask a lane and give the value that it answers."""
+        reference = self.lease(verb, *arguments, lane_id=lane_id)
+        self.settle_down()
+        code, value = self.leased.pop(reference)
+        assert code == 0, (code, value)
+        return value
+
     def moved(self, lane_id: int, first: int, upto: int, *refused: tuple[int, int]) -> None:
         self.send(wire.MOVED, self.router, lane_id, first, upto, list(refused))
 
@@ -286,6 +302,8 @@ class DrivenHome:
                 self.events.append(header[1:])
             elif operation == wire.RECORDS:
                 self._read_records(header)
+            elif operation == wire.LEASED:
+                self.leased[header[1]] = (header[2], header[3])
             else:
                 assert operation == wire.MOVE
                 assert len(wire.unpack(frames[2])) == header[4]

@@ -212,6 +212,10 @@ class Driver:
         old = self.lane
         tried_upto = 0 if clean else None
         self.lane = self.make_lane(old.settings, old.next_position, old.delivered_upto, tried_upto=tried_upto)
+        self.load()
+
+    def load(self) -> None:
+        """Give a new lane what is durable."""
         for key in sorted(self.records):
             value, state = self.records[key]
             self.lane.load(Segment.unpack(key, value, state), self.now, self.wall_ms)

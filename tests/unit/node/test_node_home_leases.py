@@ -1,0 +1,230 @@
+"""Leases at a home: what a reader group was told is true after a crash, and goes with the lane."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from angarium import errors, wire
+from node.home.lanes import adoption
+from node.home.spool import layout
+from storage.spool import Table
+from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, rows_of, settings_of, started
+from tests.unit.node.test_node_home_adoption import LANES, new_home
+
+pytestmark = pytest.mark.requirement("R221")
+
+HOUR_MS = 3_600_000
+ALL = 1 << 40
+
+
+def leased(messages: int = 20, **kwargs: Any) -> DrivenHome:
+    """A home with messages in two blocks, and a reader group that has the first lane."""
+    driven = started()
+    for first in (0, messages // 2):
+        driven.store(([LANE], rows_of(messages // 2, first)), **kwargs)
+        driven.settle_down()
+    driven.leased_at_once("open", "g", HOUR_MS)
+    return driven
+
+
+def plan(driven: DrivenHome, start: int, end: int = 0, messages: int = ALL) -> Any:
+    return driven.leased_at_once("plan", "g", 0, start, end, messages, ALL)
+
+
+def read(driven: DrivenHome, first: int, end: int) -> list[int]:
+    flow = driven.bind(browse=True, group="g", first=first, end=end)
+    driven.settle_down()
+    assert [event[1:3] for event in driven.events if event[0] == flow] == [
+        [wire.FLOW_ACTIVE, 0],
+        [wire.FLOW_CLOSED, 0],
+    ]
+    return driven.delivered[flow].order if flow in driven.delivered else []
+
+
+def again(driven: DrivenHome) -> None:
+    """Kill the process, and start the next one."""
+    driven.kill()
+    driven.start(ROUTER, LANES)
+
+
+def test_a_plan_is_answered_when_it_is_on_disk_and_is_there_after_a_crash() -> None:
+    driven = leased()
+    reference = driven.lease("plan", "g", 0, 1, 0, 12, ALL)
+    driven.tick()
+    assert driven.begin_write()
+    assert driven.leased == {}
+    driven.end_write()
+    assert driven.leased == {reference: (0, [1, 13, 12, sum(64 + len(b"m%d" % i) for i in range(12))])}
+    again(driven)
+    found = driven.leased_at_once("open", "g", HOUR_MS)
+    assert (found["continued"], found["planned"], found["messages"]) == (True, 13, 20)
+    assert read(driven, 1, 13) == list(range(1, 13))
+
+
+def test_what_was_not_answered_may_be_lost_with_the_process() -> None:
+    driven = leased()
+    driven.lease("plan", "g", 0, 1, 0, 12, ALL)
+    driven.tick()
+    assert driven.begin_write()
+    again(driven)
+    assert driven.leased_at_once("positions", "g", 0)["planned"] == 0
+
+
+def test_relaxed_messages_are_on_disk_before_a_plan_with_them_is_answered() -> None:
+    driven = started()
+    driven.leased_at_once("open", "g", HOUR_MS)
+    driven.store(([LANE], rows_of(8)), relaxed=True)
+    driven.tick()
+    assert driven.stored == 0
+    assert plan(driven, 1)[:3] == [1, 9, 8]
+    again(driven)
+    assert read(driven, 1, 9) == list(range(1, 9))
+
+
+def test_what_is_acknowledged_is_gone_after_a_crash() -> None:
+    driven = leased()
+    plan(driven, 1)
+    assert driven.leased_at_once("acknowledge", "g", 0, 15) == 14
+    again(driven)
+    found = driven.leased_at_once("positions", "g", 0)
+    assert [found[name] for name in ("oldest", "next", "acknowledged", "planned")] == [15, 21, 15, 21]
+    assert driven.totals[LANE][0] == 6
+    assert driven.leased_at_once("acknowledge", "g", 0, 15) == 0, "it may be asked twice"
+
+
+def test_whole_blocks_are_sent_as_they_lie() -> None:
+    driven = leased(200)
+    plan(driven, 1)
+    before = driven.home.stats()
+    assert read(driven, 1, 201) == list(range(1, 201))
+    after = driven.home.stats()
+    assert after["whole_blocks"] - before["whole_blocks"] == 2
+    assert after["handouts"] - before["handouts"] == 2
+
+
+def test_a_router_that_comes_anew_finds_the_lease_and_gets_no_old_answers() -> None:
+    driven = leased()
+    reference = driven.lease("plan", "g", 0, 1, 0, 5, ALL)
+    driven.tick()
+    assert driven.begin_write()
+    driven.router = ROUTER + 1
+    driven.number = 0
+    driven.send(wire.START, ROUTER + 1, 1, bytes(1024))
+    driven.end_write()
+    driven.lanes(LANES, complete=True)
+    driven.settle_down()
+    assert reference not in driven.leased
+    assert driven.leased_at_once("positions", "g", 0)["planned"] == 6
+
+
+def test_groups_do_not_count_towards_what_consumers_may_have() -> None:
+    driven = leased()
+    plan(driven, 1)
+    driven.store(([OTHER], rows_of(3, 50)))
+    flow = driven.bind(OTHER)
+    driven.settle_down()
+    assert driven.home.lanes.unacked == 3
+    assert driven.home.stats()["leased_messages"] == 20
+    assert driven.totals[LANE][3] == 20, "operators see them as unacknowledged"
+    assert len(driven.delivered[flow].order) == 3
+
+
+def test_a_lease_that_nobody_uses_ends_on_disk_too() -> None:
+    driven = started()
+    driven.store(([LANE], rows_of(4)))
+    driven.leased_at_once("open", "g", 5_000)
+    plan(driven, 1)
+    flow = driven.bind(LANE)
+    driven.settle_down(6.0)
+    assert driven.delivered[flow].order == [1, 2, 3, 4]
+    assert "SYSTEM_AD_LEASE_TIMED_OUT" in [event["event"] for event in driven.told]
+    again(driven)
+    reference = driven.lease("positions", "g", 0)
+    driven.settle_down()
+    assert driven.leased[reference][0] == errors.LEASE_LOST
+
+
+def test_release_is_on_disk_and_an_operator_needs_no_name() -> None:
+    driven = leased()
+    assert driven.leased_at_once("release", "other", 0) is False
+    assert driven.leased_at_once("release", "", 0) is True
+    assert driven.leased_at_once("release", "g", 0) is False
+    again(driven)
+    assert driven.leased_at_once("open", "h", HOUR_MS)["continued"] is False
+    names = [event["event"] for event in driven.told]
+    assert names == ["SYSTEM_AD_LEASE_TAKEN"]
+
+
+def test_a_purge_is_counted_for_the_group_after_a_crash_too() -> None:
+    driven = leased()
+    plan(driven, 1, messages=5)
+    driven.ask("endpoint.purge", lane_id=LANE)
+    driven.settle_down(0.1)
+    again(driven)
+    found = driven.leased_at_once("positions", "g", 0)
+    assert (found["lost"], found["messages"], found["planned"]) == (5, 0, 6)
+
+
+def test_a_lane_that_is_deleted_or_made_anew_has_no_lease() -> None:
+    driven = leased()
+    driven.lanes({LANE: settings_of("q")}, generation=2)
+    driven.settle_down()
+    assert driven.disk.get(Table.LANES, layout.lease_key(LANE)) is None
+    driven.leased_at_once("open", "g", HOUR_MS)
+    assert driven.disk.get(Table.LANES, layout.lease_key(LANE)) is not None
+    driven.lease("positions", "g", 0)
+    driven.lanes({}, LANE)
+    driven.settle_down()
+    assert [key for key, _ in driven.disk.scan(Table.LANES) if key.startswith(layout.number_key(LANE))] == []
+    reference = driven.lease("positions", "g", 0)
+    driven.settle_down()
+    assert driven.leased[reference][0] == errors.UNKNOWN_ENDPOINT
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("sell", ["g", 0]),
+        ("open", ["g"]),
+        ("open", ["g", 0]),
+        ("plan", ["g", 0, 1, 0, 0, 1]),
+        ("plan", ["g", 0, -1, 0, 1, 1]),
+        ("plan", ["g", 0, 1 << 63, 0, 1, 1]),
+        ("count", ["g", 0]),
+        ("acknowledge", ["g", 0, "all"]),
+    ],
+)
+def test_nonsense_is_refused_and_changes_nothing(verb: str, arguments: list[Any]) -> None:
+    driven = leased()
+    reference = driven.lease(verb, *arguments)
+    driven.settle_down()
+    assert driven.leased[reference][0] == errors.INVALID_ARGUMENT
+    assert plan(driven, 1)[:3] == [1, 21, 20]
+
+
+def test_a_leased_lane_comes_to_its_new_home_with_lease_and_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adoption, "STEP_SEGMENTS", 1)
+    old = leased()
+    plan(old, 1, messages=12)
+    old.leased_at_once("acknowledge", "g", 0, 5)
+    old.restart()
+    driven, _ = new_home(old.disk, runs=True)
+    driven.lanes(LANES)
+    consumer = driven.bind(LANE)
+    reference = driven.lease("positions", "g", 0)
+    driven.store(([LANE], rows_of(5, 100)))
+    driven.settle_down(0.3)
+    assert [event[:2] for event in driven.events if event[0] == consumer] == [[consumer, wire.FLOW_INACTIVE]]
+    assert reference not in driven.leased, "it waits until the lane is here"
+    driven.neighbours.running.clear()  # type: ignore[union-attr]
+    driven.settle_down(1.0)
+    code, found = driven.leased[reference]
+    assert (code, found["acknowledged"], found["planned"], found["messages"]) == (0, 5, 13, 21)
+    assert read(driven, 5, 13) == list(range(5, 13))
+    assert driven.delivered.get(consumer) is None
+    assert old.disk.get(Table.LANES, layout.lease_key(LANE)) is None
+    driven.kill()
+    driven.start(ROUTER, LANES)
+    assert driven.leased_at_once("open", "g", HOUR_MS)["continued"] is True
