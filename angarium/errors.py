@@ -84,6 +84,7 @@ OBJECT_NOT_FOUND: Final = 40401
 SUBSCRIPTION_NOT_FOUND: Final = 40402
 UNKNOWN_STAGE: Final = 40403
 ARCHIVE_NOT_FOUND: Final = 40430
+MESSAGES_LOST: Final = 40440
 INVALID_SELECTOR: Final = 40601
 TIMEOUT: Final = 40801
 KEEPALIVE_TIMEOUT: Final = 40802
@@ -235,6 +236,11 @@ ERRORS: Final[dict[int, Reason]] = {
         "archive_not_found",
         "No Such Archive",
         "check the path; 'angarium pipeline archive' makes and fills an archive",
+    ),
+    MESSAGES_LOST: Reason(
+        "messages_lost",
+        "Messages Are Gone",
+        "set failOnDataLoss to false to go on without them",
     ),
     TIMEOUT: Reason("timeout", "Timeout", "try again or wait longer"),
     KEEPALIVE_TIMEOUT: Reason(

@@ -336,7 +336,7 @@ class Message:
     def _decoded(self) -> dict[Any, Any]:
         fields = self._fields
         if fields is None:
-            fields = self._fields = _unpack_properties(self._row[4])
+            fields = self._fields = unpack_properties(self._row[4])
         return fields
 
     def _field(self, key: int, kind: type[_T]) -> _T | None:
@@ -550,7 +550,11 @@ def _plain_value(value: object, depth: int) -> Any:
     raise _invalid(f"a property cannot be a {type(value).__name__}")
 
 
-def _unpack_properties(packed: bytes | None) -> dict[Any, Any]:
+def unpack_properties(packed: bytes | None) -> dict[Any, Any]:
+    """Give the properties of a row by their keys; nothing if there are none or they are unreadable.
+
+    They are as another publisher packed them: whoever reads one checks its type.
+    """
     if packed is None:
         return {}
     try:

@@ -9,10 +9,15 @@ from pyspark.sql.datasource import DataSource
 from angarium.spark import schema as columns
 from angarium.spark.options import columns_of
 from angarium.spark.sink import StreamWriter, Writer
+from angarium.spark.stream import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.datasource import (
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
     from pyspark.sql.types import StructType
 
 NAME = "angarium"
@@ -29,6 +34,10 @@ class AngariumDataSource(DataSource):
     def schema(self) -> StructType:
         """Give the columns that the option `columns` names, by default all."""
         return columns.schema(columns_of(self.options))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Give what reads queues as a stream."""
+        return StreamReader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
         """Give what publishes a data frame."""

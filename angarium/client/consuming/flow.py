@@ -343,7 +343,7 @@ class Flow:
             self._let_go(flow)
             raise
         self._was_bound = True
-        if not self._window.flow:
+        if not self._window.flow and not self._has_all:
             self._keeper.start()
 
     def connected(self) -> None:

@@ -237,6 +237,30 @@ class GuaranteedBatch(Sequence[GuaranteedMessage]):
         return self._delivery.positions[self._start : self._stop]
 
     @property
+    def rows(self) -> list[Row]:
+        """Each message as the wire has it, see `angarium.message`."""
+        return self._delivery.rows[self._start : self._stop]
+
+    @property
+    def stored_ms(self) -> list[int]:
+        """When each message was spooled, in ms since 1970."""
+        return [self._delivery.stored_ms(at) for at in range(self._start, self._stop)]
+
+    @property
+    def delivery_counts(self) -> list[int]:
+        """How often each message has been delivered, this time included."""
+        counts = self._delivery.counts
+        if counts is None:
+            return [1] * len(self)
+        return [count + 1 for count in counts[self._start : self._stop]]
+
+    @property
+    def origins(self) -> Sequence[tuple[str, str, str] | None] | None:
+        """Where each message was before: kind, name and reason, or None; None if all were published here."""
+        origins = self._delivery.origins
+        return None if origins is None else origins[self._start : self._stop]
+
+    @property
     def partition(self) -> int:
         """The partition of the queue that all of them are in."""
         return self._delivery.partition
