@@ -203,6 +203,10 @@ class Flows:
         end.used_bytes += size
         flow.taken_messages += rows
         flow.taken_bytes += size
+        if flow.range is not None:
+            # Another incarnation of the home goes on behind it.
+            first, count = parts[-1][2][-1]
+            flow.range = flow.range._replace(first=first + count)
         frames = [wire.MESSAGES, wire.pack([flow.number, parts]), *batches]
         if flow.answer is None and not flow.held and flow.has_credit():
             self._pass_on(flow, frames, rows, size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from angarium.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+    from pathlib import Path
 
     from angarium import Client, ReaderGroup
 
@@ -60,12 +62,15 @@ async def is_empty(client: Client, queue: str) -> None:
         await asyncio.sleep(0.01)
 
 
-async def fill(client: Client, queue: str, count: int, first: int = 0) -> None:
+async def fill(
+    client: Client, queue: str, count: int, *, first: int = 0, keys: int = 0, ttl_ms: int = 0
+) -> None:
+    """Publish numbers; over so many partition keys, or living so long."""
     async with await client.producer() as producer:
-        report = await producer.publish_many(
-            (f"#P2P/QUE/{queue}", b"%d" % n) for n in range(first, first + count)
-        )
-        assert report.refused == []
+        for n in range(first, first + count):
+            key = f"key-{n % keys}" if keys else None
+            await producer.send(queue=queue, payload=b"%d" % n, partition_key=key, ttl_ms=ttl_ms)
+        await producer.flush()
 
 
 async def read(group: ReaderGroup, client: Client, partition: int, start: int, end: int) -> list[int]:
@@ -168,3 +173,231 @@ def test_the_blocking_client_has_the_same_group(node: Node, queue: str) -> None:
             assert group.positions()[0].messages == 0
             assert group.count({0: 1}) == {0: 0}
             group.release()
+
+
+# --- partitions -------------------------------------------------------------------------------------------------
+
+
+def test_a_partitioned_queue_is_leased_whole_and_limits_are_shared_out(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue, access_type="non-exclusive", partition_count=3)
+            seen: list[bool] = []
+            flow = await client.consume(queue, on_active=seen.append)
+            group = await client.reader_group(queue, "g")
+            await fill(client, queue, 300, keys=40)
+            assert group.partitions == [0, 1, 2]
+            positions = await group.positions()
+            assert sum(one.messages for one in positions.values()) == 300
+            starts = {partition: one.oldest for partition, one in positions.items()}
+            planned = await group.plan(starts, messages=30)
+            assert sum(one.messages for one in planned.values()) == 30
+            assert all(5 <= one.messages <= 20 for one in planned.values())
+            rest = await group.plan({partition: one.end for partition, one in planned.items()})
+            got: list[int] = []
+            for plans in (planned, rest):
+                for partition, one in plans.items():
+                    numbers = await read(group, client, partition, one.start, one.end)
+                    assert len(numbers) == one.messages
+                    got += numbers
+            assert sorted(got) == list(range(300))
+            assert flow.buffered == 0
+            await group.acknowledge({partition: one.end for partition, one in rest.items()})
+            await is_empty(client, queue)
+            with pytest.raises(angarium.InvalidRequestError, match="partition"):
+                await group.plan({7: 1})
+            await group.release()
+
+    run(test())
+
+
+# --- what breaks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["worker", "router", "node"])
+def test_what_is_planned_is_read_whole_whatever_is_killed_in_the_middle(tmp_path: Path, role: str) -> None:
+    async def test(node: Node) -> None:
+        async with connected(node) as client:
+            await client.create_queue("q")
+            await fill(client, "q", 6_000, ttl_ms=600_000)
+            group = await client.reader_group("q", "g")
+            planned = (await group.plan({0: 1}, messages=4_000))[0]
+            got: list[int] = []
+            killed = False
+            async for batch in client.read_range("q", "g", 0, planned.start, planned.end, window=500):
+                got += [int(payload) for payload in batch.payloads]
+                if len(got) > 1_000 and not killed:
+                    killed = True
+                    await asyncio.to_thread(harm, node, role)
+            assert got == list(range(4_000))
+            here = (await group.positions())[0]
+            assert (here.planned, here.messages, here.lost) == (4_001, 6_000, 0)
+            again = await client.reader_group("q", "g")
+            assert again.continued
+            assert await read(again, client, 0, 3_000, 4_001) == list(range(2_999, 4_000))
+            await again.acknowledge({0: planned.end})
+            await asyncio.to_thread(harm, node, role)
+            rest = (await again.plan({0: planned.end}))[0]
+            assert await read(again, client, 0, rest.start, rest.end) == list(range(4_000, 6_000))
+            await again.acknowledge({0: rest.end})
+            await is_empty(client, "q")
+
+    with Node(tmp_path / "data", workers=2) as node:
+        run(test(node))
+
+
+def harm(node: Node, role: str) -> None:
+    """Kill the home of the queue, the router, or the whole node, and have it back."""
+    if role == "node":
+        node.kill_all()
+        node.start()
+    elif role == "router":
+        node.kill("router")
+    else:
+        for index in (0, 1):
+            node.kill("worker", index)
+
+
+def test_a_lease_goes_with_its_queue_when_its_worker_leaves(tmp_path: Path) -> None:
+    async def test(node: Node) -> None:
+        async with connected(node) as client:
+            names = [f"q{number}" for number in range(4)]
+            groups, plans = [], []
+            for name in names:
+                await client.create_queue(name)
+                await fill(client, name, 500)
+                groups.append(await client.reader_group(name, "g"))
+                plans.append((await groups[-1].plan({0: 1}, messages=300))[0])
+            for count in (1, 3):
+                await asyncio.to_thread(node.run, "worker", "scale", str(count))
+                for group, planned in zip(groups, plans, strict=True):
+                    assert await read(group, client, 0, 1, planned.end) == list(range(300))
+            for group in groups:
+                await group.acknowledge({0: 301})
+                rest = (await group.plan({0: 301}))[0]
+                assert await read(group, client, 0, rest.start, rest.end) == list(range(300, 500))
+                assert (await group.positions())[0].lost == 0
+
+    with Node(tmp_path / "data", workers=2) as node:
+        run(test(node))
+
+
+def test_a_group_that_does_nothing_loses_the_queue_to_its_consumers(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue)
+            await fill(client, queue, 10)
+            group = await client.reader_group(queue, "g", lease_s=1.0)
+            await group.plan({0: 1}, messages=5)
+            flow = await client.consume(queue)
+            got = [await flow.receive(LIMIT_S) for _ in range(10)]
+            assert [message.redelivered for message in got] == [True] * 5 + [False] * 5
+            with pytest.raises(angarium.ConflictError) as lost:
+                await group.plan({0: 6})
+            assert lost.value.code == errors.LEASE_LOST
+
+    run(test())
+
+
+def test_what_operators_delete_is_counted_and_times_find_positions(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue)
+            await fill(client, queue, 10)
+            flow = await client.browse(queue)
+            between = [await flow.receive(LIMIT_S) for _ in range(10)][-1].stored_ms + 1
+            await flow.close()
+            while time.time_ns() // 1_000_000 <= between:
+                await asyncio.sleep(0.001)
+            await fill(client, queue, 10, first=10)
+            group = await client.reader_group(queue, "g")
+            assert await group.find_time({0: between}) == {0: 11}
+            assert await group.find_time({0: 0}) == {0: 1}
+            assert await group.find_time({0: between * 2}) == {0: 21}
+            await group.plan({0: 1}, messages=8)
+            await asyncio.to_thread(node.run, "queue", "purge", queue)
+            here = (await group.positions())[0]
+            assert (here.lost, here.messages) == (8, 0)
+            assert await read(group, client, 0, 1, 9) == []
+
+    run(test())
+
+
+# --- bad input --------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_leased_is_refused_by_name(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue)
+            flow = await client.consume("", temporary=True)
+            wrong: list[tuple[Any, int, str]] = [
+                (client.reader_group("no-such", "g"), errors.UNKNOWN_ENDPOINT, "no-such"),
+                (client.reader_group("", "g"), errors.UNKNOWN_ENDPOINT, "queue"),
+                (client.reader_group(flow.name, "g"), errors.INVALID_DURABILITY, flow.name),
+                (client.reader_group(queue, ""), errors.INVALID_ARGUMENT, "reader group"),
+                (client.reader_group(queue, "x" * 201), errors.INVALID_ARGUMENT, "200 bytes"),
+                (client.reader_group(queue, "a\nb"), errors.INVALID_ARGUMENT, "printed"),
+                (client.reader_group(queue, "g", lease_s=0.5), errors.INVALID_ARGUMENT, "lease_s"),
+                (client.reader_group(queue, "g", lease_s=float("nan")), errors.INVALID_ARGUMENT, "lease_s"),
+                (client.reader_group(queue, "g", lease_s=float("inf")), errors.INVALID_ARGUMENT, "lease_s"),
+            ]
+            for call, code, text in wrong:
+                with pytest.raises(angarium.AngariumError, match=text) as refused:
+                    await call
+                assert refused.value.code == code
+            with pytest.raises(angarium.ConflictError):
+                await anext(client.read_range(queue, "g", 0, 1, 2))
+
+    run(test())
+
+
+def test_odd_names_are_names_and_nonsense_in_a_plan_is_refused(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue)
+            await fill(client, queue, 5)
+            name = "Ω / 'quoted' \"x\" ; $(rm) % > # * 数据"
+            group = await client.reader_group(queue, name)
+            planned = (await group.plan({0: 0}, messages=1 << 61, bytes=1 << 61))[0]
+            assert planned[:3] == (0, 6, 5)
+            assert await read(group, client, 0, 0, 6) == list(range(5))
+            assert await group.plan({}) == {}
+            assert await group.count({0: 1 << 60}) == {0: 0}
+            for call in (
+                group.plan({0: -1}),
+                group.plan({0: 1 << 70}),
+                group.plan({0: 1}, messages=0),
+                group.plan({0: 1}, bytes=-5),
+                group.count({0: -1}),
+                group.acknowledge({0: -1}),
+                group.acknowledge({1: 1}),
+            ):
+                with pytest.raises(angarium.InvalidRequestError) as refused:
+                    await call
+                assert refused.value.code == errors.INVALID_ARGUMENT
+            for first, end in ((3, 2), (-1, 2), (0, 1 << 70)):
+                with pytest.raises(angarium.InvalidRequestError):
+                    await read(group, client, 0, first, end)
+            assert (await group.positions())[0].planned == 6
+            await group.release()
+
+    run(test())
+
+
+def test_a_username_needs_the_permission_to_consume(node: Node, queue: str) -> None:
+    node.run("username", "create", f"u-{queue}")
+
+    async def test() -> None:
+        async with connected(node) as owner, connected(node, username=f"u-{queue}") as other:
+            await owner.create_queue(queue, permission="read-only")
+            with pytest.raises(angarium.ForbiddenError) as refused:
+                await other.reader_group(queue, "g")
+            assert refused.value.code == errors.PERMISSION_DENIED
+            await fill(owner, queue, 3)
+            group = await owner.reader_group(queue, "g")
+            await group.plan({0: 1})
+            with pytest.raises(angarium.ForbiddenError):
+                await anext(other.read_range(queue, "g", 0, 1, 4))
+
+    run(test())

@@ -88,7 +88,7 @@ class RangeReader(Flow):
         try:
             await super()._bind()
         except errors.AngariumError:
-            if self._next < self._end:
+            if not self._was_bound or self._next < self._end:
                 raise
             # All was handed out, and perhaps acknowledged meanwhile.
             self._has_all = True

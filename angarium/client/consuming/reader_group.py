@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from angarium import errors
+from angarium.client.consuming.flow_options import POSITION_MAX
 from angarium.client.guaranteed import answers
 
 if TYPE_CHECKING:
@@ -176,6 +177,10 @@ class ReaderGroup:
         until = ends or {}
         lanes = {partition: (start, until.get(partition, 0)) for partition, start in starts.items()}
         limits = {"messages": messages, "bytes": bytes}
+        for name, limit in limits.items():
+            if limit is not None and (type(limit) is not int or not 1 <= limit <= POSITION_MAX):
+                detail = f"plan: {name} is {limit!r}, from 1 to {POSITION_MAX} is possible, None for no limit"
+                raise errors.error_for(errors.INVALID_ARGUMENT, detail)
         found = await self._ask_lanes("plan", lanes, answers.decode_group_plans, timeout_s, limits)
         return {partition: Planned(*planned) for partition, planned in found}
 
@@ -228,6 +233,11 @@ class ReaderGroup:
         unknown = [partition for partition in asked if partition not in self._epochs]
         if unknown:
             detail = f"{self} has no partition {unknown[0]!r}; open it again if the queue has more by now"
+            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        numbers = [number for rest in asked.values() for number in rest]
+        wrong = [one for one in numbers if type(one) is not int or not 0 <= one <= POSITION_MAX]
+        if wrong:
+            detail = f"{verb}: {wrong[0]!r} is no position or time, from 0 to {POSITION_MAX} is possible"
             raise errors.error_for(errors.INVALID_ARGUMENT, detail)
         lanes = [[partition, self._epochs[partition], *rest] for partition, rest in asked.items()]
         return await self._ask(verb, {"lanes": lanes, **(limits or {})}, decode, timeout_s)
