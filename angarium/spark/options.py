@@ -70,6 +70,13 @@ def _natural(text: str) -> int:
     return number
 
 
+def _count(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= _NUMBER_MAX:
+        raise ValueError
+    return number
+
+
 def _seconds(text: str) -> float:
     number = float(text)
     if not 0 < number <= _NUMBER_MAX:
@@ -126,11 +133,12 @@ FILE: Final = Kind("a file", _text)
 LIST: Final = Kind("names, separated by commas", _list)
 COLUMNS: Final = Kind("columns, separated by commas", _columns)
 NATURAL: Final = Kind("a whole number from 1", _natural)
+COUNT: Final = Kind("a whole number from 0", _count)
 SECONDS: Final = Kind("a number of seconds above 0", _seconds)
 BOOLEAN: Final = Kind("`true` or `false`", _boolean)
 START: Final = Kind("`earliest`, `latest` or a time such as `2026-03-01T12:00:00Z`", _start)
 KIND: Final = _choice("queue", "topic-endpoint")
-DELIVERY: Final = _choice("at-least-once", "direct")
+DELIVERY: Final = _choice("exactly-once", "at-least-once", "direct")
 
 
 class Option(NamedTuple):
@@ -157,7 +165,11 @@ OPTIONS: Final = (
     Option("retrySeconds", SECONDS, 60.0, _ALL, "how long a lost connection is tried again before it fails"),
     Option("queue", LIST, None, _ALL, "the queues to read, or the one queue to write to"),
     Option("topic", TEXT, None, _WRITES, "the topic of all rows, whatever the column `topic` says"),
-    Option("delivery", DELIVERY, "at-least-once", _WRITES, "how rows are given to the node"),
+    Option("delivery", DELIVERY, "exactly-once", _WRITES, "how rows are given to the node"),
+    Option(
+        "sinkId", TEXT, None, _WRITES, "who writes, for the node to know batches again; by default the query"
+    ),
+    Option("batchId", COUNT, None, frozenset({WRITE}), "which batch of `sinkId` a data frame is"),
     Option(
         "checkpointLocation",
         TEXT,

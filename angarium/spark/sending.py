@@ -12,6 +12,7 @@ Each takes the rows of one record batch after the other and raises for the first
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import blocking, errors
@@ -143,6 +144,14 @@ class Opened(NamedTuple):
 
     delivery: Delivery
     client: blocking.Client
+    #: The stage that rows are in; None if they are out as soon as they are sent.
+    stage: str | None = None
+
+    def abandon(self) -> None:
+        """Drop the stage of a task that failed; if that is not possible now, it ages out."""
+        if self.stage is not None:
+            with contextlib.suppress(errors.AngariumError):
+                self.client.abort_stages([self.stage])
 
 
 def open_delivery(settings: Settings) -> Opened:
@@ -156,7 +165,10 @@ def open_delivery(settings: Settings) -> Opened:
     try:
         if settings["delivery"] == DIRECT:
             return Opened(DirectDelivery(client, notices), client)
-        return Opened(GuaranteedDelivery(client.producer(), client.max_message_bytes), client)
+        if settings["delivery"] == AT_LEAST_ONCE:
+            return Opened(GuaranteedDelivery(client.producer(), client.max_message_bytes), client)
+        stage = client.stage()
+        return Opened(GuaranteedDelivery(stage, client.max_message_bytes), client, stage.id)
     except BaseException:
         client.close()
         raise

@@ -10,14 +10,14 @@ carries the options and nothing else, and what is to survive is kept by the node
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 
 from angarium import errors, wire
-from angarium.spark import options, sending
+from angarium.spark import commits, options, sending
+from angarium.spark.commits import Written
 from angarium.spark.rows import Place, Target, rows_of
 from angarium.spark.schema import check_types
 
@@ -25,23 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
+    from pyspark.sql.datasource import WriterCommitMessage
     from pyspark.sql.types import StructType
 
     from angarium.spark.options import Settings
 
 #: Rows that are converted and published together: their copies are what a task holds besides Spark's own batch.
-PORTION_ROWS: Final = 5_000
+PORTION_ROWS: Final = 10_000
+PORTION_BYTES: Final = 16 * 1024 * 1024
 #: What Spark tells a task of the streaming query it belongs to; kept in the query's checkpoint.
 _QUERY_ID: Final = "sql.streaming.queryId"
-
-
-@dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What a task tells the driver."""
-
-    rows: int
-    #: The id of the streaming query, if Spark says.
-    query: str | None = None
 
 
 class _Writing:
@@ -72,7 +65,7 @@ class _Writing:
         context = TaskContext.get()
         task = context.partitionId() if context is not None else 0
         query = context.getLocalProperty(_QUERY_ID) if context is not None else None
-        return Written(publish(self.settings, self.target, iterator, task), query)
+        return publish(self.settings, self.target, iterator, task, query)
 
 
 class Writer(_Writing, DataSourceArrowWriter):
@@ -80,6 +73,21 @@ class Writer(_Writing, DataSourceArrowWriter):
 
     def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options.WRITE, given, schema, overwrite=overwrite)
+        commits.check_identity(self.settings)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit the stages of all tasks in one step, in the order of the tasks.
+
+        Raises:
+            AngariumError: the node refuses, or cannot be reached.
+        """
+        commitment = commits.write_commitment(self.settings, messages)
+        if commitment is not None:
+            commits.commit(self.settings, commitment)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Drop the stages of the tasks that were done when another one failed."""
+        commits.drop(self.settings, commits.stages_of(messages))
 
 
 class StreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -87,6 +95,20 @@ class StreamWriter(_Writing, DataSourceStreamArrowWriter):
 
     def __init__(self, given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
         super().__init__(options.STREAM_WRITE, given, schema, overwrite=overwrite)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Commit the stages of a batch in one step, or drop them if the batch was committed before.
+
+        Raises:
+            AngariumError: the node refuses, or cannot be reached.
+        """
+        commitment = commits.stream_commitment(self.settings, messages, batchId)
+        if commitment is not None:
+            commits.commit(self.settings, commitment)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - as above
+        """Drop the stages of the tasks that were done when the batch failed; what is committed stays."""
+        commits.drop(self.settings, commits.stages_of(messages))
 
 
 def target_of(settings: Settings, columns: Sequence[str]) -> Target:
@@ -112,8 +134,10 @@ def target_of(settings: Settings, columns: Sequence[str]) -> Target:
     return Target(topic, is_direct)
 
 
-def publish(settings: Settings, target: Target, batches: Iterator[pa.RecordBatch], task: int) -> int:
-    """Publish the rows of a task, and give how many; a task without rows connects to nothing.
+def publish(
+    settings: Settings, target: Target, batches: Iterator[pa.RecordBatch], task: int, query: str | None = None
+) -> Written:
+    """Publish the rows of a task, and give what the driver needs; a task without rows connects to nothing.
 
     Raises:
         AngariumError: a row is wrong or refused, and named; or the node cannot be reached.
@@ -127,16 +151,25 @@ def publish(settings: Settings, target: Target, batches: Iterator[pa.RecordBatch
                 opened = sending.open_delivery(settings)
             opened.delivery.send(rows, place)
             place = place._replace(first=place.first + len(rows))
+        if opened is None:
+            return Written(0)
+        opened.delivery.finish(place)
+        return Written(place.first - 1, opened.stage, query)
+    except Exception:
         if opened is not None:
-            opened.delivery.finish(place)
+            opened.abandon()
+        raise
     finally:
         if opened is not None:
             opened.client.close()
-    return place.first - 1
 
 
 def portions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut record batches into portions of at most PORTION_ROWS rows; empty ones are left out."""
+    """Cut record batches into portions of PORTION_ROWS and about PORTION_BYTES at most; empty ones are left out."""
     for batch in batches:
-        for start in range(0, batch.num_rows, PORTION_ROWS):
-            yield batch.slice(start, PORTION_ROWS)
+        if not batch.num_rows:
+            continue
+        most = PORTION_BYTES * batch.num_rows // max(batch.nbytes, 1)
+        step = min(max(most, 1), PORTION_ROWS)
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)

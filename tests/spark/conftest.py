@@ -26,10 +26,15 @@ _REPOSITORY = str(Path(__file__).resolve().parents[2])
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test on Spark where there is no Java; never in CI."""
-    if JAVA_MISSING and "spark" in getattr(item, "fixturenames", ()):
+    if JAVA_MISSING and {"spark", "java"} & set(getattr(item, "fixturenames", ())):
         if os.environ.get("CI"):
             pytest.fail(JAVA_MISSING)
         pytest.skip(JAVA_MISSING)
+
+
+@pytest.fixture
+def java() -> None:
+    """Need Java, for a Spark in a process of its own."""
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,101 @@
+"""A driver of its own process: files to a queue, exactly once, with a fault where the environment says.
+
+    python sink_driver.py URL FILES CHECKPOINT QUEUE
+
+`ANGARIUM_SINK_FAULTS` has `<what>:<batch>`, one or several:
+
+    task     the Python worker of a task dies when its rows are staged and its driver does not know yet
+    twin     a task stages its rows twice, as two attempts of it do that run side by side, and tells of one of them
+    before   the driver is killed when all tasks are done, before it commits
+    after    the driver is killed when the batch is committed, before Spark knows
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import psutil
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from angarium.spark.datasource import AngariumDataSource
+from angarium.spark.sink import StreamWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from angarium.spark.commits import Written
+
+NAME = "angarium_faulty"
+
+
+def is_time(what: str, batch: object) -> bool:
+    return f"{what}:{batch}" in os.environ.get("ANGARIUM_SINK_FAULTS", "").split()
+
+
+class FaultyWriter(StreamWriter):
+    def write(self, iterator: Iterator[Any]) -> Written:
+        context = TaskContext.get()
+        assert context is not None
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        batches = list(iterator)
+        written = super().write(iter(batches))
+        if is_time("task", batch) and context.attemptNumber() == 0:
+            os._exit(9)
+        return super().write(iter(batches)) if is_time("twin", batch) else written
+
+    def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 - Spark's name
+        if is_time("before", batchId):
+            kill_driver()
+        super().commit(messages, batchId)
+        if is_time("after", batchId):
+            kill_driver()
+
+
+class FaultySource(AngariumDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> FaultyWriter:
+        return FaultyWriter(self.options, schema, overwrite=overwrite)
+
+
+def kill_driver() -> None:
+    """Kill the JVM of the driver and the program that started it, as a power cut does."""
+    for process in psutil.Process().parents():
+        if process.name() == "java" or __file__ in process.cmdline():
+            process.send_signal(signal.SIGKILL)
+    os._exit(9)
+
+
+def main(url: str, files: str, checkpoint: str, queue: str) -> None:
+    builder = SparkSession.builder.master("local[2,4]").appName("sink-driver")
+    for name, value in {
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.dataSource.register(FaultySource)
+    rows = spark.readStream.schema("payload binary").option("maxFilesPerTrigger", 1).parquet(files)
+    query = (
+        rows.repartition(2)
+        .writeStream.format(NAME)
+        .options(url=url, queue=queue, checkpointLocation=checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
