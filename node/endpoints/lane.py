@@ -218,28 +218,23 @@ class Lane:
         self._backlog.statistics["spooled"] += segment.count
         self._backlog.statistics["spooled_bytes"] += segment.live_bytes
         self.next_position = segment.first + segment.count
-        self._add(segment, now, wall_ms)
+        # What comes again after an unclean stop may have been sent.
+        take = self.load if segment.first <= self._tried_upto else self._add
+        take(segment, now, wall_ms)
 
     def load(self, segment: Segment, now: float, wall_ms: int) -> None:
         """Take messages that were there before a restart, in the order of their positions."""
-        self._count_unsure(segment)
+        if segment.note_unsure(self._tried_upto):
+            # The next stop may be an orderly one, after which nobody would know.
+            self._backlog.changed[segment] = None
         self.next_position = max(self.next_position, segment.first + segment.count)
         self._add(segment, now, wall_ms)
         if segment.tries is not None and not self.settings.redelivery_enabled:
             self._kill_tried(segment)
 
-    def _count_unsure(self, segment: Segment) -> None:
-        """Count an attempt for each message that may have been sent without one being recorded (R190)."""
-        upto = min(self._tried_upto - segment.first + 1, segment.count)
-        known = segment.tries or bytes(segment.count)
-        # What is dead was recorded with its attempts when it died.
-        unsure = [i for i in range(upto) if segment.state[i] == READY and not known[i]]
-        if unsure:
-            segment.tries = bytearray(known)
-            for i in unsure:
-                segment.tries[i] = 1
-            # The next stop may be an orderly one, after which nobody would know.
-            self._backlog.changed[segment] = None
+    def note_delivered(self, upto: int) -> None:
+        """Take note that another home may have delivered messages up to a position."""
+        self._settling.recovered_upto = self._consumers.delivered_upto = upto
 
     def _add(self, segment: Segment, now: float, wall_ms: int) -> None:
         assert segment.lane_id == self.lane_id

@@ -194,6 +194,25 @@ class Segment:
         """The position of the last row."""
         return self.first + self.count - 1
 
+    @property
+    def has_state(self) -> bool:
+        """Whether anything happened to it that a restart must know."""
+        return self.live < self.count or self.tries is not None or self.dead is not None
+
+    def note_unsure(self, upto: int) -> bool:
+        """Count an attempt for each message up to a position that may have been sent without one (R190).
+
+        What is dead was recorded with its attempts when it died. Tells whether there was any.
+        """
+        known = self.tries or bytes(self.count)
+        rows = range(min(upto - self.first + 1, self.count))
+        unsure = [i for i in rows if self.state[i] == READY and not known[i]]
+        if unsure:
+            self.tries = bytearray(known)
+            for i in unsure:
+                self.tries[i] = 1
+        return bool(unsure)
+
     def key(self) -> bytes:
         """Give the key of both records of this segment; keys sort by lane, then position."""
         return segment_key(self.lane_id, self.first)

@@ -42,7 +42,8 @@ class Settling:
         self._lifetimes = lifetimes
         self._outcomes = outcomes
         #: What earlier incarnations of the home may have delivered.
-        self._recovered_upto = recovered_upto
+        #: Up to here earlier homes of the lane may have delivered.
+        self.recovered_upto = recovered_upto
 
     def settle(
         self,
@@ -97,7 +98,7 @@ class Settling:
         settled = 0
         segments = self._backlog.segments
         at = segments.next_from(segments.index(first))
-        last = min(last, self._recovered_upto)
+        last = min(last, self.recovered_upto)
         while at is not None and at[1].first <= last and budget > 0:
             budget -= 1
             index, segment = at

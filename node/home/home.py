@@ -26,7 +26,6 @@ from node.endpoints.lane import Lane
 from node.endpoints.settings import settings_from
 from node.home.gathering import GatherHeader, Gathering
 from node.home.lanes.flow_verbs import FlowHeader, FlowVerbs, decode_flow
-from node.home.lanes.held_lanes import RESERVED_AHEAD
 from node.home.lanes.lane_changes import LanesHeader
 from node.home.lanes.leases import LeaseHeader
 from node.home.operating.operations import Answer, Operations
@@ -228,7 +227,9 @@ class Home:
         """Give what a start after an orderly stop relies on: exact positions, and the mark itself."""
         changes: list[Change] = [(Table.META, layout.KEY_CLEAN, b"\x01")]
         for held in self.lanes:
-            row = layout.Positions(held.tail, held.lane.delivered_upto)
+            if held.is_provisional:
+                continue
+            row = layout.Positions(held.tail, held.lane.delivered_upto, tuple(held.gaps))
             changes.append((Table.LANES, layout.positions_key(held.lane_id), layout.pack_positions(row)))
         self.lanes.reserving.clear()
         return changes
@@ -273,6 +274,21 @@ class Home:
         self._reports.reset()
         self.rooms.moves.is_open = False
         self.stream.start(router)
+        # Nobody sends again what the router before sent: it is on disk with the first word of this one, or lost.
+        self.stream.flush()
+        self._give_up_unsure()
+
+    def _give_up_unsure(self) -> None:
+        """Leave gaps where consumers may have seen messages that are lost with the router that sent them."""
+        for held in self.lanes:
+            lost = held.give_up_unsure()
+            if lost:
+                self.lanes.reserving[held] = None
+                settings = held.lane.settings
+                text = (
+                    f"{lost} positions of {settings.kind} {settings.name!r} are left out, up to {held.tail}"
+                )
+                self._event("warning", "SYSTEM_AD_POSITIONS_LOST", text)
 
     def _change_lanes(self, header: LanesHeader, _frames: list[bytes]) -> None:
         try:
@@ -312,9 +328,8 @@ class Home:
                 self._fault(f"STORE {header.number} came after {stream.received}")
             return
         if header.producer is None and stream.bytes > self._limits.unwritten_bytes_max:
-            self._counts["rows_promoted_dropped"] += sum(group[1] for group in header.groups)
-            header = header._replace(groups=[])
-            frames = frames[:2]
+            header = self._drop_promoted(header)
+            frames = frames[: 2 + len(header.groups)]
         try:
             store = self.rooms.stores.make(header, frames[2:])
         except errors.AngariumError as error:
@@ -327,6 +342,17 @@ class Home:
             store.is_relaxed = self._may_wait(store, header)
         stream.take(store, self._now)
         self._accept()
+
+    def _drop_promoted(self, header: StoreHeader) -> StoreHeader:
+        """Give a STORE without its rows; with them while consumers may have seen some of it before a restart."""
+        lane_ids = dict.fromkeys(lane_id for group in header.groups for lane_id in group[0])
+        lanes = [held for held in map(self.lanes.get, lane_ids) if held is not None]
+        if any(held.tail < held.unsure for held in lanes):
+            return header
+        self._counts["rows_promoted_dropped"] += sum(group[1] for group in header.groups)
+        for held in lanes:
+            self.writing.hold_back(held, held.tail)
+        return header._replace(groups=[])
 
     def _may_wait(self, store: Store, header: StoreHeader) -> bool:
         """Tell whether a relaxed STORE may really be written later."""
@@ -389,7 +415,7 @@ class Home:
             self._is_full = False
             self._event("info", "SYSTEM_AD_DISK_FULL_CLEAR", "the disk takes messages again")
         self._accept()
-        for held, _, _ in write.positions:
+        for held, _ in write.positions:
             if held.lane.barred and not held.is_gone:
                 self.lanes.touched[held] = None
         if write.dead:
@@ -437,12 +463,7 @@ class Home:
             held.lane.append(segment, self._now, self._wall_ms)
             lanes.touched[held] = None
             lanes.changed[held] = None
-            if (
-                not block.is_written
-                and held.lane.flows
-                and held.delivered < segment.last + RESERVED_AHEAD // 2
-            ):
-                held.reserve(segment.last + RESERVED_AHEAD)
+            if not block.is_written and held.lane.flows and held.reserve_ahead():
                 lanes.reserving[held] = None
         self.rooms.repacking.note_new(block, self._now)
 

@@ -2,14 +2,17 @@
 
 When the number of workers shrinks, the endpoints of the leaving workers get new homes. A home that is told of
 a lane that it does not have looks into the spools of the other workers. If one has it, the lane is there at
-once for consumers and new messages; these get positions above the old tail and wait. When the old worker does
-not run any more, its messages are counted, so that the figures of the lane are complete, and then copied in
+once for consumers and new messages; these wait, under provisional positions above all true ones. When the old
+worker does not run any more, its messages are counted, so that the figures of the lane are complete. By then it is
+known which positions it gave, and what waits gets the next ones, in one transaction: positions stay dense, and nobody
+has seen a provisional one. What comes from then on gets its position at once. Then the old messages are copied in
 steps, with positions, ages, attempts, spool files, records of producers and moves under way; the row of the
 lane without the mark of an import comes last. Then the old messages are delivered, and after them the new
 ones, and the row of the lane in the old spool is deleted.
 
 An interrupted import begins again: what was copied lies below the position that the mark names, and is
-deleted like any segment that belongs to nobody. Each hand-over has a number, so that of two spools that have a
+deleted like any segment that belongs to nobody. A lane that was made anew meanwhile (another generation) brings its
+positions and what producers sent, and no messages. Each hand-over has a number, so that of two spools that have a
 lane the right one is chosen. While a home waits it leaves a claim at the old spool, so that a worker that
 starts there again keeps the lane instead of purging it.
 
@@ -22,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from angarium import errors
 from node.endpoints.segment import Segment, segment_key
+from node.home.lanes.placing import Placing
 from node.home.spool import layout
 from node.home.spool.writing import Task
 from storage.spool import Table
@@ -38,8 +42,6 @@ if TYPE_CHECKING:
     from node.home.spool.writing import Writing
     from storage.spool import Change, Spool
 
-#: A worker that still runs may store more; new messages get positions so far above what it has.
-TAIL_GAP: Final = 1_000_000
 #: An old worker is looked for again after this time.
 RETRY_S: Final = 0.25
 #: Segments, and about so many bytes of blocks, that one write imports.
@@ -47,7 +49,7 @@ STEP_SEGMENTS: Final = 200
 STEP_BYTES: Final = 4 << 20
 #: Records of producers that one write imports.
 STEP_RECORDS: Final = 2_000
-#: Rows that are read at a time to find the tail.
+#: Rows that are counted at a time.
 SCAN_ROWS: Final = 2_000
 
 
@@ -95,9 +97,6 @@ class Old(NamedTuple):
 
     name: str
     row: layout.LaneRow
-    positions: layout.Positions
-    #: The last position that it used, as far as is known.
-    tail: int
     #: Its lease, packed; None: it is not leased.
     lease: bytes | None
 
@@ -113,6 +112,8 @@ class _Import:
         #: Key behind the last segment that was counted; None: all were. What was counted is in these files.
         self.next_count: bytes | None = layout.number_key(held.lane_id)
         self.counted = (0, 0)
+        #: The last position that was found in use.
+        self.last = 0
         self.files: dict[int, None] = {}
         #: Key behind the last segment, and behind the last record, that was imported; None: all were.
         self.next_segment: bytes | None = layout.number_key(held.lane_id)
@@ -208,7 +209,7 @@ class Adoptions:
         """Take over a lane, which is marked as importing, from a spool; consumers stand by if it is leased."""
         assert self._neighbours is not None
         assert held.importing
-        if old.lease is not None:
+        if old.lease is not None and old.row.generation == held.lane.generation:
             held.lane.leasing.load(layout.unpack_lease(old.lease), self._now)
         self._neighbours.claim(old.name, held.lane_id)
         self._imports[held.lane_id] = _Import(held, old.name, self._writing.buried)
@@ -264,7 +265,8 @@ class Adoptions:
         messages, size = one.counted
         for key, value in found:
             segment = Segment.unpack(key, value, source.get(Table.STATES, key))
-            if segment.first >= row.floor and segment.live:
+            one.last = max(one.last, segment.last)
+            if _is_taken(segment, row, one.held):
                 messages += segment.live
                 size += segment.live_bytes
                 one.files[segment.file] = None
@@ -272,6 +274,7 @@ class Adoptions:
         one.next_count = found[-1][0] + b"\x00" if found else None
         if found:
             return
+        one.last = max(one.last, row.floor - 1)
         one.held.left = one.counted
         for file in one.files:
             self._blocks.files.join(file)
@@ -295,6 +298,10 @@ class Adoptions:
     def _import(self, one: _Import, source: Spool) -> None:
         one.is_under_way = True
         changes: list[Change] = []
+        if one.held.is_provisional:
+            place = Placing(one.held, self._writing, _positions_of(source, one.held.lane_id), one.last)
+            self._writing.add(Task(place.changes, lambda: self._placed(one, place)))
+            return
         if one.next_segment is not None:
             changes = self._copy_segments(one, source, one.next_segment)
         elif one.next_staged is not None:
@@ -303,10 +310,16 @@ class Adoptions:
             self._copy_records(one, source, one.next_record)
         else:
             one.moves = source.get(Table.MOVES, layout.number_key(one.held.lane_id))
-            one.lease = source.get(Table.LANES, layout.lease_key(one.held.lane_id))
+            row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(one.held.lane_id)) or b"")
+            if row.generation == one.held.lane.generation:
+                one.lease = source.get(Table.LANES, layout.lease_key(one.held.lane_id))
             self._writing.add(Task(lambda: _last_changes(one), lambda: self._finish(one)))
             return
         self._writing.add(Task(lambda: changes, lambda: _stepped(one)))
+
+    def _placed(self, one: _Import, placing: Placing) -> None:
+        placing.done()
+        one.is_under_way = False
 
     def _open(self, name: str) -> Spool | None:
         """Open the spool of an import; None while its worker runs."""
@@ -332,7 +345,7 @@ class Adoptions:
         """Give the changes that import the next segments, with their blocks."""
         lane_id = one.held.lane_id
         row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(lane_id)) or b"")
-        positions, _ = _positions_of(source, lane_id)
+        positions = _positions_of(source, lane_id)
         tried = 0 if source.get(Table.META, layout.KEY_CLEAN) else positions.delivered
         changes: list[Change] = []
         found = source.scan(Table.SEGMENTS, start, layout.lane_end(lane_id), STEP_SEGMENTS)
@@ -341,8 +354,8 @@ class Adoptions:
                 break
             one.next_segment = key + b"\x00"
             segment = Segment.unpack(key, value, source.get(Table.STATES, key))
-            if segment.first >= row.floor and segment.live:
-                _mark_tried(segment, tried)
+            if _is_taken(segment, row, one.held):
+                segment.note_unsure(tried)
                 changes += self._copy_segment(one, source, segment)
         if not found:
             one.next_segment = None
@@ -495,28 +508,14 @@ def _look(spool: Spool, name: str, lane_id: int) -> Old | None:
     value = spool.get(Table.LANES, layout.number_key(lane_id))
     if value is None:
         return None
-    row = layout.unpack_lane(value)
-    positions, tail = _tail_of(spool, lane_id)
     lease = spool.get(Table.LANES, layout.lease_key(lane_id))
-    return Old(name, row, positions, max(tail, row.floor - 1, row.importing), lease)
+    return Old(name, layout.unpack_lane(value), lease)
 
 
-def _positions_of(spool: Spool, lane_id: int) -> tuple[layout.Positions, int]:
-    """Give the positions that a spool notes for a lane, and the highest it knows to be given."""
+def _positions_of(spool: Spool, lane_id: int) -> layout.Positions:
+    """Give the positions that a spool notes for a lane."""
     value = spool.get(Table.LANES, layout.positions_key(lane_id))
-    positions = layout.Positions(0, 0) if value is None else layout.unpack_positions(value)
-    return positions, max(positions)
-
-
-def _tail_of(spool: Spool, lane_id: int) -> tuple[layout.Positions, int]:
-    """Give the positions that a spool notes for a lane, and the last one that was used."""
-    positions, tail = _positions_of(spool, lane_id)
-    start, end = layout.number_key(lane_id), layout.lane_end(lane_id)
-    last: tuple[bytes, bytes] | None = None
-    while found := spool.scan(Table.SEGMENTS, start, end, SCAN_ROWS):
-        last = found[-1]
-        start = last[0] + b"\x00"
-    return positions, tail if last is None else max(tail, Segment.unpack(*last, None).last)
+    return layout.Positions(0, 0) if value is None else layout.unpack_positions(value)
 
 
 def _staged_of(
@@ -532,9 +531,6 @@ def _staged_of(
     return staged
 
 
-def _mark_tried(segment: Segment, upto: int) -> None:
-    """Count messages up to a position as tried once, because their home did not stop in order."""
-    tried = min(max(upto - segment.first + 1, 0), segment.count)
-    if tried:
-        tries = bytearray(segment.count) if segment.tries is None else segment.tries
-        segment.tries = bytearray(max(count, i < tried) for i, count in enumerate(tries))
+def _is_taken(segment: Segment, row: layout.LaneRow, held: HeldLane) -> bool:
+    """Tell whether messages of a segment in the old spool belong to the lane as it is now."""
+    return segment.first >= row.floor and segment.live > 0 and row.generation == held.lane.generation

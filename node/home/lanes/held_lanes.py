@@ -22,9 +22,14 @@ if TYPE_CHECKING:
     from node.endpoints.segment import Segment
     from storage.spool import Change
 
-#: Positions that are reserved ahead in a lane whose messages are delivered before they are written: one
-#: write for so many of them. After an unclean stop the numbers that were not used are left out.
-RESERVED_AHEAD: Final = 4_096
+#: Positions that are reserved ahead in a lane whose messages are delivered before they are written: one write for so
+#: many of them. As many as wait for the disk, within these bounds: if router and home die together, they are a gap.
+RESERVED_LEAST: Final = 64
+RESERVED_MOST: Final = 4_096
+#: Gaps that a lane remembers; of more it forgets the oldest.
+GAPS_MAX: Final = 64
+#: While it is not known which positions a lane gave at the home before, its messages have positions above this one.
+PROVISIONAL: Final = 1 << 48
 _PARTITION_MASK: Final = (1 << wire.LANE_BITS) - 1
 
 
@@ -39,6 +44,7 @@ class HeldLane:
         "delivered",
         "due",
         "floor",
+        "gaps",
         "given",
         "handovers",
         "importing",
@@ -47,15 +53,19 @@ class HeldLane:
         "lane",
         "lane_id",
         "left",
+        "limit",
         "losses",
         "lost",
         "messages",
         "moving",
+        "noted_gaps",
         "peak_bytes",
         "peak_messages",
         "staged",
+        "stored",
         "tail",
         "unacked",
+        "unsure",
         "waiting",
         "want_delivered",
         "want_given",
@@ -68,12 +78,22 @@ class HeldLane:
         self.tail = tail
         #: The last position that was accepted: the lane has got it.
         self.accepted = tail
+        #: The last position whose message was on disk for a moment at least, or did not need to be.
+        self.stored = tail
         #: What is durable: no position up to it is given again; up to this one consumers may see messages.
         self.given = 0
         self.delivered = 0
         #: What the next write makes of the two; never less.
         self.want_given = 0
         self.want_delivered = 0
+        #: Up to here consumers may see messages while something must be on disk before; None: nothing must.
+        self.limit: int | None = None
+        #: Of the process before consumers may have seen messages up to here. Those above the tail were not on disk; the
+        #: router sends them again in the same order, so each has its position again; another router cannot.
+        self.unsure = 0
+        #: Positions [first, last] that nobody gives again and whose messages are lost, and those that are on disk.
+        self.gaps: list[tuple[int, int]] = []
+        self.noted_gaps: tuple[tuple[int, int], ...] = ()
         #: Segments that start below this position are purged.
         self.floor = floor
         #: How often the lane went from one home to another.
@@ -127,23 +147,76 @@ class HeldLane:
         """Count messages that are staged for the lane, or not any more."""
         self.staged = (self.staged[0] + messages, self.staged[1] + size)
 
+    # -- positions -------------------------------------------------------------------------------------------
+
+    @property
+    def is_provisional(self) -> bool:
+        """Whether its messages get other positions when it is known which the home before gave."""
+        return self.importing == PROVISIONAL + 1
+
+    @property
+    def shown(self) -> int:
+        """Up to which position consumers may see messages now."""
+        return self.delivered if self.limit is None else min(self.delivered, self.limit)
+
     def reserve(self, position: int) -> None:
         """Have the next write note that messages up to a position may have been seen."""
         self.want_delivered = max(self.want_delivered, position)
-        self.want_given = max(self.want_given, position)
 
-    def positions_change(self) -> Change | None:
-        """Give the change that makes the wanted positions durable, None if they are."""
-        if self.want_given <= self.given and self.want_delivered <= self.delivered:
-            return None
-        row = layout.Positions(max(self.want_given, self.given), max(self.want_delivered, self.delivered))
-        return Table.LANES, layout.positions_key(self.lane_id), layout.pack_positions(row)
+    def reserve_ahead(self) -> bool:
+        """Reserve positions for what comes next, if few are left; its messages are seen before they are on disk."""
+        ahead = min(max(self.accepted - self.stored, RESERVED_LEAST), RESERVED_MOST)
+        if self.delivered >= self.accepted + ahead // 2:
+            return False
+        self.reserve(self.accepted + ahead)
+        return True
 
-    def row_change(self, *, importing: int | None = None) -> Change:
-        """Give the change that stores the row of the lane, as it is or with the end of an import."""
-        mark = self.importing if importing is None else importing
-        settings = settings_map(self.lane.settings)
-        row = layout.LaneRow(self.lane.generation, self.floor, self.handovers, mark, settings)
+    def keep(self, position: int) -> bool:
+        """Have the next write note that a position was given; False if it is known without that."""
+        if position <= max(self.given, self.want_given):
+            return False
+        self.want_given = position
+        return True
+
+    def give_up_unsure(self) -> int:
+        """Leave a gap for what consumers may have seen and nobody sends again; gives how many positions."""
+        lost = self.unsure - self.tail
+        if lost <= 0:
+            return 0
+        self.note_gap(self.tail + 1, self.unsure)
+        self.tail = self.unsure
+        self.keep(self.unsure)
+        return lost
+
+    def note_gap(self, first: int, last: int) -> None:
+        """Note that the messages of some positions are lost."""
+        self.gaps = [*self.gaps, (first, last)][-GAPS_MAX:]
+
+    def lost_between(self, first: int, last: int) -> int:
+        """Count the positions of a range whose messages are lost, as far as the lane remembers."""
+        return sum(max(min(last, end) - max(first, start) + 1, 0) for start, end in self.gaps)
+
+    def positions_row(self, given: int = 0, delivered: int = 0) -> layout.Positions:
+        """Give the row of the positions with what a write adds to it."""
+        return layout.Positions(
+            max(given, self.want_given, self.given),
+            max(delivered, self.want_delivered, self.delivered),
+            tuple(self.gaps),
+        )
+
+    def note_positions(self, row: layout.Positions) -> None:
+        """Take note that a row of the positions is durable."""
+        self.given, self.delivered, self.noted_gaps = row
+
+    def row_change(self, *, importing: int | None = None, floor: int | None = None) -> Change:
+        """Give the change that stores the row of the lane, as it is or with these."""
+        row = layout.LaneRow(
+            self.lane.generation,
+            self.floor if floor is None else floor,
+            self.handovers,
+            self.importing if importing is None else importing,
+            settings_map(self.lane.settings),
+        )
         return Table.LANES, layout.number_key(self.lane_id), layout.pack_lane(row)
 
     def lease_change(self) -> Change:
@@ -154,6 +227,8 @@ class HeldLane:
             layout.lease_key(self.lane_id),
             None if lease is None else layout.pack_lease(lease.row()),
         )
+
+    # -- figures ---------------------------------------------------------------------------------------------
 
     def totals(self) -> tuple[Any, ...]:
         """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged.

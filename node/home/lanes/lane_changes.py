@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from node.endpoints.flow import FlowEvent
-from node.home.lanes.adoption import TAIL_GAP
-from node.home.lanes.held_lanes import HeldLane
+from node.home.lanes.held_lanes import PROVISIONAL, HeldLane
 from node.home.spool import layout
 from node.home.spool.writing import Task
 from storage.spool import Table
@@ -90,17 +89,13 @@ class LaneChanges:
 
     def _make(self, lane_id: int, generation: int, settings: LaneSettings, old: Old | None) -> None:
         """Make a lane that is not here; if another spool has it, it is taken over."""
-        tail = 0 if old is None else old.tail + TAIL_GAP
-        held = HeldLane(self._make_lane(lane_id, generation, settings, 1, tail, 0), tail)
-        if old is not None:
-            held.handovers = old.row.handovers + 1
-            held.reserve(tail)
-            self._lanes.reserving[held] = None
+        held = HeldLane(self._make_lane(lane_id, generation, settings, 1, 0, 0), PROVISIONAL if old else 0)
         self._lanes.add(held)
         self._lanes.rows[held] = None
         self._moves.look_at(held)
-        if old is not None and old.row.generation == generation:
-            held.importing = tail + 1
+        if old is not None:
+            held.handovers = old.row.handovers + 1
+            held.importing = PROVISIONAL + 1
             self._adoptions.begin(held, old)
 
     def _change(
@@ -110,6 +105,8 @@ class LaneChanges:
         if held.lane.generation != generation:
             events += self._end_flows(held, now, wall_ms)
             events += held.lane.leasing.drop(wall_ms)
+            # What comes again leaves out what was for the generation before.
+            held.give_up_unsure()
             self.empty(held, held.tail, now)
             self._staging.drop_lane(held, now)
             held.lane.generation = generation
@@ -131,6 +128,8 @@ class LaneChanges:
         messages = held.lane.purge()
         held.floor = upto + 1
         self._lanes.rows[held] = None
+        if held.stored < held.tail:
+            self._writing.hold_back(held, held.accepted)
         for segment in held.lane.take_changed():
             self._writing.note(held, segment, now)
         for segment in held.waiting:

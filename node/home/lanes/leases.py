@@ -203,7 +203,9 @@ class Leases:
     def _count(self, held: HeldLane, arguments: msgspec.Raw) -> tuple[int, int]:
         wish = _decode_at(arguments)
         held.lane.leasing.demand(wish.group, wish.epoch, self._now)
-        return held.lane.leasing.measure(wish.at)
+        messages, size = held.lane.leasing.measure(wish.at)
+        # What was lost with its process was not consumed by others.
+        return messages + held.lost_between(wish.at, held.lane.next_position - 1), size
 
     def _find_time(self, held: HeldLane, arguments: msgspec.Raw) -> int:
         wish = _decode_at(arguments)

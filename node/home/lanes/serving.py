@@ -79,7 +79,7 @@ class Serving:
                 break
             del lanes.touched[held]
             room = max(self._max_unacked - lanes.unacked, 0)
-            handouts = held.lane.hand_out(now, wall_ms, min(room, left, share), held.delivered)
+            handouts = held.lane.hand_out(now, wall_ms, min(room, left, share), held.shown)
             if handouts:
                 left -= sum([len(handout.indices) for handout in handouts])
                 damages = self._delivery.add(held, handouts)

@@ -3,7 +3,7 @@
     META      "stored"              [router incarnation, number, [numbers below it that are not stored], next block id]
               "clean"               there after an orderly stop; the next start removes it
     LANES     lane                  [format, generation, floor, handovers, importing, settings]
-              lane 0x01             numbers given up to, delivered up to (two 8-byte integers)
+              lane 0x01             numbers given up to, delivered up to, and first and last of each gap (8 bytes each)
               lane 0x02             [format, group, epoch, lease ms, acknowledged, lost, [[first, end], ...]]
                                     while a reader group has leased the lane
     SEGMENTS  lane first            `Segment.pack`
@@ -87,6 +87,8 @@ class Positions(NamedTuple):
     given: int
     #: Messages up to this position may have been seen by a consumer.
     delivered: int
+    #: Positions [first, last], rising, whose messages were lost with a process that had shown them to consumers.
+    gaps: tuple[tuple[int, int], ...] = ()
 
 
 def number_key(number: int) -> bytes:
@@ -217,7 +219,7 @@ def unpack_lane(value: bytes) -> LaneRow:
 
 def pack_positions(row: Positions) -> bytes:
     """Pack the second row of a lane."""
-    return _POSITIONS.pack(row.given, row.delivered)
+    return b"".join(_POSITIONS.pack(*pair) for pair in ((row.given, row.delivered), *row.gaps))
 
 
 def unpack_positions(value: bytes) -> Positions:
@@ -226,9 +228,10 @@ def unpack_positions(value: bytes) -> Positions:
     Raises:
         UnavailableError: it is damaged (50322).
     """
-    if len(value) != _POSITIONS.size:
+    if not value or len(value) % _POSITIONS.size:
         raise damaged(f"positions of {len(value)} bytes")
-    return Positions(*_POSITIONS.unpack(value))
+    (given, delivered), *gaps = _POSITIONS.iter_unpack(value)
+    return Positions(given, delivered, tuple(gaps))
 
 
 def pack_lease(row: LeaseRow) -> bytes:

@@ -100,15 +100,18 @@ class Recovery:
             else:
                 positions[lane_id] = layout.unpack_positions(value)
         for lane_id, row in rows.items():
-            given, delivered = positions.get(lane_id, layout.Positions(0, 0))
+            known = positions.get(lane_id, layout.Positions(0, 0))
             # Nothing below the floor is here any more, and no position of it is given again.
-            given = max(given, row.floor - 1)
-            tried = 0 if self.was_clean else delivered
+            tail = max(known.given, row.floor - 1)
+            tried = 0 if self.was_clean else known.delivered
             settings = settings_from(row.settings)
-            lane = self._make_lane(lane_id, row.generation, settings, given + 1, delivered, tried)
-            held = HeldLane(lane, max(given, row.importing), row.floor)
+            # What is taken over comes below what is here.
+            first = known.given + 1 if row.importing else tail + 1
+            lane = self._make_lane(lane_id, row.generation, settings, first, known.delivered, tried)
+            held = HeldLane(lane, max(tail, row.importing - 1), row.floor)
             held.handovers, held.importing = row.handovers, row.importing
-            held.given, held.delivered = given, delivered
+            held.note_positions(known)
+            held.gaps, held.unsure = list(known.gaps), known.delivered
             if lane_id in leases:
                 lane.leasing.load(leases[lane_id], now)
             self._lanes.add(held)
@@ -163,7 +166,7 @@ class Recovery:
         else:
             held.add(segment.live, segment.live_bytes)
             held.lane.load(segment, now, wall_ms)
-        held.tail = held.accepted = max(held.tail, segment.last)
+        held.tail = held.accepted = held.stored = max(held.tail, segment.last)
         self._blocks.find(segment.block, segment.file).segments.append(segment)
         self.messages += segment.live
 

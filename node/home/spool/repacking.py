@@ -227,7 +227,7 @@ class Repacking:
         for segment in new.segments:
             key = segment.key()
             changes.append((Table.SEGMENTS, key, segment.pack()))
-            changes.append((Table.STATES, key, segment.pack_state() if has_state(segment) else None))
+            changes.append((Table.STATES, key, segment.pack_state() if segment.has_state else None))
         for key in deleted:
             changes.append((Table.SEGMENTS, key, None))
             changes.append((Table.STATES, key, None))
@@ -254,11 +254,6 @@ def live_sizes(block: Block) -> dict[int, int]:
             if state != GONE:
                 sizes[row] = size
     return sizes
-
-
-def has_state(segment: Segment) -> bool:
-    """Tell whether anything happened to a segment that a restart must know."""
-    return segment.live < segment.count or segment.tries is not None or segment.dead is not None
 
 
 def _new_rows(segment: Segment, places: dict[int, int]) -> array[int]:

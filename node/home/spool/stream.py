@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Final
 from node.home.spool.layout import StoredRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
+    from node.endpoints.segment import Segment
+    from node.home.lanes.held_lanes import HeldLane
     from node.home.spool.stores import Store
 
 #: Relaxed STOREs that wait for their write; with more they are written at once. It bounds the row "stored".
@@ -134,6 +136,12 @@ class Stream:
         """When the oldest relaxed STORE is to be written; None without one."""
         store = next(iter(self._unstored.values()), None)
         return None if store is None else store.due
+
+    def segments(self) -> Iterator[tuple[HeldLane, Segment]]:
+        """Give what lanes get of everything that is not stored, in order; they do not get what is staged."""
+        for store in self._unstored.values():
+            if not store.stage:
+                yield from store.segments
 
     def pick(self, now: float) -> list[Store]:
         """Give what the next write takes, in order."""

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from node.endpoints.segment import Segment
     from node.home.lanes.held_lanes import HeldLane, HeldLanes
     from node.home.spool.blocks import Block, Blocks
+    from node.home.spool.layout import Positions
     from node.home.spool.records import Records
     from node.home.spool.stores import Store
     from node.home.spool.stream import Stream
@@ -71,12 +72,15 @@ class Write:
         "dead",
         "dropped",
         "frees_only",
+        "held_back",
         "losses_upto",
         "number",
         "partial",
         "positions",
         "rows",
+        "seen",
         "stores",
+        "tails",
         "tasks",
     )
 
@@ -88,7 +92,12 @@ class Write:
         self.dropped: list[int] = []
         self.dead: list[Dead] = []
         self.partial: list[tuple[Segment, int]] = []
-        self.positions: list[tuple[HeldLane, int, int]] = []
+        #: The last position that it stores in each lane; of some up to where it is seen then, 0 for not at all.
+        self.tails: dict[HeldLane, int] = {}
+        self.seen: dict[HeldLane, int] = {}
+        self.positions: list[tuple[HeldLane, Positions]] = []
+        #: Lanes that go on with it.
+        self.held_back: dict[HeldLane, None] = {}
         self.rows: list[HeldLane] = []
         self.tasks: list[Task] = []
         #: Whether it is one of those that go first while the disk is full.
@@ -125,6 +134,8 @@ class Writing:
         #: Every loss up to this number is durable.
         self.durable = 0
         self._tasks: deque[Task] = deque()
+        #: Lanes that show consumers no more before everything that was there is on disk.
+        self._held_back: dict[HeldLane, None] = {}
         #: The write that is out; None: none is.
         self.out: Write | None = None
         self._next_number = 1
@@ -152,8 +163,7 @@ class Writing:
                 self.noted += 1
                 self._partial[segment] = (now + self._ack_delay_s, self.noted)
             return
-        if self.discard(segment, now) and segment.last > held.want_given:
-            held.want_given = segment.last
+        if self.discard(segment, now) and held.keep(segment.last):
             self._lanes.reserving[held] = None
 
     def discard(self, segment: Segment, now: float) -> bool:
@@ -180,6 +190,30 @@ class Writing:
         self._tasks.append(task)
         if task.with_losses and self._unwritten:
             self._stream.flush()
+
+    def hold_back(self, held: HeldLane, upto: int) -> None:
+        """Show consumers nothing above a position of a lane before everything that is there is on disk.
+
+        When the router sends again what was not, messages get their positions again, because the same come in the same
+        order. What is left out for a reason that the next process would not know must be on disk before anybody sees
+        a position behind it.
+        """
+        held.limit = upto if held.limit is None else min(held.limit, upto)
+        self._held_back[held] = None
+        self._stream.flush()
+
+    def unstored(self, held: HeldLane) -> list[Segment]:
+        """Give the segments of a lane that are not stored; those that the write under way takes are written."""
+        return [segment for lane, segment in self._stream.segments() if lane is held]
+
+    def is_written(self, segment: Segment) -> bool:
+        """Tell whether a segment is on disk, or in the write that is being made or is out."""
+        block = self._blocks.get(segment.block)
+        return block is not None and block.is_written and segment in block.segments
+
+    def rename(self, keys: dict[bytes, bytes]) -> None:
+        """Take note that segments have other keys on disk."""
+        self._dead = deque(dead._replace(key=keys.get(dead.key, dead.key)) for dead in self._dead)
 
     def forget(self, segment: Segment) -> None:
         """Forget that the state of a segment is to be written: another record takes its place."""
@@ -241,6 +275,7 @@ class Writing:
             return bool(self._lanes.reserving) and now >= self._frees_at
         return bool(
             self._tasks
+            or self._held_back
             or self._lanes.rows
             or self.is_urgent
             or self.full_until is not None
@@ -268,6 +303,7 @@ class Writing:
         """Add what lanes get; tell whether there is anything."""
         kept = False
         for held, segment in store.segments:
+            write.tails[held] = segment.last
             if held.is_gone or segment.first < held.floor:
                 self.discard(segment, now)
             elif segment.live:
@@ -276,6 +312,9 @@ class Writing:
                 if staged is not None:
                     write.changes.append((Table.STAGED, staged, None))
                 self._add_segment(write, held, segment, is_synced=not store.is_relaxed)
+            else:
+                # Nothing else on disk says that its positions were given.
+                write.seen.setdefault(held, 0)
         return kept
 
     def _add_staged(self, write: Write, store: Store) -> bool:
@@ -292,14 +331,14 @@ class Writing:
     def _add_segment(self, write: Write, held: HeldLane, segment: Segment, *, is_synced: bool) -> None:
         key = segment.key()
         write.changes.append((Table.SEGMENTS, key, segment.pack()))
-        if segment.live < segment.count or segment.tries is not None or segment.dead is not None:
+        if segment.has_state:
             write.changes.append((Table.STATES, key, segment.pack_state()))
         if is_synced and held.lane.flows:
             # It is delivered as soon as it is durable, so its positions are reserved in the same transaction.
-            held.reserve(segment.last)
-            self._lanes.reserving[held] = None
+            write.seen[held] = segment.last
 
     def _add_tasks(self, write: Write) -> None:
+        write.held_back, self._held_back = self._held_back, {}
         for held in self._lanes.rows:
             write.changes.append(held.row_change())
             write.rows.append(held)
@@ -355,11 +394,14 @@ class Writing:
         return block is not None and not self._blocks.is_on_disk(block)
 
     def _add_positions(self, write: Write) -> None:
-        for held in self._lanes.reserving:
-            change = held.positions_change()
-            if change is not None:
-                write.changes.append(change)
-                write.positions.append((held, held.want_given, held.want_delivered))
+        for held in {**self._lanes.reserving, **write.seen}:
+            if held.is_gone or held.is_provisional:
+                continue
+            row = held.positions_row(write.tails.get(held, 0), write.seen.get(held, 0))
+            if row != (held.given, held.delivered, held.noted_gaps):
+                key = layout.positions_key(held.lane_id)
+                write.changes.append((Table.LANES, key, layout.pack_positions(row)))
+                write.positions.append((held, row))
         self._lanes.reserving.clear()
 
     def written(self, number: int) -> Write:
@@ -380,9 +422,14 @@ class Writing:
             if store.block is not None:
                 self._blocks.written(store.block)
                 self._unwritten.pop(store.block.id, None)
-        for held, given, delivered in write.positions:
-            held.given = max(held.given, given)
-            held.delivered = max(held.delivered, delivered)
+        for held, tail in write.tails.items():
+            held.stored = tail
+        for held, row in write.positions:
+            held.note_positions(row)
+        for held in write.held_back:
+            if held not in self._held_back and not held.is_gone:
+                held.limit = None
+                self._lanes.touched[held] = None
         return write
 
     def failed(self, number: int, now: float) -> None:
@@ -401,9 +448,10 @@ class Writing:
                 self._partial.pop(segment, None)
             if any(segment.live < segment.count for _, segment in store.segments):
                 self._unwritten[store.block.id] = self.durable + 1
-        for held, _, _ in write.positions:
+        for held, _ in write.positions:
             if not held.is_gone:
                 self._lanes.reserving[held] = None
+        self._held_back.update(write.held_back)
         for held in write.rows:
             if not held.is_gone:
                 self._lanes.rows[held] = None

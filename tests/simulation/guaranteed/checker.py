@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guaranteed import flow_rules, lane_replay, removal_rules, storage_rules
+from guaranteed import density_rules, flow_rules, lane_replay, removal_rules, storage_rules
 from guaranteed.index import GuaranteedIndex
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 RULES = (
     *storage_rules.RULES,
+    *density_rules.RULES,
     *flow_rules.RULES,
     lane_replay.owners,
     lane_replay.limits,

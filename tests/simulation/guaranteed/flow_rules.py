@@ -62,7 +62,8 @@ def resurrections(index: GuaranteedIndex) -> Iterator[Violation]:
 def forgotten(index: GuaranteedIndex) -> Iterator[Violation]:
     """What a consumer accepted is written with the next commit that begins after the delay for it, and stays gone.
 
-    Nobody confirms it to the consumer, who has to expect a redelivery after a crash; but not for ever.
+    Nobody confirms it to the consumer, who has to expect a redelivery after a crash; but not for ever. What was not on
+    disk itself when it was accepted comes again with the STORE that the router sends again.
     """
     for lane, events in index.lanes.items():
         for event in events:
@@ -74,6 +75,9 @@ def forgotten(index: GuaranteedIndex) -> Iterator[Violation]:
                 # Only what that flow had then: a late word on what is somebody else's counts for nothing.
                 last = max((one for one in sent if one.at <= event.at), key=_time, default=None)
                 if last is None or last.flow != event.flow or last.worker != event.worker:
+                    continue
+                stored = index.stored.get((lane, position))
+                if stored is None or stored.at > event.at:
                     continue
                 if any(one.at > written for one in sent):
                     text = f"{(lane, position)} was accepted at {event.at:.4f}, written by {written:.4f}"

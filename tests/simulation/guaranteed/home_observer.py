@@ -12,7 +12,8 @@ import msgpack
 
 from angarium import wire
 from guaranteed.records import Bound, Died, Emitted, Gone, HomeSettled, Rehomed, Stored, Unbound
-from node.endpoints.segment import GONE, Segment
+from node.endpoints.segment import GONE, Segment, segment_key
+from node.home.lanes.held_lanes import PROVISIONAL
 from node.home.spool import layout
 from storage.spool import Table
 
@@ -45,6 +46,8 @@ class DiskObserver:
         #: Every place that was ever live here.
         self._known: dict[Place, str] = {}
         self._floors: dict[int, int] = {}
+        #: Lane -> its mark of an import.
+        self._importing: dict[int, int] = {}
 
     def committed(self, disk: SimulatedDisk, changes: Sequence[Change], now: float) -> None:
         """Take note that these changes are durable; `disk` has them."""
@@ -57,6 +60,9 @@ class DiskObserver:
                 touched[key] = None
             elif table is Table.LANES and len(key) == 8:
                 self._note_lane(key, value, touched, purged)
+            elif table is Table.LANES and value is not None:
+                lane = int.from_bytes(key[:8], "big")
+                self._history.note_gaps(lane, layout.unpack_positions(value).gaps)
         before = {place: None for key in touched for place in self._places.get(key, ())}
         for key in touched:
             self._read(disk, key, before, now)
@@ -80,11 +86,32 @@ class DiskObserver:
     ) -> None:
         """A lane was made, purged or deleted: segments below its floor count as gone, wherever they are."""
         lane = int.from_bytes(key, "big")
+        importing = 0 if value is None else layout.unpack_lane(value).importing
+        if self._importing.get(lane) == PROVISIONAL + 1 and importing not in (0, PROVISIONAL + 1):
+            self._place(lane, importing - 1 - PROVISIONAL, touched)
+        self._importing[lane] = importing
         floor = 1 << 62 if value is None else layout.unpack_lane(value).floor
+        if floor < PROVISIONAL:
+            self._history.emptied[lane] = max(self._history.emptied.get(lane, 0), floor - 1)
         if floor != self._floors.get(lane, 1):
             purged[lane] = None
             touched.update(self._lanes.get(lane, {}))
         self._floors[lane] = floor
+
+    def _place(self, lane: int, by: int, touched: dict[bytes, None]) -> None:
+        """What waits in a lane that is taken over has its true positions now, and nobody ever saw the others."""
+        if self._floors.get(lane, 1) > PROVISIONAL:
+            self._floors[lane] += by
+        for key in [key for key in self._lanes.get(lane, {}) if int.from_bytes(key[8:], "big") > PROVISIONAL]:
+            new = segment_key(lane, int.from_bytes(key[8:], "big") + by)
+            self._lanes[lane][new] = self._lanes[lane].pop(key)
+            places = self._places.pop(key)
+            self._places[new] = [(lane, position + by) for _, position in places]
+            self._known.update(
+                {place: self._known.pop(old) for old, place in zip(places, self._places[new], strict=True)}
+            )
+            touched[new] = None
+        self._history.place(self._worker, lane, by)
 
     def _read(self, disk: SimulatedDisk, key: bytes, before: dict[Place, None], now: float) -> None:
         """Read a segment that changed."""
@@ -159,6 +186,12 @@ class FrameObserver:
             router, verb, flow, arguments = wire.unpack(frames[1])
             if router == self._router:
                 self._verb(verb, flow, arguments, now)
+        elif frames[0] == wire.STORE:
+            _, _, relaxed, _, groups, *_ = wire.unpack(frames[1])
+            for (lanes, _, _), batch in zip(groups, frames[2:], strict=True) if relaxed else ():
+                for row in wire.unpack(batch):
+                    for lane in lanes:
+                        self._history.note_unsynced(lane, what_of(row[wire.ROW_PAYLOAD]))
 
     def _verb(self, verb: str, flow: int, arguments: list[Any], now: float) -> None:
         events = self._history.home_events

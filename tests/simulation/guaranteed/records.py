@@ -11,14 +11,18 @@ position).
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from event_history import FOREVER
 
 from angarium import wire
 from angarium.topic import matches, parse_filter
+from node.home.lanes.held_lanes import PROVISIONAL
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from event_history import ConnectionRecord
 
 Place = tuple[int, int]
@@ -403,6 +407,11 @@ class GuaranteedHistory:
         self.flows: list[FlowRecord] = []
         #: What the homes did, times rising.
         self.home_events: list[HomeEvent] = []
+        #: Lane -> what it was given to show before it is on disk: direct messages, and those of relaxed endpoints.
+        self.unsynced: dict[int, Counter[str]] = {}
+        #: Lane -> the gaps that its home noted, and the highest position below which it was emptied at once.
+        self.gaps: dict[int, dict[tuple[int, int], None]] = {}
+        self.emptied: dict[int, int] = {}
         #: Attributes of each Message VPN: (time, attributes), rising.
         self.vpns: dict[str, list[tuple[float, Attributes]]] = {}
         #: Publications whose copies reached direct subscribers: (connection, number, time).
@@ -455,6 +464,23 @@ class GuaranteedHistory:
         own = any(one.get("durability") == "relaxed" for one in endpoint.possible(start, end))
         timeline = self.vpns.get(endpoint.vpn, [])
         return own or any(one.get("durability") == "relaxed" for _, one in timeline)
+
+    def note_unsynced(self, lane: int, what: str) -> None:
+        """Note a message that a home may show before it is on disk."""
+        self.unsynced.setdefault(lane, Counter())[what] += 1
+
+    def note_gaps(self, lane: int, gaps: Iterable[tuple[int, int]]) -> None:
+        """Note positions whose messages a home calls lost."""
+        for gap in gaps:
+            self.gaps.setdefault(lane, {})[gap] = None
+
+    def place(self, worker: int, lane: int, by: int) -> None:
+        """What a worker stored under provisional positions has its true ones: it is told as if it always had them."""
+        for at, event in enumerate(self.home_events):
+            if not isinstance(event, (Stored, Gone)) or (event.worker, event.place[0]) != (worker, lane):
+                continue
+            if event.place[1] > PROVISIONAL:
+                self.home_events[at] = event._replace(place=(lane, event.place[1] + by))
 
     def wall_ms(self, at: float) -> int:
         """Give the wall time of a moment."""

@@ -17,6 +17,7 @@ from guaranteed import guaranteed_scenario
 from node.endpoints.lifetimes import Lifetimes
 from node.endpoints.settings import LaneSettings
 from node.home.home import Home
+from node.home.lanes.placing import Placing
 from node.home.spool import layout
 from router.guaranteed.endpoints import Endpoints
 from router.spool.usage import Account
@@ -191,6 +192,35 @@ def test_positions_that_begin_anew_after_a_death_are_found_out(monkeypatch: pyte
     """Ids that are given twice after a kill."""
     monkeypatch.setattr(layout, "unpack_positions", lambda value: layout.Positions(0, 0))
     assert is_found("position", "unmarked")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R221")
+def test_positions_that_are_left_out_after_a_death_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if all that was reserved had been given."""
+    unpack = layout.unpack_positions
+
+    def unpack_with_reserve(value: bytes) -> layout.Positions:
+        row = unpack(value)
+        return row._replace(given=max(row.given, row.delivered + 1))
+
+    monkeypatch.setattr(layout, "unpack_positions", unpack_with_reserve)
+    assert is_found("gap")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R221")
+def test_positions_that_are_left_out_when_a_lane_gets_another_home_are_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begin = Placing.__init__
+
+    def begin_too_high(self: Placing, *arguments: Any) -> None:
+        begin(self, *arguments)
+        self._tail += 5
+
+    monkeypatch.setattr(Placing, "__init__", begin_too_high)
+    assert is_found("gap")
 
 
 @pytest.mark.slow

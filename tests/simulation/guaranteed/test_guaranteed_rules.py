@@ -11,6 +11,7 @@ from angarium import errors
 from guaranteed.index import partition_of
 from guaranteed.records import Died, Opening
 from guaranteed.written import FIRST_AT, WORKER, Written, place_of
+from node.home.lanes.held_lanes import PROVISIONAL
 
 
 @pytest.fixture
@@ -353,3 +354,59 @@ def test_messages_of_a_deleted_queue_that_appear_in_the_next_one_are_a_leak(writ
     message.acked_at = FIRST_AT + 0.1
     written.history.home_events[-4:] = []
     assert "leak" not in written.rules()
+
+
+# Positions are dense.
+
+
+@pytest.mark.requirement("R221")
+def test_a_position_that_nobody_ever_saw_is_found_out(written: Written) -> None:
+    one = written.queue("one", "t/>")
+    written.publish("t/1", one)
+    message = written.send("t/1")
+    place = written.store(message, one, position=3)
+    message.acked_at = written.now - 0.02
+    written.consume(written.bind(one), place_of(one, 1), place)
+    assert written.rules() == ["gap"]
+
+
+@pytest.mark.requirement("R221")
+@pytest.mark.parametrize("why", ["noted", "emptied", "never written"])
+def test_a_position_without_a_message_may_have_a_reason(written: Written, why: str) -> None:
+    one = written.queue("one", "t/>")
+    message = written.send("t/1")
+    place = written.store(message, one, position=3)
+    message.acked_at = written.now - 0.02
+    written.consume(written.bind(one), place)
+    if why == "emptied":
+        written.history.emptied[place[0]] = 2
+    else:
+        for _ in range(2):
+            written.history.note_unsynced(place[0], "hostile")
+    if why == "noted":
+        written.history.note_gaps(place[0], [(1, 2)])
+    assert written.rules() == []
+
+
+@pytest.mark.requirement("R221")
+def test_a_gap_that_is_noted_where_everything_is_synced_is_found_out(written: Written) -> None:
+    one = written.queue("one", "t/>")
+    message = written.send("t/1")
+    place = written.store(message, one, position=3)
+    message.acked_at = written.now - 0.02
+    written.consume(written.bind(one), place)
+    written.history.note_gaps(place[0], [(1, 2)])
+    assert written.rules() == ["gap"]
+
+
+@pytest.mark.requirement("R221")
+def test_what_waits_while_its_lane_is_taken_over_is_told_under_its_true_position(written: Written) -> None:
+    one = written.queue("one", "t/>")
+    written.publish("t/1", one)
+    message = written.send("t/1")
+    lane, _ = written.store(message, one, position=PROVISIONAL + 1, worker=1)
+    message.acked_at = written.now - 0.02
+    written.history.place(1, lane, 1 - PROVISIONAL)
+    written.consume(written.bind(one), place_of(one, 1), worker=0)
+    written.consume(written.bind(one), place_of(one, 2), worker=1)
+    assert written.rules() == []

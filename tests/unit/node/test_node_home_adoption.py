@@ -165,8 +165,7 @@ def test_new_messages_wait_for_the_old_ones_and_come_behind_them() -> None:
     folder.running.clear()
     driven.settle_down(1.0)
     assert received(driven, flow) == [b"m%d" % i for i in range(4, 33)]
-    order = driven.delivered[flow].order
-    assert order == sorted(order)
+    assert driven.delivered[flow].order == list(range(5, 34)), "dense, wherever they were stored"
     assert driven.totals[LANE][0] == 29
     reference = driven.gather()
     driven.settle_down()
@@ -190,6 +189,7 @@ def test_what_the_old_worker_has_counts_as_soon_as_it_has_ended(monkeypatch: pyt
     for _ in range(8):
         driven.tick()
         driven.pass_time(0.02)
+    driven.write()
     driven.tick()
     assert driven.home.rooms.adoptions.stats() == {
         "lanes_adopted": 0,
@@ -291,7 +291,7 @@ def test_a_move_that_was_under_way_goes_on() -> None:
     assert driven.totals[LANE][0] == 0
 
 
-@pytest.mark.parametrize("writes", range(1, 16))
+@pytest.mark.parametrize("writes", range(1, 20))
 def test_an_interrupted_import_begins_again_and_loses_and_doubles_nothing(writes: int) -> None:
     driven, folder = new_home(left_behind())
     driven.lanes(LANES)
@@ -313,6 +313,7 @@ def test_an_interrupted_import_begins_again_and_loses_and_doubles_nothing(writes
     flows = [driven.bind(LANE), driven.bind(OTHER)]
     driven.settle_down()
     assert received(driven, flows[0]) == [b"m%d" % i for i in range(4, 32)]
+    assert driven.delivered[flows[0]].order == list(range(5, 33))
     assert received(driven, flows[1]) == [b"m%d" % i for i in range(30)]
     for lane_flow in flows:
         driven.settle(lane_flow, *[(p, p) for p in driven.delivered[lane_flow].order])
@@ -347,7 +348,7 @@ def test_a_lane_that_was_made_anew_meanwhile_brings_nothing_but_its_positions() 
     driven.store(([LANE], rows_of(1)))
     driven.settle_down()
     assert received(driven, flow) == [b"m0"]
-    assert driven.delivered[flow].order[0] > 30
+    assert driven.delivered[flow].order == [31]
 
 
 def test_a_lane_that_another_worker_claims_is_kept_and_not_served() -> None:
