@@ -120,6 +120,7 @@ class Intake:
         """Take HOME `[incarnation, router_incarnation, number, stored_number, totals, spool]`."""
         _, _, _, stored, totals, spool = header
         changed = self.streams.home_reported(shard, stored, totals, spool)
+        self.stages.held([stage for stages in spool[8:] for stage in stages])
         self.gathering.home_ready(shard.index)
         self._look(changed, now)
         self._homes_may_be_complete(now)
@@ -186,6 +187,7 @@ class Intake:
         self.spooling.retry(now)
         self._homes_may_be_complete(now)
         self.settling.retry()
+        self.stages.retry()
 
     def may_leave(self, count: int, now: float) -> bool:
         """Tell whether the workers from this index on have stored all that they were given.

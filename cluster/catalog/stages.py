@@ -186,6 +186,17 @@ class Stages:
         oldest = [self._stages[number] for _, number in zip(range(superfluous), self._released, strict=False)]
         return [*entries, *(stage._replace(number=None) for stage in oldest)]
 
+    def held(self, numbers: Sequence[int]) -> Decision:
+        """Say what is to become of stages that a home has: those that were committed go on, and unknown ones go."""
+        states = {number: self._stages.get(number) for number in numbers}
+        return Decision(
+            [],
+            release=[
+                n for n, stage in states.items() if stage is not None and stage.state in (RELEASING, RELEASED)
+            ],
+            drop=[n for n, stage in states.items() if stage is None or stage.state == DROPPING],
+        )
+
     @property
     def decided(self) -> dict[str, Any]:
         """Give what the router is told: the open stages, and the decisions that are not settled."""

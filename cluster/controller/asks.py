@@ -6,6 +6,11 @@ itself has confirmed the `config_set` that came before it.
     operation            arguments                                                        answer
     producer.open        vpn, username, name, resume                                      {"id", "name"}
     producer.forget      id                                                               None
+    stage.open           vpn, username, name, resume                                      {"id", "name"}
+    stage.commit         vpn, username, stages, sink=None, batch=None                     {"committed", "release", "drop"}
+    stage.abort          vpn, username, stages                                            the same
+    stage.held           stages                                                           the same
+    stage.settled        release, drop                                                    None
     endpoint.create      vpn, kind, name, username, client, durable, attributes,          {"created", "id", "name",
                          ignore_exists                                                     "durable"}
     endpoint.delete      vpn, kind, name, id=None                                         None
@@ -106,6 +111,12 @@ class AbortWish(msgspec.Struct):
     stages: list[str]
 
 
+class HeldWish(msgspec.Struct):
+    """Of `stage.held`: numbers of stages that a home has."""
+
+    stages: list[int]
+
+
 class SettledWish(msgspec.Struct):
     """Of `stage.settled`: all homes have released the ones, and dropped the others."""
 
@@ -182,8 +193,12 @@ class Asks:
         self._decide(self._stages.abort((wish.vpn, wish.username), wish.stages, self._now_s()), asker)
 
     def _decide(self, decision: Decision, asker: ProcessAsker) -> None:
-        answer = {"committed": decision.is_new, "release": decision.release, "drop": decision.drop}
+        release, drop = list(decision.release), list(decision.drop)
+        answer = {"committed": decision.is_new, "release": release, "drop": drop}
         self._changes.make(decision.entries, asker, "decided", lambda: answer)
+
+    def _held(self, wish: HeldWish, asker: ProcessAsker) -> None:
+        self._decide(self._stages.held(wish.stages), asker)
 
     def _settled(self, wish: SettledWish, asker: ProcessAsker) -> None:
         entries = self._stages.settled(wish.release, wish.drop, self._now_s())
@@ -238,6 +253,7 @@ _OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] 
     "stage.open": (StageWish, Asks._open_stage),
     "stage.commit": (CommitWish, Asks._commit),
     "stage.abort": (AbortWish, Asks._abort),
+    "stage.held": (HeldWish, Asks._held),
     "stage.settled": (SettledWish, Asks._settled),
     "endpoint.create": (CreateWish, Asks._create),
     "endpoint.delete": (DeleteWish, Asks._delete),

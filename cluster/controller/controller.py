@@ -121,7 +121,7 @@ class Controller:
         self._catalog = catalog
         self._producers = producers
         self._shown_config = shown_config
-        self._stages = stages = stages or Stages([], [], producers, DAY_S)
+        self._stages = stages = Stages([], [], producers, DAY_S) if stages is None else stages
         self._changes = Changes(board, catalog, producers, stages)
         self._asks = Asks(board, catalog, producers, stages, self._changes, wall_time)
         self._spool = SpoolOperations(board, node_id, copies or Path(COPIES_FOLDER))

@@ -63,6 +63,9 @@ class Stages:
         self._asks = asks
         self._settling = settling
         self._end = end
+        #: Stages that homes have and of which the controller has not said what they are, and whether it is being asked.
+        self._held: dict[int, None] = {}
+        self._is_asking = False
         requests.register("stage.commit", CommitArguments, self.commit)
         requests.register("stage.abort", AbortArguments, self.abort)
 
@@ -110,6 +113,33 @@ class Stages:
         for stage in (*value["release"], *value["drop"]):
             self._end(stage, now)
         self._settling.settle(value["release"], value["drop"], now, done)
+
+    def held(self, stages: list[int]) -> None:
+        """A home came back and has these: what the registry does not know, or has settled, must not stay there.
+
+        That happens if its spool is older or newer than the registry: one of them is from a backup, or an end came
+        between a drop and its deletions.
+        """
+        self._held.update(dict.fromkeys(stages))
+        self.retry()
+
+    def retry(self) -> None:
+        """Ask the controller what it did not answer before."""
+        if self._is_asking or not self._held:
+            return
+        self._is_asking = True
+        stages = list(self._held)
+        self._asks.ask(
+            "stage.held", {"stages": stages}, lambda ok, value, now: self._sorted(stages, value, now, ok=ok)
+        )
+
+    def _sorted(self, stages: list[int], value: Any, now: float, *, ok: bool) -> None:
+        self._is_asking = False
+        if not ok:
+            return  # the next sweep asks again
+        for stage in stages:
+            self._held.pop(stage, None)
+        self._decided(value, now, None)
 
     def told(self, decided: dict[str, Any], now: float) -> None:
         """The controller tells which decisions are not settled."""

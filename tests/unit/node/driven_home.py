@@ -160,6 +160,9 @@ class DrivenHome:
         router: int | None = None,
         publisher: int = 0,
         file: int = 1,
+        stage: int = 0,
+        release: tuple[int, ...] = (),
+        drop: tuple[int, ...] = (),
     ) -> int:
         if number is None:
             self.number += 1
@@ -167,8 +170,13 @@ class DrivenHome:
         heads = [[lanes, len(rows), origins] for lanes, rows in groups]
         batches = tuple(_encode(rows) for _, rows in groups)
         head = (router or self.router, number, relaxed, producer, heads, list(refused), self.wall_ms)
-        self.send(wire.STORE, *head, publisher, list(counts), pasts, file, batches=batches)
+        stages = (stage, release, drop) if stage or release or drop else ()
+        self.send(wire.STORE, *head, publisher, list(counts), pasts, file, *stages, batches=batches)
         return number
+
+    def decide(self, *, release: tuple[int, ...] = (), drop: tuple[int, ...] = ()) -> int:
+        """Release stages, and drop others."""
+        return self.store(producer=None, release=release, drop=drop)
 
     def bind(
         self,
