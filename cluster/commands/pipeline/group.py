@@ -9,6 +9,7 @@ import click
 
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.pipeline.compare import compare
+from cluster.commands.pipeline.report import report
 
 
 @click.group(cls=SuggestingGroup)
@@ -20,3 +21,4 @@ def pipeline() -> None:
 
 
 pipeline.add_command(compare)
+pipeline.add_command(report)
