@@ -54,7 +54,7 @@ class SubscribeArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class EndpointArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `endpoints.show` and `endpoints.purge`: one endpoint."""
+    """Of `endpoints.show`, `endpoints.purge` and `endpoints.release`: one endpoint."""
 
     name: str
     kind: Literal["queue", "topic-endpoint"] = "queue"

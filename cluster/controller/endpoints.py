@@ -8,6 +8,7 @@ An operation that would take long is a job of the homes: it answers at once with
     endpoints.list      kind="queue", vpn="default" (None: all), name="*"      objects with their figures
     endpoints.show      kind, name, vpn                                        one, with flows and partitions
     endpoints.purge     kind, name, vpn                                        {"purged": messages}
+    endpoints.release   kind, name, vpn                                        {"groups": [name], "partitions": n}
     endpoints.copy      kind, name, vpn, target, target_kind="queue",          {"jobs": [[worker, number], ...]}
                         selector=None, limit=None, partition=None
     endpoints.move      the same                                               the same
@@ -53,6 +54,7 @@ class EndpointOperations:
             "endpoints.list": (arguments.EndpointListArguments, self._list),
             "endpoints.show": (arguments.EndpointArguments, self._show),
             "endpoints.purge": (arguments.EndpointArguments, self._purge),
+            "endpoints.release": (arguments.EndpointArguments, self._release),
             "endpoints.copy": (arguments.MoveArguments, self._copy),
             "endpoints.move": (arguments.MoveArguments, self._move),
             "endpoints.redrive": (arguments.MoveArguments, self._redrive),
@@ -140,6 +142,13 @@ class EndpointOperations:
 
         # Closed partitions too: what is in them is on its way to the others.
         self._ask(_every_lane(self._find(request)), "endpoint.purge", {}, answer, asker, now)
+
+    def _release(self, request: arguments.EndpointArguments, asker: Asker, now: float) -> None:
+        def answer(found: list[Any]) -> dict[str, Any]:
+            groups = [str(one) for one in found if one]
+            return {"groups": sorted(dict.fromkeys(groups)), "partitions": len(groups)}
+
+        self._ask(_every_lane(self._find(request)), "endpoint.release", {}, answer, asker, now)
 
     def _copy(self, request: arguments.MoveArguments, asker: Asker, now: float) -> None:
         self._begin(request, "endpoint.move", {"target": self._target(request), "copy": True}, asker, now)

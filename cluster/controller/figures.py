@@ -44,7 +44,8 @@ def _figures(row: Row | None) -> Row:
 def lanes(stats: list[Row]) -> Row:
     """Give the figures of all lanes of an endpoint as one.
 
-    Numbers are added up, but the oldest is the smallest that is not 0 and the newest is the largest.
+    Numbers are added up, but the oldest is the smallest that is not 0 and the newest is the largest. Texts are named,
+    each once.
     """
     together: Row = {}
     for name in dict.fromkeys(name for row in stats for name in row if name not in _ROUTER_NAMES):
@@ -55,6 +56,8 @@ def lanes(stats: list[Row]) -> Row:
             together[name] = max(values, default=0)
         elif values:
             together[name] = sum(values)
+        elif texts := dict.fromkeys(str(row[name]) for row in stats if row.get(name)):
+            together[name] = ", ".join(texts)
     for name in [name for name in together if name.endswith("_mark_bytes")]:
         together[f"{name.removesuffix('_bytes')}_mb"] = megabytes(together[name])
     return together

@@ -394,7 +394,7 @@ class Home:
             AngariumError: as `Operations.request`.
         """
         self._now, self._wall_ms = now, wall_ms
-        return self._operations.request(operation, arguments, now)
+        return self._operations.request(operation, arguments, now, wall_ms)
 
     def answers_to(self, operation: str) -> bool:
         """Tell whether `request` knows an operation."""

@@ -144,7 +144,12 @@ class Groups:
         def opened(results: Results, at: float) -> None:
             """The first lane decides who of several groups gets the queue."""
             more: list[Asked] = [(lane, arguments) for lane in others]
-            self._ask(endpoint, wish.group, "open", more, lambda rest, _: give(results + rest), failed, at)
+            self._ask(
+                endpoint, wish.group, "open", more,
+                lambda rest, _: give(results + rest),
+                lambda error, rest, later: failed(error, results + rest, later),
+                at,
+            )  # fmt: skip
 
         def give(results: Results) -> None:
             answer.give({"name": endpoint.name, "endpoint_id": endpoint.id, "lanes": results})

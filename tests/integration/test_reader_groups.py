@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -399,5 +400,34 @@ def test_a_username_needs_the_permission_to_consume(node: Node, queue: str) -> N
             await group.plan({0: 1})
             with pytest.raises(angarium.ForbiddenError):
                 await anext(other.read_range(queue, "g", 0, 1, 4))
+
+    run(test())
+
+
+# --- operators --------------------------------------------------------------------------------------------------
+
+
+def test_operators_see_who_has_a_queue_and_can_take_it_away(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue, access_type="non-exclusive", partition_count=2)
+            await fill(client, queue, 10, keys=10)
+            group = await client.reader_group(queue, "the archive")
+            await group.plan(dict.fromkeys(group.partitions, 1))
+            shown = json.loads(await asyncio.to_thread(node.run, "queue", "show", queue, "--json"))
+            assert (shown["reader_group"], shown["leased_messages"]) == ("the archive", 10)
+            drawn = await asyncio.to_thread(node.run, "queue", "show", queue)
+            assert "the archive" in drawn
+            done = await asyncio.to_thread(node.run, "queue", "release", queue, "--json")
+            assert json.loads(done) == {
+                "kind": "queue", "name": queue, "groups": ["the archive"], "partitions": 2,
+            }  # fmt: skip
+            with pytest.raises(angarium.ConflictError) as lost:
+                await group.positions()
+            assert lost.value.code == errors.LEASE_LOST
+            again = json.loads(await asyncio.to_thread(node.run, "queue", "release", queue, "--json"))
+            assert again["groups"] == []
+            flow = await client.consume(queue)
+            assert len([await flow.receive(LIMIT_S) for _ in range(10)]) == 10
 
     run(test())

@@ -76,6 +76,8 @@ def _make_group(kind: str, sentence: str) -> click.Group:
         _transfer_command(kind, "move", "Move messages of the {kind} NAME to another endpoint.")
     )
     group.add_command(_redrive_command(kind))
+    if kind == QUEUE:
+        group.add_command(_release_command())
     return group
 
 
@@ -224,6 +226,29 @@ def _purge_command(kind: str) -> click.Command:
             click.echo(f"{counted(done['purged'], 'message')} of {kind} {name} deleted")
 
     return purge
+
+
+def _release_command() -> click.Command:
+    @click.command(
+        "release",
+        help="End the lease that a reader group has of the queue NAME: consumers get its messages again, those too that"
+        " the group has planned and not acknowledged.",
+    )
+    @click.argument("name")
+    @vpn_option(QUEUE)
+    @json_option
+    @admin_options
+    def release(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+        done = admin.call("endpoints.release", kind=QUEUE, vpn=vpn, name=name)
+        if wants_json(as_json):
+            print_json({"kind": QUEUE, "name": name, **done})
+        elif done["groups"]:
+            groups = ", ".join(repr(group) for group in done["groups"])
+            click.echo(f"queue {name} released, reader group {groups} had it")
+        else:
+            click.echo(f"queue {name} is leased by no reader group")
+
+    return release
 
 
 def _which_messages(function: Callable[..., Any]) -> Callable[..., Any]:

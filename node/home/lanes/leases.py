@@ -229,15 +229,29 @@ class Leases:
 
     def _release(self, held: HeldLane, arguments: msgspec.Raw) -> bool:
         group, epoch = _decode_group(arguments)
-        leasing = held.lane.leasing
-        lease = leasing.lease
-        if lease is None or (group and lease.group != group) or (epoch and lease.epoch != epoch):
+        lease = held.lane.leasing.lease
+        if lease is None or lease.group != group or (epoch and lease.epoch != epoch):
             return False
-        self.told(leasing.end(self._wall_ms))
-        self._tell(
-            "info", "SYSTEM_AD_LEASE_RELEASED", f"reader group {lease.group!r} let {_name_of(held)} go"
-        )
-        return True
+        return self._let_go(held) is not None
+
+    def release(self, held: HeldLane, now: float, wall_ms: int) -> str | None:
+        """End the lease of a lane for an operator; gives the group that had it."""
+        self._now, self._wall_ms = now, wall_ms
+        group = self._let_go(held)
+        self._lanes.touched[held] = None
+        self._lanes.changed[held] = None
+        self._collect(held)
+        self._writing.add(Task(partial(_row_of, held), None))
+        return group
+
+    def _let_go(self, held: HeldLane) -> str | None:
+        lease = held.lane.leasing.lease
+        if lease is None:
+            return None
+        self.told(held.lane.leasing.end(self._wall_ms))
+        text = f"the lease of reader group {lease.group!r} of {_name_of(held)} was released"
+        self._tell("info", "SYSTEM_AD_LEASE_RELEASED", text)
+        return lease.group
 
     # -- what happens by itself ------------------------------------------------------------------------------
 

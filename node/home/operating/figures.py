@@ -6,7 +6,7 @@ What begins with `total_` or names an event counts since the worker started; the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from node.home.lanes.held_lanes import HeldLane
@@ -57,16 +57,20 @@ _OF_THE_HOME: Final = (
 )
 
 
-def lane_figures(held: HeldLane) -> dict[str, int]:
-    """Give the figures of a lane."""
+def lane_figures(held: HeldLane) -> dict[str, Any]:
+    """Give the figures of a lane: numbers, and the reader group that has leased it."""
     stats = held.lane.stats()
     counts = held.counts
     oldest = next(iter(held.lane.segments), None)
     figures = {figure: stats[name] for figure, name in _OF_THE_LANE.items()}
     figures.update((figure, stats[name] + counts.get(figure, 0)) for figure, name in _DISCARDS.items())
     figures.update((figure, counts.get(figure, 0)) for figure in _OF_THE_HOME)
+    lease = held.lane.leasing.lease
     return {
         **figures,
+        "reader_group": "" if lease is None else lease.group,
+        "leased_messages": held.lane.leasing.held,
+        "lease_lost_messages": 0 if lease is None else lease.lost,
         "high_water_mark_messages": held.peak_messages,
         "high_water_mark_bytes": held.peak_bytes,
         "oldest_position": 0 if oldest is None else oldest.first,

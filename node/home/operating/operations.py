@@ -128,6 +128,7 @@ class Operations:
             "endpoint.messages": (_Page, self._list_messages),
             "endpoint.message": (_Message, self._show_message),
             "endpoint.purge": (_Lane, self._purge),
+            "endpoint.release": (_Lane, self._release),
             "endpoint.delete_messages": (_Positions, self._delete_messages),
             "endpoint.move": (_Move, self._move),
             "endpoint.redrive": (_Redrive, self._redrive),
@@ -143,12 +144,13 @@ class Operations:
         self._checks: list[CheckJob] = []
         self._backups: list[BackupJob] = []
         self._now = 0.0
+        self._wall_ms = 0
 
     def __contains__(self, operation: str) -> bool:
         """Tell whether this is an operation of a home."""
         return operation in self._operations
 
-    def request(self, operation: str, arguments: Any, now: float) -> Any:
+    def request(self, operation: str, arguments: Any, now: float, wall_ms: int) -> Any:
         """Give the answer, or an `Answer` that is known later.
 
         Raises:
@@ -156,7 +158,7 @@ class Operations:
             NotFoundError: there is no such lane, message or job here (40401).
             ConflictError: too much is going on (40902).
         """
-        self._now = now
+        self._now, self._wall_ms = now, wall_ms
         kind, handler = self._operations[operation]
         try:
             request = msgspec.convert(arguments or {}, kind)
@@ -280,6 +282,10 @@ class Operations:
         messages = self._rooms.changes.purge(self._lane(request.lane_id), self._now)
         return self._when_durable(messages)
 
+    def _release(self, request: _Lane) -> Answer:
+        held = self._lane(request.lane_id)
+        return self._when_durable(self._rooms.leases.release(held, self._now, self._wall_ms))
+
     def _delete_messages(self, request: _Positions) -> Answer:
         held = self._lane(request.lane_id)
         before = held.lane.messages
@@ -344,7 +350,7 @@ class Operations:
 
     # -- figures ---------------------------------------------------------------------------------------------
 
-    def _show_stats(self, request: _Lane) -> dict[str, int]:
+    def _show_stats(self, request: _Lane) -> dict[str, Any]:
         return lane_figures(self._lane(request.lane_id))
 
     def _show_spool(self, _request: _Nothing) -> dict[str, Any]:

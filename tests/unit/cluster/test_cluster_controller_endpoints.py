@@ -150,6 +150,14 @@ def test_a_message_is_shown_and_deleted_in_its_partition(served: World) -> None:
     assert replies(served.answer(seen, {"deleted": 2})) == [{"deleted": 2}]
 
 
+@pytest.mark.requirement("R221")
+def test_a_release_is_of_every_partition_and_names_each_group_once(served: World) -> None:
+    seen = served.call("endpoints.release", name="p")
+    assert [request[1] for request in asked_of(seen)] == ["endpoint.release"] * 3
+    found = served.answer(seen, "g", None, "g")
+    assert replies(found) == [{"groups": ["g"], "partitions": 2}]
+
+
 def test_a_purge_is_of_every_partition_also_of_those_that_are_closed(served: World) -> None:
     served.answer(
         served.call("objects.update", kind="queue", name="p", attributes={"partition_count": "1"}), None

@@ -149,7 +149,11 @@ def test_a_lease_that_nobody_uses_ends_on_disk_too() -> None:
 def test_release_is_on_disk_and_an_operator_needs_no_name() -> None:
     driven = leased()
     assert driven.leased_at_once("release", "other", 0) is False
-    assert driven.leased_at_once("release", "", 0) is True
+    plan(driven, 1, messages=6)
+    figures = driven.ask("endpoint.stats", lane_id=LANE)
+    assert (figures["reader_group"], figures["leased_messages"], figures["delivered_unacked"]) == ("g", 6, 6)
+    assert driven.ask("endpoint.release", lane_id=LANE) == "g"
+    assert driven.ask("endpoint.release", lane_id=LANE) is None
     assert driven.leased_at_once("release", "g", 0) is False
     again(driven)
     assert driven.leased_at_once("open", "h", HOUR_MS)["continued"] is False

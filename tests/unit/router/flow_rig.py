@@ -46,6 +46,9 @@ class FakeHome:
         self.bound: dict[int, list[Any]] = {}
         #: Flow -> [messages, bytes] that it may still send.
         self.credit: dict[int, list[int]] = {}
+        #: LEASE that came, and what of it a test has taken: [reference, lane, verb, arguments].
+        self.questions: list[Any] = []
+        self.asked: list[Any] = []
         self.confirms = True
         self.answers = True
         self.lets_go = True
@@ -60,6 +63,8 @@ class FakeHome:
             self._lanes(*body[1:])
         elif frames[0] == wire.FLOW:
             self._flow(*body[1:])
+        elif frames[0] == wire.LEASE:
+            self.questions.append(body[1:])
 
     @property
     def shard(self) -> Any:
