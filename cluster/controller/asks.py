@@ -7,7 +7,8 @@ itself has confirmed the `config_set` that came before it.
     producer.open        vpn, username, name, resume                                      {"id", "name"}
     producer.forget      id                                                               None
     stage.open           vpn, username, name, resume                                      {"id", "name"}
-    stage.commit         vpn, username, stages, sink=None, batch=None                     {"committed", "release", "drop"}
+    stage.commit         vpn, username, stages, sink=None, batch=None                     {"committed", "release",
+                                                                                           "drop"}
     stage.abort          vpn, username, stages                                            the same
     stage.held           stages                                                           the same
     stage.settled        release, drop                                                    None
