@@ -10,8 +10,8 @@ No I/O, no clock; `node.endpoints.lane` has one of these.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from itertools import accumulate
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors
@@ -128,10 +128,13 @@ class Leasing:
         """Make OUT what is planned of a segment that was loaded."""
         lease = self.lease
         assert lease is not None
-        for first, end in lease.ranges:
+        ranges = lease.ranges
+        # From the first one that ends in the segment or behind it.
+        for first, end in islice(ranges, bisect_right(ranges, segment.first, key=_end_of), None):
+            if first > segment.last:
+                break
             start, stop = max(first - segment.first, 0), min(end - segment.first, segment.count)
-            if start < stop:
-                self._put_out(lease, segment, start, stop)
+            self._put_out(lease, segment, start, stop)
 
     def end(self, wall_ms: int) -> list[FlowEvent]:
         """End the lease: what is planned and not acknowledged is ready again, and counts as tried."""
@@ -304,6 +307,10 @@ class Leasing:
         if lease is not None:
             lease.validate()
             assert self._look_at <= lease.used_at + lease.lease_s
+
+
+def _end_of(planned: tuple[int, int]) -> int:
+    return planned[1]
 
 
 def _is_dead(segment: Segment, i: int, j: int) -> bool:

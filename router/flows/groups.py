@@ -138,7 +138,8 @@ class Groups:
             raise error_for(errors.ENDPOINT_SHUTDOWN, f"egress of queue {endpoint.name}")
         if endpoint.link:
             raise error_for(errors.QUEUE_UNFIT, f"{endpoint.name} belongs to a link")
-        first, *others = endpoint.lanes
+        # A partition that was taken away has what groups have planned in it, and is leased until that is done.
+        first, *others = [*endpoint.lanes, *(lane for lane in endpoint.retiring if lane.held_messages)]
         arguments = [wish.lease_ms]
 
         def opened(results: Results, at: float) -> None:

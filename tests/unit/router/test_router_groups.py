@@ -72,6 +72,17 @@ def test_the_first_partition_decides_who_of_two_groups_gets_a_queue(rig: Rig, cl
     assert questions(home) == []
 
 
+def test_a_partition_that_was_taken_away_is_leased_while_something_is_in_it(rig: Rig, client: FakeClient) -> None:
+    rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
+    endpoint = rig.controller.put("p", partition_count=1)
+    endpoint.retiring[1].messages = 5
+    open_group(client, "p")
+    home = rig.homes[0]
+    questions(home)
+    answer(home, FIGURES)
+    assert [asked[:2] for asked in questions(home)] == [(2, "open")]
+
+
 @pytest.mark.parametrize("continued", [True, False])
 def test_what_was_leased_in_vain_is_released_and_what_was_leased_before_is_not(
     rig: Rig, client: FakeClient, continued: bool
