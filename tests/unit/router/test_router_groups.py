@@ -72,7 +72,9 @@ def test_the_first_partition_decides_who_of_two_groups_gets_a_queue(rig: Rig, cl
     assert questions(home) == []
 
 
-def test_a_partition_that_was_taken_away_is_leased_while_something_is_in_it(rig: Rig, client: FakeClient) -> None:
+def test_a_partition_that_was_taken_away_is_leased_while_something_is_in_it(
+    rig: Rig, client: FakeClient
+) -> None:
     rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
     endpoint = rig.controller.put("p", partition_count=1)
     endpoint.retiring[1].messages = 5
