@@ -3,8 +3,9 @@
 A task's commit message names its stage. The node keeps, per username and *sink*, the last batch that was committed, so
 that a batch which Spark runs again is recognised and its new stages are dropped. What identifies a sink must come back
 after a restart from the checkpoint and belong to no other query: the id that Spark gives a streaming query is made with
-its checkpoint and kept there, and tasks are told it. So it is the sink by default. A path is not: who begins anew in
-the same place begins with batch 0 again, which was committed. The option `sinkId` is for those who know better.
+its checkpoint and kept there, and tasks are told it. So it is in the name of the sink, behind what `sinkId` says.
+Neither a path nor a name that a user gives would do alone: who begins anew with it begins with batch 0 again, which was
+committed, and would publish nothing.
 
 A data frame that is written as a whole has no batches: its stages are committed together, and a write that is begun
 again is another one, unless `sinkId` and `batchId` say which one it is, as in a `foreachBatch`.
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 
     from angarium.spark.options import Settings
 
-#: What the sinks of streaming queries are called: this and the id of the query.
-QUERY_PREFIX: Final = "spark/"
+#: What the sinks of streaming queries are called before the id of the query, unless `sinkId` says something else.
+QUERY_PREFIX: Final = "spark"
 #: Between two tries to reach a node that is starting.
 _RETRY_INTERVAL_S: Final = 0.5
 
@@ -64,7 +65,12 @@ def write_commitment(settings: Settings, messages: Sequence[Any]) -> Commitment 
     """
     check_identity(settings)
     stages = stages_of(messages)
-    return Commitment(stages, settings["sinkId"], settings["batchId"]) if stages else None
+    if not stages:
+        return None
+    if settings["sinkId"] is None:
+        return Commitment(stages)
+    query = _query_of(messages)
+    return Commitment(stages, _sink(settings["sinkId"], query), settings["batchId"])
 
 
 def stream_commitment(settings: Settings, messages: Sequence[Any], batch: int) -> Commitment | None:
@@ -76,15 +82,21 @@ def stream_commitment(settings: Settings, messages: Sequence[Any], batch: int) -
     stages = stages_of(messages)
     if not stages:
         return None
-    sink = settings["sinkId"]
-    if sink is None:
-        queries = {message.query for message in messages if message is not None and message.stage}
-        query = queries.pop() if len(queries) == 1 else None
-        if query is None:
-            why = "Spark tells no id of the query here: give a text that no other query has, the same after a restart"
-            raise options.invalid("sinkId", why)
-        sink = QUERY_PREFIX + query
-    return Commitment(stages, sink, batch)
+    query = _query_of(messages)
+    if query is None and settings["sinkId"] is None:
+        why = "Spark tells no id of the query here: give a name that no other checkpoint has"
+        raise options.invalid("sinkId", why)
+    return Commitment(stages, _sink(settings["sinkId"] or QUERY_PREFIX, query), batch)
+
+
+def _query_of(messages: Sequence[Any]) -> str | None:
+    """Give the query that the tasks belong to; None if Spark did not say."""
+    queries = {message.query for message in messages if message is not None and message.stage}
+    return queries.pop() if len(queries) == 1 else None
+
+
+def _sink(name: str, query: str | None) -> str:
+    return name if query is None else f"{name}/{query}"
 
 
 def check_identity(settings: Settings) -> None:

@@ -166,9 +166,7 @@ OPTIONS: Final = (
     Option("queue", LIST, None, _ALL, "the queues to read, or the one queue to write to"),
     Option("topic", TEXT, None, _WRITES, "the topic of all rows, whatever the column `topic` says"),
     Option("delivery", DELIVERY, "exactly-once", _WRITES, "how rows are given to the node"),
-    Option(
-        "sinkId", TEXT, None, _WRITES, "who writes, for the node to know batches again; by default the query"
-    ),
+    Option("sinkId", TEXT, None, _WRITES, "a name for who writes, before the id of the query"),
     Option("batchId", COUNT, None, frozenset({WRITE}), "which batch of `sinkId` a data frame is"),
     Option(
         "checkpointLocation",

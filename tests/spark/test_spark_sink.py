@@ -10,11 +10,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
+from queue_contents import drained
 
 from angarium import blocking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -39,19 +41,6 @@ def failure(work: Callable[[], Any]) -> str:
     return str(caught.value)
 
 
-def payloads(client: blocking.Client, queue: str, rows: int) -> list[bytes]:
-    """Take so many messages from a queue, and see that it has no more."""
-    assert client.show_queue(queue)["messages"] == rows
-    found: list[bytes] = []
-    flow = client.consume(queue, max_messages=rows)
-    for message in flow:
-        found.append(message.payload)
-        if len(found) == rows:
-            break
-    flow.close()
-    return found
-
-
 def numbers(spark: SparkSession, rows: int, tasks: int = 3) -> DataFrame:
     return spark.range(0, rows, 1, tasks)
 
@@ -66,7 +55,7 @@ def test_rows_arrive_at_a_queue_once_each_and_in_order_per_task(
         .selectExpr("cast(n as binary) as payload")
     )
     save(frame, node, queue="sink", delivery="at-least-once")
-    found = [int(one) for one in payloads(client, "sink", 12_000)]
+    found = [int(one) for one in drained(client, "sink")]
     assert sorted(found) == list(range(12_000))
     for start in range(0, 12_000, 4_000):
         task = [one for one in found if start <= one < start + 4_000]
@@ -157,3 +146,68 @@ def test_nothing_is_replaced(spark: SparkSession, node: Node) -> None:
     frame = numbers(spark, 1, 1).selectExpr("'a/b' as topic")
     writing = frame.write.format("angarium").option("url", node.url).mode("overwrite")
     assert "mode overwrite" in failure(writing.save)
+
+
+def test_a_batch_that_fails_publishes_nothing_and_can_be_run_again(
+    spark: SparkSession, node: Node, client: blocking.Client
+) -> None:
+    """What the other tasks staged is published by nobody."""
+    client.create_queue("whole", max_message_bytes=1_000)
+    sizes = numbers(spark, 300).selectExpr("cast(repeat('x', if(id = 250, 2000, 10)) as binary) as payload")
+    text = failure(lambda: save(sizes, node, queue="whole"))
+    assert "row 51 of task 2 (queue 'whole')" in text
+    assert drained(client, "whole") == []
+    save(sizes.where("length(payload) < 1000"), node, queue="whole")
+    assert len(drained(client, "whole")) == 299
+
+
+def test_a_full_queue_is_named(spark: SparkSession, node: Node, client: blocking.Client) -> None:
+    client.create_queue("full", max_spool_usage_mb=1)
+    frame = numbers(spark, 3_000, 1).selectExpr("cast(repeat('x', 1000) as binary) as payload")
+    text = failure(lambda: save(frame, node, queue="full"))
+    assert "(queue 'full')" in text
+    assert "error 50310" in text
+
+
+def test_what_the_profile_forbids_is_named(spark: SparkSession, node: Node) -> None:
+    node.run("profile", "create", "mute", "--set", "allow_guaranteed_send=false")
+    node.run("username", "create", "mute", "--set", "client_profile=mute")
+    frame = numbers(spark, 3, 1).selectExpr("'a/b' as topic")
+    assert "error 40312" in failure(lambda: save(frame, node, username="mute"))
+
+
+def test_the_rows_of_all_tasks_are_published_in_the_order_of_the_tasks(
+    spark: SparkSession, node: Node, client: blocking.Client
+) -> None:
+    client.create_queue("order")
+    frame = numbers(spark, 3_000).selectExpr("cast(cast(id as string) as binary) as payload")
+    save(frame, node, queue="order")
+    assert [int(one) for one in drained(client, "order")] == list(range(3_000))
+
+
+def test_a_data_frame_that_says_which_batch_it_is_is_published_once(
+    spark: SparkSession, node: Node, client: blocking.Client
+) -> None:
+    client.create_queue("batches")
+    frame = numbers(spark, 100).selectExpr("cast('p' as binary) as payload")
+    for batch in ("0", "0", "1", "0"):
+        save(frame, node, queue="batches", sinkId="jobs", batchId=batch)
+    assert len(drained(client, "batches")) == 200
+
+
+def test_a_foreach_batch_that_begins_anew_is_another_sink(
+    spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
+) -> None:
+    """Its batches begin at 0 again, and with the name alone would be taken for those that were committed."""
+    client.create_queue("each")
+    numbers(spark, 40, 1).selectExpr("cast('p' as binary) as payload").write.parquet(str(tmp_path / "files"))
+
+    def publish(frame: DataFrame, batch: int) -> None:
+        for _ in range(2):
+            save(frame, node, queue="each", sinkId="each", batchId=str(batch))
+
+    for checkpoint in ("a", "b"):
+        rows = spark.readStream.schema("payload binary").parquet(str(tmp_path / "files"))
+        writing = rows.writeStream.foreachBatch(publish).trigger(availableNow=True)
+        writing.option("checkpointLocation", str(tmp_path / checkpoint)).start().awaitTermination(60)
+    assert len(drained(client, "each")) == 80

@@ -14,6 +14,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from queue_contents import drained
 
 from angarium import blocking
 
@@ -57,17 +58,7 @@ def run_driver(arguments: list[str], faults: str) -> int:
 
 
 def published(client: blocking.Client, queue: str) -> list[int]:
-    """Take what is in a queue; what is staged is in no queue yet."""
-    client.publish(queue=queue, payload=b"end")
-    found: list[int] = []
-    flow = client.consume(queue, ack="manual")
-    for message in flow:
-        message.accept()
-        if message.payload == b"end":
-            break
-        found.append(int(message.payload))
-    flow.close()
-    return found
+    return sorted(int(one) for one in drained(client, queue))
 
 
 def test_every_row_arrives_once_whatever_dies(java: None, node: Node, tmp_path: Path) -> None:
@@ -78,11 +69,8 @@ def test_every_row_arrives_once_whatever_dies(java: None, node: Node, tmp_path: 
         client.create_queue("faults")
         arguments = [node.url, str(files), str(checkpoint), "faults"]
         assert run_driver(arguments, "before:1") != 0
-        first = published(client, "faults")
-        assert sorted(first) == list(range(ROWS))
+        assert published(client, "faults") == list(range(ROWS))
         assert run_driver(arguments, "after:1") != 0
-        second = published(client, "faults")
-        assert sorted(second) == list(range(ROWS, 2 * ROWS))
+        assert published(client, "faults") == list(range(ROWS, 2 * ROWS))
         assert run_driver(arguments, "task:2 twin:3") == 0
-        third = published(client, "faults")
-        assert sorted(third) == list(range(2 * ROWS, FILES * ROWS))
+        assert published(client, "faults") == list(range(2 * ROWS, FILES * ROWS))

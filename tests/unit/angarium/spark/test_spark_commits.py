@@ -64,12 +64,15 @@ def test_the_query_is_the_sink_by_default() -> None:
     assert found == Commitment(("a", "b"), f"spark/{QUERY}", 7)
 
 
-def test_the_option_is_the_sink() -> None:
+def test_a_name_for_the_sink_does_not_outlive_its_checkpoint() -> None:
+    """A query that begins anew begins with batch 0; with the name alone the node would drop what it has not seen."""
     found = stream_commitment(settings(STREAM_WRITE, {"sinkid": "orders"}), [Written(1, "a", QUERY)], 0)
+    assert found == Commitment(("a",), f"orders/{QUERY}", 0)
+
+
+def test_a_query_without_an_id_needs_a_name() -> None:
+    found = stream_commitment(settings(STREAM_WRITE, {"sinkid": "orders"}), [Written(1, "a")], 0)
     assert found == Commitment(("a",), "orders", 0)
-
-
-def test_without_an_id_the_option_is_asked_for() -> None:
     with pytest.raises(
         errors.InvalidRequestError, match="option sinkId: Spark tells no id of the query here"
     ):
@@ -88,7 +91,8 @@ def test_a_data_frame_belongs_to_no_sequence() -> None:
 
 def test_a_data_frame_may_say_which_batch_it_is() -> None:
     given = settings(WRITE, {"sinkid": "orders", "batchid": "0"})
-    assert write_commitment(given, [Written(1, "a", QUERY)]) == Commitment(("a",), "orders", 0)
+    assert write_commitment(given, [Written(1, "a")]) == Commitment(("a",), "orders", 0)
+    assert write_commitment(given, [Written(1, "a", QUERY)]) == Commitment(("a",), f"orders/{QUERY}", 0)
 
 
 @pytest.mark.parametrize(("given", "missing"), [({"sinkId": "a"}, "batchId"), ({"batchId": "1"}, "sinkId")])
