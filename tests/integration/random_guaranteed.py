@@ -93,6 +93,7 @@ _ATTRIBUTES: dict[str, list[Any]] = {
     "homes": [[0]],
     "nonsense": [1],
 }
+_GROUPS = ["g", "g", "h", "", "x" * 201, "a\nb"]
 _ARGUMENTS: dict[str, dict[str, list[Any]]] = {
     "producer.open": {
         "name": ["", "odd", "odd2", "x" * 161, "\0"],
@@ -124,8 +125,22 @@ _ARGUMENTS: dict[str, dict[str, list[Any]]] = {
         "active_indication": [True, False],
         "no_local": [True, False],
         "max_unacked": [None, *_NUMBERS],
+        "range": [None, *[{"group": "g", "partition": 0, "first": 1, "end": one} for one in _NUMBERS]],
     },
     "flow.unbind": {"flow": _NUMBERS},
+    "group.open": {"name": _NAMES, "group": _GROUPS, "lease_ms": [1_000, 1_000, 0, 999, 1 << 40]},
+    "group.positions": {"name": _NAMES, "group": _GROUPS, "lanes": [[[0, 0]], [[2, 0], [0, 0]], [[0]], []]},
+    "group.count": {"name": _NAMES, "group": _GROUPS, "lanes": [[[0, 0, one]] for one in _NUMBERS]},
+    "group.plan": {
+        "name": _NAMES,
+        "group": _GROUPS,
+        "lanes": [[[0, 0, 1, 0]], [[0, 0, 9, 3], [1, 0, 1, 1 << 62]], [[0, 0, 1, 0]] * 2, [[0, 0, 1 << 62, 0]]],
+        "messages": [None, *_NUMBERS],
+        "bytes": [None, *_NUMBERS],
+    },
+    "group.acknowledge": {"name": _NAMES, "group": _GROUPS, "lanes": [[[0, 0, one]] for one in _NUMBERS]},
+    "group.find_time": {"name": _NAMES, "group": _GROUPS, "lanes": [[[0, 7, one]] for one in _NUMBERS]},
+    "group.release": {"name": _NAMES, "group": _GROUPS, "lanes": [[[0, 0]], [[0, 0]] * 1_025]},
     "nothing.such": {"x": [1]},
 }  # fmt: skip
 _ODD: list[Any] = [None, True, 0, -1, 1.5, "", "x", b"", b"x", [], {}, [[]], {"a": 1}, {1: 2}, 1 << 63]

@@ -170,10 +170,13 @@ def test_the_blocking_client_has_the_same_group(node: Node, queue: str) -> None:
             planned = group.plan({0: 1})[0]
             batches = client.read_range(queue, "g", 0, planned.start, planned.end)
             assert [int(payload) for batch in batches for payload in batch.payloads] == list(range(2_000))
+            left = client.read_range(queue, "g", 0, planned.start, planned.end, window=10)
+            assert len(next(left)) > 0
             group.acknowledge({0: planned.end})
             assert group.positions()[0].messages == 0
             assert group.count({0: 1}) == {0: 0}
             group.release()
+    del left  # in the middle, and behind the end of the client
 
 
 # --- partitions -------------------------------------------------------------------------------------------------

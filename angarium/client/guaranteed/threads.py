@@ -5,9 +5,11 @@ They have the names of `angarium.client.guaranteed.calls` and run in the client'
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
+from angarium import errors
 from angarium.client.consuming.flow_options import FLOW_WINDOW, FLOW_WINDOW_BYTES, QUEUE
 from angarium.client.consuming.group_threads import ReaderGroup
 from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES
@@ -186,7 +188,9 @@ class GuaranteedCalls(ABC):
             while batches := self.call(reader.read()):
                 yield from batches
         finally:
-            self.call(reader.close())
+            # Who leaves the loop half way may close the client before this.
+            with contextlib.suppress(errors.ConnectionLostError):
+                self.call(reader.close())
 
     def create_queue(
         self,
