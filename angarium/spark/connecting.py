@@ -59,7 +59,8 @@ def blaming(settings: Settings, queue: str | None = None) -> Iterator[None]:
         option = _BLAMED.get(error.code)
         if option is None or error.detail.startswith("option "):
             raise
-        shown = f"queue {queue!r}" if queue is not None else _shown(settings, option)
+        is_of_queue = queue is not None and option in ("queue", "group")
+        shown = f"queue {queue!r}" if is_of_queue else _shown(settings, option)
         detail = f"option {option}: {shown}: {error.detail or error.text}"
         raise errors.error_for(error.code, detail, error.advice) from None
 

@@ -9,11 +9,13 @@ from pyspark.sql.datasource import DataSource
 from angarium.spark import schema as columns
 from angarium.spark.options import columns_of
 from angarium.spark.sink import StreamWriter, Writer
+from angarium.spark.snapshot import SnapshotReader
 from angarium.spark.stream import StreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.datasource import (
+        DataSourceReader,
         DataSourceStreamReader,
         DataSourceStreamWriter,
         DataSourceWriter,
@@ -34,6 +36,10 @@ class AngariumDataSource(DataSource):
     def schema(self) -> StructType:
         """Give the columns that the option `columns` names, by default all."""
         return columns.schema(columns_of(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Give what reads queues as they are now."""
+        return SnapshotReader(self.options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         """Give what reads queues as a stream."""

@@ -17,7 +17,7 @@ from node.endpoints.reader import Reader, Work, browse, read_range
 from node.endpoints.segment import OUT, READY, Row, Segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from node.endpoints.backlog import Backlog
     from node.endpoints.lease import Lease
@@ -65,7 +65,7 @@ class Consumers:
         self._sources = sources
         #: Flow number -> flow, in the order of their binds.
         self.flows: dict[int, Flow] = {}
-        #: Those that are no browsers, and those that are.
+        #: Those that are no browsers, and those that are; some of these have a range.
         self._consuming: dict[int, Flow] = {}
         self._browsing: dict[int, Flow] = {}
         #: Those that read a range of the lease; `flows` has them, too.
@@ -102,7 +102,7 @@ class Consumers:
         flow = Flow(flow_id, is_browser=is_browser, selector=selector or None, matches=matches, options=known)
         flow.limit_unacked(self._backlog.settings.max_unacked)
         self.flows[flow_id] = flow
-        if known.group:
+        if known.group or known.end:
             flow.cursor, flow.end = known.first, known.end
         self._table_of(flow)[flow_id] = flow
         if is_browser or not self._backlog.settings.exclusive or len(self._consuming) == 1:
@@ -121,7 +121,7 @@ class Consumers:
         self.lease.check_range(options.group, options.first, options.end)
 
     def _table_of(self, flow: Flow) -> dict[int, Flow]:
-        if flow.end is not None:
+        if flow.options.group:
             return self._ranging
         return self._browsing if flow.is_browser else self._consuming
 
@@ -180,11 +180,16 @@ class Consumers:
     @property
     def has_complete(self) -> bool:
         """Whether `take_complete` would give something."""
-        return any(flow.end is not None and flow.cursor >= flow.end for flow in self._ranging.values())
+        return any(flow.cursor >= end for flow, end in self._bounded())
+
+    def _bounded(self) -> Iterator[tuple[Flow, int]]:
+        """Give the flows that have a range, and its end."""
+        flows = chain(self._ranging.values(), self._browsing.values())
+        return ((flow, flow.end) for flow in flows if flow.end is not None)
 
     def take_complete(self) -> list[FlowEvent]:
         """End the flows that have got all of their range."""
-        over = [flow for flow in self._ranging.values() if flow.end is not None and flow.cursor >= flow.end]
+        over = [flow for flow, end in self._bounded() if flow.cursor >= end]
         for flow in over:
             self.drop(flow)
         return [FlowEvent(flow.id, wire.FLOW_CLOSED, 0, "") for flow in over]
@@ -405,11 +410,37 @@ class Consumers:
         backlog.statistics["delivered"] += got
         return got
 
+    def browse_ranges(self, work: Work) -> list[Handout]:
+        """Give browsers of a range what they have not seen of it; it is over when nothing more of it is there."""
+        runs: list[tuple[Flow, Segment, int, int]] = []
+        left = RANGE_ROWS_MAX
+        for flow, end in self._bounded():
+            if flow.options.group:
+                continue
+            own = Work(min(work.upto, end - 1))
+            while left > 0 and flow.cursor < end and (room := flow.room()) > 0:
+                rows, size = min(room, left), flow.room_bytes()
+                flow.cursor, run = browse(self._backlog.segments, flow.cursor, flow.matches, rows, size, own)
+                if run is None:
+                    waits = own.barred and work.upto < end - 1
+                    work.exhausted |= own.exhausted
+                    work.barred |= waits
+                    flow.cursor = flow.cursor if own.exhausted or waits else end
+                    break
+                flow.sent(run.j - run.i, run.size)
+                left -= run.j - run.i
+                runs.append((flow, run.segment, run.i, run.j))
+        work.exhausted |= left <= 0
+        self._backlog.statistics["browsed"] += RANGE_ROWS_MAX - left
+        return self._handouts(runs, browsed=True)
+
     def browse(self, work: Work) -> list[Handout]:
         """Give browsers what they have not seen."""
         runs: list[tuple[Flow, Segment, int, int]] = []
         left = BROWSED_MAX
         for flow in self._browsing.values():
+            if flow.end is not None:
+                continue
             while left > 0 and (room := flow.room()) > 0:
                 rows = min(room, left)
                 flow.cursor, run = browse(

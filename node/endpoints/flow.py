@@ -39,7 +39,8 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     in_order: bool = False
     #: Whether the client wants to know that it is active; lanes always tell, the router filters.
     active_indication: bool = False
-    #: Of a browser that reads a range of a lease: the reader group, and the positions from `first` to before `end`.
+    #: Of a browser that reads a range: the positions from `first` to before `end`, and the reader group whose they
+    #: are; without a group it sees what is there.
     group: str = ""
     first: int = 0
     end: int = 0

@@ -402,6 +402,7 @@ class Lane:
             handouts = self._consumers.read_ranges(work)
             self.leasing.note_use(now)
         handouts += self._consumers.browse(browsing)
+        handouts += self._consumers.browse_ranges(browsing)
         self.more = work.exhausted or browsing.exhausted
         self.barred = work.barred or browsing.barred
         return handouts

@@ -56,7 +56,7 @@ assert Kind.__args__ == (QUEUE, TOPIC_ENDPOINT)  # type: ignore[attr-defined]
 
 
 class RangeArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A planned range of a reader group: positions of one partition, from `first` to before `end`."""
+    """Positions of one partition, from `first` to before `end`: planned by a group, or, without one, what is there."""
 
     group: str
     partition: Annotated[int, Meta(ge=0, lt=wire.MAX_PARTITIONS)]
@@ -155,7 +155,7 @@ class Binding:
             kind = "durable" if endpoint.durable else "temporary"
             raise error_for(errors.INVALID_DURABILITY, f"{endpoint.kind} {endpoint.name} is {kind}")
         demand_creator(session, endpoint)
-        if wish.browse and wish.range is None:
+        if wish.browse and not (wish.range and wish.range.group):
             demand(session, endpoint, Level.READ_ONLY, "browsing")
         else:
             demand(session, endpoint, Level.CONSUME, "consuming from")
@@ -326,15 +326,24 @@ def _check_wish(wish: BindArguments) -> None:
     if wish.selector is not None and len(wish.selector.encode(errors="replace")) > MAX_SELECTOR_BYTES:
         raise error_for(errors.INVALID_SELECTOR, f"it has more than {MAX_SELECTOR_BYTES} bytes")
     if wish.range is not None:
-        check_group(wish.range.group)
-        if wish.kind != QUEUE or not wish.browse or wish.selector or wish.no_local:
-            detail = "flow.bind: a range is browsed in a queue, without selector and no_local"
-            raise error_for(errors.INVALID_ARGUMENT, detail)
-        if wish.range.end < wish.range.first:
-            detail = f"flow.bind: a range from {wish.range.first} to before {wish.range.end}"
-            raise error_for(errors.INVALID_ARGUMENT, detail)
+        _check_range(wish, wish.range)
     if wish.kind == TOPIC_ENDPOINT:
         if wish.topic is None and not wish.browse:
             raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a topic endpoint is bound with a topic")
     elif wish.topic is not None:
         raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a queue has subscriptions, no topic")
+
+
+def _check_range(wish: BindArguments, wanted: RangeArguments) -> None:
+    """Judge the range of a browser."""
+    if wanted.end < wanted.first:
+        raise error_for(
+            errors.INVALID_ARGUMENT, f"flow.bind: a range from {wanted.first} to before {wanted.end}"
+        )
+    if not wish.browse or wish.no_local:
+        raise error_for(errors.INVALID_ARGUMENT, "flow.bind: a range is browsed, without no_local")
+    if wanted.group:
+        check_group(wanted.group)
+        if wish.kind != QUEUE or wish.selector:
+            detail = "flow.bind: the range of a reader group is of a queue, and read without selector"
+            raise error_for(errors.INVALID_ARGUMENT, detail)

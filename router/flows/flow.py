@@ -135,7 +135,7 @@ class HomeFlow:
 
 
 class Range(NamedTuple):
-    """What a flow reads that belongs to a reader group: positions of one partition, from `first` to before `end`."""
+    """Positions of one partition that a flow reads, from `first` to before `end`; those of a reader group, if any."""
 
     group: str
     partition: int
@@ -192,7 +192,7 @@ class Flow:
         self.session = session
         self.endpoint = endpoint
         self.browse = False
-        #: Of a browser that reads for a reader group.
+        #: Of a browser that reads a range, for a reader group or for itself.
         self.range: Range | None = None
         self.selector: str | None = None
         self.no_local = False
@@ -229,6 +229,11 @@ class Flow:
     def partitions(self) -> list[int]:
         """Give the partitions that it has, those included that it is handing off."""
         return sorted(self.ends) if self.endpoint.partitions else []
+
+    @property
+    def is_of_group(self) -> bool:
+        """Whether it reads for a reader group."""
+        return self.range is not None and bool(self.range.group)
 
     def wanted_lanes(self) -> list[LaneUsage]:
         """Give the lanes that a browser looks into, or a consumer of an endpoint without partitions."""
@@ -296,7 +301,7 @@ class Flow:
             "active": self.is_active,
             "selector": self.selector,
             "partitions": self.partitions,
-            "group": None if self.range is None else self.range.group,
+            "group": self.range.group if self.range is not None and self.range.group else None,
             "window_messages": self.granted_messages - self.sent_messages,
             "sent_messages": self.sent_messages,
             "sent_bytes": self.sent_bytes,

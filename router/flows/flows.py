@@ -429,7 +429,7 @@ def _why_not(flow: Flow) -> AngariumError | None:
         return error_for(errors.ENDPOINT_SHUTDOWN, endpoint.name)
     level = level_of(flow.session, endpoint)
     flow.may_settle = level >= Level.CONSUME
-    if level < (Level.READ_ONLY if flow.browse and flow.range is None else Level.CONSUME):
+    if level < (Level.READ_ONLY if flow.browse and not flow.is_of_group else Level.CONSUME):
         return error_for(errors.PERMISSION_DENIED, endpoint.name)
     return None
 

@@ -11,11 +11,13 @@ are judged, questions go to the lanes, and limits of a plan are shared out among
                                                                 [[partition, [start, end, messages, bytes]], ...]
     group.acknowledge  name, group, lanes: [[p, epoch, end]]    [[partition, messages], ...]
     group.release      name, group, lanes: [[p, epoch]]         [[partition, whether], ...]
+
+Who only browses asks with endpoint.positions (kind, name), which takes no lease.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
@@ -23,7 +25,7 @@ from msgspec import Meta
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from router.guaranteed.endpoints import QUEUE, Endpoint
-from router.guaranteed.permissions import Level, demand, demand_receive
+from router.guaranteed.permissions import Level, demand, demand_creator, demand_receive
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,6 +78,13 @@ class AtArguments(_Arguments, frozen=True, forbid_unknown_fields=True):
     lanes: Annotated[list[tuple[_Partition, _Natural, _Natural]], _Lanes]
 
 
+class PositionsArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Arguments of endpoint.positions."""
+
+    kind: Literal["queue", "topic-endpoint"]
+    name: Annotated[str, Meta(max_length=250)]
+
+
 class PlanArguments(_Arguments, frozen=True, forbid_unknown_fields=True):
     """Arguments of group.plan: partition, epoch, start, end (0: none); limits of all partitions together."""
 
@@ -100,6 +109,7 @@ class Groups:
         requests.register("group.find_time", AtArguments, self._find_time)
         requests.register("group.acknowledge", AtArguments, self._acknowledge)
         requests.register("group.plan", PlanArguments, self._plan)
+        requests.register("endpoint.positions", PositionsArguments, self._look)
 
     # -- rights ----------------------------------------------------------------------------------------------
 
@@ -129,6 +139,21 @@ class Groups:
                 raise error_for(errors.INVALID_ARGUMENT, detail)
             found.append((lanes.pop(partition), arguments))
         return found
+
+    def _look(self, session: Session, wish: PositionsArguments, answer: Answer, now: float) -> None:
+        """Tell who may browse which positions there are; it needs no lease and takes none."""
+        demand_receive(session)
+        endpoint = self._endpoints.find(session.vpn.name, wish.kind, wish.name)
+        if endpoint is None:
+            raise error_for(errors.UNKNOWN_ENDPOINT, f"{wish.kind} {wish.name}")
+        demand_creator(session, endpoint)
+        demand(session, endpoint, Level.READ_ONLY, "browsing")
+
+        def give(results: Results, _now: float) -> None:
+            answer.give({"name": endpoint.name, "endpoint_id": endpoint.id, "lanes": results})
+
+        lanes: list[Asked] = [(lane, []) for lane in endpoint.lanes]
+        self._ask(endpoint, "", "figures", lanes, give, _refuse(answer), now)
 
     # -- operations ------------------------------------------------------------------------------------------
 

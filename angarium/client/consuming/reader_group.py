@@ -51,6 +51,14 @@ class ReaderPosition(NamedTuple):
     continued: bool
 
 
+class EndpointPositions(NamedTuple):
+    """What a queue or topic endpoint has, for who only looks."""
+
+    endpoint_id: int
+    #: By partition; `continued` is False, as there need be no lease.
+    lanes: dict[int, ReaderPosition]
+
+
 class Planned(NamedTuple):
     """A range that belongs to a reader group: `start` to before `end`."""
 
@@ -117,13 +125,7 @@ class ReaderGroup:
         found = await self._ask_lanes(
             "positions", dict.fromkeys(self._epochs, ()), answers.decode_group_figures, timeout_s
         )
-        return {
-            partition: ReaderPosition(
-                one.oldest, one.next, one.acknowledged, one.planned, one.messages, one.bytes, one.lost,
-                partition in self._continued,
-            )
-            for partition, one in found
-        }  # fmt: skip
+        return {partition: _position(one, continued=partition in self._continued) for partition, one in found}
 
     async def count(self, starts: Mapping[int, int], *, timeout_s: float | None = None) -> dict[int, int]:
         """Give how many messages there are at these positions and above them, by partition.
@@ -253,3 +255,28 @@ class ReaderGroup:
             )
 
         return await self._operations.insist(attempt, self._timeout_s if timeout_s is None else timeout_s)
+
+
+async def endpoint_positions(
+    operations: Operations, name: str, kind: str, timeout_s: float
+) -> EndpointPositions:
+    """Ask which positions an endpoint has, see `Client.positions`."""
+
+    async def attempt() -> answers.GroupOpened:
+        found: answers.GroupOpened = await operations.ask(
+            lambda session: session.guaranteed.ask(
+                "endpoint.positions", {"kind": kind, "name": name}, answers.decode_group
+            )
+        )
+        return found
+
+    found = await operations.insist(attempt, timeout_s)
+    lanes = {partition: _position(one, continued=False) for partition, one in found.lanes}
+    return EndpointPositions(found.endpoint_id, lanes)
+
+
+def _position(figures: answers.GroupFigures, *, continued: bool) -> ReaderPosition:
+    return ReaderPosition(
+        figures.oldest, figures.next, figures.acknowledged, figures.planned, figures.messages, figures.bytes,
+        figures.lost, continued,
+    )  # fmt: skip

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from angarium.client.consuming.flow import Flow
     from angarium.client.consuming.flow_buffer import MessageCallback
     from angarium.client.consuming.messages import GuaranteedBatch
-    from angarium.client.consuming.reader_group import ReaderGroup
+    from angarium.client.consuming.reader_group import EndpointPositions, ReaderGroup
     from angarium.client.guaranteed.parties import Parties
     from angarium.client.guaranteed.provisioning import Send
     from angarium.client.sending.producer import AckCallback, Producer
@@ -214,6 +214,40 @@ class GuaranteedCalls:
         )
         return await self._parties.flow(options)
 
+    async def positions(self, queue: str, *, kind: str = QUEUE) -> EndpointPositions:
+        """Give which positions a queue or topic endpoint has now; it needs no lease, and takes none.
+
+        Raises:
+            AngariumError: as for `browse`.
+        """
+        return await self._parties.positions(queue, kind, self._timeout_s)
+
+    async def browse_range(
+        self,
+        queue: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        selector: str | None = None,
+        kind: str = QUEUE,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[GuaranteedBatch]:
+        """Look at the messages from a position to before another one, in order and in batches; they stay.
+
+        It ends by itself when nothing more of the range is there, and goes on where it was when the connection was
+        lost meanwhile. What others consume before it comes by is not in it.
+
+        Raises:
+            InvalidRequestError: there is no such partition (INVALID_ARGUMENT), or the selector is none.
+            AngariumError: as for `browse`.
+        """
+        reader = await self.range_reader(
+            queue, "", partition, start, end, selector=selector, kind=kind, timeout_s=timeout_s
+        )
+        async for batch in _batches(reader):
+            yield batch
+
     # Reader groups.
 
     async def reader_group(
@@ -265,12 +299,8 @@ class GuaranteedCalls:
         reader = await self.range_reader(
             queue, group, partition, start, end, window=window, window_bytes=window_bytes, timeout_s=timeout_s
         )
-        try:
-            while batches := await reader.read():
-                for batch in batches:
-                    yield batch
-        finally:
-            await reader.close()
+        async for batch in _batches(reader):
+            yield batch
 
     async def range_reader(
         self,
@@ -280,18 +310,24 @@ class GuaranteedCalls:
         start: int,
         end: int,
         *,
+        selector: str | None = None,
+        kind: str = QUEUE,
         window: int = RANGE_WINDOW,
         window_bytes: int = RANGE_WINDOW_BYTES,
         timeout_s: float | None = None,
     ) -> RangeReader:
-        """Begin to read a planned range, for who reads it step by step: `read` gives what has come, then `close`.
+        """Begin to read a range, for who reads it step by step: `read` gives what has come, then `close`.
+
+        Without a group the range is browsed.
 
         Raises:
-            AngariumError: as for `read_range`.
+            AngariumError: as for `read_range` and `browse_range`.
         """
         options = FlowOptions(
             name=queue,
+            kind=kind,
             browse=True,
+            selector=selector,
             range=RangeOptions(group, partition, start, end),
             window=window,
             window_bytes=window_bytes,
@@ -422,3 +458,13 @@ class GuaranteedCalls:
 
     def _within(self, timeout_s: float | None) -> float:
         return self._timeout_s if timeout_s is None else timeout_s
+
+
+async def _batches(reader: RangeReader) -> AsyncIterator[GuaranteedBatch]:
+    """Read a range to its end."""
+    try:
+        while batches := await reader.read():
+            for batch in batches:
+                yield batch
+    finally:
+        await reader.close()

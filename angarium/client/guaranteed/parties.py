@@ -16,7 +16,7 @@ from angarium import errors
 from angarium.client.consuming.flow import Flow
 from angarium.client.consuming.pace import Pace
 from angarium.client.consuming.range_reader import RangeReader
-from angarium.client.consuming.reader_group import ReaderGroup
+from angarium.client.consuming.reader_group import EndpointPositions, ReaderGroup, endpoint_positions
 from angarium.client.events import Acknowledged, Arrived, Indicated, Replied
 from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
 from angarium.client.guaranteed.operations import Operations
@@ -121,6 +121,11 @@ class Parties:
         group = ReaderGroup(self.operations, queue, name, timeout_s)
         await group.open(lease_s)
         return group
+
+    async def positions(self, name: str, kind: str, timeout_s: float) -> EndpointPositions:
+        """Ask which positions an endpoint has."""
+        self.check_open()
+        return await endpoint_positions(self.operations, name, kind, timeout_s)
 
     async def range_reader(self, options: FlowOptions) -> RangeReader:
         """Begin to read a range of a reader group."""

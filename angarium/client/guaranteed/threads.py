@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from angarium import errors
 from angarium.client.consuming.flow_options import FLOW_WINDOW, FLOW_WINDOW_BYTES, QUEUE
 from angarium.client.consuming.group_threads import ReaderGroup
-from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES
+from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES, RangeReader
 from angarium.client.consuming.reader_group import LEASE_S
 from angarium.client.consuming.threads import Flow
 from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from angarium.client.client import Client
     from angarium.client.consuming import flow as asynchronous
     from angarium.client.consuming.messages import GuaranteedBatch
+    from angarium.client.consuming.reader_group import EndpointPositions
     from angarium.client.consuming.threads import MessageCallback
     from angarium.client.guaranteed.calls import ConsumeArguments
     from angarium.client.sending.producer import AckCallback
@@ -151,6 +152,35 @@ class GuaranteedCalls(ABC):
         self._flows[flow] = None
         return flow
 
+    def positions(self, queue: str, *, kind: str = QUEUE) -> EndpointPositions:
+        """Give which positions a queue or topic endpoint has now; it needs no lease, and takes none.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.positions`.
+        """
+        return self.call(self._inner.positions(queue, kind=kind))
+
+    def browse_range(
+        self,
+        queue: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        selector: str | None = None,
+        kind: str = QUEUE,
+        timeout_s: float | None = None,
+    ) -> Iterator[GuaranteedBatch]:
+        """Look at the messages from a position to before another one, in order and in batches; they stay.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.browse_range`.
+        """
+        opening = self._inner.range_reader(
+            queue, "", partition, start, end, selector=selector, kind=kind, timeout_s=timeout_s
+        )
+        yield from self._read(self.call(opening))
+
     def reader_group(
         self, queue: str, group: str, *, lease_s: float = LEASE_S, timeout_s: float | None = None
     ) -> ReaderGroup:
@@ -182,7 +212,9 @@ class GuaranteedCalls(ABC):
         opening = self._inner.range_reader(
             queue, group, partition, start, end, window=window, window_bytes=window_bytes, timeout_s=timeout_s
         )
-        reader = self.call(opening)
+        yield from self._read(self.call(opening))
+
+    def _read(self, reader: RangeReader) -> Iterator[GuaranteedBatch]:
         try:
             # What has come crosses the threads together.
             while batches := self.call(reader.read()):

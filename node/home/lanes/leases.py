@@ -76,7 +76,7 @@ _decode_group = msgspec.msgpack.Decoder(_Group).decode
 _decode_at = msgspec.msgpack.Decoder(_At).decode
 _decode_plan = msgspec.msgpack.Decoder(_Plan).decode
 #: Verbs whose answer tells nothing that has to be durable.
-_FIGURES: Final = ("count", "find_time")
+_FIGURES: Final = ("count", "find_time", "figures")
 
 
 class Leases:
@@ -114,6 +114,7 @@ class Leases:
         self._verbs: dict[str, Callable[[HeldLane, msgspec.Raw], Any]] = {
             "open": self._open,
             "positions": self._positions,
+            "figures": self._figures,
             "count": self._count,
             "find_time": self._find_time,
             "plan": self._plan,
@@ -199,6 +200,10 @@ class Leases:
         leasing = held.lane.leasing
         leasing.demand(*_decode_group(arguments), self._now)
         return leasing.positions(held.lane.next_position)
+
+    def _figures(self, held: HeldLane, _arguments: msgspec.Raw) -> dict[str, int]:
+        """Give positions to who only looks, whoever has the lease."""
+        return held.lane.leasing.positions(held.lane.next_position)
 
     def _count(self, held: HeldLane, arguments: msgspec.Raw) -> tuple[int, int]:
         wish = _decode_at(arguments)
