@@ -41,6 +41,7 @@ _MESSAGES: Final = "cluster.commands.messages"
 _REQUESTS: Final = "cluster.commands.requests"
 _OBJECTS: Final = "cluster.commands.objects"
 _CLIENTS: Final = "cluster.commands.clients"
+_STAGES: Final = "cluster.commands.stages"
 _ENDPOINTS: Final = "cluster.commands.guaranteed.endpoints"
 
 SECTIONS: Final[dict[str, dict[str, Entry]]] = {
@@ -113,6 +114,8 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         ),
         "flow": Entry(_CLIENTS, "flow", "List the consumers that are bound to endpoints."),
         "producer": Entry(_CLIENTS, "producer", "List the names under which clients publish."),
+        "stage": Entry(_STAGES, "stage", "List and abort what was staged and not committed."),
+        "sink": Entry(_STAGES, "sink", "List and forget who commits stages."),
     },
 }
 

@@ -135,9 +135,31 @@ class ScaleArguments(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class VpnArguments(msgspec.Struct, forbid_unknown_fields=True):
-    """Of `clients.list` and `producers.list`; None means all Message VPNs."""
+    """Of `clients.list`, `producers.list` and `stages.list`; None means all Message VPNs."""
 
     vpn: str | None = None
+
+
+class StageArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `stages.abort`; names are the ids of stages."""
+
+    names: Annotated[list[str], Meta(min_length=1, max_length=10_000)]
+    vpn: str = "default"
+
+
+class SinkListArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `sinks.list`; name is a pattern with * and ?, vpn None means all Message VPNs."""
+
+    name: str = "*"
+    vpn: str | None = None
+
+
+class SinkArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `sinks.forget`."""
+
+    name: str
+    username: str
+    vpn: str = "default"
 
 
 class ClientArguments(msgspec.Struct, forbid_unknown_fields=True):

@@ -6,8 +6,9 @@ go in; effects come out: commit these changes, send this request, reply that, re
 before its author gets an answer. Which objects may exist is decided by `cluster.catalog`.
 
 The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in `objects.py` of this
-folder, those on endpoints and messages in `endpoints.py`, those on the spool in `spool.py`, those on links in
-`links.py`, those on bridges in `bridges.py`, those on the cluster in `mesh.py`; what processes ask is in `asks.py`.
+folder, those on endpoints and messages in `endpoints.py`, those on the spool in `spool.py`, those on stages and sinks
+in `stages.py`, those on links in `links.py`, those on bridges in `bridges.py`, those on the cluster in `mesh.py`; what
+processes ask is in `asks.py`.
 The others:
 
     operation           arguments                                   answer
@@ -46,6 +47,7 @@ from cluster.controller.links import LinkOperations
 from cluster.controller.mesh import MeshOperations
 from cluster.controller.objects import ObjectOperations
 from cluster.controller.spool import SpoolOperations
+from cluster.controller.stages import StageOperations
 from cluster.controller.switchboard import (
     PENDING_MAX,
     ROUTER,
@@ -155,6 +157,7 @@ class Controller:
             **ObjectOperations(
                 board, catalog, producers, self._stages, self._changes, self._now_s
             ).operations,
+            **StageOperations(board, self._stages, self._changes, self._now_s).operations,
             **EndpointOperations(board, catalog, producers).operations,
             **self._spool.operations,
             **self._links.operations,
@@ -481,6 +484,8 @@ class Controller:
         return {
             "objects": len(self._catalog),
             "producers": len(self._producers),
+            "stages": len(self._stages),
+            "sinks": self._stages.sinks,
             "pending": len(board.pending),
             "topology_issues": self._mesh.issues,
             "peers": [f"{role}.{index}" for role, index in sorted(board.peers)],

@@ -48,7 +48,7 @@ GAUGES: Final = {
             "producers",
         ),
         *("delivered_unacked", "delivered_unacked_max", "stores_under_way", "rounds_waiting"),
-        *("homes_ready", "recovered"),
+        *("homes_ready", "recovered", "staged_messages", "staged_bytes", "stages_settling"),
     },
     "link": {
         "synchronised",

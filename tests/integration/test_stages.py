@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import pytest
 from attacked_spool import LoneSpool
 
 from angarium import DeliveryMode, Message, blocking, errors
+from angarium.testing import NodeFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,3 +147,153 @@ def test_errors_come_while_staging(lone: LoneSpool, client: blocking.Client) -> 
     with pytest.raises(errors.AngariumError) as caught:
         stage.close()
     assert caught.value.code == errors.MESSAGE_TOO_LARGE
+
+
+def row_of(lone: LoneSpool, *command: str, **fields: str) -> dict[str, str]:
+    """Give the row that a list of the command line has of something."""
+    rows = [json.loads(line) for line in lone.node.run(*command, "--json").splitlines()]
+    (found,) = [row for row in rows if all(row[name] == value for name, value in fields.items())]
+    return found  # type: ignore[no-any-return]
+
+
+def test_operators_see_stages_and_sinks_and_can_end_them(lone: LoneSpool, client: blocking.Client) -> None:
+    queue = lone.queue()
+    one, two = (staged(client, *to(queue, b"x")) for _ in range(2))
+    assert row_of(lone, "stage", "list", id=one)["state"] == "open"
+    figures = json.loads(lone.node.run("queue", "show", queue, "--json"))
+    assert (figures["messages_staged"], figures["messages_ready"]) == (2, 0)
+    assert lone.status()["spool"]["staged_messages"] >= 2
+    assert json.loads(lone.node.run("stage", "abort", one, "--json")) == {"aborted": 1}
+    lone.expect_held(queue, 1)
+    with pytest.raises(NodeFailedError, match="40403"):
+        lone.node.run("stage", "abort", one, two)
+    with pytest.raises(errors.NotFoundError):
+        client.commit_stages([one])
+    assert client.commit_stages([two], "shown", 5) is True
+    sink = row_of(lone, "sink", "list", name="shown")
+    assert (sink["username"], sink["batch"]) == ("default", 5)
+    lone.node.run("sink", "forget", "shown")
+    again = staged(client, *to(queue, b"again"))
+    assert client.commit_stages([again], "shown", 0) is True
+    with pytest.raises(NodeFailedError, match="40401"):
+        lone.node.run("sink", "forget", "nobody")
+    assert read(client, queue, 2) == [b"x", b"again"]
+
+
+def test_what_others_stage_is_theirs(lone: LoneSpool, client: blocking.Client) -> None:
+    queue = lone.queue()
+    mine = staged(client, *to(queue, b"mine"))
+    user = lone.user()
+    with blocking.connect(lone.node.url, username=user, password="") as other:
+        with pytest.raises(errors.NotFoundError):
+            other.commit_stages([mine])
+        other.abort_stages([mine])
+    assert client.commit_stages([mine]) is True
+    assert read(client, queue, 1) == [b"mine"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"stages": "abc"},
+        {"stages": ["x" * 65]},
+        {"stages": [""]},
+        {"stages": [7]},
+        {"stages": ["x"] * 10_001},
+        {"stages": [], "sink": "s"},
+        {"stages": [], "batch": 1},
+        {"stages": [], "sink": "s", "batch": -1},
+        {"stages": [], "sink": "s", "batch": 1 << 62},
+        {"stages": [], "sink": "s" * 161, "batch": 1},
+        {"stages": [], "sink": "", "batch": 1},
+        {"stages": [], "sink": "s", "batch": 1, "more": 1},
+        {},
+    ],
+)
+def test_a_commit_that_makes_no_sense_is_refused_and_the_session_goes_on(
+    lone: LoneSpool, arguments: dict[str, object]
+) -> None:
+    raw = lone.client()
+    assert raw.refused("stage.commit", **arguments) == errors.INVALID_ARGUMENT
+    assert "committed" in raw.done("stage.commit", stages=[], sink="sense", batch=0)
+    raw.close()
+
+
+def test_a_stage_that_is_committed_while_it_is_open_takes_nothing_more(
+    lone: LoneSpool, client: blocking.Client
+) -> None:
+    queue = lone.queue()
+    stage = client.stage()
+    stage.publish(queue=queue, payload=b"before")
+    assert client.commit_stages([stage.id], "open", 1) is True
+    with pytest.raises(errors.AngariumError):
+        stage.publish(queue=queue, payload=b"after")
+    with pytest.raises(errors.AngariumError):
+        stage.close()
+    assert read(client, queue, 1) == [b"before"]
+
+
+def test_thousands_of_stages_are_one_commit(lone: LoneSpool, client: blocking.Client) -> None:
+    queue = lone.queue()
+    made = [client.stage() for _ in range(300)]
+    for number, stage in enumerate(made):
+        stage.send(queue=queue, payload=b"%d" % number)
+    for stage in made:
+        stage.close()
+    ids = [stage.id for stage in made] * 30
+    assert client.commit_stages(ids, "many", 1) is True
+    assert read(client, queue, 300) == numbers(300)
+
+
+def test_an_endpoint_that_is_deleted_takes_its_staged_messages_along(
+    lone: LoneSpool, client: blocking.Client
+) -> None:
+    gone, left = lone.queue(), lone.queue()
+    stage = staged(client, *to(gone, b"gone"), *to(left, b"left"))
+    lone.delete("queue", gone)
+    assert client.commit_stages([stage]) is True
+    assert read(client, left, 1) == [b"left"]
+
+
+def test_partitions_that_are_closed_hand_over_what_was_staged_for_them(
+    lone: LoneSpool, client: blocking.Client
+) -> None:
+    queue = lone.queue(access_type="non-exclusive", partition_count=4)
+    stage = staged(client, *to(queue, *numbers(200)))
+    lone.update("queue", queue, partition_count=2)
+    assert client.commit_stages([stage]) is True
+    assert sorted(read(client, queue, 200), key=int) == numbers(200)
+
+
+def test_a_last_value_queue_keeps_the_last_committed(lone: LoneSpool, client: blocking.Client) -> None:
+    queue = lone.queue(max_spool_usage_mb=0)
+    client.publish(queue=queue, payload=b"before")
+    stage = staged(client, *to(queue, b"1", b"2"))
+    browser = client.browse(queue)
+    assert browser.receive(20.0).payload == b"before"
+    browser.close()
+    assert client.commit_stages([stage]) is True
+    assert read(client, queue, 1) == [b"2"]
+
+
+def test_a_change_of_the_number_of_workers_takes_stages_along(
+    lone: LoneSpool, client: blocking.Client
+) -> None:
+    queues = [lone.queue() for _ in range(4)]
+    stage = staged(client, *[row for queue in queues for row in to(queue, *numbers(50))])
+    lone.scale(1)
+    assert client.commit_stages([stage], "scaled", 1) is True
+    for queue in queues:
+        assert read(client, queue, 50) == numbers(50)
+    lone.scale(2)
+
+
+def test_a_node_that_starts_again_has_what_was_staged(lone: LoneSpool) -> None:
+    queue = lone.queue()
+    with blocking.connect(lone.node.url, timeout_s=20.0) as client:
+        stage = staged(client, *to(queue, *numbers(50)))
+    lone.node.restart()
+    with blocking.connect(lone.node.url, timeout_s=20.0) as client:
+        assert client.commit_stages([stage], "restarted", 1) is True
+        assert client.commit_stages([stage], "restarted", 1) is False
+        assert read(client, queue, 50) == numbers(50)

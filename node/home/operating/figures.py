@@ -71,6 +71,8 @@ def lane_figures(held: HeldLane) -> dict[str, Any]:
         "reader_group": "" if lease is None else lease.group,
         "leased_messages": held.lane.leasing.held,
         "lease_lost_messages": 0 if lease is None else lease.lost,
+        "messages_staged": held.staged[0],
+        "bytes_staged": held.staged[1],
         "high_water_mark_messages": held.peak_messages,
         "high_water_mark_bytes": held.peak_bytes,
         "oldest_position": 0 if oldest is None else oldest.first,

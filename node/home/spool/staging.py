@@ -43,6 +43,8 @@ class Staging:
         self._stages: dict[int, dict[HeldLane, list[Segment]]] = {}
         #: Segments that count in `HeldLane.staged`: from when they are accepted until their lane has them.
         self._counted: dict[Segment, None] = {}
+        #: Messages and spool bytes of these.
+        self.totals = (0, 0)
         #: No place has this number or a higher one.
         self._next_number = 1
         self._counts = dict.fromkeys(("messages_released", "messages_dropped"), 0)
@@ -69,12 +71,16 @@ class Staging:
     def _count(self, held: HeldLane, segment: Segment) -> None:
         self._counted[segment] = None
         held.add(segment.live, segment.live_bytes)
-        held.stage(segment.live, segment.live_bytes)
+        self._sum(held, segment.live, segment.live_bytes)
 
     def _uncount(self, held: HeldLane, segment: Segment) -> None:
         if segment in self._counted:
             del self._counted[segment]
-            held.stage(-segment.live, -segment.live_bytes)
+            self._sum(held, -segment.live, -segment.live_bytes)
+
+    def _sum(self, held: HeldLane, messages: int, size: int) -> None:
+        held.stage(messages, size)
+        self.totals = (self.totals[0] + messages, self.totals[1] + size)
 
     def accept(self, store: Store) -> None:
         """Count the rows of a STORE that is accepted, as far as they were not dropped."""
@@ -143,7 +149,7 @@ class Staging:
             lanes = self._stages[stage]
             for segment in lanes.pop(held, ()):
                 del self._blocks.staged[segment]
-                self._counted.pop(segment, None)
+                self._uncount(held, segment)
             if not lanes:
                 del self._stages[stage]
 
@@ -159,12 +165,6 @@ class Staging:
             for held, segments in lanes.items():
                 yield from ((held, segment) for segment in segments)
 
-    @property
-    def totals(self) -> tuple[int, int]:
-        """Give the messages and spool bytes that are staged."""
-        staged = [held.staged for held in self._lanes]
-        return sum(one[0] for one in staged), sum(one[1] for one in staged)
-
     def stats(self) -> dict[str, int]:
         """Give counters, and what is staged."""
         messages, size = self.totals
@@ -177,6 +177,8 @@ class Staging:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
+        staged = [held.staged for held in self._lanes]
+        assert self.totals == (sum(one[0] for one in staged), sum(one[1] for one in staged))
         assert all(lanes and all(lanes.values()) for lanes in self._stages.values())
         for held, segment in self._segments():
             assert not held.is_gone
