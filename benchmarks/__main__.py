@@ -15,7 +15,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import backlog, direct, frames, guaranteed, harness, mesh, plan, report, subscriptions
+from benchmarks import (
+    backlog,
+    direct,
+    frames,
+    guaranteed,
+    harness,
+    mesh,
+    pipeline,
+    plan,
+    report,
+    subscriptions,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +34,7 @@ if TYPE_CHECKING:
     from benchmarks.figures import Row
 
 #: What can be chosen with --only.
-SUBJECTS: Final = ("direct", "guaranteed", "mesh")
+SUBJECTS: Final = ("direct", "guaranteed", "mesh", "spark")
 #: How little is measured with --quick.
 QUICK_SECONDS: Final = 0.2
 QUICK_LATENCY_S: Final = 1.0
@@ -143,6 +154,10 @@ def measure(
         links = mesh.Links(directory, settings)
         versions |= links.versions()
         found += links.run()
+    if only in (None, "spark"):
+        spark = pipeline.Pipeline(directory, settings)
+        versions |= spark.versions()
+        found += spark.run()
     return found, versions, conditions
 
 

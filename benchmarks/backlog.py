@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.brokers.angarium import Angarium, AngariumQueues
 from benchmarks.brokers.server import BrokerFailedError
-from benchmarks.clients.process import DRAIN, PUBLISH, STORE, SUBSCRIBE, Task
+from benchmarks.clients.process import BATCHED, DRAIN, PUBLISH, STORE, SUBSCRIBE, Task
 from benchmarks.figures import Better, Row, percentile
 from benchmarks.harness import ClientProcess, say, unique_prefix
 
@@ -194,7 +194,7 @@ class Pressure:
 
     def _task(self, role: str, prefix: str = "", **fields: int) -> Task:
         where = {"url": self._broker.url, "prefix": prefix or unique_prefix()}
-        return Task(role=role, payload_bytes=PAYLOAD_BYTES, **where, **fields)  # type: ignore[arg-type]
+        return Task(role=role, payload_bytes=PAYLOAD_BYTES, api=BATCHED, **where, **fields)  # type: ignore[arg-type]
 
 
 def rows(directory: Path, settings: Settings) -> list[Row]:

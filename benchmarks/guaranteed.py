@@ -17,7 +17,7 @@ from benchmarks.brokers.nats import JetStream
 from benchmarks.brokers.rabbitmq import RabbitMqQuorum
 from benchmarks.brokers.redis import RedisStreams
 from benchmarks.brokers.server import BrokerFailedError
-from benchmarks.clients.process import DRAIN, STORE, Task
+from benchmarks.clients.process import BATCHED, DRAIN, STORE, Task
 from benchmarks.figures import Better, Row
 from benchmarks.harness import ClientProcess, calibrate, measure, say, unique_prefix
 from benchmarks.syncs import counting_syncs
@@ -215,6 +215,7 @@ def task_of(broker: Broker, role: str, prefix: str, count: int, size: int, queue
         count=count,
         window=WINDOW,
         queues=queues,
+        api=BATCHED,
     )
 
 

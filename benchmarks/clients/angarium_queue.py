@@ -7,11 +7,20 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import angarium
-from benchmarks.clients.process import STAMP_BYTES, STORE, Task, read_task, ready, run_loop, wait_for_go
+from benchmarks.clients.process import (
+    SINGLY,
+    STAMP_BYTES,
+    STORE,
+    Task,
+    read_task,
+    ready,
+    run_loop,
+    wait_for_go,
+)
 from benchmarks.clients.queueing import Drained, Stored, queue_names
 
 if TYPE_CHECKING:
-    from angarium import Client
+    from angarium import Client, Flow
 
 #: Messages between two looks at the clock.
 CHUNK = 10_000
@@ -84,13 +93,25 @@ async def drain(client: Client, task: Task) -> None:
     flow = await client.consume(
         queue_names(task)[0], window=FLOW_WINDOW, window_bytes=FLOW_BYTES, ack="manual"
     )
+    await (take_messages if task.api == SINGLY else take_batches)(flow, drained)
+    await flow.close()
+    drained.report()
+
+
+async def take_batches(flow: Flow, drained: Drained) -> None:
     async for batch in flow.batches():
         done = drained.take([message.payload for message in batch])
         flow.accept(batch)
         if done:
             break
-    await flow.close()
-    drained.report()
+
+
+async def take_messages(flow: Flow, drained: Drained) -> None:
+    async for message in flow:
+        done = drained.take([message.payload])
+        message.accept()
+        if done:
+            break
 
 
 if __name__ == "__main__":

@@ -1,0 +1,252 @@
+"""Takes messages through the whole pipeline while processes are killed: the program behind scripts/pipeline-demo.
+
+start a node, make two queues
+──► publish rows to several topics, which the first queue attracts
+──► archive the first queue to Parquet
+──► replay that archive to its topics, which only the second queue attracts now
+──► archive the second queue
+──► compare the two archives, and report on the first
+
+At random instants the job that runs, one of its Python processes, or a process of the node is killed; a job that
+died is started again with the same command, as an operator would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import psutil
+
+import angarium.blocking
+from angarium.testing import Node
+from tests.spark.demo_messages import FILTER, messages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+FIRST, SECOND = "demo", "demo-again"
+#: What can be killed: the job with everything that it started, a Python process of Spark, processes of the node.
+JOB, PYTHON_WORKER, WORKER, ROUTER, CONTROLLER = "job", "python worker", "worker", "router", "controller"
+KINDS: Final = (JOB, PYTHON_WORKER, WORKER, ROUTER, CONTROLLER)
+#: Spark is starting before, and a kill would show little.
+EARLIEST_S: Final = 6.0
+#: Rows that a job handles in a second here, roughly: kills are to come while it works.
+ROWS_PER_S: Final = 25_000
+#: A job that takes longer hangs.
+JOB_TIMEOUT_S: Final = 900.0
+#: Starts of one job; each kill needs one more.
+STARTS_MAX: Final = 20
+
+
+class DemoFailedError(Exception):
+    """A step did not do what it must."""
+
+
+class Kill(threading.Thread):
+    """Kills something in a while, unless the job is over by then."""
+
+    def __init__(self, demo: Demo, job: subprocess.Popen[bytes], kind: str, after_s: float) -> None:
+        super().__init__(daemon=True)
+        self._demo, self._job, self._kind, self._after_s = demo, job, kind, after_s
+        self.is_done = False
+
+    def run(self) -> None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._job.wait(self._after_s)
+            return
+        self.is_done = self._demo.kill(self._kind, self._job)
+
+
+class Demo:
+    """One run."""
+
+    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
+        self._folder = folder
+        self._rows: int = options.rows
+        self._kills_left: int = options.kills
+        self._rng = random.Random(options.seed)
+        self._started = time.monotonic()
+        self.node = Node(folder / "node", workers=options.workers)
+        self.figures: dict[str, Any] = {"rows": self._rows, "kills": []}
+
+    def say(self, text: str) -> None:
+        """Tell what goes on."""
+        print(f"{time.monotonic() - self._started:6.1f} s  {text}", file=sys.stderr, flush=True)
+
+    def run(self) -> int:
+        """Do it all; give the status of compare.
+
+        Raises:
+            DemoFailedError: a step failed.
+        """
+        with self.node:
+            self.say(f"the node {self.node.url} is up; everything is in {self._folder}")
+            self._make_queues()
+            self._publish()
+            self._job("archive", "--queue", FIRST, str(self._folder / "archive"))
+            self._move_subscription()
+            self._job("replay", str(self._folder / "archive"))
+            self._job("archive", "--queue", SECOND, str(self._folder / "archive-again"))
+            self._report()
+            return self._compare()
+
+    # -- steps -----------------------------------------------------------------------------------------------
+
+    def _make_queues(self) -> None:
+        self.node.run("queue", "create", FIRST, "--subscription", FILTER, "--set", "partition_count=4")
+        self.node.run("queue", "create", SECOND, "--set", "partition_count=4")
+
+    def _move_subscription(self) -> None:
+        self.node.run("queue", "unsubscribe", FIRST, FILTER)
+        self.node.run("queue", "subscribe", SECOND, FILTER)
+
+    def _publish(self) -> None:
+        started = time.monotonic()
+        with angarium.blocking.connect(self.node.url) as client, client.producer("demo") as producer:
+            report = producer.publish_many(messages(self._rows, self._rng.random()))
+        if report.acknowledged != self._rows:
+            raise DemoFailedError(f"{report.acknowledged:,} of {self._rows:,} rows are acknowledged")
+        self._tell("publish", started)
+
+    def _job(self, name: str, *arguments: str) -> None:
+        """Run a job until it ends well, starting it again as often as it is killed."""
+        started = time.monotonic()
+        for _ in range(STARTS_MAX):
+            if self._start_job(name, *arguments):
+                self._tell(name, started)
+                return
+        raise DemoFailedError(f"{name} did not end well in {STARTS_MAX} starts")
+
+    def _start_job(self, name: str, *arguments: str) -> bool:
+        """Run a job once; tells whether it ended well, and was not killed."""
+        log = self._folder / f"{name}.log"
+        command = [sys.executable, "-m", "cluster.cli", "pipeline", name, "--url", self.node.url, *arguments]
+        with log.open("ab") as output:
+            job = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        kill = self._plan_kill(job)
+        try:
+            status = job.wait(JOB_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(job.pid, signal.SIGKILL)
+            raise DemoFailedError(f"{name} takes longer than {JOB_TIMEOUT_S:g} s\n{_tail(log)}") from None
+        if kill is not None:
+            kill.join()
+        if status and not (kill is not None and kill.is_done):
+            raise DemoFailedError(f"{name} ended with status {status}\n{_tail(log)}")
+        return not status
+
+    def _plan_kill(self, job: subprocess.Popen[bytes]) -> Kill | None:
+        if not self._kills_left:
+            return None
+        latest = EARLIEST_S + self._rows / ROWS_PER_S
+        kill = Kill(self, job, self._rng.choice(KINDS), self._rng.uniform(EARLIEST_S, latest))
+        kill.start()
+        return kill
+
+    def kill(self, kind: str, job: subprocess.Popen[bytes]) -> bool:
+        """Kill something; False if it is not there."""
+        if kind == JOB:
+            os.killpg(job.pid, signal.SIGKILL)
+        elif kind == PYTHON_WORKER:
+            victims = _python_workers(job.pid)
+            if not victims:
+                return False
+            self._rng.choice(victims).kill()
+        else:
+            self.node.kill(kind)
+        self._kills_left -= 1
+        self.figures["kills"].append(kind)
+        self.say(f"killed: {kind}")
+        return True
+
+    def _report(self) -> None:
+        page = self._folder / "report.html"
+        self._run_once("report", str(self._folder / "archive"), "--html", str(page))
+        self.say(f"the report is {page}")
+
+    def _compare(self) -> int:
+        archives = [str(self._folder / name) for name in ("archive", "archive-again")]
+        status = self._run_once("compare", *archives, allowed=(0, 1))
+        self.figures["equal"] = status == 0
+        return status
+
+    def _run_once(self, name: str, *arguments: str, allowed: Sequence[int] = (0,)) -> int:
+        started = time.monotonic()
+        command = [sys.executable, "-m", "cluster.cli", "pipeline", name, *arguments]
+        status = subprocess.run(command, timeout=JOB_TIMEOUT_S, check=False).returncode
+        if status not in allowed:
+            raise DemoFailedError(f"{name} ended with status {status}")
+        self._tell(name, started)
+        return status
+
+    def _tell(self, step: str, started: float) -> None:
+        took = time.monotonic() - started
+        self.figures.setdefault("seconds", {}).setdefault(step, []).append(round(took, 1))
+        self.say(f"{step}: {took:.1f} s, {self._rows / took:,.0f} rows/s")
+
+
+def _python_workers(pid: int) -> list[psutil.Process]:
+    """Give the Python processes that Spark started under a job: children of its JVM."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        under = psutil.Process(pid).children(recursive=True)
+        return [one for one in under if "pyspark" in " ".join(one.cmdline()) and "python" in one.name()]
+    return []
+
+
+def _tail(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-4_000:]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Give the parser of the command line."""
+    found = argparse.ArgumentParser(
+        prog="scripts/pipeline-demo",
+        description="Publish, archive, replay, archive again, compare and report, with kills on the way.",
+        epilog="Exit 0: the archives are equal; 1: they differ; 2: a step failed, or misused.",
+    )
+    found.add_argument("--rows", type=int, default=100_000, metavar="N", help="messages [%(default)s]")
+    found.add_argument("--kills", type=int, default=0, metavar="K", help="how often something is killed [0]")
+    found.add_argument("--seed", type=int, default=None, metavar="S", help="of what is killed, and when")
+    found.add_argument("--workers", type=int, default=2, metavar="W", help="workers of the node [2]")
+    found.add_argument("--keep", type=Path, metavar="DIR", help="keep archives, logs and report there")
+    found.add_argument("--json", action="store_true", help="print the figures as JSON")
+    return found
+
+
+def main() -> int:
+    """Run the demonstration and give the exit code."""
+    options = parser().parse_args()
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(10**6)
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="angarium-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    demo = Demo(folder.resolve(), options)
+    demo.say(f"{options.rows:,} rows, {options.kills} kills, seed {options.seed}")
+    try:
+        status = demo.run()
+    except DemoFailedError as error:
+        print(f"{error}\neverything is in {folder}", file=sys.stderr)
+        return 2
+    demo.say("equal" if status == 0 else f"the archives differ; everything is in {folder}")
+    if options.json:
+        print(json.dumps(demo.figures))
+    if status == 0 and options.keep is None:
+        shutil.rmtree(folder)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
