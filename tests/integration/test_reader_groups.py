@@ -291,8 +291,9 @@ def test_a_group_that_does_nothing_loses_the_queue_to_its_consumers(node: Node, 
         async with connected(node) as client:
             await client.create_queue(queue)
             await fill(client, queue, 10)
-            group = await client.reader_group(queue, "g", lease_s=1.0)
+            group = await client.reader_group(queue, "g")
             await group.plan({0: 1}, messages=5)
+            await client.reader_group(queue, "g", lease_s=1.0)
             flow = await client.consume(queue)
             got = [await flow.receive(LIMIT_S) for _ in range(10)]
             assert [message.redelivered for message in got] == [True] * 5 + [False] * 5

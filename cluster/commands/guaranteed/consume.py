@@ -149,7 +149,10 @@ async def _consume(connect: ConnectOptions, consumption: _Consumption) -> _Consu
 
 
 class _Standby:
-    """Tells on stderr that another consumer gets the messages of an exclusive endpoint, and when that is over."""
+    """Tells on stderr that others get the messages of an endpoint, and when that is over.
+
+    Another consumer of an exclusive endpoint, or a reader group that has leased the queue.
+    """
 
     def __init__(self, consumption: _Consumption) -> None:
         self._consumption = consumption
@@ -160,7 +163,9 @@ class _Standby:
         if is_exclusive and not flow.active:
             self._is_told = True
             name = visible(self._consumption.queue)
-            click.echo(f"standing by: {name} is exclusive, and another consumer gets its messages", err=True)
+            click.echo(
+                f"standing by: another consumer, or a reader group, gets the messages of {name}", err=True
+            )
 
     def __call__(self, active: bool) -> None:  # noqa: FBT001 - how the SDK calls it
         if active and self._is_told:

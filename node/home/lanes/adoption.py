@@ -422,6 +422,8 @@ class Adoptions:
         if one.lease is not None:
             # It may have gone on after it was looked at, as long as the old worker ran.
             held.lane.leasing.load(layout.unpack_lease(one.lease), self._now)
+        else:
+            held.lane.leasing.drop(self._wall_ms)
         for segment in one.segments:
             self._give(held, segment, is_old=True)
         waiting, held.waiting = held.waiting, []

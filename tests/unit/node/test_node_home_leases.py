@@ -187,6 +187,19 @@ def test_a_lane_that_is_deleted_or_made_anew_has_no_lease() -> None:
     assert driven.leased[reference][0] == errors.UNKNOWN_ENDPOINT
 
 
+def test_a_lease_that_was_released_while_its_lane_moved_is_over() -> None:
+    old = leased()
+    old.restart()
+    driven, _ = new_home(old.disk, runs=True)
+    driven.lanes(LANES)
+    consumer = driven.bind(LANE)
+    driven.settle_down(0.1)
+    old.disk.commit([(Table.LANES, layout.lease_key(LANE), None)])
+    driven.neighbours.running.clear()  # type: ignore[union-attr]
+    driven.settle_down(1.0)
+    assert driven.delivered[consumer].order == list(range(1, 21))
+
+
 @pytest.mark.parametrize(
     ("verb", "arguments"),
     [
