@@ -109,8 +109,8 @@ class Source(Protocol):
     def rows(self, spark: SparkSession) -> DataFrame:
         """Give the stream."""
 
-    def acknowledge(self, end: str) -> None:
-        """Say that all before a place is in the archive; the place is what the checkpoint has."""
+    def acknowledge(self, start: str | None, end: str) -> None:
+        """Say that all between two places is in the archive; the places are what the checkpoint has."""
 
     def release(self) -> None:
         """Give back what is held for this job."""
@@ -239,7 +239,7 @@ class _Run:
         """Acknowledge what is done; tell whether nothing is planned beyond that."""
         progress = progress_of(self._files, self._checkpoint)
         if progress.end is not None:
-            self._source.acknowledge(progress.end)
+            self._source.acknowledge(progress.start, progress.end)
         return progress.is_clean
 
     def _compact(self, show: Show) -> None:

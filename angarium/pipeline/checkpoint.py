@@ -30,7 +30,9 @@ class Progress(NamedTuple):
     done: int | None
     #: The newest batch that was planned; None if none was.
     planned: int | None
-    #: Where the newest batch that is done ends, as its source wrote it; None if none is, or it has no offset.
+    #: Where the batch before it ends, as its source wrote it; None if there is none, or it is not known any more.
+    start: str | None
+    #: Where the newest batch that is done ends; None if none is, or it has no offset.
     end: str | None
 
     @property
@@ -48,9 +50,8 @@ def progress_of(files: Files, checkpoint: str) -> Progress:
     planned = _newest(files, f"{checkpoint}/offsets")
     done = _newest(files, f"{checkpoint}/commits")
     if done is None:
-        return Progress(None, planned, None)
-    text = files.read(f"{checkpoint}/offsets/{done}")
-    return Progress(done, planned, parse_offset(text, files.url(f"{checkpoint}/offsets/{done}")))
+        return Progress(None, planned, None, None)
+    return Progress(done, planned, _end(files, checkpoint, done - 1), _end(files, checkpoint, done))
 
 
 def parse_offset(text: str, where: str) -> str | None:
@@ -63,6 +64,11 @@ def parse_offset(text: str, where: str) -> str | None:
     if len(lines) != _HEAD_LINES + 1 or lines[0] != "v1":
         raise errors.error_for(errors.SPARK_FAILED, f"{where} is not of the form that is known here")
     return None if lines[-1] == _NO_OFFSET else lines[-1]
+
+
+def _end(files: Files, checkpoint: str, batch: int) -> str | None:
+    place = f"{checkpoint}/offsets/{batch}"
+    return parse_offset(files.read(place), files.url(place)) if files.exists(place) else None
 
 
 def _newest(files: Files, folder: str) -> int | None:

@@ -12,6 +12,7 @@ from angarium import errors
 from angarium.pipeline.session import first_line
 
 _OURS: Final = re.compile(r"error (\d{5}): (.+)")
+_CALLING: Final = "An error occurred while calling "
 _ADVICE: Final = re.compile(r"(.*) \(([^()]*(?:\([^()]*\)[^()]*)*)\)\s*$")
 
 
@@ -27,9 +28,16 @@ def clear_failure(error: Exception) -> Exception:
         return error
     found = [one for one in _OURS.finditer(str(error)) if int(one.group(1)) in errors.ERRORS]
     if not found:
-        return errors.error_for(errors.SPARK_FAILED, first_line(error))
+        return errors.error_for(errors.SPARK_FAILED, _essence(error))
     code = int(found[-1].group(1))
     return errors.error_for(code, *_parts(found[-1].group(2).strip(), errors.ERRORS[code].text))
+
+
+def _essence(error: Exception) -> str:
+    """Give the line that says what happened; py4j puts one before it that says where, and a colon."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(_CALLING)]
+    return said[0].removeprefix(": ") if said else first_line(error)
 
 
 def _parts(text: str, title: str) -> tuple[str, str]:

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
 import pyarrow.dataset
 import pytest
-from archive_job import FileSource
 
 from angarium import errors
 from angarium.pipeline import archive as job_module
@@ -28,15 +20,35 @@ from angarium.pipeline.progress import silent
 from angarium.spark.schema import NAMES, schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 
 FILES = 24
 ROWS = 50
 TOPICS = ("orders/eu/1", "orders", "/x", "a b/ö*", "../y", "orders/_us")
-PROGRAM = Path(__file__).with_name("archive_job.py")
-KILL_LIMIT_S = 90.0
+
+
+class FileSource:
+    """Parquet files as a stream, a number of them in each batch."""
+
+    def __init__(self, folder: str, files_per_batch: int) -> None:
+        self._folder = folder
+        self._files_per_batch = files_per_batch
+        self.acknowledged: list[str] = []
+        self.released = 0
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        reader = spark.readStream.schema(schema()).option("maxFilesPerTrigger", self._files_per_batch)
+        return reader.parquet(self._folder)
+
+    def acknowledge(self, start: str | None, end: str) -> None:
+        self.acknowledged.append(end)
+
+    def release(self) -> None:
+        self.released += 1
 
 
 @pytest.fixture(scope="module")
@@ -193,30 +205,3 @@ def test_a_stream_that_is_told_to_stop_ends_with_nothing_half_done(
     assert found == sorted(set(found))
     archive(spark, ArchiveJob(path=str(tmp_path / "a"), queues=("q",)), source=FileSource(messages, 24))
     assert positions(tmp_path / "a") == ALL
-
-
-def test_kills_at_any_instant_lose_nothing_and_double_nothing(messages: str, tmp_path: Path) -> None:
-    """The whole process group dies at random instants; the same command again and again ends with every row once."""
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    chance = random.Random(seed)
-    path = tmp_path / "a"
-    command = [sys.executable, str(PROGRAM), str(path), messages, "3", "--compact"]
-    for _ in range(2):
-        killed = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
-        wait_for_a_start(path, killed)
-        time.sleep(chance.uniform(0, 3))
-        os.killpg(killed.pid, signal.SIGKILL)
-        killed.wait()
-    subprocess.run(command, check=True, timeout=KILL_LIMIT_S, stdout=subprocess.DEVNULL)
-    assert positions(path) == ALL
-    assert list((path / "_angarium" / "staging").iterdir()) == []
-
-
-def wait_for_a_start(path: Path, process: subprocess.Popen[bytes]) -> None:
-    """Wait until a job has begun to plan batches, or has ended; a kill before that shows nothing."""
-    deadline = time.monotonic() + KILL_LIMIT_S
-    offsets = path / job_module.JOBS / "q" / "checkpoint" / "offsets"
-    while process.poll() is None and not offsets.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from cluster.commands.group import SuggestingGroup
+from cluster.commands.pipeline.archive import archive
 from cluster.commands.pipeline.compare import compare
 from cluster.commands.pipeline.report import report
 
@@ -20,5 +21,6 @@ def pipeline() -> None:
     """
 
 
+pipeline.add_command(archive)
 pipeline.add_command(compare)
 pipeline.add_command(report)

@@ -30,7 +30,7 @@ def log(files: LocalFiles, name: str, text: str) -> None:
 
 
 def test_a_checkpoint_that_is_not_there_is_at_its_start(files: LocalFiles) -> None:
-    assert progress_of(files, "ck") == Progress(None, None, None)
+    assert progress_of(files, "ck") == Progress(None, None, None, None)
     assert progress_of(files, "ck").is_clean
 
 
@@ -43,7 +43,7 @@ def test_the_end_of_the_newest_batch_that_is_done_counts_and_not_that_of_a_plann
         log(files, f"commits/{number}", 'v1\n{"nextBatchWatermarkMs":0}')
     log(files, "offsets/.12.3f.tmp", "half")
     found = progress_of(files, "ck")
-    assert found == Progress(10, 11, '{"at":10}')
+    assert found == Progress(10, 11, '{"at":9}', '{"at":10}')
     assert not found.is_clean
 
 

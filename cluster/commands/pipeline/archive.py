@@ -1,0 +1,170 @@
+"""`angarium pipeline archive`: queues to Parquet, each message once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from angarium.pipeline.archive import (
+    AVAILABLE_NOW,
+    BATCH_MESSAGES,
+    CONTINUOUS,
+    TRIGGERS,
+    Archived,
+    ArchiveJob,
+)
+from angarium.pipeline.layout import DIRECTORIES_MAX, LEVELS_MAX
+from angarium.pipeline.session import SparkSettings, open_session
+from cluster.commands import output
+from cluster.commands.connection import json_option
+from cluster.commands.pipeline.options import node_options, spark_options, told_to_stop
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def _source_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what is archived, and when."""
+    for option in reversed(
+        (
+            click.option(
+                "--queue", "queues", multiple=True, metavar="QUEUE", help="Queue to archive. Repeatable."
+            ),
+            click.option(
+                "--topic",
+                "topics",
+                multiple=True,
+                metavar="FILTER",
+                help="Topic filter instead, for which a durable queue is made and kept. Repeatable.",
+            ),
+            click.option(
+                "--trigger",
+                type=click.Choice(TRIGGERS),
+                default=AVAILABLE_NOW,
+                show_default=True,
+                help=f"Drain what is there and end; do so in one batch; or {CONTINUOUS}, until SIGINT or SIGTERM.",
+            ),
+            click.option(
+                "--interval",
+                type=click.FloatRange(min=0.0),
+                default=10.0,
+                show_default=True,
+                help=f"Seconds between the starts of batches, for --trigger {CONTINUOUS}.",
+            ),
+            click.option(
+                "--start",
+                metavar="PLACE",
+                help="Where the very first run begins: earliest, latest or a time as 2026-03-01T12:00:00Z."
+                "  [default: earliest]",
+            ),
+            click.option(
+                "--accept-loss",
+                is_flag=True,
+                help="Go on when messages are gone that were not archived yet.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def _archive_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add how the archive is to look."""
+    for option in reversed(
+        (
+            click.option(
+                "--levels",
+                type=click.IntRange(0, LEVELS_MAX),
+                default=1,
+                show_default=True,
+                help="Leading levels of topics that become directories.",
+            ),
+            click.option(
+                "--max-directories",
+                type=click.IntRange(min=1),
+                default=DIRECTORIES_MAX,
+                show_default=True,
+                help="Directories by topic; topics beyond share one.",
+            ),
+            click.option(
+                "--batch-messages",
+                type=click.IntRange(min=1),
+                default=BATCH_MESSAGES,
+                show_default=True,
+                help="Messages in one batch at most.",
+            ),
+            click.option("--batch-bytes", type=click.IntRange(min=1), help="Bytes in one batch, about."),
+            click.option("--compact", is_flag=True, help="Merge small files of the archive at the end."),
+            click.option(
+                "--name",
+                default="",
+                metavar="NAME",
+                help="Checkpoint inside the archive, one for each set of queues.  [default: made from their names]",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@click.command()
+@click.argument("path", metavar="ARCHIVE")
+@_source_options
+@_archive_options
+@json_option
+@spark_options
+@node_options
+def archive(path: str, *, node: dict[str, str], spark: SparkSettings, as_json: bool, **values: Any) -> None:
+    r"""Archive queues as Parquet, each message once, and take it out of its queue.
+
+    ARCHIVE is a directory, here or on any file system that Spark knows and that renames files in one step. The same
+    command again goes on where the last one ended, however that was. While it runs the queues are leased to it: other
+    consumers stand by.
+
+    \b
+        angarium pipeline archive ./archive --queue orders
+        angarium pipeline archive hdfs://host/archive --topic 'orders/>' --trigger continuous --master yarn
+    """
+    job = _job(path, node, **values)
+    job.validate()
+    with open_session("archive", spark) as session, told_to_stop() as stop:
+        from angarium.pipeline.archive import archive as run
+
+        with output.progress("archiving", None) as show:
+            done = run(session, job, show, stop)
+    _print(done, as_json=as_json)
+
+
+def _job(
+    path: str,
+    node: dict[str, str],
+    *,
+    interval: float,
+    max_directories: int,
+    start: str | None,
+    accept_loss: bool,
+    **values: Any,
+) -> ArchiveJob:
+    options = dict(node)
+    if start is not None:
+        options["startingPosition"] = start
+    if accept_loss:
+        options["failOnDataLoss"] = "false"
+    return ArchiveJob(
+        path=path, options=options, interval_s=interval, directories_max=max_directories, **values
+    )
+
+
+def _print(done: Archived, *, as_json: bool) -> None:
+    if output.wants_json(as_json):
+        output.print_json(dataclasses.asdict(done))
+        return
+    batches = f"{done.batches:,} {'batch' if done.batches == 1 else 'batches'}"
+    click.echo(f"{output.counted(done.messages, 'message')} in {batches}: {done.archive}")
+    if done.files_before_compaction:
+        after = output.counted(done.files_after_compaction, "file")
+        click.echo(f"{output.counted(done.files_before_compaction, 'small file')} became {after}")
+    if not done.released:
+        click.echo("the queues stay leased: run the same command again to finish the batch that was cut off")
