@@ -223,6 +223,15 @@ class Planner:
         }
         return replace(self._now(), positions=positions).to_json()
 
+    def renew(self) -> None:
+        """Use the leases, so that they do not end while a batch takes long; may be called from another thread.
+
+        Raises:
+            AngariumError: what the node says.
+        """
+        for held in list(self._held.values()):
+            held.group.positions()
+
     def close(self) -> None:
         """Let go of the groups; their leases stay."""
         for held in self._held.values():

@@ -7,7 +7,9 @@ is needed, and what is connected is not pickled. The driver's decisions are in `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -22,7 +24,7 @@ from angarium import errors
 from angarium.spark import offsets, options
 from angarium.spark.arrow import Builder
 from angarium.spark.connecting import blaming, open_client, queues_of
-from angarium.spark.planning import Limit, Planner, Wishes
+from angarium.spark.planning import FIRST_LEASE_S, Limit, Planner, Wishes
 from angarium.spark.schema import check_types
 
 if TYPE_CHECKING:
@@ -35,6 +37,12 @@ if TYPE_CHECKING:
     from angarium.client.consuming.group_threads import ReaderGroup
     from angarium.client.consuming.messages import GuaranteedBatch
     from angarium.spark.options import Settings
+
+
+#: Leases are used so often while a batch is under way: a third of the shortest that there is.
+_RENEWALS_PER_LEASE: Final = 3
+
+_logger = logging.getLogger(__name__)
 
 
 class RangePartition(InputPartition):
@@ -166,8 +174,11 @@ class _Driver:
             settings["minPartitions"],
         )
         self.planner = Planner(wishes, self)
+        self._is_over = threading.Event()
+        self._renewal_s = min(settings["leaseSeconds"], FIRST_LEASE_S) / _RENEWALS_PER_LEASE
         try:
             self._make_queue()
+            threading.Thread(target=self._renew, name="angarium-leases", daemon=True).start()
         except BaseException:
             self._client.close()
             raise
@@ -179,10 +190,19 @@ class _Driver:
 
     def close(self) -> None:
         """Disconnect."""
+        self._is_over.set()
         try:
             self.planner.close()
         finally:
             self._client.close()
+
+    def _renew(self) -> None:
+        """Keep the leases; what is wrong with them the next call of Spark's finds out, too."""
+        while not self._is_over.wait(self._renewal_s):
+            try:
+                self.planner.renew()
+            except errors.AngariumError as error:
+                _logger.warning("a lease was not renewed: %s", error)
 
     def _make_queue(self) -> None:
         """Make the queue for topic filters, if there are any and it is not there."""

@@ -42,8 +42,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Give a session of `local[2]` that knows the format `angarium`."""
     from pyspark.sql import SparkSession
 
-    import angarium.spark
-
     _let_workers_import()
     folder = tmp_path_factory.mktemp("spark")
     settings = {
@@ -61,7 +59,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    angarium.spark.register(session)
     yield session
     session.stop()
 

@@ -16,3 +16,12 @@ def test_python_workers_have_the_code_under_test(spark):
         return there.__file__
 
     assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [angarium.__file__]
+
+
+def test_the_format_is_found_by_itself_and_can_be_registered(spark):
+    import angarium.spark
+
+    for _ in range(2):
+        frame = spark.read.format("angarium").options(queue="q", columns="topic,position").load()
+        assert frame.columns == ["topic", "position"]
+        angarium.spark.register(spark)

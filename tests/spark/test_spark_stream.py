@@ -266,3 +266,35 @@ def test_a_checkpoint_of_another_queue_is_refused(
     client.delete_queue("here")
     client.create_queue("here")
     assert "a queue 'here' that was deleted" in job.failure(queue="here")
+
+
+def test_partitions_that_come_and_go_while_a_query_runs_lose_and_double_nothing(
+    spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
+) -> None:
+    client.create_queue("moving", access_type="non-exclusive", partition_count=2)
+    job = Job(spark, node, tmp_path, queue="moving", maxMessagesPerTrigger="150")
+    published = 0
+
+    def more() -> None:
+        nonlocal published
+        for key in range(10):
+            publish(client, "moving", 40, published, partition_key=str(key))
+            published += 40
+
+    more()
+    sizes = iter(("5", "1", "3"))
+
+    def change(frame: DataFrame, number: int) -> None:
+        size = next(sizes, None)
+        if size is not None:
+            node.run("queue", "update", "moving", "--set", f"partition_count={size}")
+            more()
+
+    job.on_batch = change
+    for _ in range(8):
+        job.run()
+        if len(job.rows) >= 1600:
+            break
+    job.run()
+    assert sorted(numbers(job.rows)) == list(range(1600))
+    assert left(client, "moving") == 0

@@ -47,6 +47,7 @@ class FakeQueue:
     lanes: dict[int, FakeLane]
     holder: str | None = None
     lease_s: float = 0.0
+    looks: int = 0
 
 
 @dataclass
@@ -77,6 +78,7 @@ class FakeGroup:
         return self._queue.endpoint_id
 
     def positions(self) -> dict[int, FakePosition]:
+        self._queue.looks += 1
         return {
             at: FakePosition(
                 min(lane.live, default=lane.next),
@@ -418,6 +420,15 @@ def test_the_newest_offset_is_for_the_lag() -> None:
     newest = query.newest()
     assert newest is not None
     assert positions(newest) == {A0: 11}
+
+
+def test_leases_are_used_while_a_batch_takes_long() -> None:
+    at = node(a=1, b=1)
+    query = planner(at)
+    query.renew()
+    query.latest(INITIAL, Limit())
+    query.renew()
+    assert [queue.looks for queue in at.queues.values()] == [2, 2]
 
 
 def test_closing_keeps_the_lease() -> None:
