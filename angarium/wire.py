@@ -199,6 +199,10 @@ LINK_BYTES: Final = 128 << 20
 #: messages/s, or 150 MB/s. They are held in memory on both sides, and come again after a break.
 LINK_WINDOW: Final = 65_536
 LINK_WINDOW_BYTES: Final = 32 << 20
+#: Messages of a producer that may be unacknowledged (facts section 10), and of a stage: what is published for a commit
+#: later is in no hurry, and a round of 2,000 messages costs a node a fifth of what rounds of 127 do.
+PRODUCER_WINDOW_MAX: Final = 255
+STAGE_WINDOW_MAX: Final = 4_096
 
 #: How MessagePack begins natural numbers that do not fit into that byte, and how many bytes follow.
 _INTEGER_BYTES: Final = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}

@@ -53,7 +53,8 @@ class OpenArguments(msgspec.Struct, forbid_unknown_fields=True):
 
     #: Empty: make one up.
     name: str = ""
-    window: Annotated[int, msgspec.Meta(ge=1, le=255)] = 255
+    #: At most 255 but for a stage.
+    window: Annotated[int, msgspec.Meta(ge=1, le=wire.STAGE_WINDOW_MAX)] = wire.PRODUCER_WINDOW_MAX
     #: The client had it before.
     resume: bool = False
     #: What it publishes waits for a commit. The name is made up; a given one is to be resumed.
@@ -113,9 +114,12 @@ class Producers:
 
         Raises:
             AngariumError: 40312 its profile forbids it, 50319 too many, 40018 the name is too long, or one for a stage
-                that is not resumed.
+                that is not resumed, or the window is one of stages only.
         """
         self._check_rights(session)
+        if not arguments.stage and arguments.window > wire.PRODUCER_WINDOW_MAX:
+            detail = f"window is {arguments.window}, at most {wire.PRODUCER_WINDOW_MAX} is possible"
+            raise error_for(errors.INVALID_ARGUMENT, detail)
         if arguments.stage and bool(arguments.name) != arguments.resume:
             raise error_for(errors.INVALID_ARGUMENT, "the name of a stage is made up, and then resumed")
         prefix = "" if arguments.stage else f"#{self._node}/"

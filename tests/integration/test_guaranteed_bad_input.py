@@ -271,6 +271,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
     ),
     "unbind-never-bound": ("flow.unbind", {"flow": 1}, errors.UNKNOWN_FLOW),
     "producer-window-256": ("producer.open", {"window": 256}, errors.INVALID_ARGUMENT),
+    "stage-window-4097": ("producer.open", {"stage": True, "window": 4_097}, errors.INVALID_ARGUMENT),
     "producer-window-true": ("producer.open", {"window": True}, errors.INVALID_ARGUMENT),
     "producer-name-161": ("producer.open", {"name": "x" * 161}, errors.INVALID_ARGUMENT),
     "producer-name-control": ("producer.open", {"name": "a\0"}, errors.INVALID_ARGUMENT),

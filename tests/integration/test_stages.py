@@ -77,6 +77,17 @@ def test_what_is_staged_is_seen_when_it_is_committed_and_not_before(
         watcher.receive(SILENCE_S)
 
 
+def test_a_stage_has_a_larger_window_than_a_producer(lone: LoneSpool, client: blocking.Client) -> None:
+    queue = lone.queue()
+    with pytest.raises(errors.InvalidRequestError):
+        client.stage(window=4_097)
+    stage = client.stage()
+    assert stage.window == 4_096
+    report = stage.publish_many([*to(queue, *numbers(6_000)), ("#P2P/QUE/nowhere", b""), *to(queue, b"end")])
+    assert [place for place, _ in report.refused] == [6_000]
+    client.abort_stages([stage.id])
+
+
 def test_a_batch_of_a_sink_is_published_once(lone: LoneSpool, client: blocking.Client) -> None:
     queue = lone.queue()
     first = staged(client, *to(queue, b"first"))

@@ -11,8 +11,8 @@ import msgspec
 
 from angarium import wire
 
-#: Messages of one producer that may be unacknowledged (facts section 10).
-PRODUCER_WINDOW_MAX: Final = 255
+PRODUCER_WINDOW_MAX: Final = wire.PRODUCER_WINDOW_MAX
+STAGE_WINDOW_MAX: Final = wire.STAGE_WINDOW_MAX
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Number = Annotated[int, msgspec.Meta(ge=1)]
@@ -29,7 +29,7 @@ class ProducerOpened(msgspec.Struct, frozen=True):
     #: The newest sequence that the node knows of it, 0 for none.
     last_sequence: _Natural
     #: Messages that may be unacknowledged; at most what was asked for.
-    window: Annotated[int, msgspec.Meta(ge=1, le=PRODUCER_WINDOW_MAX)]
+    window: Annotated[int, msgspec.Meta(ge=1, le=STAGE_WINDOW_MAX)]
 
 
 class FlowBound(msgspec.Struct, frozen=True):

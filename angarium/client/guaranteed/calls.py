@@ -18,7 +18,7 @@ from angarium.client.consuming.flow_options import (
 from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES, RangeReader
 from angarium.client.consuming.reader_group import LEASE_S
 from angarium.client.guaranteed import provisioning
-from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
+from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX, STAGE_WINDOW_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -88,13 +88,13 @@ class GuaranteedCalls:
         """
         return await self._parties.producer(name, window, on_ack, self._within(timeout_s))
 
-    async def stage(self, *, window: int = PRODUCER_WINDOW_MAX, timeout_s: float | None = None) -> Stage:
+    async def stage(self, *, window: int = STAGE_WINDOW_MAX, timeout_s: float | None = None) -> Stage:
         """Open a stage: messages that are stored, and belong to nobody until somebody commits them.
 
         Close it when all messages are given; then whoever has this username commits it by its `id`.
 
         Args:
-            window: messages that may be unacknowledged, 1 to 255.
+            window: messages that may be unacknowledged, 1 to 4,096.
             timeout_s: how long to wait for the node, by default the `timeout_s` of `connect`.
 
         Raises:

@@ -15,7 +15,7 @@ from angarium.client.consuming.group_threads import ReaderGroup
 from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES, RangeReader
 from angarium.client.consuming.reader_group import LEASE_S
 from angarium.client.consuming.threads import Flow
-from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
+from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX, STAGE_WINDOW_MAX
 from angarium.client.sending.threads import Producer, Stage
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class GuaranteedCalls(ABC):
         """
         return Producer(self, self.call(self._inner.producer(name, window, on_ack, timeout_s=timeout_s)))
 
-    def stage(self, *, window: int = PRODUCER_WINDOW_MAX, timeout_s: float | None = None) -> Stage:
+    def stage(self, *, window: int = STAGE_WINDOW_MAX, timeout_s: float | None = None) -> Stage:
         """Open a stage: messages that belong to nobody until somebody commits them.
 
         Raises:

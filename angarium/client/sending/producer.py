@@ -57,6 +57,9 @@ class Producer:
     async context manager, which waits at its end until everything is settled.
     """
 
+    #: Messages that may be unsettled, whatever is asked for.
+    WINDOW_MAX: int = PRODUCER_WINDOW_MAX
+
     def __init__(
         self,
         connection: Connection,
@@ -71,8 +74,8 @@ class Producer:
         Raises:
             InvalidRequestError: an argument is illegal (INVALID_ARGUMENT).
         """
-        if type(window) is not int or not 1 <= window <= PRODUCER_WINDOW_MAX:
-            detail = f"window is {window!r}, from 1 to {PRODUCER_WINDOW_MAX} is possible"
+        if type(window) is not int or not 1 <= window <= self.WINDOW_MAX:
+            detail = f"window is {window!r}, from 1 to {self.WINDOW_MAX} is possible"
             raise errors.error_for(errors.INVALID_ARGUMENT, detail)
         if on_ack is not None and inspect.iscoroutinefunction(on_ack):
             raise errors.error_for(errors.INVALID_ARGUMENT, "on_ack is a plain function")

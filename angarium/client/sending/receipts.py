@@ -11,7 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
-from angarium.client.guaranteed.answers import PRODUCER_WINDOW_MAX
+from angarium.client.guaranteed.answers import STAGE_WINDOW_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: Refusals that are kept until somebody looks; of more only the number is known.
 UNSEEN_MAX: Final = 1_000
 #: Refusals may come before the acknowledgement of older messages, but not by more than a window.
-SETTLED_AHEAD_MAX: Final = PRODUCER_WINDOW_MAX
+SETTLED_AHEAD_MAX: Final = STAGE_WINDOW_MAX
 
 
 class PublishReport(NamedTuple):

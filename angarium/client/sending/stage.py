@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors
+from angarium.client.guaranteed.answers import STAGE_WINDOW_MAX
 from angarium.client.sending.producer import Producer
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 class Stage(Producer):
     """Publishes what waits for a commit; `Client.stage` opens it."""
+
+    WINDOW_MAX = STAGE_WINDOW_MAX
 
     def __init__(
         self,

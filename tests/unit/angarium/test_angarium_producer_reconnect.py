@@ -349,7 +349,7 @@ def test_nothing_is_acknowledged_again_before_it_was_sent_again() -> None:
         {"producer": 0, "name": "p", "last_sequence": 0, "window": 1},
         {"producer": 1, "name": "p", "last_sequence": -1, "window": 1},
         {"producer": 1, "name": "p", "last_sequence": 0, "window": 0},
-        {"producer": 1, "name": "p", "last_sequence": 0, "window": 256},
+        {"producer": 1, "name": "p", "last_sequence": 0, "window": 4_097},
         {"producer": 1, "name": 5, "last_sequence": 0, "window": 1},
         None,
         [1, "p", 0, 1],

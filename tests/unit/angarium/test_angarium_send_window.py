@@ -265,11 +265,11 @@ def test_a_receipt_that_was_looked_at_is_no_secret() -> None:
 def test_a_tally_forgets_what_is_settled_for_long() -> None:
     """An endless `publish_many` beside others must not remember where each of its messages was."""
     tally = Tally(None)  # type: ignore[arg-type] # nobody waits here
-    for number in range(2_000):
+    for number in range(6_000):
         tally.give(number * 2, 1)
         tally.settle(1)
         tally.validate()
     assert len(tally._spans) <= SETTLED_AHEAD_MAX + 2
-    tally.give(4_001, 3)
-    tally.refuse(4_002, errors.error_for(errors.SPOOL_OVER_QUOTA))
-    assert tally.report().refused[0][0] == 2_001
+    tally.give(12_001, 3)
+    tally.refuse(12_002, errors.error_for(errors.SPOOL_OVER_QUOTA))
+    assert tally.report().refused[0][0] == 6_001
