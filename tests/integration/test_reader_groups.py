@@ -250,6 +250,25 @@ def test_what_is_planned_is_read_whole_whatever_is_killed_in_the_middle(tmp_path
         run(test(node))
 
 
+def test_a_thread_reads_a_range_whole_while_the_router_is_killed(tmp_path: Path) -> None:
+    with Node(tmp_path / "data", workers=1) as node, blocking.connect(node.url, timeout_s=LIMIT_S) as client:
+        client.create_queue("q")
+        with client.producer() as producer:
+            producer.publish_many(("#P2P/QUE/q", b"%d" % n) for n in range(6_000))
+        group = client.reader_group("q", "g")
+        planned = group.plan({0: 1})[0]
+        got: list[int] = []
+        kills = 0
+        for batch in client.read_range("q", "g", 0, planned.start, planned.end, window=300):
+            got += [int(payload) for payload in batch.payloads]
+            if len(got) > 2_000 * (kills + 1) and kills < 2:
+                kills += 1
+                node.kill("router")
+        assert got == list(range(6_000))
+        assert kills == 2
+        group.release()
+
+
 def harm(node: Node, role: str) -> None:
     """Kill the home of the queue, the router, or the whole node, and have it back."""
     if role == "node":

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+
+from angarium.client.consuming.messages import GuaranteedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
     from types import TracebackType
 
     from angarium.client.consuming import reader_group as asynchronous
+    from angarium.client.consuming.flow_window import FlowWindow
+    from angarium.client.consuming.messages import GuaranteedDelivery
+    from angarium.client.consuming.range_reader import RangeReader
     from angarium.client.consuming.reader_group import Planned, ReaderPosition
 
 _T = TypeVar("_T")
+
+#: Credit is given back when so much of a window was handed out, or when there is nothing to hand out.
+RELEASES_PER_WINDOW: Final = 8
 
 
 class Caller(Protocol):
@@ -19,6 +29,62 @@ class Caller(Protocol):
 
     def call(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Run a coroutine in the client's thread and wait for it."""
+
+    def post(self, work: Callable[[], None]) -> None:
+        """Run something in the client's thread soon."""
+
+
+class RangeBatches:
+    """The batches of a range, taken where they are read: deliveries cross the threads as they came."""
+
+    def __init__(self, client: Caller, inner: RangeReader) -> None:
+        """Belong to a client; only `Client.read_range` reads ranges."""
+        self._client = client
+        self._inner = inner
+        #: Set when there may be something to read.
+        self._signal = threading.Event()
+        #: What was handed out and not given back: of which bind, messages and bytes.
+        self._owed: FlowWindow | None = None
+        self._messages = self._bytes = 0
+        inner.on_ready = self._signal.set
+
+    def __iter__(self) -> Iterator[GuaranteedBatch]:
+        """Give batches to the end of the range.
+
+        Raises:
+            AngariumError: why it ended before that.
+        """
+        while True:
+            self._signal.clear()
+            delivery = self._inner.take_delivery()
+            if delivery is not None:
+                self._owe(delivery)
+                yield GuaranteedBatch(delivery, 0, len(delivery.rows))
+                continue
+            # What came since then has set the signal.
+            is_ended, error = self._inner.outcome
+            if error is not None:
+                raise error
+            if is_ended:
+                return
+            self._give_back()
+            self._signal.wait()
+
+    def _owe(self, delivery: GuaranteedDelivery) -> None:
+        if delivery.window is not self._owed:
+            self._give_back()
+            self._owed = delivery.window
+        self._messages += len(delivery.rows)
+        self._bytes += delivery.size_bytes
+        options = self._inner.options
+        share = RELEASES_PER_WINDOW
+        if self._messages * share >= options.window or self._bytes * share >= options.window_bytes:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._owed is not None and self._messages:
+            self._client.post(partial(self._inner.release, self._owed, self._messages, self._bytes))
+        self._messages = self._bytes = 0
 
 
 class ReaderGroup:

@@ -6,6 +6,7 @@ handed out. `Client.read_range` reads with one; so does the blocking client, fro
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from angarium.client.consuming.flow import Emit
     from angarium.client.consuming.flow_options import FlowOptions
     from angarium.client.consuming.flow_window import FlowWindow
-    from angarium.client.consuming.messages import GuaranteedBatch
+    from angarium.client.consuming.messages import GuaranteedBatch, GuaranteedDelivery
     from angarium.client.consuming.pace import Pace
     from angarium.client.events import Indicated
     from angarium.client.guaranteed.operations import Operations
@@ -47,6 +48,8 @@ class RangeReader(Flow):
         #: Everything below it was handed out.
         self._next = options.range.first
         self._end: Final = options.range.end
+        #: Held while something is handed out to another thread, or thrown away.
+        self._lock: Final = threading.Lock()
 
     async def read(self) -> list[GuaranteedBatch]:
         """Give what has come, at least one batch; nothing at the end of the range.
@@ -63,6 +66,20 @@ class RangeReader(Flow):
         self._next = batches[-1].positions[-1] + 1
         return batches
 
+    @property
+    def outcome(self) -> tuple[bool, errors.AngariumError | None]:
+        """Whether it has ended, and why; a range has when all of it was handed out."""
+        is_ended, error = super().outcome
+        return is_ended or (self._has_all and not self.buffered), error
+
+    def take_delivery(self) -> GuaranteedDelivery | None:
+        """Hand the oldest delivery out, to be released by the caller; safe from any thread."""
+        with self._lock:
+            delivery = super().take_delivery()
+            if delivery is not None:
+                self._next = delivery.positions[-1] + 1
+            return delivery
+
     def indicated(self, event: Indicated) -> None:
         """Act on what the node says: the end of the range is no loss."""
         if event.event == wire.FLOW_CLOSED and event.code == 0:
@@ -74,7 +91,8 @@ class RangeReader(Flow):
     def lost(self) -> None:
         """Take note that the bind is over, unless there is nothing more to come."""
         if not self._has_all or self._is_ended:
-            super().lost()
+            with self._lock:
+                super().lost()
 
     def connected(self) -> None:
         """Go on behind what was handed out, on a new connection."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from angarium import errors
 from angarium.client.consuming.flow_options import FLOW_WINDOW, FLOW_WINDOW_BYTES, QUEUE
-from angarium.client.consuming.group_threads import ReaderGroup
+from angarium.client.consuming.group_threads import RangeBatches, ReaderGroup
 from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES, RangeReader
 from angarium.client.consuming.reader_group import LEASE_S
 from angarium.client.consuming.threads import Flow
@@ -216,9 +216,7 @@ class GuaranteedCalls(ABC):
 
     def _read(self, reader: RangeReader) -> Iterator[GuaranteedBatch]:
         try:
-            # What has come crosses the threads together.
-            while batches := self.call(reader.read()):
-                yield from batches
+            yield from RangeBatches(self, reader)
         finally:
             # Who leaves the loop half way may close the client before this.
             with contextlib.suppress(errors.ConnectionLostError):
