@@ -11,7 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from angarium.pipeline.session import first_line
+from angarium.pipeline.failures import clear_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,11 +43,11 @@ def read_rows(spark: SparkSession, path: str) -> DataFrame:
 
 @contextlib.contextmanager
 def spark_errors(what: str) -> Iterator[None]:
-    """Turn what Spark raises in the block into one of our errors, which names `what`.
+    """Turn what Spark raises in the block into one of our errors; `what` is a path, or what is read.
 
     Raises:
         NotFoundError: a path is not there, or there is no Parquet (ARCHIVE_NOT_FOUND).
-        UnavailableError: anything else that Spark says (SPARK_FAILED).
+        AngariumError: anything else that Spark says (SPARK_FAILED), or an error of ours that it wrapped.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -60,4 +60,4 @@ def spark_errors(what: str) -> Iterator[None]:
             raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{what} does not exist") from None
         if condition == "UNABLE_TO_INFER_SCHEMA":
             raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{what} holds no messages") from None
-        raise errors.error_for(errors.SPARK_FAILED, f"{what}: {first_line(error)}") from None
+        raise clear_failure(error) from None

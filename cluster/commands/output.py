@@ -20,7 +20,7 @@ import msgspec
 from cluster.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rich.progress import Progress as RichProgress
     from rich.progress import ProgressColumn, Task, TaskID
@@ -121,6 +121,22 @@ def draw(renderable: Any) -> None:
     from rich.console import Console
 
     Console().print(renderable)
+
+
+@contextlib.contextmanager
+def screen(*, plain: bool) -> Iterator[Callable[[Any, Any], None]]:
+    """Show something that changes: the last state on the terminal, or each state as a line of JSON.
+
+    Args:
+        plain: whether to print JSON; the function given takes the values, and what rich draws of them.
+    """
+    if plain:
+        yield lambda values, _drawn: print_json(values)
+        return
+    from rich.live import Live
+
+    with Live(auto_refresh=False, vertical_overflow="visible") as live:
+        yield lambda _values, drawn: live.update(drawn, refresh=True)
 
 
 def cell(value: Any, name: str = "") -> str:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
+pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 COLUMNS = ("topic", "queue", "partition", "position", "payload", "sender_timestamp", "spooled_timestamp")
 PROPERTIES = ("user_properties", "user_property_types")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
+pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow, pytest.mark.timeout(300)]
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WINDOW_S = 60
@@ -216,15 +216,21 @@ def test_gaps_duplicates_and_restarts_of_each_publisher(spark: SparkSession) -> 
         numbered("dead", 2, 2) | {"origin_reason": "expired", "spooled_timestamp": START + timedelta(days=1)}
     )
     silent = [message(sender_id="silent"), message(sequence_number=5)]
-    found = runs(facts(frame(spark, [*lossy, *anew, *doubled, *again, *dead, *silent]))).persist()
+    far = [numbered("far", number, place) for place, number in enumerate((0, 2**63 - 1, 0, 2**63 - 1))]
+    found = runs(facts(frame(spark, [*lossy, *anew, *doubled, *again, *dead, *silent, *far]))).persist()
     names = ("runs", "numbered", "missing", "gaps", "duplicates", "out_of_order", "restarts", "highest")
     assert {row["client"]: tuple(row[name] for name in names) for row in publishers(found).collect()} == {
         "lossy": (1, 6, 3, 1, 0, 1, 0, 9),
         "anew": (2, 6, 1, 1, 0, 0, 1, 4),
         "doubled": (1, 3, 0, 0, 2, 0, 0, 3),
         "dead": (1, 4, 0, 0, 0, 0, 0, 4),
+        "far": (2, 4, 2**53, 2, 0, 0, 1, 2**63 - 1),
     }
-    gaps = largest_gaps(found).select("client", "missing", "first", "last", F.unix_millis("at"))
+    gaps = (
+        largest_gaps(found)
+        .where("client != 'far'")
+        .select("client", "missing", "first", "last", F.unix_millis("at"))
+    )
     at_ms = int(START.timestamp() * 1000)
     assert {tuple(row) for row in gaps.collect()} == {
         ("lossy", 3, 5, 7, at_ms + 4000),

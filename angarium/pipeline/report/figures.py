@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as F  # noqa: N812 - the name that every reader of Spark code expects
 
 from angarium.pipeline.report.cells import merged, with_percentiles
+from angarium.pipeline.report.sequences import capped_sum
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -234,7 +235,7 @@ def _series(cells: DataFrame, name: str, names: Sequence[str | None], width_s: i
 def _sequences(tables: Tables, top: int) -> dict[str, Any]:
     sums = ("runs", "restarts", "numbered", "missing", "gaps", "duplicates", "out_of_order")
     found = tables.publishers
-    totals = _one(found.agg(F.count("*").alias("publishers"), *(F.sum(name).alias(name) for name in sums)))
+    totals = _one(found.agg(F.count("*").alias("publishers"), *(capped_sum(name) for name in sums)))
     assert totals is not None, "an aggregation without keys has a row"
     trouble = F.col("missing") + F.col("duplicates") + F.col("out_of_order") + F.col("restarts")
     return {

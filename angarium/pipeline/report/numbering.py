@@ -28,6 +28,9 @@ from typing import Any, Final, NamedTuple
 #: Numbers below the highest that are remembered: partitions of a queue and several queues disorder by less than that
 #: at 100,000 messages a second and 10 ms.
 REORDER: Final = 1000
+#: A count of missing numbers stops here: the largest that every reader of JSON gets exactly. Numbers come from
+#: strangers, and two of them can be 2^63 apart.
+COUNT_MAX: Final = 1 << 53
 #: The largest gaps that are kept of a run, so that a report can name them.
 GAPS_KEPT: Final = 10
 
@@ -40,6 +43,11 @@ class Gap(NamedTuple):
     last: int
     #: When the first number above the gap came, in ms since 1970.
     at_ms: int
+
+
+def gap_of(first: int, last: int, at_ms: int) -> Gap:
+    """Give the gap of the numbers from the first to the last."""
+    return Gap(min(COUNT_MAX, last - first + 1), first, last, at_ms)
 
 
 @dataclass
@@ -116,14 +124,14 @@ class Run:
         lost = 0
         while lost < len(self.holes) and self.holes[lost][1] <= upto:
             first, last, at_ms = self.holes[lost]
-            self._count_gap(Gap(last - first + 1, first, last, at_ms))
+            self._count_gap(gap_of(first, last, at_ms))
             lost += 1
         del self.holes[:lost]
         if len(self.seen) > 2 * (self.high - upto):
             self.seen = {number: content for number, content in self.seen.items() if number > upto}
 
     def _count_gap(self, gap: Gap) -> None:
-        self.missing += gap.missing
+        self.missing = min(COUNT_MAX, self.missing + gap.missing)
         self.gaps += 1
         if len(self.largest) < GAPS_KEPT or gap > self.largest[0]:
             self.largest = sorted([*self.largest, gap])[-GAPS_KEPT:]

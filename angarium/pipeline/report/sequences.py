@@ -18,25 +18,38 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from pyspark.sql import functions as F  # noqa: N812 - the name that every reader of Spark code expects
 
-from angarium.pipeline.report.numbering import REORDER, Numbering
+from angarium.pipeline.report.numbering import COUNT_MAX, REORDER, Numbering
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.udtf import UserDefinedTableFunction
 
     from angarium.pipeline.report.numbering import Run
 
 #: Columns of `numbers`.
-_NUMBERS: Final = ("client", "topic", "number", "content", "at_ms", "duplicates")
+NUMBERS: Final = ("client", "topic", "number", "content", "at_ms", "duplicates")
 _Publisher: TypeAlias = tuple[str, str | None]
-_GAPS: Final = "array<struct<missing:bigint,first:bigint,last:bigint,at_ms:bigint>>"
-RUNS_SCHEMA: Final = (
-    "client string, topic string, first bigint, last bigint, started_ms bigint, ended_ms bigint, numbered bigint, "
-    f"duplicates bigint, out_of_order bigint, missing bigint, gaps bigint, largest {_GAPS}"
+#: Figures of a run.
+_COUNTS: Final = (
+    "first",
+    "last",
+    "started_ms",
+    "ended_ms",
+    "numbered",
+    "duplicates",
+    "out_of_order",
+    "missing",
+    "gaps",
 )
+_GAPS: Final = "largest array<struct<missing:bigint,first:bigint,last:bigint,at_ms:bigint>>"
+
+
+def columns_of(counts: tuple[str, ...]) -> str:
+    """Give the columns of rows that `batch_of` makes, as Spark reads them."""
+    return ", ".join(("client string, topic string", *(f"{name} bigint" for name in counts), _GAPS))
 
 
 def numbers(found: DataFrame, *, by_topic: bool) -> DataFrame:
@@ -67,7 +80,7 @@ def numbers(found: DataFrame, *, by_topic: bool) -> DataFrame:
 
 
 def runs(found: DataFrame, *, by_topic: bool = False, reorder: int = REORDER) -> DataFrame:
-    """Give a row for each run of each publisher, as `RUNS_SCHEMA` says."""
+    """Give a row for each run of each publisher, with the figures of `numbering.Run`."""
     ordered = (
         numbers(found, by_topic=by_topic)
         .repartition("client", "topic")
@@ -75,7 +88,7 @@ def runs(found: DataFrame, *, by_topic: bool = False, reorder: int = REORDER) ->
     )
     # A class is what Spark ships to its workers, so what it needs to know is part of it.
     reader = type("RunsReaderOfReport", (RunsReader,), {"reorder": reorder})
-    read = cast("UserDefinedTableFunction", F.arrow_udtf(reader, returnType=RUNS_SCHEMA))
+    read = cast("UserDefinedTableFunction", F.arrow_udtf(reader, returnType=columns_of(_COUNTS)))
     return read(ordered.asTable())
 
 
@@ -95,7 +108,7 @@ class RunsReader:
 
     def eval(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Read a batch and give the runs that ended."""
-        columns = (batch.column(name).to_pylist() for name in _NUMBERS)
+        columns = (batch.column(name).to_pylist() for name in NUMBERS)
         done: list[dict[str, Any]] = []
         for client, topic, number, content, at_ms, duplicates in zip(*columns, strict=True):
             if (client, topic) != self._publisher:
@@ -105,11 +118,11 @@ class RunsReader:
         if self._publisher is not None:
             done += _rows(self._publisher, self._numbering.take_closed())
         if done:
-            yield _batch(done)
+            yield batch_of(done, _COUNTS)
 
     def terminate(self) -> Iterator[pa.RecordBatch]:
         """Give the runs of the last publisher."""
-        yield _batch(self._close())
+        yield batch_of(self._close(), _COUNTS)
 
     def _close(self) -> list[dict[str, Any]]:
         return [] if self._publisher is None else _rows(self._publisher, self._numbering.close())
@@ -135,23 +148,14 @@ def _rows(publisher: _Publisher, closed: list[Run]) -> list[dict[str, Any]]:
     ]
 
 
-def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+def batch_of(rows: list[dict[str, Any]], counts: tuple[str, ...], *more: tuple[str, Any]) -> pa.RecordBatch:
+    """Give rows to Spark: client, topic, counts, the largest gaps, and more columns with their Arrow types."""
     import pyarrow as pa
 
     gap = pa.struct([(name, pa.int64()) for name in ("missing", "first", "last", "at_ms")])
     texts = [(name, pa.string()) for name in ("client", "topic")]
-    counts = (
-        "first",
-        "last",
-        "started_ms",
-        "ended_ms",
-        "numbered",
-        "duplicates",
-        "out_of_order",
-        "missing",
-        "gaps",
-    )
-    schema = pa.schema([*texts, *((name, pa.int64()) for name in counts), ("largest", pa.list_(gap))])
+    numbers = [(name, pa.int64()) for name in counts]
+    schema = pa.schema([*texts, *numbers, ("largest", pa.list_(gap)), *more])
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
@@ -160,9 +164,14 @@ def publishers(found: DataFrame) -> DataFrame:
     return found.groupBy("client", "topic").agg(
         F.count("*").alias("runs"),
         (F.count("*") - 1).alias("restarts"),
-        *(F.sum(name).alias(name) for name in ("numbered", "missing", "gaps", "duplicates", "out_of_order")),
+        *(capped_sum(name) for name in ("numbered", "missing", "gaps", "duplicates", "out_of_order")),
         F.max("last").alias("highest"),
     )
+
+
+def capped_sum(name: str) -> Column:
+    """Sum up counts, but not beyond what a run can count; an overflow would end the job."""
+    return F.least(F.sum(F.col(name).cast("decimal(38,0)")), F.lit(COUNT_MAX)).cast("long").alias(name)
 
 
 def largest_gaps(found: DataFrame) -> DataFrame:

@@ -2,75 +2,245 @@
 
 from __future__ import annotations
 
+import functools
+import tempfile
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from angarium.pipeline.session import SparkSettings, open_session
 from cluster.commands import output
-from cluster.commands.pipeline.options import spark_options
+from cluster.commands.connection import json_option
+from cluster.commands.pipeline.options import node_options, spark_options, told_to_stop
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from threading import Event
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from angarium.pipeline.report.figures import Tables
     from angarium.pipeline.report.job import ReportOptions
 
 #: As in `figures.TOP`, `job.LATE_MS` and `numbering.REORDER`, which are loaded when the job runs.
 _TOP: Final = 20
 _LATE_S: Final = 60.0
 _REORDER: Final = 1000
+_INTERVAL_S: Final = 10.0
+_WATERMARK_S: Final = 600.0
 #: Beyond that nobody reads a table, and the driver would hold it all.
 _TOP_MAX: Final = 1000
 _REORDER_MAX: Final = 1_000_000
+#: So often the command looks whether it was told to stop.
+_LOOK_S: Final = 1
+
+
+def _wanted_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add what the report is to be like."""
+    for option in reversed(
+        (
+            click.option(
+                "--window",
+                type=click.IntRange(1),
+                metavar="S",
+                help="Seconds in a window.  [default: all windows fit on a page; 60 with --follow]",
+            ),
+            click.option(
+                "--late-after",
+                type=click.FloatRange(0),
+                default=_LATE_S,
+                show_default=True,
+                metavar="S",
+                help="A message that was spooled so many seconds after it was sent is late.",
+            ),
+            click.option(
+                "--top",
+                type=click.IntRange(1, _TOP_MAX),
+                default=_TOP,
+                show_default=True,
+                help="Name so many topics and clients.",
+            ),
+            click.option(
+                "--sequence-per-topic", is_flag=True, help="Publishers number each topic on its own."
+            ),
+            click.option(
+                "--reorder",
+                type=click.IntRange(1, _REORDER_MAX),
+                default=_REORDER,
+                show_default=True,
+                help="A number that lies so far below the highest one begins a new numbering.",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+def _follow_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add when a live report is updated."""
+    for option in reversed(
+        (
+            click.option("--follow", is_flag=True, help="Go on with what comes, until SIGINT or SIGTERM."),
+            click.option(
+                "--consume", is_flag=True, help="With --follow: take what is counted out of the queues."
+            ),
+            click.option(
+                "--interval",
+                type=click.FloatRange(min=0.0),
+                default=_INTERVAL_S,
+                show_default=True,
+                metavar="S",
+                help="With --follow: seconds between updates.",
+            ),
+            click.option(
+                "--watermark",
+                type=click.FloatRange(min=0.0),
+                default=_WATERMARK_S,
+                show_default=True,
+                metavar="S",
+                help="With --follow: how long a window waits for messages that come late.",
+            ),
+            click.option(
+                "--checkpoint",
+                metavar="DIR",
+                help="With --follow: go on with the report that is here.  [default: begin a new one]",
+            ),
+        )
+    ):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sinks:
+    """Where a report goes besides the terminal."""
+
+    html: str | None
+    title: str | None
+    output_path: str | None
+    #: What the figures are of.
+    source: str
+    refresh_s: float | None = None
+
+    def write(self, tables: Tables, figures: dict[str, Any]) -> None:
+        from angarium.pipeline.report import job
+        from angarium.pipeline.report.page import render_page
+
+        if self.output_path is not None:
+            job.write_tables(tables, self.output_path)
+        if self.html is not None:
+            page = render_page(
+                figures,
+                title=self.title or f"Report on {self.source}",
+                source=self.source,
+                made_ms=int(time.time() * 1000),
+                refresh_s=self.refresh_s,
+            )
+            job.write_file(self.html, page)
 
 
 @click.command()
-@click.argument("archive")
+@click.argument("archive", required=False)
 @click.option(
-    "--window",
-    type=click.IntRange(1),
-    metavar="S",
-    help="Seconds in a window.  [default: all windows fit on a page]",
+    "--queue",
+    "queues",
+    multiple=True,
+    metavar="QUEUE",
+    help="Queue or dead message queue instead. Repeatable.",
 )
 @click.option(
-    "--late-after",
-    type=click.FloatRange(0),
-    default=_LATE_S,
-    show_default=True,
-    metavar="S",
-    help="A message that was spooled so many seconds after it was sent is late.",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="FILTER",
+    help="With --follow: topic filter instead, for which a durable queue is made and kept. Repeatable.",
 )
-@click.option(
-    "--top",
-    type=click.IntRange(1, _TOP_MAX),
-    default=_TOP,
-    show_default=True,
-    help="Name so many topics and clients.",
-)
-@click.option("--sequence-per-topic", is_flag=True, help="Publishers number each topic on its own.")
-@click.option(
-    "--reorder",
-    type=click.IntRange(1, _REORDER_MAX),
-    default=_REORDER,
-    show_default=True,
-    help="A number that lies so far below the highest one begins a new numbering.",
-)
+@_wanted_options
+@_follow_options
 @click.option("--html", metavar="FILE", help="Write the report as one HTML page with charts.")
-@click.option("--title", help="Title of the page.  [default: Report on ARCHIVE]")
+@click.option("--title", help="Title of the page.  [default: what the report is on]")
 @click.option(
     "--output",
     "output_path",
     metavar="DIR",
     help="Write all tables as Parquet, replacing those of a report before.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @spark_options
-def report(archive: str, *, spark: SparkSettings, as_json: bool, **wanted: Any) -> None:
-    """Tell what the messages of an archive, or of a directory of Parquet, were like.
+@node_options
+def report(
+    archive: str | None,
+    *,
+    queues: tuple[str, ...],
+    topics: tuple[str, ...],
+    follow: bool,
+    consume: bool,
+    **values: Any,
+) -> None:
+    r"""Tell what the messages of an archive, a queue or a stream were like.
 
     Rates, sizes, latency and losses by topic and client (sender id), and gaps and duplicates in the numbering of each
-    publisher.
+    publisher. ARCHIVE may be any directory of Parquet with the columns of an archive. A queue is looked through and
+    keeps its messages, but for --follow, which counts each message once and so takes it.
+
+    \b
+        angarium pipeline report ./archive --html report.html
+        angarium pipeline report --queue orders --queue '#DEAD_MSG_QUEUE'
+        angarium pipeline report --topic 'orders/>' --follow --html live.html
     """
-    figures = _figures(archive, spark, **wanted)
+    _check(archive, queues, topics, follow=follow, consume=consume)
+    sources = [f"archive {archive}"] if archive else [f"queue {name}" for name in queues]
+    source = ", ".join(sources or [f"topics {' '.join(topics)}"])
+    if follow:
+        _follow({"queue": ",".join(queues)} if queues else {"topics": ",".join(topics)}, source, **values)
+    else:
+        _report(archive, queues, source, **values)
+
+
+def _check(
+    archive: str | None, queues: tuple[str, ...], topics: tuple[str, ...], *, follow: bool, consume: bool
+) -> None:
+    if sum(map(bool, (archive, queues, topics))) != 1:
+        raise click.UsageError(
+            "name an ARCHIVE, or queues by --queue, or topic filters by --topic; one of the three"
+        )
+    if topics and not follow:
+        raise click.UsageError(
+            "--topic is for --follow: what was published before is in no queue of the report"
+        )
+    if archive and follow:
+        raise click.UsageError(
+            "--follow is for --queue and --topic; an archive is complete when its job says so"
+        )
+    if queues and follow and not consume:
+        raise click.UsageError(
+            "--follow takes messages out of the queues; say --consume, or use --topic instead"
+        )
+
+
+def _report(
+    archive: str | None,
+    queues: tuple[str, ...],
+    source: str,
+    *,
+    node: dict[str, str],
+    spark: SparkSettings,
+    as_json: bool,
+    **values: Any,
+) -> None:
+    sinks, options = _taken_apart(source, values)
+    with open_session("report", spark) as session, output.progress("report", None):
+        from angarium.pipeline.report.figures import collect_figures
+        from angarium.pipeline.report.job import report_on
+        from angarium.pipeline.rows import spark_errors
+
+        with spark_errors(source):
+            messages = _messages(session, archive, queues, node)
+            with report_on(messages, options, read_once=archive is None) as tables:
+                figures = collect_figures(tables, options.top)
+                sinks.write(tables, figures)
     if output.wants_json(as_json):
         output.print_json(figures)
     else:
@@ -79,47 +249,94 @@ def report(archive: str, *, spark: SparkSettings, as_json: bool, **wanted: Any) 
         output.draw(view(figures))
 
 
-def _figures(
-    archive: str,
-    spark: SparkSettings,
+def _messages(
+    session: SparkSession, archive: str | None, queues: tuple[str, ...], node: dict[str, str]
+) -> DataFrame:
+    if archive is not None:
+        from angarium.pipeline.rows import read_rows
+
+        return read_rows(session, archive)
+    import angarium.spark
+
+    angarium.spark.register(session)
+    return session.read.format("angarium").options(**node).option("queue", ",".join(queues)).load()
+
+
+def _follow(
+    wanted: dict[str, str],
+    source: str,
     *,
-    html: str | None,
-    title: str | None,
-    output_path: str | None,
-    **wanted: Any,
-) -> dict[str, Any]:
-    with open_session("report", spark) as session, output.progress("report", None):
-        from angarium.pipeline.report import job
-        from angarium.pipeline.report.figures import collect_figures
-        from angarium.pipeline.report.page import render_page
-        from angarium.pipeline.rows import read_rows, spark_errors
+    node: dict[str, str],
+    spark: SparkSettings,
+    as_json: bool,
+    interval: float,
+    watermark: float,
+    checkpoint: str | None,
+    **values: Any,
+) -> None:
+    sinks, options = _taken_apart(source, values, refresh_s=interval)
+    with (
+        tempfile.TemporaryDirectory(prefix="angarium-report-") as folder,
+        open_session("report", spark) as session,
+        told_to_stop() as stop,
+        output.screen(plain=output.wants_json(as_json)) as show,
+    ):
+        import angarium.spark
+        from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
+        from angarium.pipeline.rows import spark_errors
 
-        messages = read_rows(session, archive)
-        with spark_errors(archive), job.report_on(messages, _options(**wanted), read_once=False) as tables:
-            figures = collect_figures(tables, wanted["top"])
-            if output_path is not None:
-                job.write_tables(tables, output_path)
-    if html is not None:
-        page = render_page(
-            figures,
-            title=title or f"Report on {archive}",
-            source=f"Archive {archive}",
-            made_ms=int(time.time() * 1000),
-        )
-        job.write_file(html, page)
-        click.echo(f"wrote {html}", err=True)
-    return figures
+        angarium.spark.register(session)
+        live = LiveOptions(checkpoint=checkpoint or folder, trigger_s=interval, watermark_s=watermark)
+        stream = session.readStream.format("angarium").options(**node, **wanted).load()
+        take = functools.partial(_update, sinks, options, show)
+        with spark_errors(source):
+            query = follow(stream, LiveReport(session, options, live), live, take)
+            _wait(query, stop)
 
 
-def _options(
-    *, window: int | None, late_after: float, top: int, sequence_per_topic: bool, reorder: int
-) -> ReportOptions:
+def _update(
+    sinks: _Sinks,
+    options: ReportOptions,
+    show: Callable[[dict[str, Any], Any], None],
+    tables: Tables,
+    behind: int,
+) -> None:
+    from angarium.pipeline.report.figures import collect_figures
+    from cluster.commands.pipeline.report_view import view
+
+    figures = collect_figures(tables, options.top) | {"behind_watermark": behind}
+    sinks.write(tables, figures)
+    show(figures, view(figures))
+
+
+def _wait(query: Any, stop: Event) -> None:
+    """Wait for the end of a query, and end it when told to."""
+    try:
+        while query.isActive and not stop.is_set():
+            query.awaitTermination(_LOOK_S)
+        if not stop.is_set():
+            query.awaitTermination()  # Raises what it failed with.
+    finally:
+        query.stop()
+
+
+def _taken_apart(
+    source: str, values: dict[str, Any], refresh_s: float | None = None
+) -> tuple[_Sinks, ReportOptions]:
     from angarium.pipeline.report.job import ReportOptions
 
-    return ReportOptions(
-        window_s=window,
-        late_ms=round(late_after * 1000),
-        top=top,
-        by_topic=sequence_per_topic,
-        reorder=reorder,
+    sinks = _Sinks(
+        html=values["html"],
+        title=values["title"],
+        output_path=values["output_path"],
+        source=source,
+        refresh_s=refresh_s,
     )
+    options = ReportOptions(
+        window_s=values["window"],
+        late_ms=round(values["late_after"] * 1000),
+        top=values["top"],
+        by_topic=values["sequence_per_topic"],
+        reorder=values["reorder"],
+    )
+    return sinks, options

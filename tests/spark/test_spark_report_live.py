@@ -1,0 +1,123 @@
+"""A report of messages that come: the same figures as of an archive, batch by batch, each message once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium.pipeline.report.job import ReportOptions, report_on
+from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
+from angarium.spark.schema import schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from angarium.pipeline.report.figures import Tables
+
+pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow, pytest.mark.timeout(300)]
+
+START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+NAMES = ("topic", "queue", "payload", "sender_timestamp", "spooled_timestamp", "sender_id", "sequence_number")
+
+
+def rows(numbers: list[int], at_s: float = 0.0, client: str = "p") -> list[tuple[Any, ...]]:
+    made = []
+    for place, number in enumerate(numbers):
+        spooled = START + timedelta(seconds=at_s + place)
+        sent = START + timedelta(milliseconds=number)
+        made.append((f"t/{number % 3}", "q", b"%d" % number, sent, spooled, client, number))
+    return made
+
+
+def frame(spark: SparkSession, messages: list[tuple[Any, ...]]) -> DataFrame:
+    return spark.createDataFrame(messages, schema(NAMES))
+
+
+def report(spark: SparkSession, tmp_path: Path, **values: Any) -> LiveReport:
+    return LiveReport(spark, ReportOptions(window_s=60), LiveOptions(checkpoint=str(tmp_path), **values))
+
+
+class Found:
+    """What a report has, in three reads."""
+
+    def __init__(self, tables: Tables) -> None:
+        cells = [name for name in tables.cells.columns if name not in ("sizes", "latencies")]
+        self.cells = sorted((row.asDict() for row in tables.cells.select(*cells).collect()), key=str)
+        self.publishers = {row["client"]: row.asDict() for row in tables.publishers.collect()}
+        self.gaps = {tuple(row) for row in tables.gaps.collect()}
+
+    @property
+    def messages(self) -> int:
+        return sum(cell["messages"] for cell in self.cells)
+
+    @property
+    def windows(self) -> dict[int, int]:
+        """Messages by second at which their window began, -1 for no window."""
+        found: Counter[int] = Counter()
+        for cell in self.cells:
+            start = cell["start"]
+            second = -1 if start is None else round(start.astimezone(UTC).timestamp() - START.timestamp())
+            found[second] += cell["messages"]
+        return dict(found)
+
+
+def step(live: LiveReport, messages: DataFrame, batch: int) -> tuple[Found, int]:
+    with live.step(messages, batch) as (tables, behind):
+        return Found(tables), behind
+
+
+def test_batches_add_up_to_the_report_of_all_and_a_repeated_one_counts_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    first, second = rows([1, 2, 4, 7]), rows([3, 3, 8, 10], at_s=70) + rows([1], at_s=75, client="other")
+    live = report(spark, tmp_path)
+    with live.step(frame(spark, first), 0):
+        pass
+    with live.step(frame(spark, second), 1):
+        pass
+    # The driver died after the state was written and before Spark knew: another one runs the batch again.
+    found, behind = step(report(spark, tmp_path), frame(spark, second), 1)
+    with report_on(frame(spark, first + second), ReportOptions(window_s=60), read_once=False) as tables:
+        expected = Found(tables)
+    assert (found.cells, found.publishers, found.gaps) == (expected.cells, expected.publishers, expected.gaps)
+    assert behind == 0
+    figures = found.publishers["p"]
+    assert (figures["missing"], figures["duplicates"], figures["out_of_order"]) == (3, 1, 1)
+
+
+def test_old_windows_and_what_is_behind_the_watermark_are_in_the_totals_only(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    live = report(spark, tmp_path, windows_kept=2, watermark_s=100.0)
+    first = rows([1]) + rows([2], at_s=60) + rows([3], at_s=180)
+    found, behind = step(live, frame(spark, first), 0)
+    assert (found.windows, behind) == ({-1: 2, 180: 1}, 0)
+    second = rows([4], at_s=181) + rows([5], at_s=20) + rows([6], at_s=240)
+    found, behind = step(live, frame(spark, second), 1)
+    assert (found.windows, behind, found.messages) == ({-1: 3, 180: 2, 240: 1}, 1, 6)
+    found, behind = step(live, frame(spark, rows([7], at_s=241)), 2)
+    assert (found.windows, behind, found.messages) == ({-1: 3, 180: 2, 240: 2}, 1, 7)
+    assert sorted(path.name for path in (tmp_path / "report").iterdir()) == ["1", "2"]
+
+
+def test_a_stream_of_parquet_is_followed(spark: SparkSession, tmp_path: Path) -> None:
+    source, seen = tmp_path / "source", []
+    options = LiveOptions(checkpoint=str(tmp_path / "checkpoint"), trigger_s=None)
+
+    def show(tables: Tables, behind: int) -> None:
+        totals = tables.cells.agg({"messages": "sum"}).first()
+        assert totals is not None
+        seen.append((totals[0], behind))
+
+    for messages in (rows([1, 2, 3]), rows([4])):
+        frame(spark, messages).coalesce(1).write.mode("append").parquet(str(source))
+        stream = spark.readStream.schema(schema(NAMES)).parquet(str(source))
+        query = follow(stream, LiveReport(spark, ReportOptions(), options), options, show)
+        assert query.awaitTermination(60)
+        assert query.exception() is None
+    assert seen == [(3, 0), (4, 0)]
