@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,8 @@ from queue_contents import drained
 from angarium import blocking
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from angarium.testing import Node
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow, pytest.mark.timeout(480)]
@@ -59,6 +63,27 @@ def run_driver(arguments: list[str], faults: str) -> int:
 
 def published(client: blocking.Client, queue: str) -> list[int]:
     return sorted(int(one) for one in drained(client, queue))
+
+
+def kill_when_staged(node: Node, client: blocking.Client, queue: str, kills: list[tuple[int, str]]) -> None:
+    """Kill processes of a node when so many rows are staged."""
+    deadline = time.monotonic() + RUN_TIMEOUT_S
+    for rows, role in kills:
+        while client.show_queue(queue)["messages"] < rows and time.monotonic() < deadline:
+            time.sleep(0.01)
+        node.kill(role)
+
+
+def test_processes_of_the_node_that_die_cost_no_row(spark: SparkSession, node: Node) -> None:
+    """A worker and the router die while two tasks stage rows."""
+    frame = spark.range(0, 60_000, 1, 4).selectExpr("cast(cast(id as string) as binary) as payload")
+    with blocking.connect(node.url) as client, ThreadPoolExecutor(1) as pool:
+        client.create_queue("node-faults")
+        kills = [(2_000, "worker"), (20_000, "router"), (40_000, "worker")]
+        killing = pool.submit(kill_when_staged, node, client, "node-faults", kills)
+        frame.write.format("angarium").mode("append").options(url=node.url, queue="node-faults").save()
+        killing.result()
+        assert published(client, "node-faults") == list(range(60_000))
 
 
 def test_every_row_arrives_once_whatever_dies(java: None, node: Node, tmp_path: Path) -> None:
