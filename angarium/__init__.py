@@ -28,6 +28,7 @@ from angarium.client.consuming.messages import GuaranteedBatch, GuaranteedMessag
 from angarium.client.consuming.reader_group import Planned, ReaderGroup, ReaderPosition
 from angarium.client.sending.producer import Producer
 from angarium.client.sending.receipts import Acknowledgement, PublishReport, Receipt
+from angarium.client.sending.stage import Stage
 from angarium.client.subscription import Subscription
 from angarium.errors import (
     AngariumError,
@@ -68,6 +69,7 @@ __all__ = [
     "ReaderGroup",
     "ReaderPosition",
     "Receipt",
+    "Stage",
     "Subscription",
     "TimeoutExpiredError",
     "UnauthorizedError",

@@ -6,7 +6,8 @@ archive (`storage/maintenance.py`), and an archive becomes a data directory agai
 and what stood in its place is kept beside it, never deleted.
 
 A restored node gets another id: neighbours remember by the id what they have got from it, and positions that a backup
-holds were used again since (design section 9).
+holds were used again since (design section 9). It leaves out numbers of producers: those that were given while the
+backup was made are in its spools and not in its config store.
 """
 
 from __future__ import annotations
@@ -22,8 +23,10 @@ import msgspec
 from angarium import errors
 from angarium.process import utc_now
 from cluster.admin import NODE_FILE
+from cluster.catalog.producers import COUNTER
 from cluster.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, DataDirectory, sync_directory
 from storage import maintenance
+from storage.config_store import ConfigStore, Counter
 from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 
     from cluster.admin import Admin
 
+#: More producers and stages than are opened while a backup is made.
+NUMBERS_SKIPPED: Final = 1_000_000
 #: Name in the archive of the spool of a worker; its number follows.
 _SPOOL_MEMBER: Final = "spool-"
 
@@ -139,6 +144,7 @@ def restore(file: Path, data_dir: Path, tell: Callable[[str, int, int], None]) -
             maintenance.unpack(file, fresh, lambda done, total: tell("reading the file", done, total))
             _arrange(fresh)
             _verify(fresh, lambda done, total: tell("verifying", done, total))
+            _skip_numbers(fresh / CONFIG_FOLDER)
             replaced = _put_aside(data.path)
             for folder in (CONFIG_FOLDER, SPOOL_FOLDER):
                 (fresh / folder).rename(data.path / folder)
@@ -170,6 +176,21 @@ def _verify(fresh: Path, tell: Callable[[int, int], None]) -> None:
             detail = f"the spool of worker {directory.name} in the backup: {faults[0]}; {len(faults)} faults in all"
             raise errors.error_for(errors.SPOOL_DAMAGED, detail)
         maintenance.renew_environment(directory)
+
+
+def _skip_numbers(directory: Path) -> None:
+    """Let no producer or stage get a number that one of later had: the spools were copied after the config store.
+
+    What a home has under such a number would be taken for its own.
+
+    Raises:
+        InvalidRequestError: the config store is damaged (40017).
+    """
+    store = ConfigStore(directory)
+    try:
+        store.commit([Counter(COUNTER, store.load_counters().get(COUNTER, 1) + NUMBERS_SKIPPED)])
+    finally:
+        store.close()
 
 
 def _put_aside(data_dir: Path) -> Path | None:

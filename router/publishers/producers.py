@@ -199,6 +199,9 @@ class Producers:
         if older is not None:
             self._fence(older, now)
         self.by_id[producer.id] = producer
+        if producer.is_stage and not resume:
+            self._gathered(producer, answer, {}, now)  # nobody had its number before
+            return
         self._gathering.ask(
             producer.id, lambda records, then: self._gathered(producer, answer, records, then)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from angarium.testing import NodeFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R221")]
 
@@ -308,3 +310,40 @@ def test_a_node_that_starts_again_has_what_was_staged(lone: LoneSpool) -> None:
         assert client.commit_stages([stage], "restarted", 1) is True
         assert client.commit_stages([stage], "restarted", 1) is False
         assert read(client, queue, 50) == numbers(50)
+
+
+def test_a_backup_has_what_is_staged_and_what_was_committed(tmp_path: Path) -> None:
+    (tmp_path / "node").mkdir()
+    with LoneSpool(tmp_path / "node", workers=2) as lone:
+        queues = [lone.queue() for _ in range(2)]
+        with blocking.connect(lone.node.url, timeout_s=20.0) as client:
+            done = staged(client, *[row for queue in queues for row in to(queue, b"done")])
+            assert client.commit_stages([done], "kept", 1) is True
+            waits = staged(client, *[row for queue in queues for row in to(queue, b"waits")])
+            lone.node.run("spool", "backup", str(tmp_path / "backup"))
+            late = staged(client, *to(queues[0], b"late"))
+            lone.node.stop()
+            lone.node.run("spool", "restore", str(tmp_path / "backup"))
+            lone.node.start()
+        with blocking.connect(lone.node.url, timeout_s=20.0) as client:
+            with pytest.raises(errors.NotFoundError):
+                client.commit_stages([late])
+            assert client.commit_stages([done], "kept", 1) is False
+            assert client.commit_stages([waits], "kept", 2) is True
+            for queue in queues:
+                assert read(client, queue, 2) == [b"done", b"waits"]
+
+
+def test_commits_while_the_number_of_workers_changes_are_whole(lone: LoneSpool) -> None:
+    queues = [lone.queue() for _ in range(4)]
+    rows = [row for queue in queues for row in to(queue, *numbers(20))]
+    with blocking.connect(lone.node.url, timeout_s=30.0) as client:
+        stages = [staged(client, *rows) for _ in range(12)]
+        scaling = threading.Thread(target=lambda: (lone.scale(1), lone.scale(2), lone.scale(1)))
+        scaling.start()
+        for batch, stage in enumerate(stages):
+            assert client.commit_stages([stage], "scaling", batch) is True
+        scaling.join()
+        for queue in queues:
+            assert read(client, queue, 240) == numbers(20) * 12
+    lone.scale(2)

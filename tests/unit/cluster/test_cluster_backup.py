@@ -158,3 +158,10 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file.write_bytes(b"no archive")
     with pytest.raises(errors.AngariumError, match="no backup"):
         backup.read_manifest(file)
+
+
+def test_numbers_that_were_given_while_the_backup_was_made_are_not_given_again(tmp_path: Path) -> None:
+    restore(make_backup(tmp_path), tmp_path / "data")
+    store = ConfigStore(tmp_path / "data" / "config")
+    assert store.load_counters()["producer"] > backup.NUMBERS_SKIPPED
+    store.close()

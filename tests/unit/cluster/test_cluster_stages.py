@@ -10,7 +10,8 @@ from angarium import errors
 from cluster.catalog import stages as registry
 from cluster.catalog.producers import COUNTER, Producers
 from cluster.catalog.stages import Stages
-from cluster.controller.controller import Controller
+from cluster.controller.controller import AGE_INTERVAL_S, Controller
+from cluster.controller.effects import Request
 from storage.config_store import ConfigStore, Counter, Sink
 from tests.unit.cluster.controller_world import World, answers, requests
 
@@ -254,6 +255,22 @@ def test_a_controller_that_starts_knows_the_sinks_also_when_no_stage_is_left() -
     world.hello("router")
     found = {"committed": False, "release": [], "drop": []}
     assert decide(world, "stage.commit", stages=["gone"], sink="s", batch=3) == (True, found)
+
+
+def test_the_controller_lets_stages_age_that_no_client_has_open() -> None:
+    world = World()
+    world.answer(world.hello("router"), None)
+    one, two = open_stage(world, "a"), open_stage(world, "b")
+    world.wait(0.0)
+    world.time = "2031-05-06T10:00:00.000Z"
+    asked = [
+        effect
+        for effect in world.wait(AGE_INTERVAL_S + 1)
+        if isinstance(effect, Request) and effect.operation == "producers"
+    ]
+    seen = world.answer(asked, [{"id": two}])  # type: ignore[arg-type]
+    (told,) = [arguments for operation, arguments in requests(seen) if operation == "stages"]
+    assert (told["drop"], told["open"]) == ([one], [two])
 
 
 def test_a_username_that_goes_takes_its_stages_and_sinks_along() -> None:

@@ -234,7 +234,7 @@ def _runs(files: set[int]) -> list[list[int]]:
 
 def _apply(disk: Disk, body: list[Any], batches: list[bytes]) -> dict[int, None]:
     """Carry out a STORE; gives the lanes that changed."""
-    _, _, _, producer, groups, refused, _, _, counts, pasts, file = body
+    _, _, _, producer, groups, refused, _, _, counts, pasts, file, *_ = body
     rows = []
     for (lanes, _, origins), batch in zip(groups, batches, strict=True):
         for number, row in enumerate(wire.unpack(batch)):
