@@ -10,6 +10,7 @@ import click
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.pipeline.archive import archive
 from cluster.commands.pipeline.compare import compare
+from cluster.commands.pipeline.replay import replay
 from cluster.commands.pipeline.report import report
 
 
@@ -23,4 +24,5 @@ def pipeline() -> None:
 
 pipeline.add_command(archive)
 pipeline.add_command(compare)
+pipeline.add_command(replay)
 pipeline.add_command(report)
