@@ -102,7 +102,7 @@ class Consumers:
         flow = Flow(flow_id, is_browser=is_browser, selector=selector or None, matches=matches, options=known)
         flow.limit_unacked(self._backlog.settings.max_unacked)
         self.flows[flow_id] = flow
-        if known.group or known.end:
+        if known.end >= 0:
             flow.cursor, flow.end = known.first, known.end
         self._table_of(flow)[flow_id] = flow
         if is_browser or not self._backlog.settings.exclusive or len(self._consuming) == 1:

@@ -43,7 +43,7 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     #: are; without a group it sees what is there.
     group: str = ""
     first: int = 0
-    end: int = 0
+    end: int = -1
 
 
 def options_from(value: dict[str, Any]) -> FlowOptions:

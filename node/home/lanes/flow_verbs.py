@@ -88,7 +88,7 @@ class FlowVerbs:
             detail = f"lane {bind.lane_id} is not here"
             self._tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail)])
             return
-        if held.importing and bind.options.get("group"):
+        if held.importing and "end" in bind.options:
             # What is not here yet would be missing in the range.
             detail = f"lane {bind.lane_id} is being taken over"
             self._tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.HOME_NOT_READY, detail)])

@@ -326,6 +326,14 @@ def test_readers_end_with_the_lease(make: type[LeasedDriver]) -> None:
     assert driver.lane.flows == {}
 
 
+def test_an_empty_range_of_a_browser_ends_at_once(make: type[LeasedDriver]) -> None:
+    driver = make()
+    driver.fill(5)
+    assert driver.read(0, 0, group="") == []
+    assert driver.read(3, 3, group="") == []
+    assert driver.read(2, 4, group="") == [2, 3]
+
+
 def test_browsers_go_on_while_a_lane_is_leased(make: type[LeasedDriver]) -> None:
     driver = make()
     driver.fill(5)
