@@ -84,7 +84,8 @@ class LaneQuestions:
     def home_ready(self, index: int) -> None:
         """A home came, or has a lane that it took over: ask what waits for it."""
         for reference, question in self._questions.items():
-            if question.home is None and question.lane.home == index:
+            # A worker that left, and had it, will not answer.
+            if question.lane.home == index and question.home != index:
                 self._send(reference, question)
 
     def answered(self, shard: Shard, header: list[Any], now: float) -> None:

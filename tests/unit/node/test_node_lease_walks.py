@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from lane_driver import ACCEPTED, CLOSED, FAILED, KINDS, REJECTED, row
+from lane_driver import ACCEPTED, CLOSED, FAILED, KINDS, REJECTED, merged, row
 from leased_driver import GROUP, LeasedDriver
 
 from node.endpoints.segment import MOVING
@@ -37,6 +37,7 @@ WEIGHTS = {
     "purge": 0.2,
     "restart": 2,
     "figures": 3,
+    "merge": 2,
 }
 
 
@@ -234,6 +235,21 @@ class Walk:
         planned, self.lost = self.kept
         self.planned = dict(planned)
         self.moving.clear()
+
+    def merge(self) -> None:
+        """Put neighbours into one block, as the home does in the background."""
+        self.keep()
+        segments = list(self.driver.lane.segments)
+        pairs = [k for k in range(1, len(segments)) if segments[k - 1].last + 1 == segments[k].first]
+        if not pairs or self.moving:
+            return
+        at = self.rng.choice(pairs)
+        old = segments[at - 1 : at + 1]
+        new = merged(self.driver, old)
+        self.driver.lane.replace(old, new)
+        for one in old:
+            del self.driver.records[one.key()]
+        self.driver.records[new.key()] = (new.pack(), new.pack_state())
 
     def figures(self) -> None:
         start = self.rng.randint(0, self.driver.lane.next_position + 2)

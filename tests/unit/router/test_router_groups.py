@@ -160,6 +160,20 @@ def test_a_question_waits_for_a_home_and_not_for_ever(rig: Rig, client: FakeClie
     assert questions(rig.start_home(0)) == []
 
 
+def test_a_question_follows_a_lane_to_its_new_home(make_rig: Any) -> None:
+    rig = make_rig(homes=2)
+    client = rig.client("reader", "owner")
+    rig.controller.put("q", owner="owner")
+    number = open_group(client)
+    assert len(questions(rig.homes[0])) == 1
+    rig.controller.put("q", homes=[1])
+    assert questions(rig.homes[1]) == [(0, "open", ["g", HOUR_MS])]
+    answer(rig.homes[0], FIGURES)
+    assert not client.has_answer(number), "the old home has no say any more"
+    answer(rig.homes[1], FIGURES)
+    assert client.answer(number)[0] == 0
+
+
 def test_a_late_answer_and_one_of_an_endpoint_that_is_gone_do_no_harm(
     rig: Rig, client: FakeClient, queue: Endpoint
 ) -> None:
@@ -211,7 +225,7 @@ def test_a_range_goes_on_where_it_was_when_its_home_comes_back(
     [
         ({"group": "g", "partition": 0, "first": 5, "end": 4}, {}),
         ({"group": "g", "partition": 3, "first": 1, "end": 4}, {}),
-        ({"group": "", "partition": 0, "first": 1, "end": 4}, {}),
+        ({"group": "x\n", "partition": 0, "first": 1, "end": 4}, {}),
         ({"group": "g", "partition": 0, "first": 1, "end": 4}, {"selector": "a = 1"}),
         ({"group": "g", "partition": 0, "first": 1, "end": 4}, {"browse": False}),
         ({"group": "g", "partition": 0, "first": -1, "end": 4}, {}),
