@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 import angarium.blocking
-from angarium.testing import Node
+from angarium.testing import Node, NodeFailedError
 from tests.spark.demo_messages import FILTER, messages
 
 if TYPE_CHECKING:
@@ -106,12 +106,13 @@ class Demo:
     # -- steps -----------------------------------------------------------------------------------------------
 
     def _make_queues(self) -> None:
-        self.node.run("queue", "create", FIRST, "--subscription", FILTER, "--set", "partition_count=4")
-        self.node.run("queue", "create", SECOND, "--set", "partition_count=4")
+        partitioned = ("--set", "access_type=non-exclusive", "--set", "partition_count=4")
+        self.node.run("queue", "create", FIRST, "--subscription", FILTER, *partitioned)
+        self.node.run("queue", "create", SECOND, *partitioned)
 
     def _move_subscription(self) -> None:
-        self.node.run("queue", "unsubscribe", FIRST, FILTER)
-        self.node.run("queue", "subscribe", SECOND, FILTER)
+        self.node.run("queue", "update", FIRST, "--remove-subscription", FILTER)
+        self.node.run("queue", "update", SECOND, "--subscription", FILTER)
 
     def _publish(self) -> None:
         started = time.monotonic()
@@ -237,7 +238,7 @@ def main() -> int:
     demo.say(f"{options.rows:,} rows, {options.kills} kills, seed {options.seed}")
     try:
         status = demo.run()
-    except DemoFailedError as error:
+    except (DemoFailedError, NodeFailedError) as error:
         print(f"{error}\neverything is in {folder}", file=sys.stderr)
         return 2
     demo.say("equal" if status == 0 else f"the archives differ; everything is in {folder}")
