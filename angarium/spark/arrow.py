@@ -7,8 +7,9 @@ Batches of messages are put together until there are enough for Spark, which has
 from __future__ import annotations
 
 from array import array
+from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 #: What Spark itself puts into a record batch by default.
 BATCH_MESSAGES: Final = 10_000
-#: Bytes of payloads and properties after which a record batch is full; what Spark hands over at once stays small.
+#: Bytes in the spool after which a record batch is full; what Spark hands over at once stays small.
 BATCH_BYTES: Final = 8 << 20
 #: Times that Spark's timestamps hold, in ms: the years 1 to 9999.
 _TIME_MIN: Final = -62_135_596_800_000
@@ -39,46 +40,76 @@ _PERSISTENT: Final = "persistent"
 _NON_PERSISTENT: Final = "non-persistent"
 
 
-class Messages:
-    """Messages that become one record batch."""
+class Same(NamedTuple):
+    """A column with the same value in all messages, which costs nothing per message."""
 
-    __slots__ = ("_batches", "_properties", "_user", "queue", "rows")
+    value: Any
+
+
+#: The values of a column; None is NULL.
+Values: TypeAlias = "Sequence[Any] | pa.Array | Same"
+_NULL: Final = Same(None)
+
+
+class Messages:
+    """Messages that become one record batch; what several columns need is made once."""
 
     def __init__(self, queue: str, batches: Sequence[GuaranteedBatch]) -> None:
         """Look at messages of one queue."""
         self.queue: Final = queue
-        self._batches: Final = batches
+        self.batches: Final = batches
         self.rows: Final[list[Row]] = list(chain.from_iterable(batch.rows for batch in batches))
-        self._properties: list[dict[Any, Any]] | None = None
-        self._user: list[tuple[dict[str, str | None], dict[str, str]]] | None = None
+
+    @cached_property
+    def _flags(self) -> list[int]:
+        return [row[2] for row in self.rows]
+
+    @cached_property
+    def _metas(self) -> list[Any] | None:
+        """The meta of each message; None if all have none."""
+        metas = [row[3] for row in self.rows]
+        return metas if any(metas) else None
+
+    @cached_property
+    def _properties(self) -> list[dict[Any, Any]]:
+        return [unpack_properties(row[4]) for row in self.rows]
+
+    @cached_property
+    def _keys(self) -> set[Any]:
+        """The keys of properties that some message has."""
+        return set().union(*self._properties)
+
+    @cached_property
+    def user_properties(self) -> list[tuple[dict[str, str | None], dict[str, str]]] | None:
+        """Texts and types of the application's own properties of each message; None if all have none."""
+        found = self.properties(USER_PROPERTIES_KEY, dict)
+        if found is None:
+            return None
+        none: tuple[dict[str, str | None], dict[str, str]] = {}, {}
+        return [texts_of(one) if one else none for one in found]
 
     def gather(self, column: Callable[[GuaranteedBatch], Iterable[Any]]) -> Iterator[Any]:
         """Give a column that the batches have."""
-        return chain.from_iterable(column(batch) for batch in self._batches)
+        return chain.from_iterable(column(batch) for batch in self.batches)
 
-    def properties(self, key: int, kind: type) -> list[Any]:
-        """Give a packed property of each message; None where it is absent or of another type."""
-        opened = self._properties
-        if opened is None:
-            opened = self._properties = [unpack_properties(row[4]) for row in self.rows]
-        values = [one.get(key) for one in opened]
+    def properties(self, key: int, kind: type) -> list[Any] | None:
+        """Give a packed property of each message, None where it is absent or of another type; None: all have none."""
+        if key not in self._keys:
+            return None
+        values = [one.get(key) for one in self._properties]
         return [value if type(value) is kind else None for value in values]
 
-    def user_properties(self) -> list[tuple[dict[str, str | None], dict[str, str]]]:
-        """Give texts and types of the application's own properties of each message."""
-        if self._user is None:
-            none: tuple[dict[str, str | None], dict[str, str]] = {}, {}
-            properties = self.properties(USER_PROPERTIES_KEY, dict)
-            self._user = [texts_of(one) if one else none for one in properties]
-        return self._user
+    def metas(self, at: int) -> list[Any] | None:
+        """Give one field of the meta of each message, None where there is none; None if all have none."""
+        metas = self._metas
+        return None if metas is None else [None if meta is None else meta[at] for meta in metas]
 
-    def metas(self, at: int) -> list[Any]:
-        """Give one field of the meta of each message; None where there is none."""
-        return [None if row[3] is None else row[3][at] for row in self.rows]
-
-    def flags(self, flag: int) -> list[bool]:
-        """Tell of each message whether it has a flag."""
-        return [bool(row[2] & flag) for row in self.rows]
+    def by_flags(self, meaning: Callable[[int], Any]) -> Values:
+        """Give what the flags of each message mean."""
+        meanings = {flags: meaning(flags) for flags in set(self._flags)}
+        if len(meanings) == 1:
+            return Same(*meanings.values())
+        return [meanings[flags] for flags in self._flags]
 
 
 class Builder:
@@ -97,7 +128,7 @@ class Builder:
         for batch in batches:
             held.append(batch)
             messages += len(batch)
-            size += sum([len(row[5]) + len(row[4] or b"") for row in batch.rows])
+            size += batch.size_bytes
             if messages >= BATCH_MESSAGES or size >= BATCH_BYTES:
                 yield self.record_batch(held)
                 held = []
@@ -108,32 +139,40 @@ class Builder:
     def record_batch(self, batches: Sequence[GuaranteedBatch]) -> pa.RecordBatch:
         """Give one record batch of all messages."""
         messages = Messages(self._queue, batches)
-        arrays = [_array(column(messages), kind) for column, kind in self._columns]
+        arrays = [_array(column(messages), kind, len(messages.rows)) for column, kind in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def _array(values: Any, kind: pa.DataType) -> pa.Array:
-    return values if isinstance(values, pa.Array) else pa.array(values, kind)
+def _array(values: Values, kind: pa.DataType, length: int) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    if not isinstance(values, Same):
+        return pa.array(values, kind)
+    if values.value is None:
+        return pa.nulls(length, kind)
+    return pa.repeat(pa.scalar(values.value, kind), length)
 
 
-def _queue(messages: Messages) -> pa.Array:
-    return pa.repeat(messages.queue, len(messages.rows))
-
-
-def _partition(messages: Messages) -> array[int]:
+def _partition(messages: Messages) -> Values:
+    if len({batch.partition for batch in messages.batches}) == 1:
+        return Same(messages.batches[0].partition)
     return array("i", messages.gather(lambda batch: [batch.partition] * len(batch)))
 
 
-def _spooled(messages: Messages) -> pa.Array:
+def _position(messages: Messages) -> Values:
+    return array("q", messages.gather(lambda batch: batch.positions))
+
+
+def _spooled(messages: Messages) -> Values:
     return _times(array("q", messages.gather(lambda batch: batch.stored_ms)))
 
 
-def _sent(messages: Messages) -> pa.Array:
+def _sent(messages: Messages) -> Values:
+    values = messages.properties(HEADER_KEYS["sender_timestamp_ms"], int)
+    if values is None:
+        return _NULL
     return _times(
-        [
-            None if value is None or not _TIME_MIN <= value < _TIME_END else value
-            for value in messages.properties(HEADER_KEYS["sender_timestamp_ms"], int)
-        ]
+        [value if value is not None and _TIME_MIN <= value < _TIME_END else None for value in values]
     )
 
 
@@ -141,34 +180,52 @@ def _times(values: Sequence[int | None]) -> pa.Array:
     return pa.array(values, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC"))
 
 
-def _sequence(messages: Messages) -> list[int | None]:
-    return [
-        None if value is None or not -_INT64_END <= value < _INT64_END else value
-        for value in messages.properties(HEADER_KEYS["sequence_number"], int)
-    ]
+def _sequence(messages: Messages) -> Values:
+    values = messages.properties(HEADER_KEYS["sequence_number"], int)
+    if values is None:
+        return _NULL
+    return [value if value is not None and -_INT64_END <= value < _INT64_END else None for value in values]
 
 
-def _modes(messages: Messages) -> list[str]:
-    persistent = wire.MODE_PERSISTENT
-    return [
-        _PERSISTENT if row[2] & wire.FLAG_MODE == persistent else _NON_PERSISTENT for row in messages.rows
-    ]
+def _mode(flags: int) -> str:
+    return _PERSISTENT if flags & wire.FLAG_MODE == wire.MODE_PERSISTENT else _NON_PERSISTENT
 
 
-def _class_of_service(messages: Messages) -> array[int]:
-    return array("i", [((row[2] & wire.FLAG_COS) >> wire.COS_SHIFT) + 1 for row in messages.rows])
+def _class_of_service(flags: int) -> int:
+    return ((flags & wire.FLAG_COS) >> wire.COS_SHIFT) + 1
 
 
-def _keys(messages: Messages) -> list[str | None]:
-    return [key_of(route) for route in messages.metas(3)]
+def _flag(flag: int) -> Callable[[Messages], Values]:
+    return lambda messages: messages.by_flags(lambda flags: bool(flags & flag))
 
 
-def _user_texts(messages: Messages) -> pa.Array:
-    return _maps([texts or None for texts, _ in messages.user_properties()])
+def _time_span(at: int) -> Callable[[Messages], Values]:
+    """Give a column of times that are 0 for none."""
+
+    def column(messages: Messages) -> Values:
+        values = messages.metas(at)
+        return _NULL if values is None else [value or None for value in values]
+
+    return column
 
 
-def _user_types(messages: Messages) -> pa.Array:
-    return _maps([types or None for _, types in messages.user_properties()])
+def _priority(messages: Messages) -> Values:
+    return messages.metas(2) or _NULL
+
+
+def _partition_key(messages: Messages) -> Values:
+    routes = messages.metas(3)
+    return _NULL if routes is None else [key_of(route) for route in routes]
+
+
+def _user_texts(messages: Messages) -> Values:
+    found = messages.user_properties
+    return _NULL if found is None else _maps([texts or None for texts, _ in found])
+
+
+def _user_types(messages: Messages) -> Values:
+    found = messages.user_properties
+    return _NULL if found is None else _maps([types or None for _, types in found])
 
 
 def _maps(values: Sequence[dict[str, Any] | None]) -> pa.Array:
@@ -186,49 +243,62 @@ def _maps(values: Sequence[dict[str, Any] | None]) -> pa.Array:
     return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(keys, kind), pa.array(texts, kind))
 
 
-def _origin(at: int) -> Callable[[Messages], list[str | None]]:
-    def column(messages: Messages) -> list[str | None]:
+def _delivery_count(messages: Messages) -> Values:
+    if all(batch.delivery_counts is None for batch in messages.batches):
+        return Same(1)
+    return list(messages.gather(lambda batch: batch.delivery_counts or [1] * len(batch)))
+
+
+def _redelivered(messages: Messages) -> Values:
+    counts = _delivery_count(messages)
+    return Same(value=False) if isinstance(counts, Same) else [count > 1 for count in counts]
+
+
+def _origin(at: int) -> Callable[[Messages], Values]:
+    def column(messages: Messages) -> Values:
+        if all(batch.origins is None for batch in messages.batches):
+            return _NULL
         origins = messages.gather(lambda batch: batch.origins or [None] * len(batch))
         return [None if origin is None else origin[at] for origin in origins]
 
     return column
 
 
-def _property(name: str) -> Callable[[Messages], list[str | None]]:
-    return lambda messages: messages.properties(HEADER_KEYS[name], str)
+def _header(name: str) -> Callable[[Messages], Values]:
+    return lambda messages: messages.properties(HEADER_KEYS[name], str) or _NULL
 
 
-#: Gives the values of each column; NULL is None.
-_COLUMNS: Final[dict[str, Callable[[Messages], Any]]] = {
+#: Gives the values of each column.
+_COLUMNS: Final[dict[str, Callable[[Messages], Values]]] = {
     "topic": lambda messages: [row[1] for row in messages.rows],
-    "queue": _queue,
+    "queue": lambda messages: Same(messages.queue),
     "partition": _partition,
-    "position": lambda messages: array("q", messages.gather(lambda batch: batch.positions)),
+    "position": _position,
     "payload": lambda messages: [row[5] for row in messages.rows],
     "sender_timestamp": _sent,
     "spooled_timestamp": _spooled,
-    "delivery_mode": _modes,
-    "priority": lambda messages: messages.metas(2),
-    "class_of_service": _class_of_service,
-    "ttl_ms": lambda messages: [value or None for value in messages.metas(0)],
-    "delay_ms": lambda messages: [value or None for value in messages.metas(1)],
-    "correlation_id": _property("correlation_id"),
-    "reply_to": _property("reply_to"),
-    "application_message_id": _property("application_message_id"),
-    "application_message_type": _property("application_message_type"),
-    "sender_id": _property("sender_id"),
+    "delivery_mode": lambda messages: messages.by_flags(_mode),
+    "priority": _priority,
+    "class_of_service": lambda messages: messages.by_flags(_class_of_service),
+    "ttl_ms": _time_span(0),
+    "delay_ms": _time_span(1),
+    "correlation_id": _header("correlation_id"),
+    "reply_to": _header("reply_to"),
+    "application_message_id": _header("application_message_id"),
+    "application_message_type": _header("application_message_type"),
+    "sender_id": _header("sender_id"),
     "sequence_number": _sequence,
-    "content_type": _property("content_type"),
-    "content_encoding": _property("content_encoding"),
-    "partition_key": _keys,
+    "content_type": _header("content_type"),
+    "content_encoding": _header("content_encoding"),
+    "partition_key": _partition_key,
     "user_properties": _user_texts,
     "user_property_types": _user_types,
-    "dmq_eligible": lambda messages: messages.flags(wire.FLAG_DMQ_ELIGIBLE),
-    "eliding": lambda messages: messages.flags(wire.FLAG_ELIDING),
-    "deliver_to_one": lambda messages: messages.flags(wire.FLAG_DTO),
-    "is_reply": lambda messages: messages.flags(wire.FLAG_REPLY),
-    "redelivered": lambda messages: [count > 1 for count in messages.gather(lambda one: one.delivery_counts)],
-    "delivery_count": lambda messages: array("i", messages.gather(lambda batch: batch.delivery_counts)),
+    "dmq_eligible": _flag(wire.FLAG_DMQ_ELIGIBLE),
+    "eliding": _flag(wire.FLAG_ELIDING),
+    "deliver_to_one": _flag(wire.FLAG_DTO),
+    "is_reply": _flag(wire.FLAG_REPLY),
+    "redelivered": _redelivered,
+    "delivery_count": _delivery_count,
     "origin_kind": _origin(0),
     "origin_endpoint": _origin(1),
     "origin_reason": _origin(2),

@@ -105,6 +105,11 @@ class GuaranteedDelivery:
         """Give when a row was spooled, in ms since 1970."""
         return self._stored_ms if isinstance(self._stored_ms, int) else self._stored_ms[at]
 
+    def all_stored_ms(self, start: int, stop: int) -> list[int]:
+        """Give when each of some rows was spooled, in ms since 1970."""
+        stored = self._stored_ms
+        return [stored] * (stop - start) if isinstance(stored, int) else stored[start:stop]
+
     def ranges(self, start: int, stop: int) -> Iterator[Range]:
         """Give the positions of some rows as ranges."""
         at = 0
@@ -244,15 +249,19 @@ class GuaranteedBatch(Sequence[GuaranteedMessage]):
     @property
     def stored_ms(self) -> list[int]:
         """When each message was spooled, in ms since 1970."""
-        return [self._delivery.stored_ms(at) for at in range(self._start, self._stop)]
+        return self._delivery.all_stored_ms(self._start, self._stop)
 
     @property
-    def delivery_counts(self) -> list[int]:
-        """How often each message has been delivered, this time included."""
+    def delivery_counts(self) -> list[int] | None:
+        """How often each message has been delivered, this time included; None if all are for the first time."""
         counts = self._delivery.counts
-        if counts is None:
-            return [1] * len(self)
-        return [count + 1 for count in counts[self._start : self._stop]]
+        return None if counts is None else [count + 1 for count in counts[self._start : self._stop]]
+
+    @property
+    def size_bytes(self) -> int:
+        """What they take in the spool; an estimate if others came together with them."""
+        delivery = self._delivery
+        return delivery.size_bytes * len(self) // max(len(delivery.rows), 1)
 
     @property
     def origins(self) -> Sequence[tuple[str, str, str] | None] | None:

@@ -36,7 +36,8 @@ def batch(
 ) -> GuaranteedBatch:
     rows = unpack_rows(pack_rows([message.row for message in messages]))
     runs = [(first, len(rows))]
-    delivery = GuaranteedDelivery(None, partition, rows, runs, counts, stored_ms, origins, 0)  # type: ignore[arg-type]
+    size = sum(len(row[5]) for row in rows)
+    delivery = GuaranteedDelivery(None, partition, rows, runs, counts, stored_ms, origins, size)  # type: ignore[arg-type]
     return GuaranteedBatch(delivery, 0, len(rows))
 
 
