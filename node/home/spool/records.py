@@ -10,9 +10,10 @@ such number under which it stored something: what was sent before the number cha
 then. The router changes the number only when everything before is on disk, so no sequence of one number is missing
 below what another one stored.
 
-A producer has at most `REFUSED_MAX` messages without a verdict. So a refusal is forgotten when so many rows
-of its producer were stored at the lane after it, and a record never has more of them: by then the verdict is
-known. Distance in sequences says nothing, because applications choose their own sequences, with gaps.
+A producer has at most `REFUSED_MAX` messages without a verdict, one of a stage `STAGE_REFUSED_MAX`. So a refusal is
+forgotten when so many rows of its producer were stored at the lane after it, and a record never has more of them:
+by then the verdict is known. Distance in sequences says nothing, because applications choose their own sequences, with
+gaps.
 
 No I/O, no clock; `node.home.home` uses this.
 """
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgpack
 
+from angarium import wire
 from node.home.spool import layout
 from storage.spool import Table
 
@@ -33,7 +35,9 @@ if TYPE_CHECKING:
     from storage.spool import Change
 
 #: The largest window of a producer, in messages (facts section 10).
-REFUSED_MAX: Final = 255
+REFUSED_MAX: Final = wire.PRODUCER_WINDOW_MAX
+#: The same of a stage.
+STAGE_REFUSED_MAX: Final = wire.STAGE_WINDOW_MAX
 #: Numbers of partitions that a record knows; the one that was left longest ago is forgotten first. A producer has a
 #: window of messages that it may send again, and they were published under few of them.
 COUNTS_MAX: Final = 16
@@ -62,10 +66,17 @@ class Record:
         self.older: dict[int, int] = older if older is not None else {}
         #: Rows stored so far.
         self.rows = rows
-        #: (sequence, code, `rows` at that time), by rising sequence; at most `REFUSED_MAX`, none of them stored.
+        #: (sequence, code, `rows` at that time), by rising sequence; at most `STAGE_REFUSED_MAX`, none of them stored.
         self.refused: list[tuple[int, int, int]] = refused if refused is not None else []
 
-    def store(self, count: int, base: int, rows: Sequence[Row], chosen: Sequence[int] | None) -> None:
+    def store(
+        self,
+        count: int,
+        base: int,
+        rows: Sequence[Row],
+        chosen: Sequence[int] | None,
+        window: int = REFUSED_MAX,
+    ) -> None:
         """Note rows that are stored: those with the chosen numbers (rising; None: all), sequence = base + index."""
         if count != self.count:
             self._turn(count)
@@ -73,7 +84,7 @@ class Record:
         self.rows += len(rows) if chosen is None else len(chosen)
         if self.refused:
             stored = {base + row.index for row in (rows if chosen is None else [rows[i] for i in chosen])}
-            oldest = self.rows - REFUSED_MAX
+            oldest = self.rows - window
             self.refused = [one for one in self.refused if one[0] not in stored and one[2] > oldest]
 
     def _turn(self, count: int) -> None:
@@ -89,16 +100,16 @@ class Record:
         """Give (number of partitions, last sequence stored under it) of each, the newest at the end."""
         return [*self.older.items(), (self.count, self.last)] if self.last else [*self.older.items()]
 
-    def refuse(self, verdicts: Iterable[tuple[int, int]]) -> None:
+    def refuse(self, verdicts: Iterable[tuple[int, int]], window: int = REFUSED_MAX) -> None:
         """Note rows that are refused, as (sequence, code)."""
         known = {one[0]: one for one in self.refused}
         known.update({sequence: (sequence, code, self.rows) for sequence, code in verdicts})
-        self.refused = [known[sequence] for sequence in sorted(known)][-REFUSED_MAX:]
+        self.refused = [known[sequence] for sequence in sorted(known)][-window:]
 
     def precede(self, older: Record) -> None:
         """Put what was known before in front of it."""
         later = [(sequence, code, rows + older.rows) for sequence, code, rows in self.refused]
-        self.refused = sorted({one[0]: one for one in [*older.refused, *later]}.values())[-REFUSED_MAX:]
+        self.refused = sorted({one[0]: one for one in [*older.refused, *later]}.values())[-STAGE_REFUSED_MAX:]
         newest = self.count if self.last else older.count
         known = dict(older.lasts)
         for count, last in self.lasts:
@@ -133,7 +144,7 @@ class Record:
         assert self.count not in self.older
         assert len(self.older) < COUNTS_MAX
         assert all(self.older.values())
-        assert len(self.refused) <= REFUSED_MAX
+        assert len(self.refused) <= STAGE_REFUSED_MAX
         sequences = [one[0] for one in self.refused]
         assert sequences == sorted(set(sequences))
         assert all(one[2] <= self.rows for one in self.refused)
@@ -179,13 +190,17 @@ class Records:
         base: int,
         rows: Sequence[Row],
         chosen: Sequence[int] | None,
+        *,
+        stage: int = 0,
     ) -> None:
-        """Note rows of a producer that a lane stores, as `Record.store` takes them."""
-        self._touch(lane_id, producer).store(count, base, rows, chosen)
+        """Note rows of a producer that a lane stores, as `Record.store` takes them; `stage` is 0 if it is none."""
+        self._touch(lane_id, producer).store(count, base, rows, chosen, _window(stage))
 
-    def refuse(self, lane_id: int, producer: int, verdicts: Iterable[tuple[int, int]]) -> None:
+    def refuse(
+        self, lane_id: int, producer: int, verdicts: Iterable[tuple[int, int]], *, stage: int = 0
+    ) -> None:
         """Note rows of a producer that were refused, as (sequence, code)."""
-        self._touch(lane_id, producer).refuse(verdicts)
+        self._touch(lane_id, producer).refuse(verdicts, _window(stage))
 
     def gather(self, producer: int) -> list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]:
         """Give what all lanes know of a producer: lane, `Record.lasts`, refused sequences with their codes."""
@@ -256,3 +271,7 @@ class Records:
                 record.validate()
         for (lane_id, producer), changed in self._changed.items():
             assert changed is self._records.get(producer, {}).get(lane_id)
+
+
+def _window(stage: int) -> int:
+    return STAGE_REFUSED_MAX if stage else REFUSED_MAX

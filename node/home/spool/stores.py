@@ -157,7 +157,7 @@ class Stores:
         if header.producer is not None:
             for lane_id, verdicts in header.refused:
                 if self._lanes.get(lane_id) is not None:
-                    self._records.refuse(lane_id, header.producer[0], verdicts)
+                    self._records.refuse(lane_id, header.producer[0], verdicts, stage=header.stage)
         return store
 
     def _open(self, header: StoreHeader, batches: Sequence[bytes]) -> _Body | None:
@@ -202,7 +202,7 @@ class Stores:
             if header.producer is not None:
                 producer, base = header.producer
                 count = counts.get(held.lane_id, 1)
-                self._records.store(held.lane_id, producer, count, base, rows, indices)
+                self._records.store(held.lane_id, producer, count, base, rows, indices, stage=header.stage)
         whole = next((one for one in made.values() if one.count == len(rows)), None)
         block.size = sum(map(spool_size, rows)) if whole is None else whole.live_bytes
 

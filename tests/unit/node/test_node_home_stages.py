@@ -173,6 +173,20 @@ def test_a_resend_is_judged_by_the_record_of_its_stage() -> None:
     assert [*driven.lasts.values()][-1] == {LANE: {1: 7}}
 
 
+def test_every_refusal_of_the_window_of_a_stage_is_known() -> None:
+    driven = started()
+    codes = dict.fromkeys(range(2, 3000), 50310)
+    driven.store(([LANE], rows_of(1)), producer=(STAGE, 1), stage=STAGE, refused=[[LANE, [*codes.items()]]])
+    driven.store(([LANE], rows_of(1_000)), producer=(STAGE, 3_000), stage=STAGE)
+    driven.settle_down()
+    driven.kill()
+    driven.start(ROUTER + 1, LANES)
+    driven.gather(STAGE)
+    driven.settle_down()
+    (found,) = driven.records.values()
+    assert found == {LANE: (3_999, codes)}
+
+
 def test_a_lane_takes_what_is_staged_for_it_along_when_it_goes() -> None:
     driven = started()
     driven.store(([LANE, OTHER], rows_of(3)), producer=(STAGE, 1), stage=STAGE)
