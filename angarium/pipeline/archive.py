@@ -277,13 +277,15 @@ def open_checkpoint(files: Files, folder: str, job: ArchiveJob) -> str:
 
 def source_options(job: ArchiveJob, group: str) -> dict[str, str]:
     """Give the options of the source for a job."""
+    from angarium.spark.options import list_text
+
     found = {"group": group, "maxMessagesPerTrigger": str(job.batch_messages)}
     if job.batch_bytes is not None:
         found["maxBytesPerTrigger"] = str(job.batch_bytes)
     if job.queues:
-        found["queue"] = ",".join(job.queues)
+        found["queue"] = list_text(job.queues)
     else:
-        found["topics"] = ",".join(job.topics)
+        found["topics"] = list_text(job.topics)
     return found | dict(job.options)
 
 

@@ -11,6 +11,7 @@ Who adds an option adds a row to `OPTIONS`; `docs/spark.md` has the same table a
 from __future__ import annotations
 
 import difflib
+import json
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,7 +23,7 @@ from angarium.client.connecting import CONNECT_TIMEOUT_S, DEFAULT_URL
 from angarium.spark.schema import NAMES, check_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
 #: What an option is for.
 BATCH: Final = "read"
@@ -90,9 +91,19 @@ def _text(text: str) -> str:
     return text.strip()
 
 
+def list_text(names: Iterable[str]) -> str:
+    """Give names as the text of an option that is a list, whatever is in them."""
+    return json.dumps(list(names))
+
+
 def _list(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
+    """Give names; a topic filter may hold a comma, so that a JSON array is possible, too."""
+    if text.lstrip().startswith("["):
+        given = json.loads(text)
+        names = tuple(name if isinstance(name, str) else "" for name in given)
+    else:
+        names = tuple(name.strip() for name in text.split(","))
+    if not names or not all(names):
         raise ValueError
     if len(set(names)) < len(names):
         raise _WrongError("one is given twice")
@@ -130,7 +141,7 @@ def _choice(*possible: str) -> Kind:
 TEXT: Final = Kind("a text", _text)
 SECRET: Final = Kind("a secret", lambda text: text)
 FILE: Final = Kind("a file", _text)
-LIST: Final = Kind("names, separated by commas", _list)
+LIST: Final = Kind("names, separated by commas or as a JSON array", _list)
 COLUMNS: Final = Kind("columns, separated by commas", _columns)
 NATURAL: Final = Kind("a whole number from 1", _natural)
 COUNT: Final = Kind("a whole number from 0", _count)

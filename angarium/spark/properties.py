@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
+from angarium.message import MAX_PROPERTY_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -47,7 +48,8 @@ _READERS: Final[dict[str, Callable[[str], Any]]] = {
 def texts_of(properties: Mapping[Any, Any]) -> tuple[dict[str, str | None], dict[str, str]]:
     """Give the texts of properties, and the types of those that are no text.
 
-    A name that is no text, which no client of ours makes, is left out.
+    What no client of ours makes is left out, so that no message keeps a queue from being read: a name that is no text,
+    and a value that is nested hundreds of levels deep.
     """
     texts: dict[str, str | None] = {}
     types: dict[str, str] = {}
@@ -58,7 +60,10 @@ def texts_of(properties: Mapping[Any, Any]) -> tuple[dict[str, str | None], dict
             texts[name] = value
             continue
         known = _TYPES.get(type(value))
-        types[name], texts[name] = _nested(value) if known is None else (known[0], known[1](value))
+        try:
+            types[name], texts[name] = _nested(value) if known is None else (known[0], known[1](value))
+        except RecursionError:
+            types.pop(name, None)
     return texts, types
 
 
@@ -91,16 +96,18 @@ def _value(name: str, text: str | None, kind: str | None) -> Any:
 
 
 def _nested(value: Any) -> tuple[str, str]:
-    if _is_json(value):
+    if _is_json(value, MAX_PROPERTY_DEPTH):
         return "json", json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return "msgpack", base64.b64encode(msgspec.msgpack.encode(value)).decode()
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: Any, depth: int) -> bool:
+    if isinstance(value, (list, dict)) and depth == 0:
+        return False
     if isinstance(value, list):
-        return all(_is_json(one) for one in value)
+        return all(_is_json(one, depth - 1) for one in value)
     if isinstance(value, dict):
-        return all(type(name) is str and _is_json(one) for name, one in value.items())
+        return all(type(name) is str and _is_json(one, depth - 1) for name, one in value.items())
     if type(value) is float:
         return math.isfinite(value)
     return value is None or type(value) in (str, bool, int)

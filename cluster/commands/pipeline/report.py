@@ -194,7 +194,7 @@ def report(
     sources = [f"archive {archive}"] if archive else [f"queue {name}" for name in queues]
     source = ", ".join(sources or [f"topics {' '.join(topics)}"])
     if follow:
-        _follow({"queue": ",".join(queues)} if queues else {"topics": ",".join(topics)}, source, **values)
+        _follow(queues, topics, source, **values)
     else:
         _report(archive, queues, source, **values)
 
@@ -257,13 +257,15 @@ def _messages(
 
         return read_rows(session, archive)
     import angarium.spark
+    from angarium.spark.options import list_text
 
     angarium.spark.register(session)
-    return session.read.format("angarium").options(**node).option("queue", ",".join(queues)).load()
+    return session.read.format("angarium").options(**node).option("queue", list_text(queues)).load()
 
 
 def _follow(
-    wanted: dict[str, str],
+    queues: tuple[str, ...],
+    topics: tuple[str, ...],
     source: str,
     *,
     node: dict[str, str],
@@ -284,8 +286,10 @@ def _follow(
         import angarium.spark
         from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
         from angarium.pipeline.rows import spark_errors
+        from angarium.spark.options import list_text
 
         angarium.spark.register(session)
+        wanted = {"queue": list_text(queues)} if queues else {"topics": list_text(topics)}
         live = LiveOptions(checkpoint=checkpoint or folder, trigger_s=interval, watermark_s=watermark)
         stream = session.readStream.format("angarium").options(**node, **wanted).load()
         take = functools.partial(_update, sinks, options, show)

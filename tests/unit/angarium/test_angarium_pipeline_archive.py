@@ -105,7 +105,7 @@ def test_a_stream_is_told_its_group_and_limits() -> None:
     )
     assert archive.source_options(job, "g") == {
         "group": "g",
-        "queue": "a,b",
+        "queue": '["a", "b"]',
         "maxMessagesPerTrigger": "7",
         "maxBytesPerTrigger": "9",
         "url": "tcp://h:1",

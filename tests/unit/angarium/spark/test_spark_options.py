@@ -19,6 +19,7 @@ from angarium.spark.options import (
     STREAM_WRITE,
     WRITE,
     columns_of,
+    list_text,
     settings,
 )
 from angarium.spark.schema import NAMES
@@ -55,6 +56,17 @@ def test_what_is_not_given_has_its_default(use: str) -> None:
     found = settings(use, {})
     assert {option.name for option in OPTIONS if use in option.uses} == set(found.values)
     assert found["vpn"] == "default"
+
+
+@pytest.mark.parametrize("names", [("a,b/>",), ("[x]", "y"), (" padded ", 'quo"te')])
+def test_names_with_any_character_come_as_a_json_array(names: tuple[str, ...]) -> None:
+    assert settings(STREAM, {"topics": list_text(names)})["topics"] == names
+
+
+@pytest.mark.parametrize("text", ["[", "[]", "[1]", '["a", ""]', '["a", "a"]', "[x]"])
+def test_an_array_of_other_things_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"option topics: it is .*JSON array"):
+        settings(STREAM, {"topics": text})
 
 
 def test_a_start_is_a_word_or_a_time() -> None:

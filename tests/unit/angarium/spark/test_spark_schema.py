@@ -110,3 +110,14 @@ def test_a_type_that_its_text_does_not_have_names_the_property(text: str, kind: 
 def test_the_sdk_does_without_spark() -> None:
     code = "import angarium, angarium.blocking, sys; sys.exit(any(one.startswith('pyspark') for one in sys.modules))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("depth", [17, 300, 900])
+def test_a_value_that_is_nested_deeper_than_ours_keeps_no_queue_from_being_read(depth: int) -> None:
+    """No client of ours sends it; another one can, and what it sent must not end every query."""
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    texts, types = texts_of({"deep": value, "other": 5})
+    assert (texts["other"], types["other"]) == ("5", "int")
+    assert types.get("deep") in ("msgpack", None)
