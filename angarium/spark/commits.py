@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql.datasource import WriterCommitMessage
 
 from angarium import errors
-from angarium.spark import options, sending
+from angarium.spark import options
+from angarium.spark.connecting import open_client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -115,7 +116,7 @@ def stages_of(messages: Sequence[Any]) -> tuple[str, ...]:
     return tuple(message.stage for message in messages if message is not None and message.stage)
 
 
-def commit(settings: Settings, commitment: Commitment, connect: Callable[..., Any] = sending.connect) -> bool:
+def commit(settings: Settings, commitment: Commitment, connect: Callable[..., Any] = open_client) -> bool:
     """Commit stages, whatever becomes of connections meanwhile; False if the batch was committed before.
 
     Committing again is harmless, so whatever may pass by itself is tried again for `retrySeconds`.
@@ -138,7 +139,7 @@ def commit(settings: Settings, commitment: Commitment, connect: Callable[..., An
 
 
 def drop(
-    settings: Settings, stages: Sequence[str], connect: Callable[..., Any] = sending.connect
+    settings: Settings, stages: Sequence[str], connect: Callable[..., Any] = open_client
 ) -> errors.AngariumError | None:
     """Drop stages that nobody will commit; give what went wrong, which need not be an error: they age out anyhow."""
     if not stages:

@@ -1,4 +1,4 @@
-"""What connects readers to a node, and says in the words of options what the node refuses.
+"""What connects readers and writers to a node, and says in the words of options what the node refuses.
 
 Queues that are named are opened for a query here; what is decided about them is in `angarium.spark.planning`.
 """
@@ -9,14 +9,13 @@ import hashlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium import errors
+from angarium import blocking, errors
 from angarium.spark.options import invalid
-from angarium.spark.sending import connect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from angarium import blocking
+    from angarium.client.connection import ClientEvent
     from angarium.spark.options import Settings
 
 #: Which option is to blame for an error of the node; the others name what they are about themselves.
@@ -28,6 +27,7 @@ _BLAMED: Final = {
     errors.VPN_UNAVAILABLE: "vpn",
     errors.HANDSHAKE_FAILED: "serverKey",
     errors.CLIENT_CONNECT_DENIED: "username",
+    errors.GUARANTEED_SEND_DENIED: "username",
     errors.GUARANTEED_RECEIVE_DENIED: "username",
     errors.ENDPOINT_CREATE_DENIED: "topics",
     errors.SUBSCRIBE_DENIED: "topics",
@@ -65,14 +65,22 @@ def blaming(settings: Settings, queue: str | None = None) -> Iterator[None]:
         raise errors.error_for(error.code, detail, error.advice) from None
 
 
-def open_client(settings: Settings) -> blocking.Client:
+def open_client(settings: Settings, on_event: Callable[[ClientEvent], None] | None = None) -> blocking.Client:
     """Connect as the options say.
 
     Raises:
         AngariumError: the node refuses, or nobody answers; the text names the option that is to blame.
     """
+    arguments: dict[str, Any] = {
+        "vpn": settings["vpn"],
+        "username": settings["username"],
+        "password": settings.secret(),
+        "server_key": settings["serverKey"],
+        "timeout_s": settings["timeoutSeconds"],
+        "retry_for_s": settings["retrySeconds"],
+    }
     with blaming(settings):
-        return connect(settings)
+        return blocking.connect(settings["url"], on_event=on_event, **arguments)
 
 
 def queues_of(settings: Settings) -> tuple[str, ...]:

@@ -13,15 +13,17 @@ Each takes the rows of one record batch after the other and raises for the first
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from angarium import blocking, errors
+from angarium import errors
 from angarium.message import Message
+from angarium.spark.connecting import blaming, open_client
 from angarium.spark.rows import check_sizes, row_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from angarium import blocking
     from angarium.client.connection import ClientEvent
     from angarium.client.sending.receipts import PublishReport
     from angarium.message import Row
@@ -122,23 +124,6 @@ class GuaranteedDelivery:
         self._publisher.close()
 
 
-def connect(settings: Settings, on_event: Callable[[ClientEvent], None] | None = None) -> blocking.Client:
-    """Connect as the options say.
-
-    Raises:
-        AngariumError: the node refuses, or nobody answers.
-    """
-    arguments: dict[str, Any] = {
-        "vpn": settings["vpn"],
-        "username": settings["username"],
-        "password": settings.secret(),
-        "server_key": settings["serverKey"],
-        "timeout_s": settings["timeoutSeconds"],
-        "retry_for_s": settings["retrySeconds"],
-    }
-    return blocking.connect(settings["url"], on_event=on_event, **arguments)
-
-
 class Opened(NamedTuple):
     """A delivery, and the client that is closed after it."""
 
@@ -161,14 +146,15 @@ def open_delivery(settings: Settings) -> Opened:
         AngariumError: the node refuses, or nobody answers.
     """
     notices: list[ClientEvent] = []
-    client = connect(settings, lambda event: notices.append(event) if event.kind == "notice" else None)
+    client = open_client(settings, lambda event: notices.append(event) if event.kind == "notice" else None)
     try:
         if settings["delivery"] == DIRECT:
             return Opened(DirectDelivery(client, notices), client)
-        if settings["delivery"] == AT_LEAST_ONCE:
-            return Opened(GuaranteedDelivery(client.producer(), client.max_message_bytes), client)
-        stage = client.stage()
-        return Opened(GuaranteedDelivery(stage, client.max_message_bytes), client, stage.id)
+        with blaming(settings):
+            if settings["delivery"] == AT_LEAST_ONCE:
+                return Opened(GuaranteedDelivery(client.producer(), client.max_message_bytes), client)
+            stage = client.stage()
+            return Opened(GuaranteedDelivery(stage, client.max_message_bytes), client, stage.id)
     except BaseException:
         client.close()
         raise

@@ -316,7 +316,7 @@ def test_both_clients_have_the_same_names() -> None:
         classes = [one for one in kind.__mro__ if one.__module__.startswith("angarium.")]
         return {name for one in classes for name in vars(one) if not name.startswith("_")}
 
-    only_async = {"open", "check_open", "validate", "max_message_bytes"}
+    only_async = {"open", "check_open", "validate", "range_reader"}
     only_blocking = {"call", "post", "release", "forget", "forget_flow"}
     assert names(angarium.Client) - only_async == names(blocking.Client) - only_blocking
     for name in SAME_ARGUMENTS:
@@ -324,7 +324,7 @@ def test_both_clients_have_the_same_names() -> None:
         assert list(inspect.signature(getattr(angarium.Client, name)).parameters) == list(ours), name
     arguments = list(inspect.signature(angarium.connect).parameters)
     assert list(connecting.ConnectArguments.__annotations__) == arguments[1:]
-    fields = {field.name for field in dataclasses.fields(FlowOptions)} - {"name", "callback", "browse"}
+    fields = {field.name for field in dataclasses.fields(FlowOptions)} - {"name", "callback", "browse", "range"}
     assert set(ConsumeArguments.__annotations__) == fields
 
 

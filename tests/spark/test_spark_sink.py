@@ -173,7 +173,9 @@ def test_what_the_profile_forbids_is_named(spark: SparkSession, node: Node) -> N
     node.run("profile", "create", "mute", "--set", "allow_guaranteed_send=false")
     node.run("username", "create", "mute", "--set", "client_profile=mute")
     frame = numbers(spark, 3, 1).selectExpr("'a/b' as topic")
-    assert "error 40312" in failure(lambda: save(frame, node, username="mute"))
+    text = failure(lambda: save(frame, node, username="mute"))
+    assert "error 40312" in text
+    assert "option username: mute" in text
 
 
 def test_the_rows_of_all_tasks_are_published_in_the_order_of_the_tasks(

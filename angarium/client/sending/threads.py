@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-#: Messages that cross to the client's thread together.
+#: Messages that cross to the client's thread together; or so many windows, if that is more: who crosses waits until
+#: what crossed is settled, and meanwhile the window runs dry.
 PORTION_MESSAGES: Final = 2_000
+PORTION_WINDOWS: Final = 4
 
 
 class Owner(Protocol):
@@ -152,9 +154,10 @@ class Producer:
             AngariumError: as for `angarium.client.sending.producer.Producer.publish_many`.
         """
         iterator = iter(messages)
+        portion = max(PORTION_MESSAGES, PORTION_WINDOWS * self._inner.window)
         acknowledged = given = 0
         refused: list[tuple[int, AngariumError]] = []
-        while some := list(islice(iterator, PORTION_MESSAGES)):
+        while some := list(islice(iterator, portion)):
             report = self._client.call(self._inner.publish_many(some))
             acknowledged += report.acknowledged
             refused += [(given + place, error) for place, error in report.refused]
