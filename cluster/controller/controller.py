@@ -86,6 +86,9 @@ DAY_S: Final = 86_400
 class Controller:
     """All that the controller knows. Methods that take `now` return the effects to carry out, in order."""
 
+    #: The number of workers that the supervisor was asked for last; None: it was not asked by this process.
+    _scaled_to: int | None = None
+
     def __init__(
         self,
         catalog: Catalog,
@@ -274,7 +277,11 @@ class Controller:
     def committed(self, number: int, now: float) -> list[Effect]:
         """The changes of a `Commit` are durable."""
         self._changes.committed(number, now)
-        return self._board.taken()
+        effects = self._board.taken()
+        for effect in effects:
+            if isinstance(effect, ScaleNode):
+                self._scaled_to = effect.workers
+        return effects
 
     def not_committed(self, number: int, code: int, detail: str) -> list[Effect]:
         """The changes of a `Commit` were refused by the store and nothing changed."""
@@ -414,7 +421,7 @@ class Controller:
             importing = sum(
                 (stats or {}).get("home", {}).get("lanes_importing", 0) for stats in answers.values()
             )
-            if importing or len(answers) < asked or self._has_leaving_workers():
+            if importing or len(answers) < asked or self._is_scaling():
                 detail = "the last change of the number of workers is not complete; try again in a moment"
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
                 return
@@ -433,10 +440,13 @@ class Controller:
             return [index for role, index in self._board.peers if role == "worker"]
         return [row["index"] for row in rows if row["role"] == "worker" and row["pid"]]
 
-    def _has_leaving_workers(self) -> bool:
-        """Tell whether a worker still runs that is not wanted any more."""
+    def _is_scaling(self) -> bool:
+        """Tell whether the supervisor has not heard of the last change, or a worker runs that is not wanted."""
         wanted = self._board.node.get("workers")
-        return wanted is not None and any(index >= wanted for index in self._running_workers())
+        if wanted is None:
+            return False
+        is_heard = self._scaled_to in (None, wanted)
+        return not is_heard or any(index >= wanted for index in self._running_workers())
 
     # -- of our own ------------------------------------------------------------------------------------------
 

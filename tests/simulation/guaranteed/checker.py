@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guaranteed import density_rules, flow_rules, lane_replay, removal_rules, storage_rules
+from guaranteed import density_rules, flow_rules, lane_replay, reader_rules, removal_rules, storage_rules
 from guaranteed.index import GuaranteedIndex
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ RULES = (
     lane_replay.owners,
     lane_replay.limits,
     *removal_rules.RULES,
+    *reader_rules.RULES,
 )
 
 

@@ -12,6 +12,7 @@ from guaranteed.flow_rules import color_of
 from guaranteed.records import PUBLICATION_MARK
 from guaranteed.simulated_flow import FlowPlan, SimulatedFlow
 from guaranteed.simulated_producer import SimulatedProducer
+from guaranteed.simulated_reader import ReaderPlan, SimulatedReader
 
 if TYPE_CHECKING:
     import random
@@ -50,6 +51,7 @@ class GuaranteedClient(SimulatedClient):
         self.guaranteed = guaranteed
         self.producers: list[SimulatedProducer] = []
         self.flows: list[SimulatedFlow] = []
+        self.readers: list[SimulatedReader] = []
         self._waiting: dict[int, Reply] = {}
         self.welcome: Welcome | None = None
 
@@ -65,6 +67,14 @@ class GuaranteedClient(SimulatedClient):
         """Give it a consumer."""
         made = SimulatedFlow(self, plan)
         self.flows.append(made)
+        if self.is_open:
+            made.connected()
+        return made
+
+    def add_reader(self, plan: ReaderPlan) -> SimulatedReader:
+        """Give it a reader group."""
+        made = SimulatedReader(self, plan)
+        self.readers.append(made)
         if self.is_open:
             made.connected()
         return made
@@ -101,16 +111,17 @@ class GuaranteedClient(SimulatedClient):
                 if producer.rows is event.rows:
                     producer.acknowledged(event)
         elif isinstance(event, Arrived):
-            flow = self._flow(event.window)
+            flow = self._taker(event.window)
             if flow is not None:
                 flow.arrived(event.deliveries)
         elif isinstance(event, Indicated):
-            flow = self._flow(event.window)
+            flow = self._taker(event.window)
             if flow is not None:
                 flow.indicated(event)
 
-    def _flow(self, window: FlowWindow) -> SimulatedFlow | None:
-        return next((flow for flow in self.flows if flow.window is window), None)
+    def _taker(self, window: FlowWindow) -> SimulatedFlow | SimulatedReader | None:
+        flow = next((flow for flow in self.flows if flow.window is window), None)
+        return flow or next((reader for reader in self.readers if reader.owns(window)), None)
 
     def _take(self, events: list[Event]) -> None:
         super()._take(events)
@@ -126,8 +137,8 @@ class GuaranteedClient(SimulatedClient):
         super()._opened(record, event)
         for producer in self.producers:
             producer.connected(event.welcome)
-        for flow in self.flows:
-            flow.connected()
+        for one in (*self.flows, *self.readers):
+            one.connected()
 
     def _end(self, code: int | None, *, is_noticed: bool) -> None:
         if self.connection is not None:
@@ -138,6 +149,8 @@ class GuaranteedClient(SimulatedClient):
                 producer.lost()
             for flow in self.flows:
                 flow.lost(code)
+            for reader in self.readers:
+                reader.lost()
         super()._end(code, is_noticed=is_noticed)
 
     def crash(self, *, is_noticed: bool) -> None:

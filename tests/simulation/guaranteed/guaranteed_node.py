@@ -77,6 +77,7 @@ class GuaranteedNode(SimulatedNode):
             loop, random.Random(rng.getrandbits(64)), history, guaranteed, settings.workers
         )
         self.controller.on_scale = self.supervisor.scale
+        self.controller.look_at_node = self._look_at_node
         self.controller.when_installed = self._when_installed
         #: What is called when nothing waits for workers to confirm.
         self._installing: list[Callable[[], None]] = []
@@ -85,6 +86,17 @@ class GuaranteedNode(SimulatedNode):
         #: The homes of living workers, by index.
         self.homes: dict[int, SimulatedHome] = {}
         self._port: ControlPort | None = None
+
+    def _look_at_node(self) -> dict[str, Any]:
+        """Describe the node as the supervisor does it, with the processes that live."""
+        alive = [("worker", one.index, one.incarnation) for one in self.supervisor.workers.values()]
+        if self.router is not None:
+            alive.append(("router", 0, self.router.shards.incarnation))
+        rows = [
+            {"role": role, "index": index, "incarnation": incarnation, "pid": incarnation, "state": "ready"}
+            for role, index, incarnation in alive
+        ]
+        return {"workers": self.supervisor.target, "processes": rows, "events": []}
 
     # Configuration.
 

@@ -30,6 +30,7 @@ from guaranteed.guaranteed_faults import GuaranteedFaults
 from guaranteed.guaranteed_node import GuaranteedNode
 from guaranteed.records import GuaranteedHistory
 from guaranteed.simulated_flow import FlowPlan
+from guaranteed.simulated_reader import ReaderPlan
 from node.home.home import Home
 from router.router import Router
 
@@ -48,6 +49,8 @@ CALM_ROUNDS = 2
 LEFT_OUT = ("accounts", "refusals")
 #: Features of worlds in which endpoints have no room until somebody consumes.
 ROOM_IS_SHORT = frozenset({"small", "files", "low-priority"})
+#: How many worlds have reader groups.
+READERS = 0.35
 #: What consumers hold for ever would keep others waiting; nobody stalls for longer.
 STALL_MAX_S = 1.5
 
@@ -58,6 +61,7 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
     world = guaranteed_world.draw(random.Random(seed), router_class, home_class)
     with sizes(world):
         play = GuaranteedScenario(seed, world)
+        play.add_readers(random.Random(f"{seed} reads"))
         with scenario.watched(play.history):
             play.play()
     history = play.history
@@ -131,6 +135,30 @@ class GuaranteedScenario:
         for flow in plan.flows:
             client.add_flow(flow)
         return client
+
+    def add_readers(self, rng: random.Random) -> None:
+        """Give some clients reader groups, in some worlds."""
+        if rng.random() > READERS:
+            return
+        for number in range(rng.choice([1, 1, 2, 3])):
+            client = rng.choice(self.clients)
+            queues = [
+                one.name
+                for one in self.world.endpoints
+                if (one.vpn, one.kind) == (client.plan.vpn, "queue")
+                and one.attributes.get("max_spool_usage_mb", 1)
+            ]
+            if not queues:
+                continue
+            client.add_reader(
+                ReaderPlan(
+                    rng.choice(queues),
+                    f"group-{number}",
+                    messages=rng.choice([None, 1, 5, 30]),
+                    bytes=rng.choice([None, None, 500]),
+                    window=rng.choice([1, 3, 255]),
+                )
+            )
 
     def play(self) -> None:
         """Run from the first to the last moment."""
@@ -264,6 +292,8 @@ class GuaranteedScenario:
             for flow in client.flows:
                 flow.is_draining = True
                 flow.settle_some(len(flow.held))
+            for reader in client.readers:
+                reader.is_wanted = False
 
     def _rest(self) -> None:
         """Let disks, homes and router agree with messages in them; then all homes may have to read their disks."""
@@ -320,6 +350,11 @@ class GuaranteedScenario:
             if not client.is_settled:
                 found.append(f"{client.plan.name} is not back")
                 continue
+            found += [
+                f"{reader.record} of {client.plan.name} has not let {reader.plan.queue} go"
+                for reader in client.readers
+                if not reader.is_over
+            ]
             client.ask(list(client.interest.wishes))
             if not client.interest.is_settled:
                 found.append(f"{client.plan.name} waits for SUBACK")

@@ -60,7 +60,7 @@ class DiskObserver:
                 touched[key] = None
             elif table is Table.LANES and len(key) == 8:
                 self._note_lane(key, value, touched, purged)
-            elif table is Table.LANES and value is not None:
+            elif table is Table.LANES and value is not None and not layout.is_lease_key(key):
                 lane = int.from_bytes(key[:8], "big")
                 self._history.note_gaps(lane, layout.unpack_positions(value).gaps)
         before = {place: None for key in touched for place in self._places.get(key, ())}

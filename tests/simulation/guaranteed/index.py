@@ -25,6 +25,8 @@ from guaranteed.records import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from event_history import ConnectionRecord, History, Message
 
     from angarium.access import TopicRules
@@ -127,6 +129,17 @@ class GuaranteedIndex:
         if not disks:
             self.gone.setdefault(event.place, event)
             self.lanes.setdefault(event.place[0], []).append(event)
+
+    def stored_in(self, lane: int, start: int, end: int) -> Iterator[tuple[Place, Stored]]:
+        """Give what was ever stored in a range of positions."""
+        for position in range(start, end):
+            found = self.stored.get((lane, position))
+            if found is not None:
+                yield (lane, position), found
+
+    def is_leased(self, lane: int) -> bool:
+        """Tell whether a reader group had a lane at some time."""
+        return any(lane in reader.leases for reader in self.history.readers)
 
     def _sort_flow_in(self, flow: FlowRecord) -> None:
         if flow.is_browser:

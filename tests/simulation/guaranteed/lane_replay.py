@@ -39,7 +39,7 @@ def owners(index: GuaranteedIndex) -> Iterator[Violation]:
     deaths = [Died(at, worker) for at, worker in index.deaths]
     for lane, events in index.lanes.items():
         endpoint = index.history.endpoints.get(endpoint_of(lane))
-        if endpoint is None or not is_owned(endpoint):
+        if endpoint is None or not is_owned(endpoint) or index.is_leased(lane):
             continue
         replay = LaneReplay(lane, endpoint, is_plain=is_plain(index, endpoint, events))
         for event in sorted([*events, *deaths], key=_time):
@@ -55,7 +55,7 @@ def limits(index: GuaranteedIndex) -> Iterator[Violation]:
     deaths = [Died(at, worker) for at, worker in index.deaths]
     for lane, events in index.lanes.items():
         endpoint = index.history.endpoints.get(endpoint_of(lane))
-        if endpoint is None or endpoint.operations:
+        if endpoint is None or endpoint.operations or index.is_leased(lane):
             continue  # what an operator takes away is gone at once, and from the disk later
         own: dict[int, int] = {}
         replay = LaneReplay(lane, endpoint, is_plain=False)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from event_history import ConnectionRecord
 
+    from guaranteed.reader_records import ReaderRecord
+
 Place = tuple[int, int]
 Attributes = dict[str, Any]
 
@@ -405,6 +407,7 @@ class GuaranteedHistory:
         #: By id; ids are never used twice.
         self.endpoints: dict[int, EndpointRecord] = {}
         self.flows: list[FlowRecord] = []
+        self.readers: list[ReaderRecord] = []
         #: What the homes did, times rising.
         self.home_events: list[HomeEvent] = []
         #: Lane -> what it was given to show before it is on disk: direct messages, and those of relaxed endpoints.

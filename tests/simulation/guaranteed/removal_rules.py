@@ -48,6 +48,13 @@ def reasons(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored, go
             found.append("accepted")
         elif said.at <= gone.at and said.outcome == wire.OUTCOME_REJECTED:
             found.append("rejected")
+    if any(
+        plan.acknowledged_at <= gone.at
+        for reader in index.history.readers
+        for plan in reader.plans
+        if plan.lane == stored.place[0] and plan.start <= stored.place[1] < plan.end
+    ):
+        found.append("read")
     if index.expiry_ms(stored.place, earliest=True) <= index.history.wall_ms(gone.at) + CLOCK_MS:
         found.append("expired")
     if _was_tried_out(index, endpoint, stored.place, gone.at):

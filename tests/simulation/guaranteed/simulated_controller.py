@@ -96,6 +96,8 @@ class SimulatedController:
         self.when_installed: Callable[[Callable[[], None]], None] = lambda call: call()
         #: Asks the supervisor for another number of workers.
         self.on_scale: Callable[[int], None] = lambda workers: None
+        #: Gives the node as the supervisor describes it; None: it does not.
+        self.look_at_node: Callable[[], dict[str, Any]] | None = None
         #: What the node is called, and who runs its link processes.
         self.node_name = ""
         self.on_processes: Callable[[str, list[int]], None] = lambda role, indices: None
@@ -193,7 +195,14 @@ class SimulatedController:
     def _tick(self, controller: Controller) -> None:
         if self.controller is controller:
             self._act(lambda same: same.tick(self._loop.now))
+            self._tell_node()
             self._loop.after(TICK_S, lambda: self._tick(controller))
+
+    def _tell_node(self) -> None:
+        """Let the supervisor describe the node."""
+        if self.look_at_node is not None:
+            news = self.look_at_node()
+            self._act(lambda controller: controller.node_news(news))
 
     # Processes.
 
@@ -270,6 +279,7 @@ class SimulatedController:
         elif isinstance(effect, ScaleNode):
             self._workers = effect.workers
             self.on_scale(effect.workers)
+            self._tell_node()
         elif isinstance(effect, RunProcesses):
             self.on_processes(effect.role, effect.indices)
         else:

@@ -80,6 +80,8 @@ class MeshNode(GuaranteedNode):
         )
         self.link_processes = LinkSupervisor(loop, random.Random(rng.getrandbits(64)), self)
         self.controller.node_name = name
+        # Its supervisor tells nothing of links here, which are run all the same.
+        self.controller.look_at_node = None
         self.controller.on_processes = self.link_processes.run
 
     def make_router(self, **more: Any) -> Router:

@@ -398,6 +398,17 @@ def test_a_second_change_waits_until_the_lanes_of_the_first_are_taken_over(serve
     assert [effect for effect in refused if isinstance(effect, c.ScaleNode)] == []
 
 
+def test_a_second_change_waits_until_the_supervisor_has_heard_of_the_first(served: World) -> None:
+    """Else a worker is wanted back before those who are to have its lanes know of them."""
+    row = {"role": "worker", "incarnation": 7, "pid": 1, "state": "ready"}
+    rows = [{**row, "role": "router", "index": 0}, *({**row, "index": index} for index in range(3))]
+    served.do(served.controller.node_news({"workers": 3, "processes": rows, "events": []}))
+    scale(served, 1)
+    assert code_of(scale(served, 3)) == errors.OBJECT_IN_USE
+    served.do(served.controller.node_news({"workers": 1, "processes": rows[:2], "events": []}))
+    assert [effect for effect in scale(served, 3) if isinstance(effect, c.ScaleNode)]
+
+
 def test_homes_that_cannot_be_kept_keep_the_workers(served: World) -> None:
     served.store_refuses = True
     seen = scale(served, 1)
