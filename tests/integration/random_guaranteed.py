@@ -97,9 +97,16 @@ _GROUPS = ["g", "g", "h", "", "x" * 201, "a\nb"]
 _ARGUMENTS: dict[str, dict[str, list[Any]]] = {
     "producer.open": {
         "name": ["", "odd", "odd2", "x" * 161, "\0"],
-        "window": [1, 10, 255, 256, 0],
+        "window": [1, 10, 255, 256, 4_096, 4_097, 0],
         "resume": [True, False],
+        "stage": [True, False],
     },
+    "stage.commit": {
+        "stages": [[], ["odd"], ["odd"] * 300, ["x" * 65], [""], [1], "odd", {}],
+        "sink": [None, "odd", "", "x" * 161, "\0", 1],
+        "batch": [None, *_NUMBERS],
+    },
+    "stage.abort": {"stages": [[], ["odd"], ["odd"] * 10_001, [None], "odd"]},
     "producer.close": {"producer": _NUMBERS, "forget": [True, False]},
     "endpoint.create": {
         "name": _NAMES,

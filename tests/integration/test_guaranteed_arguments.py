@@ -21,6 +21,8 @@ QUEUE = "odd/a"
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "producer.open": {"name": "odd", "window": 10, "resume": False},
     "producer.close": {"producer": 1, "forget": False},
+    "stage.commit": {"stages": ["odd"], "sink": "odd", "batch": 1},
+    "stage.abort": {"stages": ["odd"]},
     "endpoint.create": {
         "name": QUEUE,
         "kind": "queue",
@@ -70,7 +72,7 @@ _RIGHT = {
     dict: {"map"},
 }
 #: What may be left out may be nil.
-_MAY_BE_NIL = {"selector", "topic", "max_unacked"}
+_MAY_BE_NIL = {"selector", "topic", "max_unacked", "sink", "batch"}
 
 
 @pytest.fixture(scope="module")
