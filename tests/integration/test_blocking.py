@@ -324,7 +324,12 @@ def test_both_clients_have_the_same_names() -> None:
         assert list(inspect.signature(getattr(angarium.Client, name)).parameters) == list(ours), name
     arguments = list(inspect.signature(angarium.connect).parameters)
     assert list(connecting.ConnectArguments.__annotations__) == arguments[1:]
-    fields = {field.name for field in dataclasses.fields(FlowOptions)} - {"name", "callback", "browse", "range"}
+    fields = {field.name for field in dataclasses.fields(FlowOptions)} - {
+        "name",
+        "callback",
+        "browse",
+        "range",
+    }
     assert set(ConsumeArguments.__annotations__) == fields
 
 
