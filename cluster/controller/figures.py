@@ -20,6 +20,7 @@ _ROUTER_NAMES: Final = {
     "unacked": "delivered_unacked",
     "bind_count": "bind_count",
     "oldest_stored_ms": "oldest_stored_ms",
+    "reader_group": "reader_group",
 }
 #: Sizes of the spool that are shown in the unit of quotas too.
 _IN_MB: Final = {"usage_bytes": "usage_mb", "quota_bytes": "quota_mb", "disk_bytes": "disk_mb"}

@@ -166,6 +166,7 @@ class Endpoint:
     def describe(self) -> dict[str, Any]:
         """Give what `angarium queue list` and `show` say of it; sizes in bytes, times in wall ms."""
         stored = [lane.oldest_stored_ms for lane in self.all_lanes() if lane.oldest_stored_ms]
+        groups = dict.fromkeys(lane.reader_group for lane in self.all_lanes() if lane.reader_group)
         return {
             "id": self.id,
             "kind": self.kind,
@@ -179,6 +180,7 @@ class Endpoint:
             "unacked": self.unacked,
             "oldest_stored_ms": min(stored, default=0),
             "bind_count": len(self.flows),
+            "reader_group": ", ".join(groups),
             "lanes": [lane.describe() for lane in self.all_lanes() if self._is_seen(lane)],
             "counters": dict(self.counters),
         }

@@ -28,6 +28,7 @@ class LaneUsage:
         "left_messages",
         "messages",
         "oldest_stored_ms",
+        "reader_group",
         "unacked",
     )
 
@@ -39,6 +40,8 @@ class LaneUsage:
         self.messages = self.bytes = self.unacked = 0
         #: Wall time in ms at which the oldest message was spooled; 0: there is none.
         self.oldest_stored_ms = 0
+        #: The reader group that has leased it; empty: none has.
+        self.reader_group = ""
         #: Admitted, and not in any report yet.
         self.inflight_messages = self.inflight_bytes = 0
         #: False until the home reported anything of it since it was told of the lane.
@@ -77,6 +80,7 @@ class LaneUsage:
         _, self.messages, self.bytes, oldest_stored_ms, self.unacked, *more = entry
         self.oldest_stored_ms = oldest_stored_ms or 0
         self.is_reported = True
+        self.reader_group = str(more[2]) if len(more) > 2 else ""
         is_complete = not more or bool(more[0])
         if is_complete:
             self.left_messages = self.left_bytes = 0
@@ -95,4 +99,5 @@ class LaneUsage:
             "bytes": self.held_bytes,
             "unacked": self.unacked,
             "oldest_stored_ms": self.oldest_stored_ms,
+            "reader_group": self.reader_group,
         }

@@ -463,6 +463,8 @@ def test_operators_see_who_has_a_queue_and_can_take_it_away(node: Node, queue: s
             await group.plan(dict.fromkeys(group.partitions, 1))
             shown = json.loads(await asyncio.to_thread(node.run, "queue", "show", queue, "--json"))
             assert (shown["reader_group"], shown["leased_messages"]) == ("the archive", 10)
+            listed = json.loads(await asyncio.to_thread(node.run, "queue", "list", queue, "--json"))
+            assert listed["reader_group"] == "the archive"
             drawn = await asyncio.to_thread(node.run, "queue", "show", queue)
             assert "the archive" in drawn
             done = await asyncio.to_thread(node.run, "queue", "release", queue, "--json")

@@ -234,7 +234,8 @@ class HeldLane:
         """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged.
 
         A sixth field says whether that is all: until somebody has counted it a worker before holds more of the lane.
-        A seventh one says what of it is on its way to another endpoint. Both are left out if there is nothing to say.
+        A seventh one says what of it is on its way to another endpoint, an eighth which reader group has leased it.
+        Those at the end that have nothing to say are left out.
         """
         lane = self.lane
         messages, size = self.added[0] - self.lost[0], self.added[1] - self.lost[1]
@@ -246,6 +247,9 @@ class HeldLane:
             size += self.left[1]
         figures = self.lane_id, messages, size, lane.oldest_stored_ms, lane.unacked
         is_complete = not self.importing or self.left is not None
+        lease = lane.leasing.lease
+        if lease is not None:
+            return *figures, is_complete, self.moving, lease.group
         if self.moving is not None:
             return *figures, is_complete, self.moving
         return figures if is_complete else (*figures, False)

@@ -265,6 +265,7 @@ class Leases:
         leasing = held.lane.leasing
         if leasing.is_changed:
             leasing.is_changed = False
+            self._lanes.changed[held] = None
             self._writing.add(Task(partial(_row_of, held), None))
         if leasing.timed_out is not None:
             group, leasing.timed_out = leasing.timed_out, None

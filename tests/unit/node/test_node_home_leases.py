@@ -127,7 +127,7 @@ def test_groups_do_not_count_towards_what_consumers_may_have() -> None:
     driven.settle_down()
     assert driven.home.lanes.unacked == 3
     assert driven.home.stats()["leased_messages"] == 20
-    assert driven.totals[LANE][3] == 20, "operators see them as unacknowledged"
+    assert driven.totals[LANE][3:] == [20, True, None, "g"], "operators see them as unacknowledged"
     assert len(driven.delivered[flow].order) == 3
 
 
@@ -140,6 +140,8 @@ def test_a_lease_that_nobody_uses_ends_on_disk_too() -> None:
     driven.settle_down(6.0)
     assert driven.delivered[flow].order == [1, 2, 3, 4]
     assert "SYSTEM_AD_LEASE_TIMED_OUT" in [event["event"] for event in driven.told]
+    driven.settle_down(0.1)
+    assert len(driven.totals[LANE]) == 4, "nobody has it"
     again(driven)
     reference = driven.lease("positions", "g", 0)
     driven.settle_down()
