@@ -223,6 +223,14 @@ class Stages:
                     entries.append(stage._replace(number=None))
         return entries
 
+    def dropped_by(self, entries: Sequence[Entry]) -> list[str]:
+        """Give the ids of the stages that some entries, not taken over yet, drop."""
+        return [
+            entry.name
+            for entry in entries
+            if isinstance(entry, Stage) and entry.number is not None and entry.state == DROPPING
+        ]
+
     def forget_all(self, owner: tuple[str, str | None], now_s: int) -> list[Entry]:
         """Give what drops the stages of a Message VPN, or of one of its usernames, and forgets its sinks."""
         vpn, username = owner

@@ -481,6 +481,10 @@ class Controller:
             entries = self._producers.age(day_of(self._wall_time()), opened)
             forgotten = self._producers.ids_of(entries)
             entries += self._stages.age(self._now_s(), opened)
+            aged = self._stages.dropped_by(entries)
+            if aged:
+                text = f"{len(aged)} stages that nobody committed are dropped, {aged[0]!r} first"
+                board.record_system("warning", "SYSTEM_AD_STAGE_AGED", text)
             self._changes.make(entries, None, "aged", lambda: None, forgotten=forgotten)
 
         gathering.finish = finish

@@ -271,6 +271,8 @@ def test_the_controller_lets_stages_age_that_no_client_has_open() -> None:
     seen = world.answer(asked, [{"id": two}])  # type: ignore[arg-type]
     (told,) = [arguments for operation, arguments in requests(seen) if operation == "stages"]
     assert (told["drop"], told["open"]) == ([one], [two])
+    (event,) = [one for one in world.ring.find(None, 100) if one["event"] == "SYSTEM_AD_STAGE_AGED"]
+    assert event["text"] == "1 stages that nobody committed are dropped, 'a' first"
 
 
 def test_a_username_that_goes_takes_its_stages_and_sinks_along() -> None:
