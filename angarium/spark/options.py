@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from angarium.client.connecting import CONNECT_TIMEOUT_S, DEFAULT_URL
+from angarium.client.consuming.reader_group import LEASE_S, LEASE_S_MAX, LEASE_S_MIN
 from angarium.spark.schema import NAMES, check_names
 
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ def _count(text: str) -> int:
 def _seconds(text: str) -> float:
     number = float(text)
     if not 0 < number <= _NUMBER_MAX:
+        raise ValueError
+    return number
+
+
+def _lease(text: str) -> float:
+    number = float(text)
+    if not LEASE_S_MIN <= number <= LEASE_S_MAX:
         raise ValueError
     return number
 
@@ -147,6 +155,7 @@ NATURAL: Final = Kind("a whole number from 1", _natural)
 COUNT: Final = Kind("a whole number from 0", _count)
 SECONDS: Final = Kind("a number of seconds above 0", _seconds)
 BOOLEAN: Final = Kind("`true` or `false`", _boolean)
+LEASE: Final = Kind(f"a number of seconds from {LEASE_S_MIN:g} to {LEASE_S_MAX:.0f}", _lease)
 START: Final = Kind("`earliest`, `latest` or a time such as `2026-03-01T12:00:00Z`", _start)
 KIND: Final = _choice("queue", "topic-endpoint")
 DELIVERY: Final = _choice("exactly-once", "at-least-once", "direct")
@@ -192,7 +201,7 @@ OPTIONS: Final = (
     Option("selector", TEXT, None, frozenset({BATCH}), "which messages to read, beside filters of Spark's"),
     Option("topics", LIST, None, frozenset({STREAM}), "topic filters, for which a durable queue is made"),
     Option("group", TEXT, None, frozenset({STREAM}), "the reader group that leases the queues"),
-    Option("leaseSeconds", SECONDS, 3600.0, frozenset({STREAM}), "how long a group keeps an idle lease"),
+    Option("leaseSeconds", LEASE, LEASE_S, frozenset({STREAM}), "how long a group keeps an idle lease"),
     Option("startingPosition", START, EARLIEST, frozenset({STREAM}), "where a new query begins"),
     Option(
         "failOnDataLoss",

@@ -103,6 +103,7 @@ class SnapshotReader(DataSourceReader):
                     part.end,
                     selector=self._wanted.selector,
                     kind=self._settings["kind"],
+                    timeout_s=self._settings["retrySeconds"],
                 )
                 yield from Builder(self._schema, part.lane.queue).record_batches(batches)
         finally:

@@ -186,7 +186,8 @@ class _Driver:
     def open(self, queue: str, group: str, lease_s: float) -> ReaderGroup:
         """Open or go on with the lease of a queue."""
         with blaming(self._settings, queue):
-            return self._client.reader_group(queue, group, lease_s=lease_s)
+            retry_s = self._settings["retrySeconds"]
+            return self._client.reader_group(queue, group, lease_s=lease_s, timeout_s=retry_s)
 
     def close(self) -> None:
         """Disconnect."""
@@ -223,7 +224,7 @@ def read_range(settings: Settings, schema: StructType, wanted: RangePartition) -
     client = open_client(settings)
     try:
         with blaming(settings, part.lane.queue):
-            found = _Counted(_batches(client, wanted))
+            found = _Counted(_batches(client, settings, wanted))
             yield from Builder(schema, part.lane.queue).record_batches(found)
     finally:
         client.close()
@@ -240,9 +241,18 @@ def _check_whole(part: offsets.Range, messages: int, settings: Settings) -> None
         raise errors.error_for(errors.MESSAGES_LOST, detail)
 
 
-def _batches(client: blocking.Client, wanted: RangePartition) -> Iterator[GuaranteedBatch]:
-    part = wanted.part
-    return client.read_range(part.lane.queue, wanted.group, part.lane.partition, part.first, part.end)
+def _batches(
+    client: blocking.Client, settings: Settings, wanted: RangePartition
+) -> Iterator[GuaranteedBatch]:
+    queue, partition = wanted.part.lane
+    return client.read_range(
+        queue,
+        wanted.group,
+        partition,
+        wanted.part.first,
+        wanted.part.end,
+        timeout_s=settings["retrySeconds"],
+    )
 
 
 class _Counted:

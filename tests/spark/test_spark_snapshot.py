@@ -73,7 +73,7 @@ def test_a_queue_is_read_again_and_again_and_keeps_its_messages(
     assert [int(row.payload) for row in rows] == list(range(1_000))
     assert rows[5].user_properties == {"n": "1", "s": "x"}
     assert rows[5].user_property_types == {"n": "int"}
-    assert client.show_queue("look")["messages"] == 1_000
+    node.wait_for("all messages", lambda status: client.show_queue("look")["messages"] == 1_000)
     assert frame.where("sequence_number >= 990").count() == 10
 
 

@@ -91,6 +91,11 @@ def left(client: blocking.Client, queue: str) -> int:
     return messages
 
 
+def has(node: Node, client: blocking.Client, queue: str, messages: int) -> None:
+    """See that a queue has so many messages; its figures follow what happened."""
+    node.wait_for(f"{messages} messages in {queue}", lambda status: left(client, queue) == messages, RUN_S)
+
+
 def test_a_stream_goes_on_where_it_was_and_deletes_what_is_done(
     spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
 ) -> None:
@@ -102,7 +107,7 @@ def test_a_stream_goes_on_where_it_was_and_deletes_what_is_done(
     assert numbers(job.rows) == list(range(1000))
     assert [row.position for row in job.rows] == list(range(1, 1001))
     assert {(row.queue, row.topic) for row in job.rows} == {("steps", "#P2P/QUE/steps")}
-    assert left(client, "steps") == 0
+    has(node, client, "steps", 0)
     (source,) = query.recentProgress[0]["sources"]
     newest, end = (json.loads(source[name])["endpoints"] for name in ("latestOffset", "endOffset"))
     lag = {key: one["positions"]["0"] - end[key]["positions"]["0"] for key, one in newest.items()}
@@ -125,7 +130,7 @@ def test_a_batch_that_fails_is_read_again_exactly_and_nothing_is_deleted_before(
     job.on_batch = fail
     for there in (300, 310):
         assert "the disk is full" in job.failure()
-        assert left(client, "again") == there
+        has(node, client, "again", there)
         publish(client, "again", 10, there)
     job.on_batch = lambda frame, number: None
     job.run()
@@ -133,7 +138,7 @@ def test_a_batch_that_fails_is_read_again_exactly_and_nothing_is_deleted_before(
     assert first == second == third
     assert len(first) == 200
     assert sorted({*numbers(job.rows)}) == list(range(320))
-    assert left(client, "again") == 0
+    has(node, client, "again", 0)
 
 
 def test_partitions_and_queues_are_read_side_by_side(
@@ -297,4 +302,25 @@ def test_partitions_that_come_and_go_while_a_query_runs_lose_and_double_nothing(
             break
     job.run()
     assert sorted(numbers(job.rows)) == list(range(1600))
-    assert left(client, "moving") == 0
+    has(node, client, "moving", 0)
+
+
+def test_a_query_that_goes_on_deletes_a_batch_when_spark_commits_it(
+    spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
+) -> None:
+    """Spark commits a batch when it plans the next one."""
+    client.create_queue("running")
+    publish(client, "running", 5)
+    rows: list[int] = []
+    frame = spark.readStream.format("angarium").options(url=node.url, queue="running").load()
+    writer = frame.writeStream.foreachBatch(lambda batch, number: rows.extend(numbers(batch.collect())))
+    query = writer.option("checkpointLocation", str(tmp_path)).trigger(processingTime="0 seconds").start()
+    try:
+        node.wait_for("the first batch", lambda status: len(rows) == 5, RUN_S)
+        has(node, client, "running", 5)
+        publish(client, "running", 3, 5)
+        node.wait_for("the second batch", lambda status: len(rows) == 8, RUN_S)
+        has(node, client, "running", 3)
+    finally:
+        query.stop()
+    assert rows == list(range(8))
