@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from angarium import blocking
     from angarium.client.connection import ClientEvent
     from angarium.client.sending.receipts import PublishReport
+    from angarium.client.sending.threads import Stage
     from angarium.message import Row
     from angarium.spark.options import Settings
     from angarium.spark.rows import Place
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 DIRECT: Final = "direct"
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
+#: How long a task that failed waits for what it has under way; Spark waits for the task meanwhile.
+ABANDON_TIMEOUT_S: Final = 2.0
 
 
 class Publisher(Protocol):
@@ -41,7 +44,7 @@ class Publisher(Protocol):
     def publish_many(self, messages: Iterable[Message]) -> PublishReport:
         """Publish messages and wait until all are settled."""
 
-    def close(self) -> None:
+    def close(self, *, timeout_s: float | None = None) -> None:
         """Wait until everything is settled, and end."""
 
 
@@ -129,14 +132,16 @@ class Opened(NamedTuple):
 
     delivery: Delivery
     client: blocking.Client
-    #: The stage that rows are in; None if they are out as soon as they are sent.
-    stage: str | None = None
+    #: What rows are in until the driver commits it; None if they are out as soon as they are sent.
+    stage: Stage | None = None
 
     def abandon(self) -> None:
         """Drop the stage of a task that failed; if that is not possible now, it ages out."""
         if self.stage is not None:
             with contextlib.suppress(errors.AngariumError):
-                self.client.abort_stages([self.stage])
+                self.stage.close(timeout_s=ABANDON_TIMEOUT_S)
+            with contextlib.suppress(errors.AngariumError):
+                self.client.abort_stages([self.stage.id])
 
 
 def open_delivery(settings: Settings) -> Opened:
@@ -154,7 +159,7 @@ def open_delivery(settings: Settings) -> Opened:
             if settings["delivery"] == AT_LEAST_ONCE:
                 return Opened(GuaranteedDelivery(client.producer(), client.max_message_bytes), client)
             stage = client.stage()
-            return Opened(GuaranteedDelivery(stage, client.max_message_bytes), client, stage.id)
+            return Opened(GuaranteedDelivery(stage, client.max_message_bytes), client, stage)
     except BaseException:
         client.close()
         raise

@@ -154,7 +154,7 @@ def publish(
         if opened is None:
             return Written(0)
         opened.delivery.finish(place)
-        return Written(place.first - 1, opened.stage, query)
+        return Written(place.first - 1, opened.stage and opened.stage.id, query)
     except Exception:
         if opened is not None:
             opened.abandon()
