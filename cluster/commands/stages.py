@@ -13,7 +13,7 @@ from cluster.commands.output import print_attributes, print_json, print_json_lin
 if TYPE_CHECKING:
     from cluster.commands.connection import AdminOptions
 
-STAGE_COLUMNS: Final = ("vpn", "username", "id", "number", "state", "sink", "last_used")
+STAGE_COLUMNS: Final = ("id", "vpn", "username", "state", "sink", "last_used")
 SINK_COLUMNS: Final = ("vpn", "username", "name", "batch", "last_used")
 
 _any_vpn = click.option("--vpn", help="Message VPN.  [default: all]")

@@ -57,5 +57,5 @@ class StageOperations:
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
     """Give a row with its time as operators read it."""
-    used = datetime.fromtimestamp(row["used_s"], UTC).isoformat(timespec="seconds")
+    used = datetime.fromtimestamp(row["used_s"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return {**{name: value for name, value in row.items() if name != "used_s"}, "last_used": used}
