@@ -141,6 +141,18 @@ def test_what_comes_later_is_archived_by_the_next_run_and_consumers_get_the_queu
         assert client.consume("later").receive(timeout_s=LIMIT_S).payload == b"130"
 
 
+def test_topic_filters_are_archived_from_a_queue_that_is_made_and_kept_for_them(
+    spark: SparkSession, node: Node, tmp_path: Path
+) -> None:
+    job = ArchiveJob(path=str(tmp_path / "a"), topics=("filtered/>",), options={"url": node.url})
+    first = archive(spark, job)
+    assert (first.messages, first.released) == (0, True)
+    with blocking.connect(node.url) as client:
+        publish(client, "filtered", range(50))
+    assert archive(spark, job).messages == 50
+    assert len(archived(tmp_path / "a")) == 50
+
+
 def test_a_job_that_was_cut_off_before_it_acknowledged_does_so_when_it_begins_again(
     spark: SparkSession, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
