@@ -154,7 +154,8 @@ def publish(
         if opened is None:
             return Written(0)
         opened.delivery.finish(place)
-        return Written(place.first - 1, opened.stage and opened.stage.id, query)
+        stage = None if opened.stage is None else opened.stage.id
+        return Written(place.first - 1, stage, query)
     except Exception:
         if opened is not None:
             opened.abandon()
