@@ -324,3 +324,22 @@ def test_a_query_that_goes_on_deletes_a_batch_when_spark_commits_it(
     finally:
         query.stop()
     assert rows == list(range(8))
+
+
+def test_a_worker_and_a_router_that_are_killed_under_a_query_cost_no_message(
+    spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
+) -> None:
+    """What the driver asks and the tasks read goes on when the process is replaced; the query notices nothing."""
+    client.create_queue("killed")
+    publish(client, "killed", 6_000)
+    job = Job(spark, node, tmp_path, queue="killed", maxMessagesPerTrigger="1000", minPartitions="2")
+    kills = {1: ("worker", 0), 2: ("worker", 1), 3: ("router",)}
+
+    def kill(frame: DataFrame, number: int) -> None:
+        if number in kills:
+            node.kill(*kills[number])
+
+    job.on_batch = kill
+    job.run()
+    assert sorted(numbers(job.rows)) == list(range(6_000))
+    has(node, client, "killed", 0)
