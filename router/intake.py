@@ -213,7 +213,7 @@ class Intake:
         """Only the workers below this index are homes now; the others have handed over."""
         self.streams.left(count)
         self.moves.left(count)
-        self.gathering.left(count, now)
+        self.gathering.left(count)
         self._homes_may_be_complete(now)
 
     def stats(self) -> dict[str, int]:

@@ -89,13 +89,16 @@ class Gathering:
             del self._questions[reference]
             question.done(merge_records(question.answers), now)
 
-    def left(self, count: int, now: float) -> None:
-        """There are so many homes now: those that left have handed over what they knew, and are not waited for."""
+    def left(self, count: int) -> None:
+        """There are so many homes now: what those that left did not tell is with others, who are asked (again).
+
+        They may have answered before they knew that they have more lanes; from then on they answer when all is there.
+        """
         for reference in list(self._questions):
             question = self._questions[reference]
-            for index in [index for index in question.missing if index >= count]:
-                del question.missing[index]
-            self._finish(reference, now)
+            if any(index >= count for index in question.missing):
+                del self._questions[reference]
+                self.ask(question.producer_id, question.done, forget=question.forget)
 
     def validate(self) -> None:
         """Check that every question waits for somebody."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from angarium import errors, wire
 
 if TYPE_CHECKING:
@@ -274,6 +276,18 @@ class TestScaling:
         node.router.scaling.begin(1, node.now)
         node.settle()
         assert [frames[0] for frames in client.received if frames[0] != wire.TABLE] == [wire.ANSWER]
+
+    @pytest.mark.requirement("R163")
+    def test_who_took_over_from_a_home_that_left_is_asked_again(self, make_publish_node: Any) -> None:
+        """It may have answered before it knew of the lanes whose records the other one took along."""
+        node = make_publish_node(2)
+        node.kill_worker(1)
+        client = node.client()
+        client.send(wire.REQUEST, [1, "producer.open", {"name": "p"}])
+        assert len(node.homes[0].gathers) == 1
+        node.router.scaling.begin(1, node.now)
+        node.settle()
+        assert len(node.homes[0].gathers) == 2
 
     def test_frames_that_wait_to_be_replayed_go_to_the_new_owners(self, make_publish_node: Any) -> None:
         node = make_publish_node(2)
