@@ -74,6 +74,8 @@ class LiveReport:
         self._spark = spark
         self._options = replace(options, window_s=options.window_s or WINDOW_S)
         self._live = live
+        #: Whether a batch is being taken in or shown: a query that is stopped then does that batch again.
+        self.is_busy = False
 
     @contextlib.contextmanager
     def step(self, messages: DataFrame, batch: int) -> Iterator[tuple[Tables, int]]:
@@ -247,8 +249,12 @@ def follow(
     """
 
     def take(messages: DataFrame, batch: int) -> None:
-        with report.step(messages, batch) as (tables, behind):
-            show(tables, behind)
+        report.is_busy = True
+        try:
+            with report.step(messages, batch) as (tables, behind):
+                show(tables, behind)
+        finally:
+            report.is_busy = False
 
     writer = stream.writeStream.foreachBatch(take).option(
         "checkpointLocation", f"{live.checkpoint.rstrip('/')}/spark"

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from threading import Event
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from angarium.pipeline.report.figures import Tables
     from angarium.pipeline.report.job import ReportOptions
+    from angarium.pipeline.report.live import LiveReport
 
 #: As in `figures.TOP`, `job.LATE_MS` and `numbering.REORDER`, which are loaded when the job runs.
 _TOP: Final = 20
@@ -33,8 +35,11 @@ _WATERMARK_S: Final = 600.0
 #: Beyond that nobody reads a table, and the driver would hold it all.
 _TOP_MAX: Final = 1000
 _REORDER_MAX: Final = 1_000_000
-#: So often the command looks whether it was told to stop.
+#: So often the command looks whether it was told to stop, and then whether Spark is between two batches.
 _LOOK_S: Final = 1
+_LOOK_BETWEEN_S: Final = 0.02
+#: A batch that takes longer is done again by the next run.
+_LAST_BATCH_S: Final = 120.0
 
 
 def _wanted_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -294,8 +299,8 @@ def _follow(
         stream = session.readStream.format("angarium").options(**node, **wanted).load()
         take = functools.partial(_update, sinks, options, show)
         with spark_errors(source):
-            query = follow(stream, LiveReport(session, options, live), live, take)
-            _wait(query, stop)
+            kept = LiveReport(session, options, live)
+            _wait(follow(stream, kept, live, take), kept, stop)
 
 
 def _update(
@@ -313,15 +318,16 @@ def _update(
     show(figures, view(figures))
 
 
-def _wait(query: Any, stop: Event) -> None:
-    """Wait for the end of a query, and end it when told to."""
-    try:
-        while query.isActive and not stop.is_set():
-            query.awaitTermination(_LOOK_S)
-        if not stop.is_set():
-            query.awaitTermination()  # Raises what it failed with.
-    finally:
-        query.stop()
+def _wait(query: StreamingQuery, live: LiveReport, stop: Event) -> None:
+    """Wait for the end of a query; told to stop, end it when its batch is shown."""
+    while query.isActive and not stop.is_set():
+        query.awaitTermination(_LOOK_S)
+    until = time.monotonic() + _LAST_BATCH_S
+    while query.isActive and live.is_busy and time.monotonic() < until:
+        time.sleep(_LOOK_BETWEEN_S)
+    query.stop()
+    if not stop.is_set():
+        query.awaitTermination()  # Raises what it failed with.
 
 
 def _taken_apart(
