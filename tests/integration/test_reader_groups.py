@@ -274,6 +274,31 @@ def test_what_is_planned_is_read_whole_whatever_is_killed_in_the_middle(tmp_path
         run(test(node))
 
 
+def test_a_range_that_is_broken_off_is_not_taken_for_a_whole_one(node: Node, queue: str) -> None:
+    with blocking.connect(node.url) as client:
+        client.create_queue(queue)
+        with client.producer() as producer:
+            producer.publish_many((f"#P2P/QUE/{queue}", b"%d" % n) for n in range(2_000))
+        planned = client.reader_group(queue, "g").plan({0: 1})[0]
+        some = client.read_range(queue, "g", 0, planned.start, planned.end, window=10)
+        # All of it has come when the client is closed, and was not handed out.
+        all_here = client.read_range(queue, "g", 0, 1, 1_001)
+        assert len(next(some)) + len(next(all_here)) > 0
+    for batches in (some, all_here):
+        with pytest.raises(angarium.ConnectionLostError):
+            list(batches)
+
+    async def test() -> None:
+        async with connected(node) as client:
+            reader = await client.range_reader(queue, "g", 0, 1, 2_001, window=10)
+            assert await reader.read()
+        with pytest.raises(angarium.ConnectionLostError):
+            while await reader.read():
+                pass
+
+    run(test())
+
+
 def test_a_thread_reads_a_range_whole_while_the_router_is_killed(tmp_path: Path) -> None:
     with Node(tmp_path / "data", workers=1) as node, blocking.connect(node.url, timeout_s=LIMIT_S) as client:
         client.create_queue("q")

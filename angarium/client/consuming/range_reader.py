@@ -58,6 +58,9 @@ class RangeReader(Flow):
             AngariumError: why it ended before that.
         """
         if not await self._ready():
+            _, error = self.outcome
+            if error is not None:
+                raise error
             self.end(None)
             return []
         batches = []
@@ -68,9 +71,19 @@ class RangeReader(Flow):
 
     @property
     def outcome(self) -> tuple[bool, errors.AngariumError | None]:
-        """Whether it has ended, and why; a range has when all of it was handed out."""
+        """Whether it has ended, and why; a range has when all of it was handed out, and only then without an error."""
         is_ended, error = super().outcome
-        return is_ended or (self._has_all and not self.buffered), error
+        if self._has_all:
+            return is_ended or not self.buffered, error
+        if is_ended and error is None:
+            error = errors.error_for(errors.CLIENT_CLOSED, f"{self} was closed in the middle of a range")
+        return is_ended, error
+
+    def end(self, error: errors.AngariumError | None) -> None:
+        """Let nothing more come; who has not been handed out all of the range is told."""
+        if self.buffered:
+            self._has_all = False
+        super().end(error)
 
     def take_delivery(self) -> GuaranteedDelivery | None:
         """Hand the oldest delivery out, to be released by the caller; safe from any thread."""
