@@ -24,8 +24,8 @@ QUEUES = ("one", "two", "parts")
 #: Every process is back, and everything sent again, well within this time.
 PATIENCE_S = 40.0
 SEED = 20260719
-#: A queue that gives nothing for so long is empty: everything was committed before.
-SILENCE_S = 0.5
+#: A queue that gives no more for so long is empty: everything was committed before.
+SILENCE_S = 0.1
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,8 @@ def commit(node: Node, stages: list[str], batch: int, sink: str) -> list[bool]:
         assert time.monotonic() < until, "nobody answered a commit"
 
 
-def drain(node: Node, queue: str) -> list[tuple[int, int, int]]:
-    """Take everything from a queue; gives batch, task and number of each row."""
+def drain(node: Node, queue: str, count: int) -> list[tuple[int, int, int]]:
+    """Take everything from a queue, so many rows; gives batch, task and number of each."""
     got = []
     with (
         connect(node) as client,
@@ -102,7 +102,7 @@ def check(node: Node, winners: dict[int, list[int]]) -> None:
         (batch, task, number) for batch, tasks in winners.items() for task in tasks for number in range(ROWS)
     ]
     for queue in QUEUES:
-        got = drain(node, queue)
+        got = drain(node, queue, len(expected))
         assert sorted(got) == sorted(expected), queue
         if queue != "parts":
             assert got == expected, queue
@@ -116,7 +116,7 @@ def test_a_batch_is_published_once_whoever_is_killed_while_it_is_committed(node:
     rng = random.Random(f"{SEED} {role}")
     make_queues(node)
     winners: dict[int, list[int]] = {}
-    for batch in range(2):
+    for batch in range(1 if role == "everything" else 2):
         with connect(node) as client:
             stages = [stage(client, batch, task) for task in range(2)]
         answered: list[bool] = []

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R221")]
 
 #: How long what must not come is waited for.
-SILENCE_S = 0.2
+SILENCE_S = 0.1
 
 
 @pytest.fixture(scope="module")
