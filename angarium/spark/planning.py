@@ -35,6 +35,8 @@ FIRST_LEASE_S: Final = 60.0
 #: them back after 5 s.
 OUT_WAIT_S: Final = 20.0
 _LOOK_S: Final = 0.25
+#: Parts whose messages are counted, at a question to the node each; with more of them only whole ranges are.
+COUNTED_PARTS_MAX: Final = 1_000
 #: The start of the names of groups that the option `group` does not name.
 GROUP_PREFIX: Final = "spark-"
 
@@ -46,7 +48,6 @@ class Position(Protocol):
 
     oldest: int
     next: int
-    lost: int
     continued: bool
 
 
@@ -124,15 +125,13 @@ class Wishes:
 class _Held:
     """A queue that is leased."""
 
-    __slots__ = ("group", "lapsed", "lost", "positions")
+    __slots__ = ("group", "lapsed", "positions")
 
     def __init__(self, group: Group, positions: Mapping[int, Any]) -> None:
         self.group = group
         self.positions = positions
         #: Partitions whose lease had ended before it was opened here.
         self.lapsed = {partition for partition, one in positions.items() if not one.continued}
-        #: Messages that others took from the group, when this was looked at last.
-        self.lost = {partition: one.lost for partition, one in positions.items()}
 
 
 class Planner:
@@ -200,7 +199,8 @@ class Planner:
             self._open(end.group, self._wishes.lease_s)
             self._check(end)
         found = [self._ensured(one) for one in found]
-        return offsets.split(found, self._wishes.task_messages_max, self._wishes.tasks_min)
+        parts = offsets.split(found, self._wishes.task_messages_max, self._wishes.tasks_min)
+        return [self._counted(one) for one in parts] if len(parts) <= COUNTED_PARTS_MAX else parts
 
     def commit(self, raw: Mapping[str, Any]) -> None:
         """Delete what is complete."""
@@ -249,7 +249,6 @@ class Planner:
             before = self._held.get(queue)
             if before is not None:
                 fresh.lapsed |= before.lapsed
-                fresh.lost |= before.lost
             self._held[queue] = fresh
         if self._is_bounded and self._targets is None:
             self._targets = {
@@ -296,7 +295,6 @@ class Planner:
         self._was_asked = True
         for queue, held in self._held.items():
             self._check_lapse(queue, held, start)
-            self._check_lost(queue, held)
         if is_durable:
             self._acknowledge(start)
         positions: dict[Lane, int] = {}
@@ -332,15 +330,6 @@ class Planner:
                 missing = end - first - found[partition]
                 why = f"the lease of reader group {self._name!r} had ended, and they were consumed or expired"
                 self._lose(Lane(queue, partition), first, end, missing, why)
-
-    def _check_lost(self, queue: str, held: _Held) -> None:
-        """Compare what others took of what is planned with what is known."""
-        for partition, one in held.positions.items():
-            missing = one.lost - held.lost.get(partition, one.lost)
-            held.lost[partition] = one.lost
-            if missing > 0:
-                lane = Lane(queue, partition)
-                self._lose(lane, one.acknowledged, one.planned, missing, "they were deleted or purged")
 
     def _lose(self, lane: Lane, first: int, end: int, missing: int, why: str) -> None:
         detail = f"{missing} messages of {_named(lane)}, positions {first} to {end - 1} are gone: {why}"
@@ -413,6 +402,14 @@ class Planner:
                 lane, one.first, one.end, missing, "they were acknowledged, consumed or deleted meanwhile"
             )
         return one._replace(first=max(one.first, planned.start), messages=planned.messages)
+
+    def _counted(self, part: Range) -> Range:
+        """Give a part of a range that was divided with the number of its messages, which its task compares."""
+        if part.messages >= 0:
+            return part
+        group, partition = self._held[part.lane.queue].group, part.lane.partition
+        planned = group.plan({partition: part.first}, ends={partition: part.end})[partition]
+        return part._replace(messages=planned.messages)
 
     def _acknowledge(self, end: Offset) -> None:
         for queue, held in self._held.items():

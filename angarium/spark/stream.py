@@ -232,7 +232,7 @@ def read_range(settings: Settings, schema: StructType, wanted: RangePartition) -
 
 
 def _check_whole(part: offsets.Range, messages: int, settings: Settings) -> None:
-    """Compare what came with what was planned; the parts of a range that was divided do not know theirs."""
+    """Compare what came with what was planned; -1 is not known."""
     where = f"queue {part.lane.queue!r}, partition {part.lane.partition}, positions {part.first} to {part.end - 1}"
     if 0 <= part.messages < messages:
         raise errors.error_for(errors.INTERNAL, f"{where}: {messages} messages, planned were {part.messages}")
