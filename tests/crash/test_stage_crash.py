@@ -6,7 +6,7 @@ import contextlib
 import random
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -42,7 +42,9 @@ def connect(node: Node) -> blocking.Client:
 def make_queues(node: Node) -> None:
     with connect(node) as client:
         for name in QUEUES:
-            more = {"access_type": "non-exclusive", "partition_count": 3} if name == "parts" else {}
+            more: dict[str, Any] = (
+                {"access_type": "non-exclusive", "partition_count": 3} if name == "parts" else {}
+            )
             client.create_queue(name, ignore_exists=True, **more)
 
 
@@ -142,9 +144,12 @@ def kill(node: Node, role: str, rng: random.Random) -> None:
 
 @pytest.mark.parametrize("role", ["worker", "router", "controller"])
 def test_what_is_staged_while_a_process_is_killed_is_there_once(node: Node, role: str) -> None:
+    def die() -> None:
+        node.kill(role)
+
     make_queues(node)
     with connect(node) as client:
-        stages = [stage(client, 0, task, lambda: node.kill(role) and None) for task in range(2)]
+        stages = [stage(client, 0, task, die) for task in range(2)]
     assert commit(node, stages, 0, f"staged {role}") == [True]
     check(node, {0: [0, 1]})
 
