@@ -63,6 +63,11 @@ def test_every_command_and_every_option_is_documented() -> None:
     assert missing == []
 
 
+def test_examples_in_help_texts_are_lines_of_their_own() -> None:
+    """click keeps lines apart behind the character that backslash-b stands for, which a raw docstring has not."""
+    assert [path for path, command in command_tree().items() if "\\b" in (command.help or "")] == []
+
+
 def test_every_error_code_is_documented() -> None:
     page = read("errors.md")
     rows = {line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| ")}

@@ -117,7 +117,7 @@ def _archive_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @spark_options
 @node_options
 def archive(path: str, *, node: dict[str, str], spark: SparkSettings, as_json: bool, **values: Any) -> None:
-    r"""Archive queues as Parquet, each message once, and take it out of its queue.
+    """Archive queues as Parquet, each message once, and take it out of its queue.
 
     ARCHIVE is a directory, here or on any file system that Spark knows and that renames files in one step. The same
     command again goes on where the last one ended, however that was. While it runs the queues are leased to it: other
@@ -126,7 +126,7 @@ def archive(path: str, *, node: dict[str, str], spark: SparkSettings, as_json: b
     \b
         angarium pipeline archive ./archive --queue orders
         angarium pipeline archive hdfs://host/archive --topic 'orders/>' --trigger continuous --master yarn
-    """
+    """  # noqa: D301 - click looks for the character that \b stands for
     job = _job(path, node, **values)
     job.validate()
     with open_session("archive", spark) as session, told_to_stop() as stop:

@@ -47,7 +47,7 @@ from cluster.commands.pipeline.options import node_options, spark_options, told_
 @spark_options
 @node_options
 def replay(path: str, *, node: dict[str, str], spark: SparkSettings, as_json: bool, **values: Any) -> None:
-    r"""Publish messages of an archive again, in the order in which they were stored, each once.
+    """Publish messages of an archive again, in the order in which they were stored, each once.
 
     The same command again goes on with a replay that was killed or stopped, and does nothing when it is finished;
     --again begins another one.
@@ -55,7 +55,7 @@ def replay(path: str, *, node: dict[str, str], spark: SparkSettings, as_json: bo
     \b
         angarium pipeline replay ./archive --queue rerun --since 2026-03-01 --until 2026-03-02
         angarium pipeline replay ./archive --topic 'orders/>' --topic-prefix again/ --speed 10
-    """
+    """  # noqa: D301 - click looks for the character that \b stands for
     job = _job(path, node, **values)
     job.validate()
     with open_session("replay", spark) as session, told_to_stop() as stop:
