@@ -76,8 +76,10 @@ class Demo:
     def __init__(self, folder: Path, options: argparse.Namespace) -> None:
         self._folder = folder
         self._rows: int = options.rows
-        self._kills_left: int = options.kills
         self._rng = random.Random(options.seed)
+        #: What is still to be killed, in order; the job itself is always among it.
+        self._kills = [JOB, *self._rng.choices(KINDS, k=max(options.kills - 1, 0))][: options.kills]
+        self._rng.shuffle(self._kills)
         self._started = time.monotonic()
         self.node = Node(folder / "node", workers=options.workers)
         self.figures: dict[str, Any] = {"rows": self._rows, "kills": []}
@@ -101,6 +103,8 @@ class Demo:
             self._job("replay", str(self._folder / "archive"))
             self._job("archive", "--queue", SECOND, str(self._folder / "archive-again"))
             self._report()
+            if self._kills:
+                self.say(f"{len(self._kills)} kills came too late: everything was over")
             return self._compare()
 
     # -- steps -----------------------------------------------------------------------------------------------
@@ -150,10 +154,10 @@ class Demo:
         return not status
 
     def _plan_kill(self, job: subprocess.Popen[bytes]) -> Kill | None:
-        if not self._kills_left:
+        if not self._kills:
             return None
         latest = EARLIEST_S + self._rows / ROWS_PER_S
-        kill = Kill(self, job, self._rng.choice(KINDS), self._rng.uniform(EARLIEST_S, latest))
+        kill = Kill(self, job, self._kills[0], self._rng.uniform(EARLIEST_S, latest))
         kill.start()
         return kill
 
@@ -168,7 +172,7 @@ class Demo:
             self._rng.choice(victims).kill()
         else:
             self.node.kill(kind)
-        self._kills_left -= 1
+        del self._kills[0]
         self.figures["kills"].append(kind)
         self.say(f"killed: {kind}")
         return True
@@ -180,18 +184,20 @@ class Demo:
 
     def _compare(self) -> int:
         archives = [str(self._folder / name) for name in ("archive", "archive-again")]
-        status = self._run_once("compare", *archives, allowed=(0, 1))
+        status, found = self._run_once("compare", *archives, allowed=(0, 1))
         self.figures["equal"] = status == 0
+        self.figures["compared"] = {name: found[name] for name in ("left_rows", "right_rows", "samples")}
         return status
 
-    def _run_once(self, name: str, *arguments: str, allowed: Sequence[int] = (0,)) -> int:
+    def _run_once(self, name: str, *arguments: str, allowed: Sequence[int] = (0,)) -> tuple[int, Any]:
+        """Run a command that needs no node; gives its status and what it printed."""
         started = time.monotonic()
-        command = [sys.executable, "-m", "cluster.cli", "pipeline", name, *arguments]
-        status = subprocess.run(command, timeout=JOB_TIMEOUT_S, check=False).returncode
-        if status not in allowed:
-            raise DemoFailedError(f"{name} ended with status {status}")
+        command = [sys.executable, "-m", "cluster.cli", "pipeline", name, "--json", *arguments]
+        done = subprocess.run(command, timeout=JOB_TIMEOUT_S, check=False, capture_output=True, text=True)
+        if done.returncode not in allowed:
+            raise DemoFailedError(f"{name} ended with status {done.returncode}\n{done.stderr[-4_000:]}")
         self._tell(name, started)
-        return status
+        return done.returncode, json.loads(done.stdout)
 
     def _tell(self, step: str, started: float) -> None:
         took = time.monotonic() - started
