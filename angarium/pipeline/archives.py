@@ -36,7 +36,7 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
     """
     from angarium.spark.schema import NAMES, schema
 
-    paths = _paths(spark, path)
+    paths = archive_paths(spark, path)
     columns = _columns_in(spark, path, paths)
     if not columns >= _NEEDED:
         missing = ", ".join(sorted(_NEEDED - columns))
@@ -44,8 +44,11 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
     return spark.read.schema(schema(NAMES)).option("recursiveFileLookup", "true").parquet(*paths)
 
 
-def _paths(spark: SparkSession, path: str) -> list[str]:
-    """Give what Spark is to read: the archive, or its files one by one while a change of it is not finished."""
+def archive_paths(spark: SparkSession, path: str) -> list[str]:
+    """Give what Spark is to read: the archive, or its files one by one while a change of it is not finished.
+
+    What is no archive has no changes.
+    """
     files = files_of(spark, path)
     unfinished = [change for change in journal.changes(files) if not journal.is_done(files, change)]
     if not unfinished:

@@ -11,6 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
+from angarium.pipeline.archives import archive_paths
 from angarium.pipeline.failures import clear_failure
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def read_rows(spark: SparkSession, path: str) -> DataFrame:
     """
     with spark_errors(path):
         reader = spark.read.option("mergeSchema", "true")
-        files = reader.option("recursiveFileLookup", "true").parquet(path)
+        files = reader.option("recursiveFileLookup", "true").parquet(*archive_paths(spark, path))
         if files.columns and not _ARCHIVED.issubset(files.columns):
             files = (
                 spark.read.option("mergeSchema", "true").option("recursiveFileLookup", "false").parquet(path)

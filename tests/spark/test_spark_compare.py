@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from angarium import errors
 from angarium.pipeline import compare as job
+from angarium.pipeline import journal
+from angarium.pipeline.files import files_of
 from angarium.pipeline.rows import read_rows
 from angarium.spark.schema import ARRIVAL, NAMES, schema
 from cluster.cli import run
@@ -134,6 +137,27 @@ def test_an_archive_is_read_with_the_columns_that_its_files_have(spark: SparkSes
     assert "day" in read_rows(spark, str(tmp_path / "other")).columns
     with pytest.raises(errors.NotFoundError, match="nowhere does not exist"):
         read_rows(spark, str(tmp_path / "nowhere"))
+
+
+def test_an_archive_whose_compaction_was_cut_off_has_each_message_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The merged file is in its place, and the job was killed before it removed what that replaces."""
+    rows = frame(spark, [message(number) for number in range(4)]).coalesce(1)
+    for part in ("old", "new"):
+        rows.write.parquet(str(tmp_path / part))
+        (written,) = (tmp_path / part).glob("*.parquet")
+        (tmp_path / "archive").mkdir(exist_ok=True)
+        written.rename(tmp_path / "archive" / f"{part}.parquet")
+    staging = f"{journal.STAGING}/merge"
+    (tmp_path / "archive" / staging).mkdir(parents=True)
+    moves = ((f"{staging}/0", "new.parquet"),)
+    files = files_of(spark, str(tmp_path / "archive"))
+    assert files.create(
+        f"{journal.JOURNAL}/merge.json",
+        json.dumps(asdict(journal.Change("merge", staging, moves, ("old.parquet",), 4))),
+    )
+    assert read_rows(spark, str(tmp_path / "archive")).count() == 4
 
 
 def test_the_command_ends_as_diff_does(
