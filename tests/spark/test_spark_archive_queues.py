@@ -39,7 +39,7 @@ SPARK = (
     "--conf",
     "spark.sql.shuffle.partitions=2",
 )
-LIMIT_S = 100.0
+LIMIT_S = 200.0
 
 
 def command(node: Node, path: Path, *arguments: str) -> list[str]:
