@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import angarium.spark
+from angarium import Message, blocking
 from angarium.pipeline.report.job import ReportOptions, report_on
 from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
 from angarium.spark.schema import schema
+from cluster.cli import run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from angarium.pipeline.report.figures import Tables
+    from angarium.testing import Node
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -38,7 +43,7 @@ def frame(spark: SparkSession, messages: list[tuple[Any, ...]]) -> DataFrame:
     return spark.createDataFrame(messages, schema(NAMES))
 
 
-def report(spark: SparkSession, tmp_path: Path, **values: Any) -> LiveReport:
+def live_report(spark: SparkSession, tmp_path: Path, **values: Any) -> LiveReport:
     return LiveReport(spark, ReportOptions(window_s=60), LiveOptions(checkpoint=str(tmp_path), **values))
 
 
@@ -75,13 +80,13 @@ def test_batches_add_up_to_the_report_of_all_and_a_repeated_one_counts_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     first, second = rows([1, 2, 4, 7]), rows([3, 3, 8, 10], at_s=70) + rows([1], at_s=75, client="other")
-    live = report(spark, tmp_path)
+    live = live_report(spark, tmp_path)
     with live.step(frame(spark, first), 0):
         pass
     with live.step(frame(spark, second), 1):
         pass
     # The driver died after the state was written and before Spark knew: another one runs the batch again.
-    found, behind = step(report(spark, tmp_path), frame(spark, second), 1)
+    found, behind = step(live_report(spark, tmp_path), frame(spark, second), 1)
     with report_on(frame(spark, first + second), ReportOptions(window_s=60), read_once=False) as tables:
         expected = Found(tables)
     assert (found.cells, found.publishers, found.gaps) == (expected.cells, expected.publishers, expected.gaps)
@@ -93,7 +98,7 @@ def test_batches_add_up_to_the_report_of_all_and_a_repeated_one_counts_once(
 def test_old_windows_and_what_is_behind_the_watermark_are_in_the_totals_only(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    live = report(spark, tmp_path, windows_kept=2, watermark_s=100.0)
+    live = live_report(spark, tmp_path, windows_kept=2, watermark_s=100.0)
     first = rows([1]) + rows([2], at_s=60) + rows([3], at_s=180)
     found, behind = step(live, frame(spark, first), 0)
     assert (found.windows, behind) == ({-1: 2, 180: 1}, 0)
@@ -121,3 +126,34 @@ def test_a_stream_of_parquet_is_followed(spark: SparkSession, tmp_path: Path) ->
         assert query.awaitTermination(60)
         assert query.exception() is None
     assert seen == [(3, 0), (4, 0)]
+
+
+def test_a_queue_of_a_node_is_looked_through_and_a_stream_of_it_is_taken(
+    spark: SparkSession, node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    angarium.spark.register(spark)
+    with blocking.connect(node.url) as client:
+        client.create_queue("seen", subscriptions=["seen/>"])
+        producer = client.producer()
+        producer.publish_many(
+            Message(f"seen/{at % 2}", b"x" * at, mode="persistent", sender_id="p", sequence_number=at)
+            for at in range(100)
+            if at != 7
+        )
+        producer.close()
+        assert run(["pipeline", "report", "--queue", "seen", "--url", node.url, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert (told["totals"]["messages"], told["totals"]["bytes"]) == (99, sum(range(100)) - 7)
+        assert {row["topic"]: row["messages"] for row in told["topics"]["rows"]} == {
+            "seen/0": 50,
+            "seen/1": 49,
+        }
+        assert told["sequences"]["totals"]["missing"] == 1
+        options, seen = LiveOptions(checkpoint=str(tmp_path), trigger_s=None), []
+        stream = spark.readStream.format("angarium").option("url", node.url).option("queue", "seen").load()
+        live = LiveReport(spark, ReportOptions(), options)
+        query = follow(stream, live, options, lambda tables, _: seen.append(Found(tables)))
+        assert query.awaitTermination(200)
+        assert query.exception() is None
+        assert seen[-1].messages == 99
+        assert seen[-1].publishers["p"]["missing"] == 1
