@@ -80,6 +80,8 @@ SECTIONS: Final = r"""
     );
     const state = { by: "topic", key: "messages" };
     const starts = grid();
+    // The last window is as wide as the others.
+    const edges = starts.concat(starts.slice(-1).map((start) => start + width_s * 1000));
     const redraw = chart(box, "Rate over time", () => {
       const traces = series(state.by).map(([label, full, points, colour]) => {
         const found = new Map(
@@ -90,11 +92,11 @@ SECTIONS: Final = r"""
           mode: "lines",
           stackgroup: "all",
           name: escaped(label),
-          x: starts,
-          y: starts.map((start) => found.get(start) || 0),
+          x: edges,
+          y: edges.map((_, at) => found.get(starts[Math.min(at, starts.length - 1)]) || 0),
           line: { width: 0.8, color: colour, shape: "hv" },
           fillcolor: colour,
-          text: starts.map(() => escaped(full)),
+          text: edges.map(() => escaped(full)),
           hovertemplate:
             "%{text}<br>%{x|%Y-%m-%d %H:%M:%S}: %{y:,.4~g} " +
             (state.key === "messages" ? "messages/s" : "B/s") +
