@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guaranteed import density_rules, flow_rules, lane_replay, reader_rules, removal_rules, storage_rules
+from guaranteed import (
+    density_rules,
+    flow_rules,
+    lane_replay,
+    reader_rules,
+    removal_rules,
+    storage_rules,
+    writer_rules,
+)
 from guaranteed.index import GuaranteedIndex
 
 if TYPE_CHECKING:
@@ -21,6 +29,7 @@ RULES = (
     lane_replay.limits,
     *removal_rules.RULES,
     *reader_rules.RULES,
+    *writer_rules.RULES,
 )
 
 

@@ -13,6 +13,7 @@ from guaranteed.records import PUBLICATION_MARK
 from guaranteed.simulated_flow import FlowPlan, SimulatedFlow
 from guaranteed.simulated_producer import SimulatedProducer
 from guaranteed.simulated_reader import ReaderPlan, SimulatedReader
+from guaranteed.simulated_writer import SimulatedWriter, WriterPlan
 
 if TYPE_CHECKING:
     import random
@@ -52,6 +53,7 @@ class GuaranteedClient(SimulatedClient):
         self.producers: list[SimulatedProducer] = []
         self.flows: list[SimulatedFlow] = []
         self.readers: list[SimulatedReader] = []
+        self.writers: list[SimulatedWriter] = []
         self._waiting: dict[int, Reply] = {}
         self.welcome: Welcome | None = None
 
@@ -75,6 +77,14 @@ class GuaranteedClient(SimulatedClient):
         """Give it a reader group."""
         made = SimulatedReader(self, plan)
         self.readers.append(made)
+        if self.is_open:
+            made.connected()
+        return made
+
+    def add_writer(self, plan: WriterPlan) -> SimulatedWriter:
+        """Give it a writer of batches."""
+        made = SimulatedWriter(self, plan)
+        self.writers.append(made)
         if self.is_open:
             made.connected()
         return made
@@ -110,6 +120,9 @@ class GuaranteedClient(SimulatedClient):
             for producer in self.producers:
                 if producer.rows is event.rows:
                     producer.acknowledged(event)
+            for writer in self.writers:
+                if writer.owns(event.rows):
+                    writer.acknowledged(event)
         elif isinstance(event, Arrived):
             flow = self._taker(event.window)
             if flow is not None:
@@ -129,15 +142,15 @@ class GuaranteedClient(SimulatedClient):
             if isinstance(event, TableChanged) and not self.plan.is_stale:
                 for producer in self.producers:
                     producer.rows.set_table(event.epoch, event.slots)
-        for producer in self.producers:
-            producer.pump()
+        for one in (*self.producers, *self.writers):
+            one.pump()
 
     def _opened(self, record: ConnectionRecord, event: Opened) -> None:
         self.welcome = event.welcome
         super()._opened(record, event)
         for producer in self.producers:
             producer.connected(event.welcome)
-        for one in (*self.flows, *self.readers):
+        for one in (*self.flows, *self.readers, *self.writers):
             one.connected()
 
     def _end(self, code: int | None, *, is_noticed: bool) -> None:
@@ -149,15 +162,15 @@ class GuaranteedClient(SimulatedClient):
                 producer.lost()
             for flow in self.flows:
                 flow.lost(code)
-            for reader in self.readers:
-                reader.lost()
+            for one in (*self.readers, *self.writers):
+                one.lost()
         super()._end(code, is_noticed=is_noticed)
 
     def crash(self, *, is_noticed: bool) -> None:
         """The process dies without BYE and comes back as a new one."""
         super().crash(is_noticed=is_noticed)
-        for producer in self.producers:
-            producer.crashed()
+        for one in (*self.producers, *self.writers):
+            one.crashed()
 
     def _resume(self) -> None:
         super()._resume()

@@ -31,6 +31,7 @@ from guaranteed.guaranteed_node import GuaranteedNode
 from guaranteed.records import GuaranteedHistory
 from guaranteed.simulated_flow import FlowPlan
 from guaranteed.simulated_reader import ReaderPlan
+from guaranteed.simulated_writer import WriterPlan
 from node.home.home import Home
 from router.router import Router
 
@@ -49,8 +50,9 @@ CALM_ROUNDS = 2
 LEFT_OUT = ("accounts", "refusals")
 #: Features of worlds in which endpoints have no room until somebody consumes.
 ROOM_IS_SHORT = frozenset({"small", "files", "low-priority"})
-#: How many worlds have reader groups.
+#: How many worlds have reader groups, and writers of batches.
 READERS = 0.35
+WRITERS = 0.35
 #: What consumers hold for ever would keep others waiting; nobody stalls for longer.
 STALL_MAX_S = 1.5
 
@@ -62,6 +64,7 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
     with sizes(world):
         play = GuaranteedScenario(seed, world)
         play.add_readers(random.Random(f"{seed} reads"))
+        play.add_writers(random.Random(f"{seed} writes"))
         with scenario.watched(play.history):
             play.play()
     history = play.history
@@ -157,6 +160,27 @@ class GuaranteedScenario:
                     messages=rng.choice([None, 1, 5, 30]),
                     bytes=rng.choice([None, None, 500]),
                     window=rng.choice([1, 3, 255]),
+                )
+            )
+
+    def add_writers(self, rng: random.Random) -> None:
+        """Give some clients writers of batches, in some worlds."""
+        if rng.random() > WRITERS:
+            return
+        for number in range(rng.choice([1, 1, 2])):
+            client = rng.choice(self.clients)
+            queues = [
+                one.name
+                for one in self.world.endpoints
+                if (one.vpn, one.kind) == (client.plan.vpn, "queue") and one.name != "dmq"
+            ]
+            client.add_writer(
+                WriterPlan(
+                    f"sink{number}",
+                    rng.sample(queues, rng.randint(1, len(queues))),
+                    tasks=rng.choice([1, 2, 3]),
+                    rows=rng.choice([1, 5, 12]),
+                    window=rng.choice([1, 20]),
                 )
             )
 
@@ -292,8 +316,8 @@ class GuaranteedScenario:
             for flow in client.flows:
                 flow.is_draining = True
                 flow.settle_some(len(flow.held))
-            for reader in client.readers:
-                reader.is_wanted = False
+            for one in (*client.readers, *client.writers):
+                one.is_wanted = False
 
     def _rest(self) -> None:
         """Let disks, homes and router agree with messages in them; then all homes may have to read their disks."""
@@ -350,6 +374,9 @@ class GuaranteedScenario:
             if not client.is_settled:
                 found.append(f"{client.plan.name} is not back")
                 continue
+            found += [
+                f"{one.record} of {client.plan.name} goes on" for one in client.writers if not one.is_over
+            ]
             found += [
                 f"{reader.record} of {client.plan.name} has not let {reader.plan.queue} go"
                 for reader in client.readers

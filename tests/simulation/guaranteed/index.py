@@ -137,6 +137,11 @@ class GuaranteedIndex:
             if found is not None:
                 yield (lane, position), found
 
+    def tries_of_readers(self, lane: int, at: float) -> int:
+        """Count how often messages of a lane may have been tried because of reader groups: when they came, and went."""
+        spans = [span for reader in self.history.readers for span in reader.leases.get(lane, ())]
+        return sum((start <= at) + (end <= at) for start, end in spans)
+
     def is_leased(self, lane: int) -> bool:
         """Tell whether a reader group had a lane at some time."""
         return any(lane in reader.leases for reader in self.history.readers)

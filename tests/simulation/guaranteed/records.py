@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from event_history import ConnectionRecord
 
     from guaranteed.reader_records import ReaderRecord
+    from guaranteed.writer_records import WriterRecord
 
 Place = tuple[int, int]
 Attributes = dict[str, Any]
@@ -408,6 +409,7 @@ class GuaranteedHistory:
         self.endpoints: dict[int, EndpointRecord] = {}
         self.flows: list[FlowRecord] = []
         self.readers: list[ReaderRecord] = []
+        self.writers: list[WriterRecord] = []
         #: What the homes did, times rising.
         self.home_events: list[HomeEvent] = []
         #: Lane -> what it was given to show before it is on disk: direct messages, and those of relaxed endpoints.

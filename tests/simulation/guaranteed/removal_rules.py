@@ -76,6 +76,8 @@ def _was_tried_out(index: GuaranteedIndex, endpoint: EndpointRecord, place: Plac
     tried = sum(one.at <= at for one in index.emitted.get(place, ()))
     # After an unclean stop what may have been sent counts as tried.
     tried += sum(died <= at for died, _ in index.deaths)
+    # So does what was planned for a reader group, or taken back for it from a consumer.
+    tried += index.tries_of_readers(place[0], at)
     for attributes in endpoint.possible(0.0, at):
         if not attributes.get("redelivery_enabled", True):
             return tried > 0

@@ -20,13 +20,14 @@ from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
 from cluster.catalog.catalog import Catalog
 from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.catalog.producers import Producers
+from cluster.catalog.stages import Stages
 from cluster.controller.controller import Controller
 from cluster.controller.effects import Answer, Commit, Effect, Record, Reply, Request, RunProcesses, ScaleNode
 from cluster.controller.events import EventRing
 from guaranteed.control_plane import DELAY_MAX_S
 from guaranteed.records import Change, EndpointRecord
 from storage.config_store import Change as StoredObject
-from storage.config_store import Counter, Entry, Producer
+from storage.config_store import Counter, Entry, Producer, Sink, Stage
 
 if TYPE_CHECKING:
     import random
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 TICK_S = 0.5
 PRODUCERS_MAX = 1_000
 IDLE_DAYS = 7
+STAGE_IDLE_S = 86_400
 EVENTS_MAX = 50
 #: Requests of one controller; the next one's numbers begin above them.
 NUMBERS = 1_000_000
@@ -57,6 +59,8 @@ class SimulatedStore:
         self.objects: dict[Key, dict[str, Any]] = {}
         self.counters: dict[str, int] = {}
         self.producers: dict[Key, Producer] = {}
+        self.stages: dict[Key, Stage] = {}
+        self.sinks: dict[Key, Sink] = {}
 
     def commit(self, entries: list[Entry]) -> None:
         """Make changes durable, all of them."""
@@ -67,6 +71,10 @@ class SimulatedStore:
                 self.counters[name] = max(value, self.counters.get(name, 0))
             elif kind == "Producer":
                 self._put(self.producers, tuple(fields[:3]), Producer(*fields) if fields[3] else None)
+            elif kind == "Stage":
+                self._put(self.stages, tuple(fields[:3]), None if fields[3] is None else Stage(*fields))
+            elif kind == "Sink":
+                self._put(self.sinks, tuple(fields[:3]), None if fields[3] is None else Sink(*fields))
             else:
                 self._put(self.objects, tuple(fields[:3]), fields[3])
 
@@ -147,6 +155,7 @@ class SimulatedController:
         self.controller = Controller(
             catalog, producers, EventRing(EVENTS_MAX, []), {}, lambda: TODAY, self._starts * NUMBERS,
             node=self.node_name,
+            stages=Stages(list(self.store.stages.values()), list(self.store.sinks.values()), producers, STAGE_IDLE_S),
         )  # fmt: skip
         self.is_doomed = False
         for port in self.ports:
@@ -303,7 +312,7 @@ class SimulatedController:
         now = self._loop.now
         for entry in entries:
             if not isinstance(entry, StoredObject):
-                assert isinstance(entry, (Counter, Producer))
+                assert isinstance(entry, (Counter, Producer, Stage, Sink))
                 continue
             kind, vpn, name, attributes = entry
             if kind == "vpn":
