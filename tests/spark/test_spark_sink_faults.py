@@ -38,7 +38,9 @@ def write_files(folder: Path) -> None:
     folder.mkdir()
     for number in range(FILES):
         numbers = [b"%d" % one for one in range(number * ROWS, (number + 1) * ROWS)]
-        pq.write_table(pa.table({"payload": pa.array(numbers, pa.binary())}), folder / f"{number}.parquet")
+        path = folder / f"{number}.parquet"
+        pq.write_table(pa.table({"payload": pa.array(numbers, pa.binary())}), path)
+        os.utime(path, (number + 1, number + 1))  # Spark takes files by their age, and these are equally old
 
 
 def run_driver(arguments: list[str], faults: str) -> int:
