@@ -218,9 +218,12 @@ class Lane:
         self._backlog.statistics["spooled"] += segment.count
         self._backlog.statistics["spooled_bytes"] += segment.live_bytes
         self.next_position = segment.first + segment.count
-        # What comes again after an unclean stop may have been sent.
-        take = self.load if segment.first <= self._tried_upto else self._add
-        take(segment, now, wall_ms)
+        if segment.first > self._settling.recovered_upto:
+            self._add(segment, now, wall_ms)
+            return
+        # What comes again because it was not on disk may have been sent, however the last process stopped.
+        self._tried_upto = self._settling.recovered_upto
+        self.load(segment, now, wall_ms)
 
     def load(self, segment: Segment, now: float, wall_ms: int) -> None:
         """Take messages that were there before a restart, in the order of their positions."""

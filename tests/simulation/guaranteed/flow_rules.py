@@ -214,6 +214,8 @@ def first_order(index: GuaranteedIndex) -> Iterator[Violation]:
         for delivery in flow.deliveries:
             lane, position = delivery.place
             before = last.get(lane)
+            if flow.is_browser and index.had_homes(lane) > 1:
+                continue  # a browser begins again at another home
             if delivery.count == 0:
                 if before is not None and before.place[1] >= position:
                     text = f"{flow} got {delivery.what!r} from {delivery.place} behind {before.place}"

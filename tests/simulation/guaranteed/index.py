@@ -137,6 +137,10 @@ class GuaranteedIndex:
             if found is not None:
                 yield (lane, position), found
 
+    def had_homes(self, lane: int) -> int:
+        """Count the workers that stored messages of a lane."""
+        return len({one.worker for one in self.lanes.get(lane, ()) if isinstance(one, Stored)})
+
     def tries_of_readers(self, lane: int, at: float) -> int:
         """Count how often messages of a lane may have been tried because of reader groups: when they came, and went."""
         spans = [span for reader in self.history.readers for span in reader.leases.get(lane, ())]

@@ -116,6 +116,22 @@ def test_what_was_seen_before_it_was_on_disk_comes_again_under_its_positions_and
     assert gaps(driven) == []
 
 
+def test_what_comes_again_late_is_marked_even_if_a_process_stopped_in_order_meanwhile() -> None:
+    driven = started()
+    driven.bind()
+    driven.settle_down()
+    direct(driven, 3)
+    driven.settle_down(0.01)
+    again(driven)
+    driven.restart()
+    driven.start(ROUTER, LANES)
+    driven.number = driven.stored
+    direct(driven, 3)
+    flow = driven.bind()
+    driven.settle_down()
+    assert driven.delivered[flow].counts == {1: 1, 2: 1, 3: 1}
+
+
 def test_what_died_with_the_router_too_leaves_a_gap_that_the_lane_remembers() -> None:
     driven = started()
     flow = driven.bind()
