@@ -1,7 +1,7 @@
 """Spark beside a node: a queue to Parquet and Parquet to a queue, against plain clients and Spark's own source.
 
-One Spark with two cores runs all jobs; it starts, and runs each kind of job once on few messages, before anything
-counts. In every repetition the plain clients, Spark's own rate source and our format handle as many messages of the
+One Spark with two cores runs all jobs; it starts, and runs each kind of job twice on half of the messages, before
+anything counts. In every repetition the plain clients, Spark's own rate source and our format handle as many messages of the
 same size, one after the other. A plain consumer takes one message after the other, as most programs do; one of batches
 is the fastest that the SDK has.
 
@@ -49,10 +49,11 @@ TARGETS: Final = {(SOURCE, CONSUMER): 0.5}
 #: What one message costs may not depend on how many others wait.
 BACKLOG_TARGET: Final = 0.9
 #: Messages of one second of --seconds; planning and the start of Python processes are to weigh little.
-_PER_SECOND: Final = 250_000
-_WARM_UP: Final = 2_000
+_PER_SECOND: Final = 500_000
+#: Java runs code slowly until it has compiled it; a query that goes on for hours has that behind it.
+_WARM_UPS: Final = 2
 #: A long backlog has so many times the messages of the others.
-LONG: Final = 4
+LONG: Final = 3
 _ANSWER_TIMEOUT_S: Final = 900.0
 
 
@@ -149,7 +150,8 @@ class Pipeline:
             try:
                 self._broker.start()
                 spark = stack.enter_context(SparkProcess(self._directory / "spark")).wait_ready()
-                self._measure(spark, 128, _WARM_UP)
+                for _ in range(_WARM_UPS):
+                    self._measure(spark, 128, self._count // 2)
                 self._rates.clear()
                 for repetition in range(self._settings.repetitions):
                     self._repeat(spark, repetition)
