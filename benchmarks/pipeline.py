@@ -1,9 +1,9 @@
 """Spark beside a node: a queue to Parquet and Parquet to a queue, against plain clients and Spark's own source.
 
 One Spark with two cores runs all jobs; it starts, and runs each kind of job twice on half of the messages, before
-anything counts. In every repetition the plain clients, Spark's own rate source and our format handle as many messages of the
-same size, one after the other. A plain consumer takes one message after the other, as most programs do; one of batches
-is the fastest that the SDK has.
+anything counts. In every repetition the plain clients, Spark's own rate source and our format handle as many messages
+of the same size, one after the other. A plain consumer takes one message after the other, as most programs do; one of
+batches is the fastest that the SDK has.
 
 What a stream takes is what its batches took, as Spark tells it: planning, Python processes, files and commits are in
 it, the start of the query is not, as that of a plain client is not. What a batch job takes is everything.
