@@ -44,7 +44,7 @@ KINDS: Final = (JOB, PYTHON_WORKER, WORKER, ROUTER, CONTROLLER)
 #: Spark is starting before, and a kill would show little.
 EARLIEST_S: Final = 6.0
 #: Rows that a job handles in a second here, roughly: kills are to come while it works.
-ROWS_PER_S: Final = 25_000
+ROWS_PER_S: Final = 60_000
 #: A job that takes longer hangs.
 JOB_TIMEOUT_S: Final = 900.0
 #: Starts of one job; each kill needs one more.
@@ -55,19 +55,24 @@ class DemoFailedError(Exception):
     """A step did not do what it must."""
 
 
-class Kill(threading.Thread):
-    """Kills something in a while, unless the job is over by then."""
+class Killer(threading.Thread):
+    """Kills one thing after the other while a job runs, until the job itself is dead."""
 
-    def __init__(self, demo: Demo, job: subprocess.Popen[bytes], kind: str, after_s: float) -> None:
+    def __init__(self, demo: Demo, job: subprocess.Popen[bytes]) -> None:
         super().__init__(daemon=True)
-        self._demo, self._job, self._kind, self._after_s = demo, job, kind, after_s
-        self.is_done = False
+        self._demo, self._job = demo, job
+        #: Whether something was killed that the job may die of.
+        self.has_killed = False
 
     def run(self) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._job.wait(self._after_s)
-            return
-        self.is_done = self._demo.kill(self._kind, self._job)
+        earliest_s = EARLIEST_S
+        while (kill := self._demo.next_kill(earliest_s)) is not None:
+            kind, after_s = kill
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._job.wait(after_s)
+                return
+            self.has_killed |= self._demo.kill(kind, self._job)
+            earliest_s = 0.0
 
 
 class Demo:
@@ -141,25 +146,23 @@ class Demo:
         command = [sys.executable, "-m", "cluster.cli", "pipeline", name, "--url", self.node.url, *arguments]
         with log.open("ab") as output:
             job = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
-        kill = self._plan_kill(job)
+        killer = Killer(self, job)
+        killer.start()
         try:
             status = job.wait(JOB_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(job.pid, signal.SIGKILL)
             raise DemoFailedError(f"{name} takes longer than {JOB_TIMEOUT_S:g} s\n{_tail(log)}") from None
-        if kill is not None:
-            kill.join()
-        if status and not (kill is not None and kill.is_done):
+        killer.join()
+        if status and not killer.has_killed:
             raise DemoFailedError(f"{name} ended with status {status}\n{_tail(log)}")
         return not status
 
-    def _plan_kill(self, job: subprocess.Popen[bytes]) -> Kill | None:
+    def next_kill(self, earliest_s: float) -> tuple[str, float] | None:
+        """Give what is killed next, and in how many seconds; None if nothing is left."""
         if not self._kills:
             return None
-        latest = EARLIEST_S + self._rows / ROWS_PER_S
-        kill = Kill(self, job, self._kills[0], self._rng.uniform(EARLIEST_S, latest))
-        kill.start()
-        return kill
+        return self._kills[0], self._rng.uniform(earliest_s, earliest_s + self._rows / ROWS_PER_S)
 
     def kill(self, kind: str, job: subprocess.Popen[bytes]) -> bool:
         """Kill something; False if it is not there."""
