@@ -206,7 +206,7 @@ class Pipeline:
         return queue_names(task_of(self._broker, STORE, prefix, 1, 128))[0]
 
     def _client(self, role: str, prefix: str, size: int, count: int, api: str = BATCHED) -> float:
-        task = replace(task_of(self._broker, role, prefix, count, size), api=api)
+        task = replace(task_of(self._broker, role, prefix, count, size), api=api, distinct=True)
         with ClientProcess(self._broker, task) as client:
             client.wait_ready().go()
             done = client.result()

@@ -7,6 +7,7 @@ Batches of messages are put together until there are enough for Spark, which has
 from __future__ import annotations
 
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
@@ -122,7 +123,18 @@ class Builder:
         self._queue = queue
 
     def record_batches(self, batches: Iterable[GuaranteedBatch]) -> Iterator[pa.RecordBatch]:
-        """Give record batches of about `BATCH_MESSAGES` messages or `BATCH_BYTES`."""
+        """Give record batches of about `BATCH_MESSAGES` messages or `BATCH_BYTES`, made one ahead.
+
+        While Java reads one of them, which for large payloads takes longer than making it, the next is made.
+        """
+        making = self._record_batches(batches)
+        with ThreadPoolExecutor(1, "angarium-arrow") as executor:
+            coming = executor.submit(next, making, None)
+            while (batch := coming.result()) is not None:
+                coming = executor.submit(next, making, None)
+                yield batch
+
+    def _record_batches(self, batches: Iterable[GuaranteedBatch]) -> Iterator[pa.RecordBatch]:
         held: list[GuaranteedBatch] = []
         messages = size = 0
         for batch in batches:

@@ -53,16 +53,18 @@ async def store_at_full_speed(producer: Any, topic: str, task: Task, stored: Sto
     left = task.count
     while left:
         count = min(CHUNK, left)
-        report = await producer.publish_many(messages_of(topic, count, task, stored.payload))
+        report = await producer.publish_many(messages_of(topic, count, task, stored.payload, left))
         stored.confirmed += report.acknowledged
         stored.refused += len(report.refused)
         left -= count
 
 
-def messages_of(topic: str, count: int, task: Task, payload: bytes) -> list[Any]:
+def messages_of(topic: str, count: int, task: Task, payload: bytes, left: int) -> list[Any]:
+    filler = payload[STAMP_BYTES:]
+    if task.distinct:
+        return [(topic, (left - at).to_bytes(STAMP_BYTES, "little") + filler) for at in range(count)]
     if not task.delay_ms:
         return [(topic, payload)] * count
-    filler = payload[STAMP_BYTES:]
     return [
         angarium.Message(
             topic,

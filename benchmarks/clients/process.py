@@ -91,6 +91,8 @@ class Task:
     queues: int = 1
     #: How long a queue holds each message back.
     delay_ms: int = 0
+    #: Whether no two payloads are equal; else they are all alike.
+    distinct: bool = False
 
     def pack(self) -> bytes:
         """Give the line for standard input."""

@@ -62,7 +62,7 @@ def rate_to_parquet(spark: SparkSession, task: dict[str, Any]) -> float:
     """Write what Spark makes by itself, in one micro-batch of as many rows with as large a payload."""
     source = spark.readStream.format("rate-micro-batch").option("numPartitions", _PARTITIONS)
     rows = source.option("rowsPerBatch", task["count"]).load()
-    return stream_to_parquet(with_payload(rows, task["payload_bytes"]), task, once=True)
+    return stream_to_parquet(with_payload(rows, "value", task["payload_bytes"]), task, once=True)
 
 
 def stream_to_parquet(rows: DataFrame, task: dict[str, Any], **trigger: bool) -> float:
@@ -83,7 +83,7 @@ def stream_to_parquet(rows: DataFrame, task: dict[str, Any], **trigger: bool) ->
 def make_parquet(spark: SparkSession, task: dict[str, Any]) -> float:
     """Write the rows that `parquet_to_queue` reads."""
     started = time.monotonic()
-    rows = with_payload(spark.range(0, task["count"], 1, _PARTITIONS), task["payload_bytes"])
+    rows = with_payload(spark.range(0, task["count"], 1, _PARTITIONS), "id", task["payload_bytes"])
     topic = fn.concat(fn.lit(f"{task['prefix']}/"), (fn.col("id") % 16).cast("string"))
     rows.select(topic.alias("topic"), "payload").write.parquet(task["path"])
     return time.monotonic() - started
@@ -97,9 +97,10 @@ def parquet_to_queue(spark: SparkSession, task: dict[str, Any]) -> float:
     return time.monotonic() - started
 
 
-def with_payload(rows: DataFrame, size: int) -> DataFrame:
-    """Add a payload of so many bytes."""
-    return rows.withColumn("payload", fn.repeat(fn.lit("x"), size).cast("binary"))
+def with_payload(rows: DataFrame, number: str, size: int) -> DataFrame:
+    """Add a payload of so many bytes, no two of them equal: Parquet works much more on values that are all alike."""
+    text = fn.rpad(fn.col(number).cast("string"), size, "x")
+    return rows.withColumn("payload", text.cast("binary"))
 
 
 JOBS: Final[dict[str, Callable[[SparkSession, dict[str, Any]], float]]] = {

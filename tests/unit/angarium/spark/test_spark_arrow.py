@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from angarium.spark.arrow import Builder
 from angarium.spark.schema import NAMES, schema
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.requirement("R221")
 
@@ -152,6 +153,28 @@ def test_batches_are_put_together_in_their_order() -> None:
     assert [row["spooled_timestamp"].second for row in rows] == [0, 0, 1, 0, 0]
     assert [row["correlation_id"] for row in rows] == ["1", None, None, None, None]
     assert [row["user_properties"] for row in rows] == [None, None, None, None, {"n": None}]
+
+
+def test_what_fails_behind_a_record_batch_is_raised_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "BATCH_MESSAGES", 1)
+
+    def broken() -> Iterator[GuaranteedBatch]:
+        yield batch([Message("t")])
+        raise RuntimeError("the node is gone")
+
+    found = Builder(schema(["topic"]), "q").record_batches(broken())
+    assert next(found).num_rows == 1
+    with pytest.raises(RuntimeError, match="the node is gone"):
+        next(found)
+
+
+def test_who_takes_no_more_record_batches_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "BATCH_MESSAGES", 1)
+    before = threading.active_count()
+    found = Builder(schema(["topic"]), "q").record_batches(batch([Message("t")]) for _ in range(5))
+    next(found)
+    found.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
 
 
 def test_record_batches_are_neither_small_nor_large(monkeypatch: pytest.MonkeyPatch) -> None:
