@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from node.endpoints.backlog import Backlog
     from node.endpoints.lease import Lease
+    from node.endpoints.reader import Run
 
 #: Messages that one flow of a non-exclusive lane gets before it is the turn of the next.
 TURN_MAX: Final = 64
@@ -55,6 +56,25 @@ class Handout(NamedTuple):
     indices: list[int] | range
     #: Earlier delivery attempts of each row; None: none of any.
     counts: list[int] | None
+
+
+class _Shown:
+    """What browsers get in one call: runs of rows, and how many rows may follow."""
+
+    __slots__ = ("left", "rows", "runs")
+
+    def __init__(self, rows_max: int) -> None:
+        self.runs: list[tuple[Flow, Segment, int, int]] = []
+        self.rows = 0
+        self.left = rows_max
+
+    def add(self, flow: Flow, run: Run) -> None:
+        """Take note of what a flow gets."""
+        rows = run.j - run.i
+        flow.sent(rows, run.size)
+        self.rows += rows
+        self.left -= rows
+        self.runs.append((flow, run.segment, run.i, run.j))
 
 
 class Consumers:
@@ -154,23 +174,18 @@ class Consumers:
         lease = self.lease
         if lease is None or not self._ranging:
             return []
-        runs: list[tuple[Flow, Segment, int, int]] = []
-        left = RANGE_ROWS_MAX
+        shown = _Shown(RANGE_ROWS_MAX)
         for flow in self._ranging.values():
             assert flow.end is not None
-            while left > 0 and flow.cursor < flow.end:
-                rows, size = min(flow.room(), left), flow.room_bytes()
+            while shown.left > 0 and flow.cursor < flow.end:
+                rows, size = min(flow.room(), shown.left), flow.room_bytes()
                 flow.cursor, run = read_range(
                     self._backlog.segments, lease.out, flow.cursor, flow.end, rows, size, work
                 )
                 if run is None:
                     break
-                flow.sent(run.j - run.i, run.size)
-                left -= run.j - run.i
-                runs.append((flow, run.segment, run.i, run.j))
-        work.exhausted |= left <= 0
-        self._backlog.statistics["browsed"] += RANGE_ROWS_MAX - left
-        return self._handouts(runs, browsed=True)
+                shown.add(flow, run)
+        return self._browsed(shown, work)
 
     @property
     def is_read(self) -> bool:
@@ -412,14 +427,13 @@ class Consumers:
 
     def browse_ranges(self, work: Work) -> list[Handout]:
         """Give browsers of a range what they have not seen of it; it is over when nothing more of it is there."""
-        runs: list[tuple[Flow, Segment, int, int]] = []
-        left = RANGE_ROWS_MAX
+        shown = _Shown(RANGE_ROWS_MAX)
         for flow, end in self._bounded():
             if flow.options.group:
                 continue
             own = Work(min(work.upto, end - 1))
-            while left > 0 and flow.cursor < end and (room := flow.room()) > 0:
-                rows, size = min(room, left), flow.room_bytes()
+            while shown.left > 0 and flow.cursor < end and (room := flow.room()) > 0:
+                rows, size = min(room, shown.left), flow.room_bytes()
                 flow.cursor, run = browse(self._backlog.segments, flow.cursor, flow.matches, rows, size, own)
                 if run is None:
                     waits = own.barred and work.upto < end - 1
@@ -427,33 +441,28 @@ class Consumers:
                     work.barred |= waits
                     flow.cursor = flow.cursor if own.exhausted or waits else end
                     break
-                flow.sent(run.j - run.i, run.size)
-                left -= run.j - run.i
-                runs.append((flow, run.segment, run.i, run.j))
-        work.exhausted |= left <= 0
-        self._backlog.statistics["browsed"] += RANGE_ROWS_MAX - left
-        return self._handouts(runs, browsed=True)
+                shown.add(flow, run)
+        return self._browsed(shown, work)
 
     def browse(self, work: Work) -> list[Handout]:
         """Give browsers what they have not seen."""
-        runs: list[tuple[Flow, Segment, int, int]] = []
-        left = BROWSED_MAX
+        shown = _Shown(BROWSED_MAX)
         for flow in self._browsing.values():
             if flow.end is not None:
                 continue
-            while left > 0 and (room := flow.room()) > 0:
-                rows = min(room, left)
-                flow.cursor, run = browse(
-                    self._backlog.segments, flow.cursor, flow.matches, rows, flow.room_bytes(), work
-                )
+            while shown.left > 0 and (room := flow.room()) > 0:
+                rows, size = min(room, shown.left), flow.room_bytes()
+                flow.cursor, run = browse(self._backlog.segments, flow.cursor, flow.matches, rows, size, work)
                 if run is None:
                     break
-                flow.sent(run.j - run.i, run.size)
-                left -= run.j - run.i
-                runs.append((flow, run.segment, run.i, run.j))
-        work.exhausted |= left <= 0
-        self._backlog.statistics["browsed"] += BROWSED_MAX - left
-        return self._handouts(runs, browsed=True)
+                shown.add(flow, run)
+        return self._browsed(shown, work)
+
+    def _browsed(self, shown: _Shown, work: Work) -> list[Handout]:
+        """Count what browsers get, and give it."""
+        work.exhausted |= shown.left <= 0
+        self._backlog.statistics["browsed"] += shown.rows
+        return self._handouts(shown.runs, browsed=True)
 
     def _handouts(
         self, runs: list[tuple[Flow, Segment, int, int]], *, browsed: bool = False
