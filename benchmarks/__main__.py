@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,18 +28,23 @@ from benchmarks import (
     report,
     subscriptions,
 )
+from benchmarks.crowd import plan as crowd_plan
+from benchmarks.crowd import suite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from benchmarks.figures import Row
 
-#: What can be chosen with --only.
-SUBJECTS: Final = ("direct", "guaranteed", "mesh", "spark")
+#: What can be chosen with --only; the last one takes as long as all others together and runs only if it is chosen.
+SUBJECTS: Final = ("direct", "guaranteed", "mesh", "spark", "clients")
+#: Peers of any subject; each compares with those it knows.
+PEERS: Final = tuple(dict.fromkeys((*plan.PEERS, *crowd_plan.PEERS)))
 #: How little is measured with --quick.
 QUICK_SECONDS: Final = 0.2
 QUICK_LATENCY_S: Final = 1.0
 QUICK_TABLE: Final = 10_000
+QUICK_CROWD: Final = 100
 #: A machine that does more than this by itself has none to spare.
 LOAD_MAX: Final = 0.5
 
@@ -50,10 +56,10 @@ def parser() -> argparse.ArgumentParser:
         description="Measure this broker and its peers in one run. docs/benchmarks.md explains it.",
         epilog="Exit 0: measured, targets met; 1: something failed or a first target was missed; 2: misused.",
     )
-    found.add_argument("--only", choices=SUBJECTS, help="one subject; default: all")
+    found.add_argument("--only", choices=SUBJECTS, help="one subject; default: all but clients")
     found.add_argument(
         "--peers",
-        default=",".join(plan.PEERS),
+        default=",".join(PEERS),
         metavar="LIST",
         help="peers to compare with [%(default)s]; '' for none",
     )
@@ -98,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser()
     options = commands.parse_args(given)
     peers = tuple(dict.fromkeys(name for name in options.peers.split(",") if name))
-    unknown = [name for name in peers if name not in plan.PEERS]
+    unknown = [name for name in peers if name not in PEERS]
     if unknown:
-        commands.error(f"unknown peer {', '.join(unknown)}; known are {', '.join(plan.PEERS)}")
+        commands.error(f"unknown peer {', '.join(unknown)}; known are {', '.join(PEERS)}")
     settings = settings_of(options, peers)
     with tempfile.TemporaryDirectory(prefix="angarium-bench-") as name:
         warn_if_busy()
@@ -123,6 +129,7 @@ def settings_of(options: argparse.Namespace, peers: tuple[str, ...]) -> direct.S
             latency_s=QUICK_LATENCY_S,
             repetitions=1,
             table=QUICK_TABLE,
+            crowds=(QUICK_CROWD,),
             rows=options.rows,
         )
     return direct.Settings(
@@ -137,6 +144,12 @@ def measure(
     found: list[Row] = []
     versions: dict[str, str] = {}
     conditions = "see the lines on standard error"
+    if only == "clients":
+        crowds = suite.Crowds(directory, settings)
+        versions |= crowds.versions()
+        found += crowds.run()
+        conditions = crowds.conditions()
+    settings = replace(settings, peers=tuple(name for name in settings.peers if name in plan.PEERS))
     if only in (None, "direct"):
         comparing = direct.Comparing(directory, settings)
         found += comparing.run()

@@ -48,6 +48,8 @@ class Settings:
     repetitions: int = REPETITIONS
     #: Subscriptions of the rows about many subscriptions.
     table: int = 100_000
+    #: Connections of the rows about many clients.
+    crowds: tuple[int, ...] = (1_000, 5_000)
     #: Only rows whose name has this text.
     rows: str = ""
 

@@ -100,7 +100,7 @@ def record(topics: list[str], rows: int) -> Iterator[tuple[int, Frames]]:
         left = gatherer.fill(messages)
         for (_, count), batch in zip(*gatherer.take()[1:3], strict=True):
             reference += 1
-            header = [ROUTER_INCARNATION, reference, VPN, 0, wire.LEARN_NOTHING, count, wire.MATCH_DIRECT]
+            header = [ROUTER_INCARNATION, reference, VPN, 0, wire.LEARN_NOTHING, count, wire.MATCH_DIRECT, 1]
             yield count, [wire.MATCH, wire.pack(header), batch]
 
 
@@ -123,6 +123,9 @@ def matched_per_s(worker: Worker, recorded: list[tuple[int, Frames]], seconds: f
     while True:
         for count, frames in recorded:
             answers: list[Any] = worker.handle(frames, 0.0)
+            answers += worker.work()
+            while worker.has_work:
+                answers += worker.work()
             assert answers
             rows += count
         spent = time.process_time() - started

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from benchmarks.brokers.server import Broker
+    from benchmarks.crowd.task import GroupTask
 
 #: A client that says nothing for so long hangs.
 ANSWER_TIMEOUT_S: Final = 180.0
@@ -41,12 +42,13 @@ _OUTPUT_BYTES_MAX: Final = 2_000
 class ClientProcess:
     """One client of a broker; a context manager that ends it."""
 
-    def __init__(self, broker: Broker, task: Task) -> None:
-        """Start it with its task."""
+    def __init__(self, broker: Broker, task: Task | GroupTask) -> None:
+        """Start it with its task; the broker knows the module of most."""
         self._name = f"a client of {broker.name} ({task.role})"
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the process
+        module = broker.module_of(task) if isinstance(task, Task) else task.module
         self._process = subprocess.Popen(
-            [broker.client_python(), "-m", broker.module_of(task)],
+            [broker.client_python(), "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -65,6 +67,10 @@ class ClientProcess:
     def go(self) -> None:
         """Let it begin."""
         self._write(b"GO\n")
+
+    def order(self, what: str, **arguments: Any) -> None:
+        """Tell one that takes orders what to do next."""
+        self._write(json.dumps({"do": what, **arguments}).encode() + b"\n")
 
     def result(self) -> dict[str, Any]:
         """Wait for the figures of its next run."""

@@ -282,5 +282,5 @@ async def _interest_latency(near: angarium.Client, far: angarium.Client, topic: 
         publishing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await publishing
-    await subscription.unsubscribe()
+    await subscription.close()
     return 1_000 * took

@@ -139,7 +139,7 @@ class CountedMesh(WiredMesh):
             assert wanted <= known <= wanted + _CHANGES * len(self.names), (name, known, wanted)
 
     def replace(self, name: str) -> None:
-        """A node begins anew: all its processes, and the links that it opened."""
+        """A node starts over: all its processes, and the links that it opened."""
         for pair in [pair for pair in self.links if name in pair]:
             self.links.pop(pair).kill()
         self.nodes[name] = self._make(name)
@@ -187,7 +187,7 @@ class Finding:
 
 
 def measure(nodes: int, subscriptions: int) -> Finding:
-    """Start a mesh, let a node begin anew, and change one subscription."""
+    """Start a mesh, let a node start over, and change one subscription."""
     began = time.monotonic()
     mesh = CountedMesh(nodes, subscriptions)
     gc.collect()

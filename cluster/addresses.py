@@ -1,6 +1,6 @@
 """Addresses of sockets as operators write them: what they look like, and who can reach them.
 
-tcp://127.0.0.1:55555, tcp://node-2.example:55555, tcp://[::1]:0, ipc:///run/angarium/clients    are addresses
+tcp://127.0.0.1:55555, tls://node-2.example:55555, tcp://[::1]:0, ipc:///run/angarium/clients    are addresses
 127.0.0.1:55555, tcp://127.0.0.1, ipc://relative                                                 are none
 """
 
@@ -10,7 +10,7 @@ import ipaddress
 import re
 from typing import Final
 
-_TCP: Final = re.compile(r"tcp://(?P<host>\[[0-9a-fA-F:.%a-z]+\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
+_TCP: Final = re.compile(r"(?:tcp|tls)://(?P<host>\[[0-9a-fA-F:.%a-z]+\]|[^:/\[\]]+):(?P<port>\d{1,5}|\*)")
 _IPC: Final = re.compile(r"ipc://(?P<path>/.+)")
 _PORT_MAX: Final = 65_535
 
@@ -29,6 +29,20 @@ def is_loopback(url: str) -> bool:
         return False
 
 
+def is_tls(url: str) -> bool:
+    """Tell whether an address is one of TLS."""
+    return url.startswith("tls://")
+
+
+def host_and_port(url: str) -> tuple[str, int] | None:
+    """Give the host (empty for all) and the port of a tcp or tls address whose port is chosen, None for any other."""
+    match = _TCP.fullmatch(url)
+    if match is None or has_open_port(url):
+        return None
+    host = match["host"].strip("[]")
+    return "" if host == "*" else host, int(match["port"])
+
+
 def has_open_port(url: str) -> bool:
     """Tell whether the system chooses the port of an address."""
     match = _TCP.fullmatch(url)
@@ -38,8 +52,10 @@ def has_open_port(url: str) -> bool:
 def address_fault(url: str) -> str:
     """Say what is wrong with an address, nothing if it is one."""
     match = _TCP.fullmatch(url)
+    if not url.isprintable():
+        return f"{url!r} is no address: it holds characters that cannot be shown"
     if match is None and _IPC.fullmatch(url) is None:
-        return f"{url!r} is no address: write tcp://HOST:PORT or ipc:///PATH"
+        return f"{url!r} is no address: write tcp://HOST:PORT, tls://HOST:PORT or ipc:///PATH"
     if match is not None and match["port"] != "*" and int(match["port"]) > _PORT_MAX:
         return f"{url!r} has no port: write 0 to {_PORT_MAX}"
     return ""

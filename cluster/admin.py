@@ -41,6 +41,9 @@ _LOOK_INTERVAL_S: Final = 0.05
 #: How often a call that waits looks whether the node still runs.
 _RUNS_INTERVAL_S: Final = 0.25
 
+#: Of /proc/PID/stat, behind the name of the program.
+_START_FIELD: Final = 19
+
 NODE_FILE: Final = "node.json"
 #: Held by the supervisor for as long as it lives.
 LOCK_FILE: Final = "lock"
@@ -55,6 +58,8 @@ class NodeFile(msgspec.Struct, kw_only=True):
     node: str
     #: Made with the data directory, never equal on two nodes.
     node_id: str
+    #: That config store and spools carry too; empty before they do.
+    data_id: str = ""
     #: Worker processes, chosen at the first start and kept; 0 before that.
     workers: int
     #: Rises with each `up`; part of every incarnation.
@@ -67,12 +72,16 @@ class NodeFile(msgspec.Struct, kw_only=True):
     url: str = ""
     #: Of the running supervisor; 0 after an orderly stop.
     pid: int = 0
+    #: When it began, in clock ticks after the boot of the host; 0 in the file of an earlier version.
+    pid_start: int = 0
     #: Of the running node; empty after an orderly stop.
     runtime: str = ""
     #: Address of the admin API of the running node; empty after an orderly stop.
     admin: str = ""
     #: Where the health endpoint of the running node answers, http://HOST:PORT; empty without one.
     health: str = ""
+    #: Under which {"vpn", "username"} clients of its host came in without a password when it was ready.
+    passwordless: list[dict[str, str]] = []
     started: str = ""
 
 
@@ -81,11 +90,14 @@ def read_node_file(data_dir: str | os.PathLike[str]) -> NodeFile:
 
     Raises:
         UnavailableError: there is none: no node was ever started here (50308).
-        InvalidRequestError: it cannot be understood (40017).
+        InvalidRequestError: it cannot be understood, or is somebody else's (40017).
     """
     path = Path(data_dir) / NODE_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=NodeFile)
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            if os.geteuid() != 0:  # root looks after the nodes of others; what it may end says `node_runs`
+                refuse_foreign(path, os.fstat(file.fileno()))
+            return msgspec.json.decode(file.read(), type=NodeFile)
     except FileNotFoundError:
         detail = f"no node was started on the data directory {str(data_dir)!r}"
         raise errors.error_for(errors.NODE_UNREACHABLE, detail) from None
@@ -93,17 +105,48 @@ def read_node_file(data_dir: str | os.PathLike[str]) -> NodeFile:
         raise errors.error_for(errors.INVALID_CONFIGURATION, f"{path}: {error}") from error
 
 
+def refuse_foreign(path: Path, found: os.stat_result) -> None:
+    """Refuse what somebody else made: a data directory names what is removed and which process is ended.
+
+    A directory of root is fine, for that is how orchestrators mount volumes, and root needs no such detour.
+
+    Raises:
+        InvalidRequestError: it belongs neither to this user nor to root (40017).
+    """
+    user = os.geteuid()
+    if found.st_uid not in (user, 0):
+        advice = "name a data directory of yours with --data, or run the command as the user who owns it"
+        detail = f"{path} belongs to user {found.st_uid}, not to {user}"
+        raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice)
+
+
 def node_runs(data_dir: str | os.PathLike[str], node: NodeFile) -> bool:
-    """Say whether the supervisor that `node.json` names is alive, not just a process with its pid."""
-    return process_runs(node.pid) and _is_locked(Path(data_dir) / LOCK_FILE)
+    """Say whether the supervisor that `node.json` names is alive, not just a process with its pid.
 
-
-def process_runs(pid: int) -> bool:
-    """Say whether a process exists and is not a zombie."""
-    try:
-        return pid > 0 and bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
+    The process began when the supervisor did, is of the user who wrote the file, and the directory is locked.
+    """
+    place = Path(data_dir)
+    if not process_runs(node.pid, node.pid_start) or not _is_locked(place / LOCK_FILE):
         return False
+    try:
+        return bool(psutil.Process(node.pid).uids().effective == (place / NODE_FILE).stat().st_uid)
+    except (psutil.NoSuchProcess, OSError):
+        return False
+
+
+def process_runs(pid: int, start: int = 0) -> bool:
+    """Say whether a process exists and is not a zombie; with `start`, whether it is the one that began then."""
+    found = process_start(pid)
+    return found is not None and start in (0, found)
+
+
+def process_start(pid: int) -> int | None:
+    """Give when a process began, in clock ticks after the boot of the host; None if there is none, or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[_START_FIELD])
 
 
 def _is_locked(path: Path) -> bool:
@@ -133,8 +176,8 @@ class Admin:
 
         Args:
             data_dir: where the node on this host keeps its data.
-            admin_url: tcp address of a far controller, used instead of the data directory.
-            server_key: public CURVE key of the far controller (Z85), needed with a tcp address.
+            admin_url: tcp address of a remote controller, used instead of the data directory.
+            server_key: public CURVE key of the remote controller (Z85), needed with a tcp address.
             key_file: our secret CURVE key file, needed with a tcp address.
             timeout_s: how long a call waits unless it says otherwise.
 
@@ -148,13 +191,13 @@ class Admin:
             )
         self._timeout_s = timeout_s
         #: The supervisor of a node on this host, whose end makes waiting pointless; 0 for a far node.
-        self._pid = 0
+        self._pid = self._pid_start = 0
         if data_dir is not None:
             node = read_node_file(data_dir)
             if not node.admin or not node_runs(data_dir, node):
                 detail = f"no node runs on the data directory {str(data_dir)!r}"
                 raise errors.error_for(errors.NODE_UNREACHABLE, detail)
-            self._pid = node.pid
+            self._pid, self._pid_start = node.pid, node.pid_start
             admin_url = node.admin
         assert admin_url is not None
         self._url = admin_url
@@ -182,6 +225,7 @@ class Admin:
             AngariumError: what the operation refused, with its code.
             TimeoutExpiredError: no answer in time; whether it was done is unknown (40801).
             UnavailableError: the node ended meanwhile (50308).
+            ConnectionLostError: no admin API answers there (60003).
         """
         wait_s = self._timeout_s if timeout_s is None else timeout_s
         number = next(self._numbers)
@@ -214,14 +258,27 @@ class Admin:
         while True:
             left_s = deadline - time.monotonic()
             if self._socket.poll(int(max(0.0, min(left_s, _RUNS_INTERVAL_S)) * 1000)):
-                number, ok, value = wire.unpack(self._socket.recv())
-                return number, ok, value
-            if self._pid and not process_runs(self._pid):
+                return self._opened(self._socket.recv())
+            if self._pid and not process_runs(self._pid, self._pid_start):
                 detail = f"the node ended before it answered {operation!r}"
                 raise errors.error_for(errors.NODE_UNREACHABLE, detail)
             if left_s <= 0:
                 detail = f"no answer to {operation!r} from {self._url} within {wait_s:g} s"
                 raise errors.error_for(errors.TIMEOUT, detail)
+
+    def _opened(self, answer: bytes) -> tuple[int, bool, Any]:
+        """Give the parts of an answer.
+
+        Raises:
+            ConnectionLostError: it is none of an admin API (60003).
+        """
+        try:
+            number, ok, value = wire.unpack(answer)
+        except (errors.InvalidRequestError, TypeError, ValueError):
+            detail = f"{self._url} is an address for clients, or of something else"
+            advice = "--admin-url is that of [admin] listen in the configuration of the node"
+            raise errors.error_for(errors.CONNECT_FAILED, detail, advice) from None
+        return number, ok, value
 
     def _secure(self, server_key: str, key_file: str | os.PathLike[str] | None) -> None:
         if not server_key or key_file is None:
@@ -233,25 +290,30 @@ class Admin:
         self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret.encode())
 
 
-def shut_down(data_dir: str | os.PathLike[str], timeout_s: float = SHUT_DOWN_TIMEOUT_S) -> None:
+def shut_down(data_dir: str | os.PathLike[str], timeout_s: float = SHUT_DOWN_TIMEOUT_S) -> bool:
     """Stop the node of a data directory in order and return when every process is gone.
 
     The supervisor ends last, so its end is waited for. It gets a signal rather than a request: a node whose
     controller is hung has to stop too. A node that does not run is stopped already.
 
+    Returns:
+        Whether it ran.
+
     Raises:
         UnavailableError: no node was ever started there (50308).
+        InvalidRequestError: the directory is somebody else's (40017).
         TimeoutExpiredError: it still runs (40801).
     """
     node = read_node_file(data_dir)
     if not node_runs(data_dir, node):
-        return
+        return False
     pid = node.pid
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
     deadline = time.monotonic() + timeout_s
-    while process_runs(pid):
+    while process_runs(pid, node.pid_start):
         if time.monotonic() >= deadline:
             detail = f"the supervisor (process {pid}) still runs after {timeout_s:g} s"
             raise errors.error_for(errors.TIMEOUT, detail)
         time.sleep(_LOOK_INTERVAL_S)
+    return True

@@ -5,8 +5,8 @@ they go on; those of a node at another host into one of its own, from which they
 archive (`storage/maintenance.py`), and an archive becomes a data directory again. What is restored is verified first,
 and what stood in its place is kept beside it, never deleted.
 
-A restored node gets another id: neighbours remember by the id what they have got from it, and positions that a backup
-holds were used again since (design section 9). It leaves out numbers of producers: those that were given while the
+A restored node gets another id: neighbours remember by the id what they have received from it, and positions that a
+backup holds have been used again since. It leaves out numbers of producers: those that were given while the
 backup was made are in its spools and not in its config store.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import uuid
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,13 +22,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from angarium import errors
-from angarium.process import utc_now
+from angarium_server.process import utc_now
 from cluster.admin import NODE_FILE
 from cluster.catalog.producers import COUNTER
-from cluster.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, DataDirectory, sync_directory
+from cluster.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, DataDirectory
+from cluster.stores import SPOOLS, stamp
 from storage import maintenance
 from storage.config_store import ConfigStore, Counter
 from storage.spool import DATA_FILE
+from storage.sync import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +42,10 @@ if TYPE_CHECKING:
 NUMBERS_SKIPPED: Final = 1_000_000
 #: Name in the archive of the spool of a worker; its number follows.
 _SPOOL_MEMBER: Final = "spool-"
+
+
+#: What a node at another host may call a part: it becomes a path here.
+_PART: Final = re.compile(rf"{CONFIG_FOLDER}|{SPOOL_FOLDER}/[0-9]{{1,4}}")
 
 
 class Manifest(msgspec.Struct, kw_only=True):
@@ -80,8 +87,15 @@ def fetch(connection: Admin, copy: str, parts: list[str], stage: Path, tell: Cal
 
     Raises:
         AngariumError: the node is gone, or the copy is.
-        UnavailableError: what comes is not what was copied (50322).
+        UnavailableError: what comes is not what was copied, or has a name that is no part of a backup (50322).
+        InvalidRequestError: the directory is there already, or cannot be made (40018).
     """
+    if len(set(parts)) != len(parts) or not all(map(_PART.fullmatch, parts)):
+        raise errors.error_for(errors.SPOOL_DAMAGED, f"the node calls the parts of its backup {parts!r}")
+    try:
+        stage.mkdir(mode=0o700)
+    except OSError as error:  # a link there would lead elsewhere
+        raise errors.error_for(errors.INVALID_ARGUMENT, f"{stage}: {error.strerror}") from None
     fetched = 0
     for part in parts:
         place = stage / part
@@ -144,14 +158,17 @@ def restore(file: Path, data_dir: Path, tell: Callable[[str, int, int], None]) -
             maintenance.unpack(file, fresh, lambda done, total: tell("reading the file", done, total))
             _arrange(fresh)
             _verify(fresh, lambda done, total: tell("verifying", done, total))
+            data_id = _renew_id(fresh, manifest.workers)
             _skip_numbers(fresh / CONFIG_FOLDER)
             replaced = _put_aside(data.path)
             for folder in (CONFIG_FOLDER, SPOOL_FOLDER):
                 (fresh / folder).rename(data.path / folder)
-            sync_directory(data.path)
+            sync_path(data.path)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-        data.save(node_id=uuid.uuid4().hex, workers=manifest.workers)
+        data.save(node_id=uuid.uuid4().hex, workers=manifest.workers, data_id=data_id)
+        if data.fault:
+            raise errors.error_for(errors.DISK_FULL, f"{data.path / NODE_FILE}: {data.fault}")
     return Restored(manifest, replaced)
 
 
@@ -178,6 +195,20 @@ def _verify(fresh: Path, tell: Callable[[int, int], None]) -> None:
         maintenance.renew_environment(directory)
 
 
+def _renew_id(fresh: Path, workers: int) -> str:
+    """Let everything that was restored belong to one data directory, which is another one than before; gives its id."""
+    data_id = uuid.uuid4().hex
+    for directory in spools_of(fresh):
+        stamp(directory, data_id)
+    store = ConfigStore(fresh / CONFIG_FOLDER)
+    try:
+        store.set_data_id(data_id)
+        store.commit([Counter(SPOOLS, workers)])
+    finally:
+        store.close()
+    return data_id
+
+
 def _skip_numbers(directory: Path) -> None:
     """Let no producer or stage get a number that one of later had: the spools were copied after the config store.
 
@@ -202,5 +233,5 @@ def _put_aside(data_dir: Path) -> Path | None:
     aside.mkdir(mode=0o700)
     for path in there:
         path.rename(aside / path.name)
-    sync_directory(aside)
+    sync_path(aside)
     return aside

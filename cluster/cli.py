@@ -52,7 +52,9 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "health": Entry(
             "cluster.commands.health", "health", "Tell whether the node is well, and what is not."
         ),
-        "top": Entry(_NODE, "top", "Show the status again and again."),
+        "top": Entry(
+            "cluster.commands.top", "top", "Watch processes, queues or clients, with the rate of each."
+        ),
         "events": Entry(_NODE, "events", "Show what happened on the node."),
         "config": Entry(_NODE, "config", "Show, check, export and apply configuration."),
         "cluster": Entry(
@@ -88,7 +90,7 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
     "Objects": {
         "vpn": Entry(_OBJECTS, "vpn", "Message VPNs: separate worlds of topics and users."),
         "username": Entry(_OBJECTS, "username", "Who may connect, and with which profiles."),
-        "profile": Entry(_OBJECTS, "profile", "Client profiles: what a client may use, and its limits."),
+        "profile": Entry(_OBJECTS, "profile", "Client profiles: rights and limits of clients."),
         "acl": Entry(_OBJECTS, "acl", "ACL profiles: addresses, topics and share names to use."),
         "queue": Entry(_ENDPOINTS, "queue", "Queues: what they hold, and what goes in and out."),
         "topic-endpoint": Entry(
@@ -96,10 +98,10 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         ),
         "template": Entry(_OBJECTS, "template", "Templates of the endpoints that clients create."),
         "link": Entry(
-            "cluster.commands.links", "link", "Links to the neighbours of the node, and how they do."
+            "cluster.commands.links", "link", "Links to neighbour nodes: configuration, state and lag."
         ),
         "bridge": Entry(
-            "cluster.commands.bridges", "bridge", "Bridges between Message VPNs, and how they do."
+            "cluster.commands.bridges", "bridge", "Bridges between Message VPNs: configuration and state."
         ),
         "message": Entry(
             "cluster.commands.guaranteed.messages",
@@ -117,11 +119,39 @@ SECTIONS: Final[dict[str, dict[str, Entry]]] = {
         "stage": Entry(_STAGES, "stage", "List and abort what was staged and not committed."),
         "sink": Entry(_STAGES, "sink", "List and forget who commits stages."),
     },
+    "This command": {
+        "context": Entry(
+            "cluster.commands.contexts", "context", "Names for nodes, with the user to connect as."
+        ),
+        "docs": Entry("cluster.commands.docs", "docs", "Show the documentation, page by page."),
+        "completion": Entry(
+            "cluster.commands.completion", "completion", "Print the completion script of a shell."
+        ),
+        "help": Entry("cluster.commands.about", "show_help", "Show how a command is used."),
+        "version": Entry("cluster.commands.about", "version", "Print the versions of everything."),
+    },
 }
 
 
 class LazyGroup(SuggestingGroup):
     """The outermost group: knows name and summary of each command, and imports a command only to run it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take what stands before the command.
+
+        Raises:
+            click.UsageError: it is an option of the command; the text says where it belongs.
+        """
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            place = next((at for at, word in enumerate(given) if word in self.list_commands(ctx)), 0)
+            if not place:
+                raise
+            words = " ".join([given[place], "...", *given[:place]])
+            text = f"options come after the command. Did you mean 'angarium {words}'?"
+            raise click.UsageError(text, error.ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Give the names of all commands, those of other packages last."""
@@ -191,7 +221,8 @@ def cli() -> None:
     """Angarium: an event broker cluster.
 
     `angarium up` starts a node, `angarium pub` and `angarium sub` use it, `angarium status` shows it.
-    Every command explains itself with --help; lists and views take --json.
+    Every command explains itself with --help; lists and views take --json. Options have variables:
+    --rate of `angarium pub` has ANGARIUM_PUB_RATE.
     """
 
 
@@ -234,7 +265,7 @@ def _visible(text: str) -> str:
 
 
 def _report(code: int, text: str) -> None:
-    click.echo(f"error {code}: {text}", err=True)
+    click.echo(_visible(f"error {code}: {text}"), err=True)
 
 
 def _usage_text(error: click.UsageError) -> str:
@@ -242,11 +273,24 @@ def _usage_text(error: click.UsageError) -> str:
     text = error.format_message()
     if not text.endswith((".", "?", "?)")):
         text += "."
+    text += _where_hint(error)
     return f"{text[:1].lower()}{text[1:]} '{path} --help' shows what is possible."
 
 
+def _where_hint(error: click.UsageError) -> str:
+    """Say how a command finds its node, to who gave it the option of the other kind of command."""
+    if not isinstance(error, click.NoSuchOption) or error.ctx is None:
+        return ""
+    known = {name for parameter in error.ctx.command.params for name in parameter.opts}
+    if error.option_name in ("--url", "--user", "--password-file") and "--admin-url" in known:
+        return " Operator commands use --data, or --admin-url for a remote node: 'angarium docs connecting'."
+    if error.option_name in ("--admin-url", "--key-file") and "--url" in known:
+        return " Client commands use --url: 'angarium docs connecting'."
+    return ""
+
+
 def _reader_went_away() -> int:
-    """End quietly when whoever read our output has gone, as in `angarium sub '>' | head`."""
+    """End quietly when the reader of our output has gone, as in `angarium sub '>' | head`."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return EXIT_FAILED
 

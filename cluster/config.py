@@ -4,8 +4,9 @@
     name = "berlin-1"
 
     [router]
-    listen = ["tcp://0.0.0.0:55555"]
-    curve_secret_key_file = "/etc/angarium/node.key"
+    listen = ["tls://0.0.0.0:55555"]
+    tls_cert_file = "/etc/angarium/node.pem"
+    tls_key_file = "/etc/angarium/node.key"
 
     [vpn.default]
     max_connection_count = 1000
@@ -35,9 +36,11 @@ from msgspec import Meta
 
 from angarium import errors
 from cluster import keys, objects, passwords
-from cluster.addresses import address_fault, is_loopback
+from cluster.addresses import address_fault
 from cluster.controller import syslog
+from cluster.encryption import key_file_faults, listen_faults
 from cluster.health import config as health
+from cluster.visible import nul_faults
 from node.config import WorkerConfig, WorkerRuntime
 from router.config import RouterConfig, SpoolLimits
 
@@ -51,50 +54,43 @@ _VPN_SECTION: Final = "vpn"
 #: Kinds whose objects are written as [[SECTION]], each with its name under this key.
 _LIST_SECTIONS: Final = {"links": ("link", "node"), "bridges": ("bridge", "name")}
 _LISTED_KINDS: Final = {kind: (section, key) for section, (kind, key) in _LIST_SECTIONS.items()}
-#: What a spool may take on disk for what it holds: twice, and room to write anew what is half gone.
+#: Disk space of a spool by its content: twice as much, and room to pack blocks again that are half empty.
 _MAP_PER_USAGE: Final = 3
-#: Nobody guesses a secret of so many characters; a longer one does not fit into HELLO.
+#: Shorter secrets could be guessed; longer ones do not fit into HELLO.
 SECRET_CHARACTERS_MIN: Final = 16
 SECRET_CHARACTERS_MAX: Final = 128
-_KEYS_ADVICE: Final = (
-    "others can reach this address, so it needs CURVE keys: run 'angarium keys create node.key', set "
-    'router.curve_secret_key_file = "node.key", and give clients node.key.pub and a username and password; '
-    "or listen on 127.0.0.1"
-)
 
 
 class NodeSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a node is called."""
+    """The identity of a node."""
 
     name: Annotated[
         str,
         Meta(
             max_length=64,
-            description="What operators call it; empty for the host name, kept.",
+            description="Name of the node; empty: the host name of the first start.",
         ),
     ] = ""
 
 
 class ClusterSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The cluster that the node belongs to; all its nodes have the same here."""
+    """The cluster of the node; this section is the same on all its nodes."""
 
     name: Annotated[
-        str, Meta(max_length=64, description="Its name; nodes of other clusters are refused.")
+        str, Meta(max_length=64, description="Name of the cluster; nodes of other clusters are refused.")
     ] = "angarium"
     secret_file: Annotated[
         str,
-        Meta(
-            description="File whose first line is the secret of all its nodes; without it no neighbour may come."
-        ),
+        Meta(description="File whose first line is the secret of the cluster; without it links are refused."),
     ] = ""
 
 
 class SpoolSection(SpoolLimits, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Guaranteed messages: what the spool may hold, and how it is kept."""
+    """Guaranteed messages: limits and timing of the spool."""
 
     subscription_exceptions: Annotated[
         bool,
-        Meta(description="Whether !FILTER of a queue keeps messages out; off: such filters are refused."),
+        Meta(description="Whether queues may have exceptions (!FILTER); false: they are refused."),
     ] = True
     map_gb: Annotated[
         int,
@@ -106,70 +102,93 @@ class SpoolSection(SpoolLimits, frozen=True, kw_only=True, forbid_unknown_fields
     ] = 64
     ack_delay_ms: Annotated[
         int,
-        Meta(ge=0, le=10_000, description="Settled messages are on disk after so long at the latest."),
+        Meta(ge=0, le=10_000, description="Longest time until a settlement is on disk."),
     ] = 20
     write_delay_ms: Annotated[
         int,
         Meta(
             ge=0,
             le=60_000,
-            description="Messages of relaxed endpoints that nobody settled are on disk after so long.",
+            description="Time after which unsettled messages of relaxed endpoints are on disk.",
         ),
     ] = 50
     producers_max: Annotated[
-        int, Meta(ge=1, le=10_000_000, description="Names of producers that the node remembers.")
+        int, Meta(ge=1, le=10_000_000, description="Producer names that the node remembers.")
     ] = 100_000
     producer_idle_days: Annotated[
         int,
-        Meta(ge=1, le=36_500, description="Days after which a producer that nobody opened is forgotten."),
+        Meta(ge=1, le=36_500, description="Days without use after which a producer is forgotten."),
     ] = 7
     stage_idle_hours: Annotated[
         int,
-        Meta(ge=1, le=87_600, description="Hours after which a stage that nobody committed is dropped."),
+        Meta(ge=1, le=87_600, description="Hours without use after which an uncommitted stage is dropped."),
     ] = 24
+    vpn_share_percent: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100,
+            description="Share of the node's producer names, sinks and stages for one Message VPN.",
+        ),
+    ] = 50
+    username_share_percent: Annotated[
+        int,
+        Meta(ge=1, le=100, description="Share of the same for one client username."),
+    ] = 10
 
 
 class AdminSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The admin API for operators on other hosts; on this host the data directory suffices."""
+    """The admin API for operators on other hosts; on the node's host it is reached through the data directory."""
 
     listen: Annotated[
         list[str],
-        Meta(description="Addresses for operators elsewhere: tcp://HOST:PORT, always with keys."),
+        Meta(description="Addresses for operators on other hosts: tcp://HOST:PORT, always with keys."),
     ] = msgspec.field(default_factory=list)
     curve_secret_key_file: Annotated[
-        str, Meta(description="Key file of the admin API; 'angarium keys create' makes one.")
+        str, Meta(description="Key file of the admin API, made by 'angarium keys create'.")
     ] = ""
     authorized_keys: Annotated[
-        list[str], Meta(description="Public keys (Z85) of the operators who may use it.")
+        list[str], Meta(description="Public keys (Z85) of the operators that may use it.")
     ] = msgspec.field(default_factory=list)
 
 
 class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How many events are kept."""
+    """Limits of stored events, and their syslog target."""
 
     memory_max: Annotated[
-        int, Meta(ge=100, le=1_000_000, description="Events that 'angarium events' can look back on.")
+        int, Meta(ge=100, le=1_000_000, description="Events in memory, which 'angarium events' can show.")
     ] = 10_000
     file_bytes_max: Annotated[
         int, Meta(ge=10_000, le=1 << 30, description="Size at which events.jsonl is rotated.")
     ] = 8 << 20
     files_max: Annotated[int, Meta(ge=1, le=100, description="Rotated files that are kept.")] = 4
+    source_burst: Annotated[
+        int,
+        Meta(
+            ge=10,
+            le=100_000,
+            description="Events about one username, client or endpoint that are kept at once.",
+        ),
+    ] = 1_000
+    source_per_minute: Annotated[
+        int, Meta(ge=1, le=100_000, description="Events about it that are kept a minute after these.")
+    ] = 60
     syslog: Annotated[
         str,
-        Meta(description="Where events go besides: udp://HOST:PORT or unix:///dev/log; empty: nowhere."),
+        Meta(description="Syslog target of events: udp://HOST:PORT or unix:///dev/log; empty: none."),
     ] = ""
 
 
 class LogSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the processes log."""
+    """Logging of all processes."""
 
     level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="The least severity that is logged.")
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"], Meta(description="Lowest severity that is logged.")
     ] = "INFO"
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of it; frozen, so nobody can change a default for others."""
+    """The whole configuration; frozen, because defaults are shared."""
 
     node: NodeSection = msgspec.field(default_factory=NodeSection)
     cluster: ClusterSection = msgspec.field(default_factory=ClusterSection)
@@ -212,21 +231,14 @@ def load_config(path: str | os.PathLike[str] | None) -> NodeConfig:
 
 
 def check_config(path: str | os.PathLike[str]) -> list[str]:
-    """Give every fault of a file as a sentence that names the key; nothing means it is good."""
+    """Give each fault of a file as a sentence that names the key; empty if there is none."""
     config, faults = _read(Path(path))
     return faults or faults_of(config)
 
 
 def faults_of(config: NodeConfig) -> list[str]:
     """Give what makes a node with this configuration unsafe or impossible, as sentences."""
-    faults = []
-    for url in config.router.listen:
-        faults += _address_faults("router.listen", url)
-        if not faults and not is_loopback(url) and not config.router.curve_secret_key_file:
-            faults.append(f"router.listen: {url}: {_KEYS_ADVICE}")
-    if not config.router.listen:
-        faults.append("router.listen: name at least one address, tcp://127.0.0.1:0 for instance")
-    faults += _key_file_faults("router.curve_secret_key_file", config.router.curve_secret_key_file)
+    faults = listen_faults(config.router)
     faults += _threshold_faults("router", config.router)
     faults += _secret_faults(config.cluster)
     if syslog.fault_of(config.events.syslog):
@@ -236,24 +248,23 @@ def faults_of(config: NodeConfig) -> list[str]:
     )
 
 
-def worker_runtime(config: NodeConfig, spool_dir: Path, workers: int) -> WorkerRuntime:
-    """Give what every worker is told: its section, and its share of the spool."""
+def worker_runtime(config: NodeConfig, spool_dir: Path) -> WorkerRuntime:
+    """Give the settings of every worker: its section, and its part of the spool's."""
     spool = config.spool
     given: dict[str, Any] = msgspec.to_builtins(config.worker)
-    # One limit for a message, whoever enforces it: the one that clients are told.
+    # One limit for a message in all processes: the one in WELCOME.
     given["max_message_bytes"] = config.router.max_message_bytes
     return WorkerRuntime(
         **given,
         spool_dir=str(spool_dir),
         spool_map_bytes=spool.map_gb * 1_000_000_000,
-        max_delivered_unacked=max(1, spool.max_delivered_unacked // workers),
         ack_delay_ms=spool.ack_delay_ms,
         write_delay_ms=spool.write_delay_ms,
     )
 
 
 def show_config(config: NodeConfig) -> str:
-    """Give every key in force as TOML, and the declared objects without passwords."""
+    """Give all keys in force as TOML, and the declared objects without passwords."""
     tables = {name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS}
     hidden = [[*key, {k: v for k, v in given.items() if k != "password"}] for *key, given in config.objects]
     return tomli_w.dumps(tables) + ("\n" + export_config(hidden) if hidden else "")
@@ -337,7 +348,7 @@ def read_password_file(path: str | os.PathLike[str]) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             password = file.readline().rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a path may hold a NUL
         raise errors.error_for(errors.INVALID_CONFIGURATION, f"password file {path}: {error}") from None
     if not password:
         detail = f"password file {path}: its first line is empty"
@@ -350,9 +361,10 @@ def _read(path: Path) -> tuple[NodeConfig, list[str]]:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         return NodeConfig(), [str(error)]
+    if faults := nul_faults("", table):
+        return NodeConfig(), faults
     directory = path.parent.absolute()
     values: dict[str, Any] = {}
-    faults = []
     for name, given in table.items():
         if name == _VPN_SECTION:
             declared, found = _declared_objects(given, directory)
@@ -465,16 +477,6 @@ def _address_faults(key: str, url: str) -> list[str]:
     return [f"{key}: {fault}"] if fault else []
 
 
-def _key_file_faults(key: str, path: str) -> list[str]:
-    if not path:
-        return []
-    try:
-        keys.read_secret(path)
-    except errors.AngariumError as error:
-        return [f"{key}: {error.detail}"]
-    return []
-
-
 def cluster_secret(section: ClusterSection) -> str:
     """Give the secret of the cluster; empty if there is none.
 
@@ -530,7 +532,7 @@ def _admin_faults(admin: AdminSection) -> list[str]:
         for key in admin.authorized_keys
         if len(key) != keys.KEY_LENGTH
     ]
-    return faults + _key_file_faults("admin.curve_secret_key_file", admin.curve_secret_key_file)
+    return faults + key_file_faults("admin.curve_secret_key_file", admin.curve_secret_key_file)
 
 
 def _sentence(kind: Any) -> str:

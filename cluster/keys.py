@@ -1,7 +1,7 @@
 """CURVE key files: the identity of a node, of an operator, of a client that wants encryption.
 
 `create_keys("node.key")` writes two files, each a comment and one line with a key (Z85, 40 characters):
-`node.key` holds the secret key, mode 0600; `node.key.pub` the public one, to be given to whoever connects.
+`node.key` holds the secret key, mode 0600; `node.key.pub` the public one, for clients and neighbours.
 `create_cluster_keys` makes all that the nodes of a cluster need, in one go.
 The public key follows from the secret one. A secret key is never printed or logged. Called by the command
 line, by the supervisor (at start, to refuse early) and by the controller; the router reads the secret file
@@ -32,7 +32,7 @@ _SECRET_BYTES: Final = 32
 #: Characters of a key in Z85.
 KEY_LENGTH: Final = 40
 _PUBLIC_SUFFIX: Final = ".pub"
-_PUBLIC_COMMENT: Final = "# Angarium CURVE public key: give it to whoever connects."
+_PUBLIC_COMMENT: Final = "# Angarium CURVE public key: give it to clients and neighbours."
 _SECRET_COMMENT: Final = "# Angarium CURVE secret key: keep it secret."  # noqa: S105 - a comment, no secret
 
 
@@ -129,7 +129,7 @@ def _load(path: Path) -> tuple[str, str]:
                 comment = line
             elif len(line.strip()) == KEY_LENGTH:
                 return comment, line.strip()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # a path may hold a NUL
         raise _fault(path, f"{error}; 'angarium keys create {path}' makes one") from None
     raise _fault(
         path, f"holds no line with a key of {KEY_LENGTH} characters; 'angarium keys create' makes one"

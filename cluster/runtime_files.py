@@ -12,7 +12,6 @@ import msgspec
 
 from cluster.config import worker_runtime
 from cluster.data_dir import SPOOL_FOLDER
-from cluster.keys import read_secret
 from cluster.link.config import LinkRuntime
 from router.config import Identity, SpoolLimits
 
@@ -55,13 +54,13 @@ class RuntimeFiles:
             "node": node.node,
             "node_id": node.node_id,
             "data_dir": str(self._data.path),
+            "data_id": node.data_id,
             "workers": workers,
             "config": config,
         }
-        key_file = config.router.curve_secret_key_file
-        local_key = read_secret(key_file)[0] if key_file else ""
-        link = LinkRuntime(node=node.node, identity=identity, local_key=local_key)
-        worker = worker_runtime(config, self._data.path / SPOOL_FOLDER, workers)
+        link = LinkRuntime(node=node.node, identity=identity)
+        spools = worker_runtime(config, self._data.path / SPOOL_FOLDER)
+        worker = msgspec.structs.replace(spools, data_id=node.data_id)
         for role, content in (
             ("router", router),
             ("worker", worker),

@@ -1,10 +1,10 @@
 """The supervisor's shell, `angarium up`: starts the processes of a node, watches them, stops them in order.
 
 What is to be done is decided by `cluster/supervisor.py`; here it is carried out: children are spawned as
-`python -m <package>`, reaped, killed; heartbeats come in and the table goes out over a ROUTER socket. Around
+`angarium_server.launch` says, reaped, killed; heartbeats come in and the table goes out over a ROUTER socket. Around
 that stand the data directory with its lock and `node.json`, and the runtime directory with the sockets and
-the configuration of each process. It never sees a message of a client, and it never opens the config store:
-the controller does.
+the configuration of each process. It never sees a message of a client, and has stores open only before it spawns
+anything (`cluster/stores.py`).
 
 The data directory:
 
@@ -22,33 +22,43 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import signal
 import subprocess
-import sys
 import time
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import zmq
 
-from angarium import errors, wire
-from angarium.process import (
+from angarium import wire
+from angarium_server import black_box, launch
+from angarium_server.process import (
     LOG_LEVEL_VARIABLE,
     SUPERVISOR_PID_VARIABLE,
     configure_logging,
     utc_now,
 )
-from cluster.addresses import has_open_port, is_loopback
-from cluster.admin import NodeFile, read_node_file
-from cluster.config import NodeConfig, cluster_secret, faults_of, load_config
+from cluster import stores
+from cluster.admin import NODE_FILE, process_start
+from cluster.blame import Death, is_stopped, is_to_blame
+from cluster.config import NodeConfig, cluster_secret
 from cluster.data_dir import DataDirectory, RuntimeDirectory, write_durably
+from cluster.registry import Registration
 from cluster.runtime_files import RuntimeFiles
+from cluster.secret_files import exposed
 from cluster.service_manager import ServiceManager
+from cluster.starting import (
+    UpOptions,
+    asked_listen,
+    effective_config,
+    fixed_listen,
+    plain_address,
+    refuse_taken_addresses,
+)
 from cluster.supervisor import (
+    HUNG,
     Announce,
     Bound,
     Effect,
@@ -62,15 +72,15 @@ from cluster.supervisor import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
-#: The package of each role; a process is `python -m <package>`.
+#: The program of each role.
 COMMANDS: Final[dict[str, list[str]]] = {
-    "controller": [sys.executable, "-m", "cluster.controller.server"],
-    "router": [sys.executable, "-m", "router"],
-    "worker": [sys.executable, "-m", "node"],
-    "link": [sys.executable, "-m", "cluster.link"],
-    "bridge": [sys.executable, "-m", "cluster.bridge"],
+    "controller": launch.module_command("cluster.controller.server"),
+    "router": launch.module_command("router"),
+    "worker": launch.module_command("node"),
+    "link": launch.module_command("cluster.link"),
+    "bridge": launch.module_command("cluster.bridge"),
 }
 #: Every process gets the table this often although nothing changed, in case a frame was lost at its start.
 ANNOUNCE_INTERVAL_S: Final = 1.0
@@ -80,39 +90,23 @@ FRAMES_PER_ROUND: Final = 1_000
 PENDING_EVENTS_MAX: Final = 1_000
 #: Each start of a node has this many incarnations.
 INCARNATIONS_PER_START: Final = 1 << 20
-#: A detached node that is not ready by then is reported as failed.
-DETACHED_READY_TIMEOUT_S: Final = 60.0
-#: What of the log is shown when a detached node fails.
-_LOG_LINES_SHOWN: Final = 3
-_LOOK_INTERVAL_S: Final = 0.05
 _DEFAULT_WORKERS_MAX: Final = 4
+#: Whatever a process writes is for this user; only the router makes sockets for clients of others, as its umask says.
+_PRIVATE_UMASK: Final = 0o077
 
 _log = logging.getLogger("supervisor")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UpOptions:
-    """What `angarium up` was asked; what is empty or None comes from the file, else from the defaults."""
-
-    data_dir: str = "angarium-data"
-    config_file: str | None = None
-    listen: tuple[str, ...] = ()
-    workers: int | None = None
-    ready_file: str | None = None
-    log_level: str = ""
-    syslog: str = ""
-    #: Called once, when clients can connect.
-    on_ready: Callable[[NodeFile], None] | None = None
 
 
 def run_supervisor(options: UpOptions, commands: Mapping[str, list[str]] = COMMANDS) -> int:
     """Run a node until it is asked to stop, and give the exit status.
 
     Raises:
-        AngariumError: the configuration is refused (40017), or the data directory is in use (40902).
+        AngariumError: the configuration is refused (40017), or the data directory or an address is in use (40902).
     """
     config = effective_config(options)
     configure_logging("supervisor", None, config.log.level)
+    for text in exposed(config):
+        _log.warning("%s", text)
     with (
         DataDirectory(options.data_dir, config.node.name) as data,
         RuntimeDirectory(earlier=data.node.runtime) as runtime,
@@ -122,87 +116,6 @@ def run_supervisor(options: UpOptions, commands: Mapping[str, list[str]] = COMMA
             return server.run()
         finally:
             server.close()
-
-
-def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S) -> NodeFile:
-    """Start a node in the background and return when clients can connect.
-
-    Raises:
-        AngariumError: the configuration is refused (40017), or the node did not become ready (50308).
-    """
-    effective_config(options)
-    data_dir = Path(options.data_dir).absolute()
-    log_path = data_dir / "log" / "node.log"
-    ready_path = Path(options.ready_file or data_dir / "ready.json")
-    log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    ready_path.unlink(missing_ok=True)
-    logged = log_path.stat().st_size if log_path.exists() else 0
-    pid = _spawn_detached(_detached_command(options, data_dir, ready_path), log_path)
-    deadline = time.monotonic() + timeout_s
-    while not ready_path.exists():
-        ended = os.waitpid(pid, os.WNOHANG)[0] == pid
-        if ended or time.monotonic() >= deadline:
-            why = "ended while starting" if ended else f"is not ready after {timeout_s:g} s"
-            detail = f"the node {why}:\n{_complaints(log_path, logged)}\n"
-            raise errors.error_for(errors.NODE_UNREACHABLE, detail, f"{log_path} has all of it")
-        time.sleep(_LOOK_INTERVAL_S)
-    return read_node_file(data_dir)
-
-
-def _complaints(log_path: Path, start: int) -> str:
-    """Give the worst that a log says from an offset on, each thing once and without its time; else its end."""
-    with log_path.open("rb") as log:
-        log.seek(start)
-        lines = log.read().decode(errors="replace").splitlines()
-    for severity in (" CRITICAL ", " ERROR "):
-        found = dict.fromkeys(line.split(" ", 2)[-1] for line in lines if severity in line)
-        if found:
-            lines = list(found)
-            break
-    return "\n".join(lines[-_LOG_LINES_SHOWN:])
-
-
-def effective_config(options: UpOptions) -> NodeConfig:
-    """Give the configuration of the file with what the command line overrides.
-
-    Raises:
-        InvalidRequestError: it is refused; the text says what to do (40017).
-    """
-    config = load_config(options.config_file)
-    changes: dict[str, Any] = {}
-    if options.listen:
-        changes["listen"] = list(options.listen)
-    if options.workers is not None:
-        changes["workers"] = options.workers
-    router = msgspec.structs.replace(config.router, **changes)
-    config = msgspec.structs.replace(config, router=router)
-    if options.log_level:
-        level = msgspec.structs.replace(config.log, level=options.log_level.upper())
-        config = msgspec.structs.replace(config, log=level)
-    if options.syslog:
-        events = msgspec.structs.replace(config.events, syslog=options.syslog)
-        config = msgspec.structs.replace(config, events=events)
-    faults = faults_of(config)
-    if faults:
-        raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])
-    return config
-
-
-def asked_listen(options: UpOptions, config: NodeConfig, kept: list[str]) -> list[str]:
-    """Give the addresses asked for: who names none means those of the last start, if only this host reaches them."""
-    is_named = options.listen or config.router.listen != NodeConfig().router.listen
-    is_kept = kept and not is_named and all(map(is_loopback, kept))
-    return kept if is_kept else config.router.listen
-
-
-def fixed_listen(configured: Iterable[str], kept: Mapping[str, str]) -> list[str]:
-    """Give the addresses to bind: an open port becomes the one that was chosen for it before, if any."""
-    return [kept.get(url, url) if has_open_port(url) else url for url in configured]
-
-
-def plain_address(url: str) -> str:
-    """Give an address without the IPv6 form of IPv4 that a socket for both reports: tcp://127.0.0.1:55555."""
-    return re.sub(r"^tcp://\[::ffff:(\d+\.\d+\.\d+\.\d+)\]:", r"tcp://\1:", url)
 
 
 class Server:
@@ -221,12 +134,13 @@ class Server:
         self._data = data
         self._runtime = runtime
         self._commands = commands
-        self._workers = self._keep_worker_count(config)
-        self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
         #: What was asked for, beside which the addresses that were bound are kept.
         self._configured_listen = asked_listen(options, config, data.node.listen)
-        kept = dict(zip(data.node.listen, data.node.urls, strict=False))
-        listen = fixed_listen(self._configured_listen, kept)
+        listen = fixed_listen(self._configured_listen, data.node)
+        refuse_taken_addresses(listen, was_killed=data.was_killed)
+        self._workers = self._keep_worker_count(config)
+        stores.prepare(data, self._workers, accept_loss=options.accept_loss)
+        self._files = RuntimeFiles(data, runtime, cluster_secret(config.cluster))
         self._config = msgspec.structs.replace(
             config, router=msgspec.structs.replace(config.router, listen=listen)
         )
@@ -241,7 +155,12 @@ class Server:
         #: (number, event) that no controller confirmed yet, oldest first.
         self._events: deque[tuple[int, dict[str, Any]]] = deque(maxlen=PENDING_EVENTS_MAX)
         self._event_number = 0
+        #: Workers that were stopped (SIGSTOP) when they were killed as hung.
+        self._stopped_workers: frozenset[int] = frozenset()
         self._announce_due = 0.0
+        #: Whether operators were told so of our own files.
+        self._is_disk_full = False
+        self._registration = Registration(data.path)
         self._manager = ServiceManager.from_environment(os.environ)
         self._status: int | None = None
         self._signalled = ""
@@ -253,11 +172,14 @@ class Server:
         node = self._data.node
         self._data.save(
             pid=os.getpid(),
+            pid_start=process_start(os.getpid()),
             runtime=str(self._runtime.path),
             admin=f"ipc://{self._runtime.path}/admin",
             started=utc_now(),
         )
         _log.info("node %s starts with %d workers on %s", node.node, self._workers, self._data.path)
+        if fault := self._registration.keep():
+            _log.warning("commands find this node by --data only: %s", fault)
         if self._options.ready_file:
             Path(self._options.ready_file).unlink(missing_ok=True)
         with _SignalFlags(self._note_signal) as descriptor:
@@ -279,9 +201,10 @@ class Server:
         for child in self._children.values():
             child.wait()
         self._context.destroy(linger=0)
+        self._registration.end()
         if self._options.ready_file:
             Path(self._options.ready_file).unlink(missing_ok=True)
-        self._data.save(pid=0, runtime="", admin="", health="")
+        self._data.save(pid=0, pid_start=0, runtime="", admin="", health="")
         _log.info("node %s is stopped", self._data.node.node)
 
     # -- one round -------------------------------------------------------------------------------------------
@@ -297,7 +220,19 @@ class Server:
         self._do(self._supervisor.tick(now))
         self._manager.tell(self._supervisor.phase, now)
         if now >= self._announce_due:
+            self._keep_files()
             self._announce()
+
+    def _keep_files(self) -> None:
+        """Write what could not be written; tell when that begins and ends."""
+        self._data.keep()
+        self._registration.keep()
+        fault = self._data.fault
+        if bool(fault) != self._is_disk_full:
+            self._is_disk_full = bool(fault)
+            name, severity = ("", "error") if fault else ("_CLEAR", "info")
+            text = f"{NODE_FILE} {f'cannot be written: {fault}' if fault else 'is written again'}"
+            self._tell(Tell(severity, f"SYSTEM_DISK_FULL{name}", text, "supervisor", 0))
 
     def _read(self) -> None:
         for _ in range(FRAMES_PER_ROUND):
@@ -318,6 +253,8 @@ class Server:
 
     def _scale(self, workers: int) -> None:
         """Change the number of workers, now and for every later start."""
+        # Before the number is kept: from then on a spool that is missing is a loss.
+        stores.make_spools(self._data, workers, self._data.node.data_id)
         self._data.save(workers=workers)
         self._workers = workers
         self._write_runtime_files()
@@ -333,9 +270,10 @@ class Server:
         told = (state, progress, info)
         self._do(self._supervisor.heartbeat(role, index, incarnation, told, time.monotonic()))
         if role == "controller":
-            health = info.get("health", self._data.node.health)
-            if health != self._data.node.health:
-                self._data.save(health=health)
+            node = self._data.node
+            told_us = {name: info.get(name, getattr(node, name)) for name in ("health", "passwordless")}
+            if told_us != {name: getattr(node, name) for name in told_us}:
+                self._data.save(**told_us)
             seen = info.get("supervisor_events", 0)
             while self._events and self._events[0][0] <= seen:
                 self._events.popleft()
@@ -345,7 +283,19 @@ class Server:
             status = child.poll()
             if status is not None:
                 self._forget(role, index)
+                if role == "worker":
+                    self._look_for_blame(index, status)
                 self._do(self._supervisor.exited(role, index, _how(status), time.monotonic()))
+
+    def _look_for_blame(self, index: int, status: int) -> None:
+        """Tell what a worker was at, if it died of that."""
+        note = black_box.read(black_box.path_of(self._runtime.path, index))
+        is_hung = self._supervisor.places["worker", index].state == HUNG
+        was_stopped, self._stopped_workers = index in self._stopped_workers, self._stopped_workers - {index}
+        death = Death(status, is_hung, was_stopped, time.monotonic())
+        if note is not None and is_to_blame(note, death):
+            tell = Tell("error", "SYSTEM_WORKER_DIED_AT_WORK", f"worker.{index} died", "worker", index)
+            self._tell(tell, note._asdict())
 
     def _forget(self, role: str, index: int) -> None:
         del self._children[role, index]
@@ -365,7 +315,9 @@ class Server:
                 self._spawn(role, index, incarnation)
             case Terminate(role, index):
                 self._children[role, index].terminate()
-            case Kill(role, index):
+            case Kill(role, index, pid):
+                if role == "worker" and is_stopped(pid):
+                    self._stopped_workers = self._stopped_workers | {index}
                 self._children[role, index].kill()
             case Announce():
                 self._announce()
@@ -395,6 +347,7 @@ class Server:
                 [*self._commands[role], *place],
                 env=_child_environment(self._config.log.level),
                 stdin=subprocess.DEVNULL,
+                umask=-1 if role == "router" else _PRIVATE_UMASK,
                 # A signal of the terminal reaches the supervisor alone, which then stops its children in
                 # order.
                 process_group=0,
@@ -438,9 +391,10 @@ class Server:
             "uptime_s": time.monotonic() - self._started,
             "processes": [own, *rows],
             "events": list(self._events),
+            "disk_full": self._is_disk_full,
         }
 
-    def _tell(self, tell: Tell) -> None:
+    def _tell(self, tell: Tell, note: dict[str, Any] | None = None) -> None:
         level = logging.INFO if tell.severity == "notice" else logging.ERROR
         _log.log(level, "%s", tell.text)
         self._event_number += 1
@@ -453,6 +407,8 @@ class Server:
             "role": tell.role,
             "index": tell.index,
         }
+        if note is not None:
+            event["note"] = note
         self._events.append((self._event_number, event))
 
     def _keep_addresses(self, urls: list[str]) -> None:
@@ -476,9 +432,18 @@ class Server:
                 for row in self._describe()["processes"]
             ]
             ready = {"node": node.node, "url": node.url, "pid": os.getpid(), "processes": processes}
-            write_durably(Path(self._options.ready_file), msgspec.json.encode(ready) + b"\n", 0o644)
+            self._write_ready_file(Path(self._options.ready_file), msgspec.json.encode(ready) + b"\n")
         if self._options.on_ready is not None:
             self._options.on_ready(node)
+
+    def _write_ready_file(self, path: Path, content: bytes) -> None:
+        """Say that the node is ready; on a full disk with an empty file, for whoever waits for it to appear."""
+        try:
+            write_durably(path, content)
+        except OSError as error:
+            _log.error("%s stays empty: %s", path, error.strerror)
+            with contextlib.suppress(OSError):
+                path.touch(mode=0o600)
 
     # -- preparation -----------------------------------------------------------------------------------------
 
@@ -545,48 +510,7 @@ def _empty(descriptor: int) -> None:
 
 def _child_environment(level: str) -> dict[str, str]:
     """Give the environment of a child, which imports the same code as we do wherever it was started from."""
-    environment = {**os.environ, SUPERVISOR_PID_VARIABLE: str(os.getpid()), LOG_LEVEL_VARIABLE: level}
-    root = Path(__file__).resolve().parent.parent
-    if root.name not in ("site-packages", "dist-packages"):
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
-    return environment
-
-
-def _spawn_detached(command: list[str], log_path: Path) -> int:
-    """Start a process in a session of its own that writes to a log, and give its pid.
-
-    Nobody waits for it: it goes on after us. (A `Popen` would complain about that.)
-    """
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    return os.posix_spawn(
-        command[0],
-        command,
-        os.environ,
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, str(log_path), append, 0o600),
-            (os.POSIX_SPAWN_DUP2, 1, 2),
-        ],
-        setsid=True,
-    )
-
-
-def _detached_command(options: UpOptions, data_dir: Path, ready_path: Path) -> list[str]:
-    command = [sys.executable, "-m", "cluster.cli", "up", "--data", str(data_dir)]
-    command += ["--ready-file", str(ready_path)]
-    if options.config_file:
-        command += ["--config", options.config_file]
-    for url in options.listen:
-        command += ["--listen", url]
-    if options.workers is not None:
-        command += ["--workers", str(options.workers)]
-    if options.log_level:
-        command += ["--log-level", options.log_level]
-    if options.syslog:
-        command += ["--syslog", options.syslog]
-    return command
+    return {**launch.environment(), SUPERVISOR_PID_VARIABLE: str(os.getpid()), LOG_LEVEL_VARIABLE: level}
 
 
 def _how(status: int) -> str:

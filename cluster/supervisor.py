@@ -47,7 +47,7 @@ DEATHS_MAX: Final = 20
 #: nobody.
 FIRST_START_DEATHS_MAX: Final = 3
 #: How long a process may take to stop after it was asked to; a little more than
-#: `angarium.process.DRAIN_LIMIT_S`.
+#: `angarium_server.process.DRAIN_LIMIT_S`.
 STOP_AFTER_S: Final = 12.0
 #: The longest pause between two looks at the clock.
 TICK_MAX_S: Final = 0.5

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Characters of a refused topic, or of what is wrong with a batch, that are reported.
 DETAIL_MAX: Final = 250
+#: Topics of one batch that are reported because they match nothing; requests to others run into their timeouts.
+REPORTED_MAX: Final = 1_000
 #: Stands in a body for the batch that came.
 WHOLE: Final = b""
 
@@ -67,14 +69,32 @@ def _classes_of(flags: int) -> int:
 
 
 _CLASSES: Final = tuple(_classes_of(flags) for flags in range(256))
-#: Flags -> 1 if a message with them has low priority for queues: class of service 1 or 2 (facts section 12).
+_FLAGS: Final = frozenset([flags for flags in range(256) if _CLASSES[flags]])
+_DIRECT_FLAGS: Final = frozenset([flags for flags in _FLAGS if flags & wire.FLAG_MODE == wire.MODE_DIRECT])
+#: What the messages of a batch are -> the flags that they may have.
+_LEGAL: Final = {
+    wire.MATCH_DIRECT: _DIRECT_FLAGS,
+    wire.MATCH_GUARANTEED: _FLAGS - _DIRECT_FLAGS,
+    wire.MATCH_AS_DIRECT: _FLAGS,
+}
+#: Flags -> 1 if a message with them has low priority for queues: class of service 1 or 2 (R176).
 _LOW_PRIORITY: Final = tuple(int((flags & wire.FLAG_COS) >> wire.COS_SHIFT < 2) for flags in range(256))
 
 
 class Batch:
     """The rows of one MATCH, checked."""
 
-    __slots__ = ("classes", "guaranteed", "intact", "packed", "refused_topics", "rows", "topics", "with_dto")
+    __slots__ = (
+        "classes",
+        "guaranteed",
+        "intact",
+        "packed",
+        "refused_topics",
+        "reports",
+        "rows",
+        "topics",
+        "with_dto",
+    )
 
     def __init__(self, packed: bytes, count: int, mode: int) -> None:
         """Open a batch whose messages are what `mode` (`wire.MATCH_...`) says.
@@ -86,7 +106,9 @@ class Batch:
         if announced != count:
             raise _malformed(f"the batch announces {announced} rows, its header says {count}")
         decode = _decode_rows if mode & wire.MATCH_TRAILS else _decode_client_rows
-        mode &= ~wire.MATCH_TRAILS
+        #: Whether rows that match nothing are reported by their topics.
+        self.reports = bool(mode & wire.MATCH_REPORT)
+        mode &= ~(wire.MATCH_TRAILS | wire.MATCH_REPORT)
         try:
             rows: list[Row] = decode(packed)
         except (ValueError, RecursionError) as error:
@@ -109,7 +131,7 @@ class Batch:
         self.classes = 0
         for one in flags:
             self.classes |= _CLASSES[one]
-        self.with_dto = any(one & wire.FLAG_DTO for one in flags)
+        self.with_dto = bool(self.classes & wire.CLASS_DTO)
         #: Whether `packed` is exactly the canonical batch of `rows`, as far as others join batches unopened.
         self.intact = packed.startswith(wire.array_head(count))
         #: Topic -> code of the refusal.
@@ -122,13 +144,11 @@ class Batch:
 
 
 def _check_flags(flags: dict[int, None], mode: int) -> None:
+    if flags.keys() <= _LEGAL.get(mode, _DIRECT_FLAGS):
+        return
     if not all(_CLASSES[one] for one in flags):
         raise _malformed(f"a row has illegal flags, of {list(flags)}")
-    guaranteed = mode == wire.MATCH_GUARANTEED
-    if mode != wire.MATCH_AS_DIRECT and any(
-        (one & wire.FLAG_MODE != wire.MODE_DIRECT) is not guaranteed for one in flags
-    ):
-        raise _malformed("direct and guaranteed messages share no round, and PUBLISH says which it has")
+    raise _malformed("direct and guaranteed messages share no round, and PUBLISH says which it has")
 
 
 def _malformed(detail: str) -> errors.AngariumError:
@@ -145,7 +165,17 @@ def _classes_in(rows: list[Row]) -> int:
 class Result:
     """What a RESULT says about one batch, while it is put together."""
 
-    __slots__ = ("batches", "choice", "endpoints", "learned", "plain", "refused", "unmatched", "used")
+    __slots__ = (
+        "batches",
+        "choice",
+        "endpoints",
+        "learned",
+        "plain",
+        "refused",
+        "reported",
+        "unmatched",
+        "used",
+    )
 
     def __init__(self) -> None:
         #: Heads of the plain batches: [set, rows, bytes, classes].
@@ -160,6 +190,8 @@ class Result:
         self.unmatched = 0
         #: Code -> [code, rows, first topic or detail, indices of guaranteed rows].
         self.refused: dict[int, list[Any]] = {}
+        #: Topic -> the same of direct rows that match nothing, in a round that asks for it; at most REPORTED_MAX.
+        self.reported: dict[str, list[Any]] = {}
         #: [topic, plain set, shared set, deliver-always set, set of DTO candidates, set of endpoints].
         self.learned: list[tuple[str, int, int, int, int, int]] = []
         #: Every set that is named above, by its number.
@@ -182,7 +214,7 @@ class Result:
     def sort_in(self, batch: Batch, entries: dict[str, TopicEntry]) -> None:
         """Give every row of a batch its places: the batch as it is if that will do, else in groups by set."""
         plain = None if batch.with_dto else _common_plain_set(entries)
-        spooled = any(entry.endpoints is not EMPTY_SET for entry in entries.values())
+        spooled = _has_endpoints(entries)
         if plain is None or (plain is not EMPTY_SET and not batch.intact):
             self._group(batch, entries)
         elif plain is not EMPTY_SET:
@@ -249,11 +281,24 @@ class Result:
         unmatched = [row for row in batch.rows if _goes_nowhere(entries[row.topic], row)]
         if not batch.guaranteed:
             self.unmatched = len(unmatched)
+            if batch.reports:
+                self._report(unmatched)
             return
         for row in unmatched:
             for_queue = row.topic.startswith(wire.QUEUE_TOPIC_PREFIX)
-            code = errors.QUEUE_NOT_FOUND if for_queue else errors.NO_SUBSCRIPTION_MATCH
+            code = errors.UNKNOWN_ENDPOINT if for_queue else errors.NO_SUBSCRIPTION_MATCH
             self.refuse(code, row, guaranteed=True)
+
+    def _report(self, unmatched: list[Row]) -> None:
+        """Say to which topics nobody subscribed: whoever asked there need not wait for an answer."""
+        for row in unmatched:
+            entry = self.reported.get(row.topic)
+            if entry is None:
+                if len(self.reported) >= REPORTED_MAX:
+                    continue
+                entry = self.reported[row.topic] = [errors.NO_SUBSCRIPTION_MATCH, 0, row.topic, []]
+            entry[1] += 1
+            self.unmatched -= 1
 
     def body(self) -> Sequence[bytes]:
         """Give the batches to send, nothing if every one of them is the batch that came."""
@@ -270,6 +315,14 @@ def _goes_nowhere(entry: TopicEntry, row: Row) -> bool:
     is_dto = row.flags & wire.FLAG_DTO != 0
     plain, choice = (entry.always, entry.dto_choice) if is_dto else (entry.plain, entry.choice)
     return plain is EMPTY_SET and choice is EMPTY_SET and entry.endpoints is EMPTY_SET
+
+
+def _has_endpoints(entries: dict[str, TopicEntry]) -> bool:
+    """Tell whether endpoints take rows."""
+    for entry in entries.values():  # noqa: SIM110 - a generator costs a small batch more than its topics
+        if entry.endpoints is not EMPTY_SET:
+            return True
+    return False
 
 
 def _common_plain_set(entries: dict[str, TopicEntry]) -> FilterSet | None:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from angarium.process import load_config
-from angarium.trie import TOPIC_CACHE_MAX
+from angarium.topic_cache import TOPIC_CACHE_MAX
+from angarium_server.process import load_config
+from node.endpoints.effort import RATE_DEFAULT_MS
 
 if TYPE_CHECKING:
     import os
@@ -23,22 +24,61 @@ FILE_NAME: Final = f"{ROLE}.json"
 
 
 class WorkerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a worker process is told at its start."""
+    """Settings of a worker process."""
 
     topic_cache_max: Annotated[
         int,
-        Meta(ge=1, le=10_000_000, description="Topics per Message VPN whose matches a worker remembers."),
+        Meta(ge=1, le=10_000_000, description="Topics per Message VPN whose matches a worker caches."),
     ] = TOPIC_CACHE_MAX
+    topic_cache_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 16,
+            le=1 << 36,
+            description="Bytes of these topics and their sets of matching filters, per Message VPN.",
+        ),
+    ] = 96 << 20
     max_message_bytes: Annotated[
         int,
         Meta(
-            ge=1024, le=64 << 20, description="Follows max_message_bytes of the router, whatever stands here."
+            ge=1024,
+            le=64 << 20,
+            description="Set by max_message_bytes of the router; a value here has no effect.",
         ),
     ] = 10_000_000
     frames_per_wake: Annotated[
         int,
-        Meta(ge=1, le=10_000, description="Frames that a worker takes before it looks at its other duties."),
+        Meta(ge=1, le=10_000, description="Frames that a worker handles before its other work gets a turn."),
     ] = 64
+    selector_ms_per_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=1_000,
+            description=(
+                "Milliseconds of a worker's time that the selectors of one client username may take in a second; "
+                "its flows and topic endpoints with a selector wait for the rest of it. 0: there is no limit."
+            ),
+        ),
+    ] = RATE_DEFAULT_MS
+    matching_step_nodes: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Nodes of the tree of filters that a worker visits before its other work gets a turn; "
+            "12,000 take about 5 ms.",
+        ),
+    ] = 12_000
+    max_matching_work: Annotated[
+        int,
+        Meta(
+            ge=1_000,
+            le=1_000_000_000,
+            description="Nodes beyond 256 per topic that one batch may cost; "
+            "rows whose topics are not matched by then are refused (42903).",
+        ),
+    ] = 4_000_000
 
 
 class WorkerRuntime(WorkerConfig, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,13 +86,13 @@ class WorkerRuntime(WorkerConfig, frozen=True, kw_only=True, forbid_unknown_fiel
 
     #: Absolute; worker I has the folder I in it. Empty: no guaranteed messages.
     spool_dir: str = ""
+    #: Of the data directory: the spool is there and has it, or none yet; empty: the spool is made if it is missing.
+    data_id: str = ""
     #: Of the sparse map of one worker's spool.
     spool_map_bytes: int = 1 << 30
-    #: Its share of the node's limit of messages that are delivered and not settled (R195).
-    max_delivered_unacked: int = 1_000_000
-    #: Settled messages are on disk after so long at the latest.
+    #: Longest time until a settlement is on disk.
     ack_delay_ms: int = 20
-    #: Messages of relaxed endpoints that nobody settled are on disk after so long.
+    #: Time after which unsettled messages of relaxed endpoints are on disk.
     write_delay_ms: int = 50
 
 

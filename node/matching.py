@@ -4,7 +4,7 @@ The router resolves a set of filters to sessions, so a worker names each distinc
 when a result first uses it, retired when no cached topic leads to it any more. Most topics of an application
 share few sets, and rows with the same set travel in one frame.
 
-For a topic there are four sets of clients, by what its message wants (design section 6):
+For a topic there are four sets of clients, by what its message wants:
 
     message     goes to all of           goes to one of
     plain       plain + deliver always   each shared filter's group: the shared filters
@@ -17,17 +17,26 @@ The worker state machine uses this module. It does not know rows, frames, the ro
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from angarium import wire
-from angarium.trie import CacheEntry, FilterTrie, TopicCache
+from angarium.topic_cache import CacheEntry, TopicCache
+from angarium.trie import FilterTrie, Walk
+from angarium_server.costs import CACHED_TOPIC_BYTES, SET_BYTES, SET_FILTER_BYTES, filter_bytes, set_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
+    from node.config import WorkerConfig
+
 #: A result names at most so many retired sets, so that a mass of them cannot make one round slow.
 RETIRED_PER_RESULT_MAX: Final = 1_000
+#: More than this of idle sets is retired nevertheless: large sets are few.
+IDLE_BYTES_MAX: Final = 8 << 20
+#: One step of the search looks at so many topics at least, and at such a part of those that are left, so that it takes
+#: some twenty seconds however many there are.
+_SWEPT_PER_STEP: Final = 500
+_SWEPT_PART: Final = 256
 #: A filter's number and kind are one int in the trie: number * 8 + kind. It saves a lookup for each match.
 _KIND_BITS: Final = 3
 _KIND_MASK: Final = (1 << _KIND_BITS) - 1
@@ -38,6 +47,10 @@ _KINDS: Final = (
     wire.KIND_ENDPOINT,
     wire.KIND_EXCEPTION,
 )
+#: Filters found that cost as much as a node visited.
+_FILTERS_PER_NODE: Final = 4
+#: What making an entry costs besides, in nodes.
+_NODES_PER_ENTRY: Final = 16
 #: Topics of a Message VPN without filters that are forgotten in one step, for the same reason.
 _FORGOTTEN_PER_STEP: Final = 1_000
 
@@ -45,17 +58,28 @@ _FORGOTTEN_PER_STEP: Final = 1_000
 class FilterSet:
     """A distinct set of filters under the number that the router knows it by."""
 
-    __slots__ = ("defined", "filter_ids", "id", "references")
+    __slots__ = ("defined", "id", "references", "values")
 
-    def __init__(self, set_id: int, filter_ids: tuple[int, ...]) -> None:
+    def __init__(self, set_id: int, values: tuple[int, ...]) -> None:
         #: Never reused while the process lives; 0 is the empty set.
         self.id = set_id
-        #: Rising.
-        self.filter_ids = filter_ids
+        #: Its filters as the trie has them, number and kind in one: the same objects, because copies of the numbers
+        #: would take five times as much. Rising.
+        self.values = values
         #: How many times cached topics use it. Not counted for the empty set.
         self.references = 0
         #: True once the router was told what is in it.
         self.defined = False
+
+    @property
+    def filter_ids(self) -> tuple[int, ...]:
+        """Give the numbers of its filters, rising."""
+        return tuple([value >> _KIND_BITS for value in self.values])
+
+    @property
+    def bytes(self) -> int:
+        """Give what it costs."""
+        return set_bytes(len(self.values))
 
 
 #: Needs no definition, and is never retired.
@@ -69,24 +93,29 @@ class FilterSets:
     def __init__(self, next_id: int = 1) -> None:
         self.next_id = next_id
         #: Every set but the empty one, also those in `_idle`.
-        self._by_filters: dict[tuple[int, ...], FilterSet] = {}
+        self._by_values: dict[tuple[int, ...], FilterSet] = {}
         #: Sets without references, the longest idle first; they may be used again until they are retired.
         self._idle: dict[int, FilterSet] = {}
+        #: Number -> how many hold it; no zeros.
+        self._held: dict[int, int] = {}
+        #: What those without references cost.
+        self.idle_bytes = 0
 
     def __len__(self) -> int:
         """Count the sets, without the empty one."""
-        return len(self._by_filters)
+        return len(self._by_values)
 
-    def acquire(self, filter_ids: tuple[int, ...]) -> FilterSet:
-        """Give the set of these filters (rising numbers) with one more reference."""
-        if not filter_ids:
+    def acquire(self, values: tuple[int, ...]) -> FilterSet:
+        """Give the set of these filters (rising) with one more reference."""
+        if not values:
             return EMPTY_SET
-        found = self._by_filters.get(filter_ids)
+        found = self._by_values.get(values)
         if found is None:
-            found = self._by_filters[filter_ids] = FilterSet(self.next_id, filter_ids)
+            found = self._by_values[values] = FilterSet(self.next_id, values)
             self.next_id += 1
         elif not found.references:
             del self._idle[found.id]
+            self.idle_bytes -= found.bytes
         found.references += 1
         return found
 
@@ -97,29 +126,46 @@ class FilterSets:
         one.references -= 1
         if not one.references:
             self._idle[one.id] = one
+            self.idle_bytes += one.bytes
+
+    def hold(self, one: FilterSet) -> None:
+        """Keep the number of a set from being retired, whether cached topics use it or not."""
+        self._held[one.id] = self._held.get(one.id, 0) + 1
+
+    def let_go(self, one: FilterSet) -> None:
+        """Take back one `hold`."""
+        self._held[one.id] -= 1
+        if not self._held[one.id]:
+            del self._held[one.id]
 
     def retire(self, used: Container[int]) -> list[int]:
-        """Forget idle sets but those in `used`; give the numbers that the router must forget too."""
+        """Forget idle sets but those that are held or in `used`; give the numbers that the router must forget too."""
         if not self._idle:
             return []
-        chosen = list(
-            islice((one for one in self._idle.values() if one.id not in used), RETIRED_PER_RESULT_MAX)
-        )
+        chosen: list[FilterSet] = []
+        for one in self._idle.values():
+            if len(chosen) >= RETIRED_PER_RESULT_MAX and self.idle_bytes <= IDLE_BYTES_MAX:
+                break
+            if one.id not in used and one.id not in self._held:
+                chosen.append(one)
+                self.idle_bytes -= one.bytes
         for one in chosen:
             del self._idle[one.id]
-            del self._by_filters[one.filter_ids]
+            del self._by_values[one.values]
         return [one.id for one in chosen if one.defined]
 
-    def validate(self, references: dict[int, int]) -> None:
-        """Check what the comments promise, given the references that there are by set number."""
-        sets = list(self._by_filters.values())
+    def validate(self, references: dict[int, int], held: dict[int, int] | None = None) -> None:
+        """Check what the comments promise, given references and holds by set number."""
+        assert self._held == (held or {})
+        sets = list(self._by_values.values())
         assert {one.id: one.references for one in sets if one.references} == references
-        assert all(self._by_filters[one.filter_ids] is one for one in sets)
+        assert all(self._by_values[one.values] is one for one in sets)
         assert all(0 < one.id < self.next_id for one in sets)
         assert len({one.id for one in sets}) == len(sets)
-        assert all(list(one.filter_ids) == sorted(set(one.filter_ids)) for one in sets)
-        idle = {one.id for one in sets if not one.references}
-        assert set(self._idle) == idle
+        assert all(list(one.values) == sorted(set(one.values)) for one in sets)
+        idle = {one.id: one.bytes for one in sets if not one.references}
+        assert set(self._idle) == set(idle)
+        assert self.idle_bytes == sum(idle.values())
         assert EMPTY_SET.references == 0
 
 
@@ -136,7 +182,6 @@ class TopicEntry(CacheEntry):
         dto_choice: FilterSet,
         endpoints: FilterSet = EMPTY_SET,
     ) -> None:
-        super().__init__()
         #: Filters whose subscribers all get a message without DTO: plain and deliver-always ones.
         self.plain = plain
         #: Filters of which one member gets a message without DTO: shared ones.
@@ -156,19 +201,36 @@ class TopicEntry(CacheEntry):
         return self.plain, self.choice, self.always, self.dto_choice, self.endpoints
 
 
+class Search:
+    """A topic that is being matched, and for which there were too many nodes for one step."""
+
+    __slots__ = ("number", "topic", "vpn", "walk")
+
+    def __init__(self, vpn: VpnMatching, topic: str, walk: Walk[int]) -> None:
+        self.vpn = vpn
+        self.topic = topic
+        self.walk = walk
+        #: The number of the newest change when it began.
+        self.number = vpn.cache.number
+
+
 class VpnMatching:
     """The filters of one Message VPN and the topics matched against them."""
 
-    def __init__(self, sets: FilterSets, topic_cache_max: int) -> None:
+    def __init__(self, sets: FilterSets, config: WorkerConfig) -> None:
         self._sets = sets
         #: The filters, as number and kind in one int.
         self._trie: FilterTrie[int] = FilterTrie()
         #: Filters that are not plain. While there are none, all sets follow from one.
         self._special_filters = 0
-        #: Every entry holds one reference on each of its sets.
-        self.cache: TopicCache[TopicEntry] = TopicCache(self._release, topic_cache_max)
+        #: Every entry holds one reference on each of its sets. All sets of it are charged, each once.
+        self.cache: TopicCache[TopicEntry] = TopicCache(
+            self._release, config.topic_cache_max, config.topic_cache_bytes, CACHED_TOPIC_BYTES
+        )
         #: Topics that were matched because the cache did not know them.
         self.misses = 0
+        #: What that cost, in nodes of the tree.
+        self.work = 0
 
     def __len__(self) -> int:
         """Count the filters."""
@@ -186,19 +248,60 @@ class VpnMatching:
         self._special_filters -= kind != wire.KIND_PLAIN
         self.cache.changed(pattern)
 
-    def match(self, topic: str) -> TopicEntry:
-        """Match a topic that the cache does not know, and cache the answer."""
+    def match(self, topic: str, nodes_max: int) -> TopicEntry | Search:
+        """Match a topic that the cache does not know, and cache the answer; a search goes on with `resume`."""
         self.misses += 1
-        found = self._trie.match(topic)
+        found: list[int] = []
+        visited = self._trie.search(topic, found, nodes_max)
+        if isinstance(visited, int):
+            return self._put(topic, found, visited)
+        search = Search(self, topic, visited)
+        self.work += visited.visited
+        self.cache.pending += 1
+        return self.resume(search, nodes_max - visited.visited) or search
+
+    def resume(self, search: Search, nodes_max: int) -> TopicEntry | None:
+        """Go on with a search; gives the answer when there is one, which is cached then.
+
+        Changes since the search began may be in the answer or not, so the cache tests it when it is used next.
+        """
+        walk = search.walk
+        before = walk.visited
+        ended = walk.step(nodes_max)
+        self.work += walk.visited - before
+        if not ended:
+            return None
+        self.cache.pending -= 1
+        return self._put(search.topic, walk.found, 0, search.number)
+
+    def abandon(self, _search: Search) -> None:
+        """Give up a search."""
+        self.cache.pending -= 1
+
+    def _put(self, topic: str, found: list[int], visited: int, since: int | None = None) -> TopicEntry:
+        """Make the entry of a topic of what its search found."""
+        exact = self._trie.exact(topic)
+        if exact:
+            found += exact
         found.sort()
-        entry = self._sorted_out(found) if self._special_filters else self._plain_only(found)
-        self.cache.put(topic, entry)
+        self.work += visited + _NODES_PER_ENTRY + len(found) // _FILTERS_PER_NODE
+        if self._special_filters or since is not None:
+            entry = self._sorted_out(found)
+        else:
+            plain = self._sets.acquire(tuple(found))
+            if plain is not EMPTY_SET:
+                plain.references += 1  # it is the set of two attributes
+                if plain.references == 2:
+                    self.cache.bytes += SET_BYTES + SET_FILTER_BYTES * len(found)
+            entry = TopicEntry(plain, EMPTY_SET, EMPTY_SET, plain)
+        self.cache.put(topic, entry, since)
         return entry
 
-    def _plain_only(self, found: list[int]) -> TopicEntry:
-        filter_ids = tuple([value >> _KIND_BITS for value in found])
-        acquire = self._sets.acquire
-        return TopicEntry(acquire(filter_ids), EMPTY_SET, EMPTY_SET, acquire(filter_ids))
+    def _acquire(self, values: tuple[int, ...]) -> FilterSet:
+        found = self._sets.acquire(values)
+        if found.references == 1:
+            self.cache.bytes += set_bytes(len(values))
+        return found
 
     def _sorted_out(self, found: list[int]) -> TopicEntry:
         by_kind: tuple[list[int], ...] = ([], [], [], [], [])
@@ -206,16 +309,16 @@ class VpnMatching:
         dto_choice: list[int] = []
         endpoints: list[int] = []
         for value in found:
-            filter_id, kind = value >> _KIND_BITS, value & _KIND_MASK
-            by_kind[kind].append(filter_id)
+            kind = value & _KIND_MASK
+            by_kind[kind].append(value)
             if kind >= wire.KIND_ENDPOINT:
-                endpoints.append(filter_id)
+                endpoints.append(value)
                 continue
             if kind != wire.KIND_SHARED:
-                plain.append(filter_id)
+                plain.append(value)
             if kind != wire.KIND_DELIVER_ALWAYS:
-                dto_choice.append(filter_id)
-        acquire = self._sets.acquire
+                dto_choice.append(value)
+        acquire = self._acquire
         return TopicEntry(
             acquire(tuple(plain)),
             acquire(tuple(by_kind[wire.KIND_SHARED])),
@@ -227,6 +330,12 @@ class VpnMatching:
     def _release(self, entry: TopicEntry) -> None:
         for one in entry.sets():
             self._sets.release(one)
+            if not one.references:
+                self.cache.bytes -= one.bytes if one is not EMPTY_SET else 0
+
+    def sweep(self) -> bool:
+        """Do one step of dropping topics that a change made wrong; true if more are left."""
+        return self.cache.sweep(max(_SWEPT_PER_STEP, len(self.cache) // _SWEPT_PART))
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
@@ -237,11 +346,13 @@ class VpnMatching:
 class Matching:
     """All filters that a worker was told, over all Message VPNs."""
 
-    def __init__(self, topic_cache_max: int, next_set_id: int = 1) -> None:
-        self._topic_cache_max = topic_cache_max
+    def __init__(self, config: WorkerConfig, next_set_id: int = 1) -> None:
+        self._config = config
         self.sets = FilterSets(next_set_id)
         #: Number -> (Message VPN, pattern, kind).
         self._filters: dict[int, tuple[int, str, int]] = {}
+        #: What the filters took that were removed.
+        self.filters_freed_bytes = 0
         #: Message VPNs that have filters, or were published to since they last had.
         self._vpns: dict[int, VpnMatching] = {}
         #: Message VPNs that lost their last filter; their cached topics are forgotten step by step.
@@ -255,7 +366,7 @@ class Matching:
         """Give the part of one Message VPN."""
         found = self._vpns.get(vpn_id)
         if found is None:
-            found = self._vpns[vpn_id] = VpnMatching(self.sets, self._topic_cache_max)
+            found = self._vpns[vpn_id] = VpnMatching(self.sets, self._config)
         return found
 
     def add(self, filter_id: int, vpn_id: int, pattern: str, kind: int) -> None:
@@ -274,6 +385,7 @@ class Matching:
         vpn_id, pattern, kind = known
         vpn = self._vpns[vpn_id]
         vpn.remove(filter_id, pattern, kind)
+        self.filters_freed_bytes += filter_bytes(pattern)
         if not len(vpn):
             self._leaving.append(self._vpns.pop(vpn_id))
 
@@ -285,6 +397,17 @@ class Matching:
             if not len(cache):
                 self._leaving.pop()
 
+    def sweep(self) -> bool:
+        """Do one step of forgetting what no topic leads to any more; true if more is left."""
+        self.tidy()
+        more = [vpn.sweep() for vpn in self._vpns.values()]
+        return any(more) or bool(self._leaving)
+
+    @property
+    def cache_bytes(self) -> int:
+        """Give what the topics and sets cost that are known."""
+        return sum(vpn.cache.bytes for vpn in self._vpns.values()) + self.sets.idle_bytes
+
     def stats(self) -> dict[str, int]:
         """Give the sizes, and what the caches did since the Message VPNs are known."""
         vpns = self._vpns.values()
@@ -292,14 +415,16 @@ class Matching:
             "vpns": len(self._vpns),
             "filters": len(self._filters),
             "filter_sets": len(self.sets),
+            "cache_bytes": self.cache_bytes,
             "topics_cached": sum(len(vpn.cache) for vpn in vpns),
             "topics_evicted": sum(vpn.cache.evicted for vpn in vpns),
             "topics_invalidated": sum(vpn.cache.dropped for vpn in vpns),
             "topics_matched": sum(vpn.misses for vpn in vpns),
+            "matching_work": sum(vpn.work + vpn.cache.tested for vpn in vpns),
         }
 
-    def validate(self) -> None:
-        """Check what the comments of the attributes promise."""
+    def validate(self, held: Iterable[FilterSet] = ()) -> None:
+        """Check what the comments of the attributes promise, given the sets that are held, once for each hold."""
         references: dict[int, int] = {}
         for vpn in [*self._vpns.values(), *self._leaving]:
             vpn.validate()
@@ -307,7 +432,10 @@ class Matching:
                 for one in entry.sets():
                     references[one.id] = references.get(one.id, 0) + 1
         references.pop(EMPTY_SET.id, None)
-        self.sets.validate(references)
+        holds: dict[int, int] = {}
+        for one in held:
+            holds[one.id] = holds.get(one.id, 0) + 1
+        self.sets.validate(references, holds)
         assert sum(len(vpn) for vpn in self._vpns.values()) == len(self._filters)
 
 

@@ -12,13 +12,16 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from angarium import errors, wire
-from angarium.process import Process, collect_rarely
+from angarium.monitor import next_event
+from angarium_server import black_box
+from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
+from angarium_server.process import Process
 from node import config
 from node.home.home import OPERATIONS
 from node.home.server import HomeServer
@@ -32,11 +35,14 @@ if TYPE_CHECKING:
 READY_INTERVAL_S: Final = 0.2
 #: A router that restarts is back in well under a second.
 RECONNECT_INTERVAL_MS: Final = 50
-#: Nobody waits for what a worker that ends still has to say.
-WORKER_LINGER_MS: Final = 0
+#: What a worker says last may be why it ends; nobody waits longer for it.
+WORKER_LINGER_MS: Final = 200
+
+#: Frames are taken for so long at most before other work gets its turn.
+DRAIN_S: Final = 0.003
 
 #: The thread that writes the spool gets its turn so often beside a busy loop: a commit is 0.9 ms then, and 11
-#: with the default of 5 ms (design section 8).
+#: with the default of 5 ms.
 SWITCH_INTERVAL_S: Final = 1e-4
 
 _FOR_THE_HOME: Final = frozenset((*OPERATIONS, wire.START))
@@ -50,7 +56,9 @@ class WorkerServer:
     def __init__(self, process: Process, settings: config.WorkerRuntime) -> None:
         self._process = process
         self._frames_per_wake = settings.frames_per_wake
-        self._worker = Worker(process.index, process.incarnation, settings)
+        #: Tells what this worker died of.
+        self._box = black_box.BlackBox(black_box.path_of(process.runtime_dir, process.index))
+        self._worker = Worker(process.index, process.incarnation, settings, self._box)
         #: When to tell the router next that this worker is there; None while it knows, or is not there.
         self._next_announcement: float | None = 0.0
         #: The newest time of the loop.
@@ -59,6 +67,7 @@ class WorkerServer:
         self._undelivered = 0
         #: Faults of the worker that were logged.
         self._faults_logged = 0
+        self._memory = FreedMemory()
         self._socket = self._make_socket()
         # Before the connect: a connection that is there sooner than its monitor is told to nobody.
         self._monitor = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -68,7 +77,7 @@ class WorkerServer:
         process.on_request(self._answer)
         process.progress("waiting for the router")
         #: What holds guaranteed messages; None where there is no place for a spool.
-        self._home = HomeServer(process, settings, self._send) if settings.spool_dir else None
+        self._home = HomeServer(process, settings, self._send, self._box) if settings.spool_dir else None
 
     def _make_socket(self) -> zmq.Socket[bytes]:
         process = self._process
@@ -83,8 +92,19 @@ class WorkerServer:
         return socket
 
     def run(self) -> None:
-        """Work until the process is asked to stop and its home has everything on disk."""
-        self._process.run(self._tick, self._stop)
+        """Work until the process is asked to stop and its home has everything on disk.
+
+        Raises:
+            SpoolFailedError: the disk failed.
+            UnavailableError: the spool is damaged (50322).
+        """
+        try:
+            self._process.run(self._tick, self._stop)
+        except (SpoolFailedError, errors.UnavailableError):
+            # Or the router takes the frame that is out here for the cause, and the controller what is served.
+            self._box.end()
+            self._send([wire.SPOOL_FAILED, wire.pack([self._process.incarnation])])
+            raise
 
     def close(self) -> None:
         """End the watch over the connection; the process closes the sockets."""
@@ -97,17 +117,24 @@ class WorkerServer:
         """Take the frames that are there, up to a bound, and send the answers."""
         receive = self._socket.recv_multipart
         handle, now, home = self._worker.handle, self._now, self._home
+        begun = time.monotonic()
+        self._box.turn(begun)
+        until = begun + DRAIN_S
         for _ in range(self._frames_per_wake):
             try:
                 frames = receive(zmq.NOBLOCK)
             except zmq.Again:
                 return False
             if home is not None and frames[0] in _FOR_THE_HOME:
-                home.handle(frames)
+                is_spent = home.handle(frames)
                 if frames[0] != wire.START:
+                    if is_spent:
+                        return True
                     continue
             for answer in handle(frames, now):
                 self._send(answer)
+            if time.monotonic() >= until:
+                break
         return True
 
     def _send(self, frames: list[bytes]) -> None:
@@ -120,18 +147,27 @@ class WorkerServer:
     def _connected(self) -> None:
         """There is a new connection: its router does not know us."""
         while self._monitor.poll(0):
-            recv_monitor_message(self._monitor)
+            next_event(self._monitor)
         self._worker.connected()
         self._next_announcement = self._now
 
     def _tick(self, now: float) -> float | None:
         self._now = now
-        wait_s = self._announce(now)
-        if self._home is None:
-            return wait_s
-        home_wait_s = self._home.tick(now)
-        waits = (wait_s, home_wait_s)
+        self._box.turn(now)
+        for answer in self._worker.work():
+            self._send(answer)
+        waits = [0.0 if self._worker.has_work else None, self._announce(now), self._tidy(now)]
+        if self._home is not None:
+            waits.append(self._home.tick(now))
         return min((one for one in waits if one is not None), default=None)
+
+    def _tidy(self, now: float) -> float:
+        frames, again_at = self._worker.tidy(now)
+        for one in frames:
+            self._send(one)
+        held = self._worker.cached_bytes + (0 if self._home is None else self._home.cached_bytes)
+        self._memory.update(self._worker.freed_bytes, now, held)
+        return again_at - now
 
     def _stop(self) -> bool:
         return self._home is None or self._home.stop()
@@ -156,7 +192,11 @@ class WorkerServer:
     def _answer(self, operation: str, arguments: Any) -> Any:
         home = self._home
         if operation == "stats":
-            stats = {**self._worker.stats(), "undelivered_answers": self._undelivered}
+            stats = {
+                **self._worker.stats(),
+                "undelivered_answers": self._undelivered,
+                "in_use_bytes": in_use_bytes(),
+            }
             return stats if home is None else {**stats, "home": home.stats()}
         if home is not None and home.answers_to(operation):
             return home.request(operation, arguments)

@@ -5,7 +5,8 @@ publishing (RULES), gets batches (MATCH), and answers each with the same rows gr
 they go to (RESULT). It knows nothing of sessions; `docs/node-protocol.md` describes the frames.
 
 The match path is the hottest loop of the node, so its shape follows the price list: work per batch is cheap,
-work per distinct topic is affordable, work per row must happen in C (`node/batch.py`).
+work per distinct topic is affordable, work per row must happen in C (`node/batch.py`). A batch whose topics cost
+more than what is left of a step is paused (`node/lookup.py`), and goes on in `Worker.work`.
 
 No I/O, no clock. `node.server` carries the frames. No frame, however broken, makes `Worker.handle` raise:
 what a client may have written (the batch) costs that client, through a refusal with code 40001; anything else
@@ -20,21 +21,24 @@ import msgspec
 from msgspec import Meta
 
 from angarium import errors, wire
-from angarium.access import TopicRules
 from angarium.topic import INBOX_PREFIX, SLOTS, check_topic, is_reserved_topic, slot_of
+from angarium_server.access import TopicRules
+from angarium_server.black_box import MATCH, BlackBox
 from node.batch import DETAIL_MAX, Batch, Result
+from node.lookup import FREE_NODES_PER_TOPIC, NO_RULES, Lookup, Task, Turns
 from node.matching import Matching, TopicEntry, VpnMatching, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from node.config import WorkerConfig
 
-#: Verdicts of different access rules kept for one topic; more start anew, because asking again costs a
+#: Verdicts of different access rules kept for one topic; more start over, because asking again costs a
 #: microsecond.
 VERDICTS_PER_TOPIC_MAX: Final = 64
-#: Rules number that allows everything and is never sent.
-NO_RULES: Final = 0
+#: How often what is left behind is looked for, and how long one step of forgetting it waits for the next.
+TIDY_INTERVAL_S: Final = 1.0
+TIDY_STEP_S: Final = 0.1
 
 _COUNTERS: Final = (
     "starts",
@@ -44,6 +48,7 @@ _COUNTERS: Final = (
     "malformed_batches",
     "rows",
     "rows_unmatched",
+    "paused_batches",
 )
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -55,9 +60,6 @@ _Kind = Annotated[int, Meta(ge=wire.KIND_PLAIN, le=wire.KIND_EXCEPTION)]
 StartHeader: TypeAlias = tuple[_Positive, int, _SlotTable]
 FiltersHeader: TypeAlias = tuple[int, int, list[tuple[_Positive, _Natural, str, _Kind]], list[int]]
 RulesHeader: TypeAlias = tuple[int, _Positive, tuple[bool, list[str]] | None]
-_Mode = Annotated[int, Meta(ge=wire.MATCH_DIRECT, le=wire.MATCH_AS_DIRECT | wire.MATCH_TRAILS)]
-_Learn = Annotated[int, Meta(ge=wire.LEARN_NOTHING, le=wire.LEARN_FEW)]
-MatchHeader: TypeAlias = tuple[int, int, _Natural, _Natural, _Learn, _Natural, _Mode]
 
 #: Takes the header and all frames; gives frames for the router.
 _Handler: TypeAlias = "Callable[[Any, list[bytes]], list[list[bytes]]]"
@@ -65,7 +67,7 @@ _Handler: TypeAlias = "Callable[[Any, list[bytes]], list[list[bytes]]]"
 _decode_start = msgspec.msgpack.Decoder(StartHeader).decode
 _decode_filters = msgspec.msgpack.Decoder(FiltersHeader).decode
 _decode_rules = msgspec.msgpack.Decoder(RulesHeader).decode
-_decode_match = msgspec.msgpack.Decoder(MatchHeader).decode
+_decode_match = msgspec.msgpack.Decoder(Task).decode
 # Three times as fast as msgpack, and the same canonical bytes.
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -74,14 +76,18 @@ class Worker:
     """One shard: filters, rules and the matching of batches.
 
     Use: after `connected()` send `ready_frames()` again and again until `started`; hand every frame to
-    `handle` and send what it gives.
+    `handle` and send what it gives; after a few of them, and while it `has_work`, do the same with `work`.
     """
 
-    def __init__(self, index: int, incarnation: int, config: WorkerConfig) -> None:
+    def __init__(
+        self, index: int, incarnation: int, config: WorkerConfig, box: BlackBox | None = None
+    ) -> None:
         self.index = index
         #: Higher than that of every earlier worker of this index.
         self.incarnation = incarnation
         self._config = config
+        #: Where it notes whose batch it works at.
+        self._box = box or BlackBox()
         #: The router whose frames are taken; frames of others are stale. 0 before the first START.
         self.router_incarnation = 0
         #: Whether the router at the other end has started this worker.
@@ -90,12 +96,22 @@ class Worker:
         self.epoch = 0
         #: Slot -> index of the worker that owns it.
         self._slots = bytes(SLOTS)
+        #: Those that another worker owns; a worker that is alone asks for no hash.
+        self._foreign_slots: frozenset[int] = frozenset()
         #: Everything below is what START clears.
-        self._matching = Matching(config.topic_cache_max)
+        self._matching = Matching(config)
+        #: Batches whose topics are not all looked up.
+        self._paused = Turns()
+        #: Nodes that may still be visited before `work` is called next, of so many.
+        self._left = self._step_nodes = config.matching_step_nodes
         #: Rules number -> (version, rules). A version is never reused, so cached verdicts cannot survive a
         #: change.
         self._rules: dict[int, tuple[int, TopicRules]] = {}
         self._rules_version = 0
+        #: When `tidy` has to be called next.
+        self._tidy_at = 0.0
+        #: What is known of topics, at the last `tidy`.
+        self.cached_bytes = 0
         #: When the newest frame came. Matching itself does not depend on the time.
         self.last_frame_at = 0.0
         #: Frames that no router of ours sends.
@@ -139,6 +155,25 @@ class Worker:
             return []
         return handler(header, frames)
 
+    def tidy(self, now: float) -> tuple[list[list[bytes]], float]:
+        """Do one step of forgetting what nobody needs; gives frames for the router, and when to come again.
+
+        While there is traffic RESULTs tell what is retired; what its clients left behind when they went would stay.
+        """
+        if now < self._tidy_at:
+            return [], self._tidy_at
+        more = self._matching.sweep()
+        retired = self._matching.sets.retire(()) if self.started else []
+        self.cached_bytes = self._matching.cache_bytes
+        self._tidy_at = now + (TIDY_STEP_S if more or retired else TIDY_INTERVAL_S)
+        frames = [[wire.RETIRE, _encode((self.incarnation, retired))]] if retired else []
+        return frames, self._tidy_at
+
+    @property
+    def freed_bytes(self) -> int:
+        """Give what the filters took that were removed since the router started this worker."""
+        return self._matching.filters_freed_bytes
+
     def _is_stale(self, router_incarnation: int) -> bool:
         """Tell whether a frame is of another router than the one that started us."""
         stale = router_incarnation != self.router_incarnation or not self.router_incarnation
@@ -154,8 +189,10 @@ class Worker:
         self.router_incarnation = router_incarnation
         self.epoch = epoch
         self._slots = slots
-        self._matching = Matching(self._config.topic_cache_max, self._matching.sets.next_id)
+        self._foreign_slots = frozenset([slot for slot in range(SLOTS) if slots[slot] != self.index])
+        self._matching = Matching(self._config, self._matching.sets.next_id)
         self._rules = {}
+        self._paused = Turns()
         self._counts["starts"] += 1
         return []
 
@@ -183,51 +220,162 @@ class Worker:
             self._rules[rules_id] = (self._rules_version, TopicRules(exceptions, default_allow=default_allow))
         return []
 
-    def _match(self, header: MatchHeader, frames: list[bytes]) -> list[list[bytes]]:
-        router_incarnation, reference, vpn_id, rules_id, learn, count, mode = header
-        if self._is_stale(router_incarnation):
+    def _match(self, task: Task, frames: list[bytes]) -> list[list[bytes]]:
+        if self._is_stale(task.router):
             return []
         self._counts["batches"] += 1
-        vpn = self._matching.vpn(vpn_id)
+        self._box.begin(MATCH, task.publisher, task.router)
+        answers: list[list[bytes]] = []
         try:
-            batch = Batch(frames[2] if len(frames) == 3 else b"", count, mode)
-            entries = self._look_up(batch, vpn, rules_id)
+            batch = Batch(frames[2] if len(frames) == 3 else b"", task.rows, task.mode)
         except errors.InvalidRequestError as error:
-            self._counts["malformed_batches"] += 1
-            return [self._malformed_frames(reference, count, error.detail)]
+            answers.append(self._malformed_frames(task, error.detail))
+        else:
+            lookup = Lookup(task, batch, self._rules.get(task.rules_id))
+            if not self._go_on(lookup, answers):
+                self._counts["paused_batches"] += 1
+                self._paused.push(lookup)
+        self._box.end()
+        return answers
+
+    @property
+    def has_work(self) -> bool:
+        """Tell whether a batch is paused."""
+        return bool(self._paused)
+
+    def work(self) -> list[list[bytes]]:
+        """Begin the next step: go on with paused batches; gives what to send to the router, in order."""
+        self._left = self._step_nodes
+        answers: list[list[bytes]] = []
+        if not self._paused:
+            return answers
+        while self._paused and self._left > 0:
+            lookup = self._paused.next()
+            self._box.begin(MATCH, lookup.task.publisher, self.router_incarnation)
+            if self._go_on(lookup, answers):
+                self._paused.remove(lookup)
+        self._box.end()
+        self._left = self._step_nodes
+        return answers
+
+    def _go_on(self, lookup: Lookup, answers: list[list[bytes]]) -> bool:
+        """Look topics up as far as the step allows; true if it is over. Adds what to send: its cost, the answer."""
+        task = lookup.task
+        fault = ""
+        try:
+            ended = self._look_up(lookup, self._matching.vpn(task.vpn_id))
+        except errors.InvalidRequestError as error:
+            ended, fault = True, error.detail
+            lookup.let_go(self._matching.sets)
+        if lookup.work > lookup.told and (ended or not lookup.told):
+            answers.append(self._work_frames(lookup))
+        if not ended:
+            lookup.hold(self._matching.sets)
+        elif fault:
+            answers.append(self._malformed_frames(task, fault))
+        else:
+            self._left -= task.rows
+            answers.append(self._answer(lookup))
+        return ended
+
+    def _answer(self, lookup: Lookup) -> list[bytes]:
+        task, batch, entries = lookup.task, lookup.batch, lookup.entries
         result = Result()
         self._refuse(result, batch)
         result.sort_in(batch, entries)
-        if learn == wire.LEARN_ALL or (learn and len(entries) <= wire.FEW_TOPICS_MAX):
+        if task.learn == wire.LEARN_ALL or (task.learn and len(entries) <= wire.FEW_TOPICS_MAX):
             result.teach(entries)
-        self._count(result, count)
+        body = result.body()
+        self._count(result, task.rows, is_whole=bool(result.batches) and not body)
+        if lookup.held:
+            lookup.let_go(self._matching.sets)
         self._matching.tidy()
-        return [self._result_frames(reference, result)]
+        return self._result_frames(task.reference, result, body)
 
-    def _look_up(self, batch: Batch, vpn: VpnMatching, rules_id: int) -> dict[str, TopicEntry]:
-        """Give what is known about the topics of a batch; those that are refused are noted in the batch.
+    def _look_up(self, lookup: Lookup, vpn: VpnMatching) -> bool:
+        """Look up the topics of a batch that are left; false if it has to stop before the last.
+
+        Those that are refused are noted in the batch.
 
         Raises:
             InvalidRequestError: a topic belongs to another worker (40001).
         """
-        cached = vpn.cache.entries.get
-        number = vpn.cache.number
-        entries: dict[str, TopicEntry] = {}
-        for topic in batch.topics:
+        cache = vpn.cache
+        search = lookup.search
+        if search is not None and (search.vpn is not vpn or cache.get(search.topic) is not None):
+            lookup.drop_search()
+        batch, entries = lookup.batch, lookup.entries
+        rules, is_ruled = lookup.rules, lookup.task.rules_id != NO_RULES
+        cached, number = cache.entries.get, cache.number
+        for topic in lookup.remaining() if entries or batch.refused_topics else batch.topics:
             entry = cached(topic)
             if entry is None or entry.valid_at != number:
-                entry = vpn.cache.get(topic)
+                if self._left <= 0:
+                    return False
+                if lookup.search is not None:
+                    entry = self._resume(lookup, vpn, topic)
+                elif entry is None or not self._is_right(lookup, vpn, topic):
+                    entry = self._find(lookup, vpn, topic)
                 if entry is None:
-                    code = self._form_fault(topic)
-                    if code:
-                        batch.refused_topics[topic] = code
+                    if topic in batch.refused_topics:
                         continue
-                    entry = vpn.match(topic)
-            if rules_id != NO_RULES and not self._may_publish(entry, topic, rules_id):
+                    return False
+            if is_ruled and not _may_publish(entry, topic, rules):
                 batch.refused_topics[topic] = errors.PUBLISH_DENIED
                 continue
             entries[topic] = entry
-        return entries
+        return True
+
+    def _find(self, lookup: Lookup, vpn: VpnMatching, topic: str) -> TopicEntry | None:
+        """Find out where a topic leads that is not cached; None if that is refused, or not done yet.
+
+        Raises:
+            InvalidRequestError: it belongs to another worker (40001).
+        """
+        code = self._form_fault(topic)
+        if not code and lookup.work and lookup.work > self._config.max_matching_work:
+            code = errors.MATCHING_WORK_EXCEEDED
+        if code:
+            lookup.batch.refused_topics[topic] = code
+            return None
+        before = vpn.work
+        found = vpn.match(topic, self._left)
+        spent = vpn.work - before
+        entry = None
+        if type(found) is TopicEntry:
+            entry = found
+            if spent <= FREE_NODES_PER_TOPIC and not lookup.topic_work:  # nearly always
+                self._left -= spent
+                return entry
+        else:
+            lookup.search = found  # type: ignore[assignment]
+        self._charge(lookup, topic, spent, ends=entry is not None)
+        return entry
+
+    def _resume(self, lookup: Lookup, vpn: VpnMatching, topic: str) -> TopicEntry | None:
+        """Go on with the search for a topic; None if it is not done yet, or dearer than a batch may be."""
+        assert lookup.search is not None
+        before = vpn.work
+        entry = vpn.resume(lookup.search, self._left)
+        if entry is not None:
+            lookup.search = None
+        self._charge(lookup, topic, vpn.work - before, ends=entry is not None)
+        return entry
+
+    def _is_right(self, lookup: Lookup, vpn: VpnMatching, topic: str) -> bool:
+        """Tell whether what is cached about a topic is right after changes of filters."""
+        before = vpn.cache.tested
+        is_right = vpn.cache.get(topic) is not None
+        self._charge(lookup, topic, vpn.cache.tested - before, ends=is_right)
+        return is_right
+
+    def _charge(self, lookup: Lookup, topic: str, spent: int, *, ends: bool) -> None:
+        """Count what the topic has cost at which a batch stands; give up the search for it if that is too much."""
+        self._left -= spent
+        lookup.count(spent, ends=ends)
+        if lookup.search is not None and lookup.work > self._config.max_matching_work:
+            lookup.drop_search()
+            lookup.batch.refused_topics[topic] = errors.MATCHING_WORK_EXCEEDED
 
     def _form_fault(self, topic: str) -> int:
         """Give the code of what is wrong with a topic that is not cached, 0 for nothing.
@@ -241,26 +389,10 @@ class Worker:
             return error.code
         if is_reserved_topic(topic):
             return errors.RESERVED_TOPIC
-        slot = slot_of(topic)
-        if self._slots[slot] != self.index:
+        if self._foreign_slots and (slot := slot_of(topic)) in self._foreign_slots:
             detail = f"topic {topic!r} (slot {slot}) belongs to worker {self._slots[slot]}, not {self.index}"
             raise errors.InvalidRequestError(errors.MALFORMED_FRAME, detail)
         return 0
-
-    def _may_publish(self, entry: TopicEntry, topic: str, rules_id: int) -> bool:
-        """Ask the access rules, or what they said before. Rules that nobody told us allow nothing."""
-        known = self._rules.get(rules_id)
-        if known is None:
-            return topic.startswith(INBOX_PREFIX)
-        version, rules = known
-        verdicts = entry.verdicts
-        verdict = None if verdicts is None else verdicts.get(version)
-        if verdict is None:
-            verdict = topic.startswith(INBOX_PREFIX) or rules.allows_publish(topic)
-            if verdicts is None or len(verdicts) >= VERDICTS_PER_TOPIC_MAX:
-                verdicts = entry.verdicts = {}
-            verdicts[version] = verdict
-        return verdict
 
     def _refuse(self, result: Result, batch: Batch) -> None:
         """Take the rows out of a batch that are refused, and say so in the result."""
@@ -279,12 +411,17 @@ class Worker:
         if len(kept) < len(batch.rows):
             batch.keep(kept)
 
-    def _malformed_frames(self, reference: int, count: int, detail: str) -> list[bytes]:
-        refused = [(errors.MALFORMED_FRAME, count, detail[:DETAIL_MAX], ())]
-        header = (self.incarnation, reference, (), (), (), (), 0, refused, (), ())
+    def _work_frames(self, lookup: Lookup) -> list[bytes]:
+        """Tell the router what a batch has cost beyond what is free."""
+        return [wire.WORK, _encode((self.incarnation, lookup.task.reference, lookup.untold()))]
+
+    def _malformed_frames(self, task: Task, detail: str) -> list[bytes]:
+        self._counts["malformed_batches"] += 1
+        refused = [(errors.MALFORMED_FRAME, task.rows, detail[:DETAIL_MAX], ())]
+        header = (self.incarnation, task.reference, (), (), (), (), 0, refused, (), ())
         return [wire.RESULT, _encode(header)]
 
-    def _result_frames(self, reference: int, result: Result) -> list[bytes]:
+    def _result_frames(self, reference: int, result: Result, body: Sequence[bytes]) -> list[bytes]:
         header = (
             self.incarnation,
             reference,
@@ -293,21 +430,20 @@ class Worker:
             result.plain,
             result.choice,
             result.unmatched,
-            list(result.refused.values()),
+            [*result.refused.values(), *result.reported.values()],
             result.learned,
             result.endpoints,
         )
         frames = [wire.RESULT, _encode(header)]
-        body = result.body()
         if body:
             frames.append(_encode(body))
         return frames
 
-    def _count(self, result: Result, rows: int) -> None:
+    def _count(self, result: Result, rows: int, *, is_whole: bool) -> None:
         counts = self._counts
         counts["rows"] += rows
         counts["rows_unmatched"] += result.unmatched
-        counts["whole_batches"] += bool(result.batches) and not result.body()
+        counts["whole_batches"] += is_whole
         for code, refused, *_ in result.refused.values():
             self._refused[code] = self._refused.get(code, 0) + refused
 
@@ -321,6 +457,7 @@ class Worker:
             "faults": self.faults,
             "last_frame_at_s": self.last_frame_at,
             "rules": len(self._rules),
+            "batches_waiting": len(self._paused),
             **self._counts,
             **self._matching.stats(),
             "refused": {str(code): rows for code, rows in sorted(self._refused.items())},
@@ -331,4 +468,19 @@ class Worker:
         assert len(self._slots) == SLOTS
         assert all(0 < version <= self._rules_version for version, _ in self._rules.values())
         assert self._counts["whole_batches"] + self._counts["malformed_batches"] <= self._counts["batches"]
-        self._matching.validate()
+        self._matching.validate([one for lookup in self._paused for one in lookup.held])
+
+
+def _may_publish(entry: TopicEntry, topic: str, known: tuple[int, TopicRules] | None) -> bool:
+    """Ask the access rules, or what they said before. Rules that nobody told us allow nothing."""
+    if known is None:
+        return topic.startswith(INBOX_PREFIX)
+    version, rules = known
+    verdicts = entry.verdicts
+    verdict = None if verdicts is None else verdicts.get(version)
+    if verdict is None:
+        verdict = topic.startswith(INBOX_PREFIX) or rules.allows_publish(topic)
+        if verdicts is None or len(verdicts) >= VERDICTS_PER_TOPIC_MAX:
+            verdicts = entry.verdicts = {}
+        verdicts[version] = verdict
+    return verdict

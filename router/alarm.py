@@ -1,12 +1,12 @@
-"""An alarm: operators are told when something fills up, when it is full, and when it is empty enough again.
+"""An alarm: raises an event when usage nears a limit, when the limit refuses something, and when usage is low again.
 
     value  0 ........ clear ........ set ........ limit
                                        ---> NAME_HIGH        once
                                                  ---> NAME_EXCEEDED    once: something was refused at the limit
-             <------ NAME_HIGH_CLEAR                         once; from here on all of it may be told again
+             <------ NAME_HIGH_CLEAR                         once; from here on all of them may come again
 
-Between the set and the clear value nothing is told, so a value that swings around a limit costs a few lines and not one
-per message or client (R185, R197; facts sections 5, 6 and 14). No I/O, no clock; whoever counts something asks.
+Between the set and the clear value there are no events, so a value that swings around a limit costs a few lines and not
+one per message or client (R185, R197). No I/O, no clock; the owner of the counter calls it.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ def client_is_full(session: Session, name: str, what: str, limit: int, outbox: O
         session.full[name] = None
         text = f"client {session.client_name} has {limit} {what}, all that its client profile allows"
         fields = {"scope": "CLIENT", "vpn": session.vpn.name, "client": session.client_name}
+        fields["username"] = session.username
         outbox.event(name, text, severity="warning", **fields)
 
 

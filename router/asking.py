@@ -1,14 +1,26 @@
 """Questions of the router to the controller, and what follows from the answers.
 
 The controller owns everything that is durable besides messages: endpoints, the names of producers. The router judges
-rights, asks (an effect), and goes on when the answer comes. `angarium.process.Process.ask` bounds how many wait, and
-for how long.
+rights, asks (an effect), and goes on when the answer comes. `angarium_server.process.Process.ask` bounds how long an
+answer is waited for.
+
+A change costs the controller a write to disk, so clients can ask faster than it answers. Only a few questions are with
+it at a time; so one of an operator, which goes there directly, never has more than these before it. The others wait
+here, in a queue for each session, and the next one is that of the username whose turn it is, and of its session whose
+turn it is:
+
+    alice, session 1: a b c d      the controller gets   a  x  e  b  f  c  d
+    alice, session 2: e f          so x of bob waits for one question, not for six
+    bob, session 3:   x
+
+A session has no more questions than requests (`REQUESTS_MAX`), a username `PER_USERNAME_MAX`.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
@@ -16,9 +28,28 @@ from router.effects import AskController
 
 if TYPE_CHECKING:
     from router.effects import Outbox
+    from router.session import Session
 
 #: Takes (ok, value, now); a refusal has the value [code, detail].
 Answered = Callable[[bool, Any, float], None]
+
+#: Questions that are with the controller: enough that it never waits for us, a few milliseconds of its work.
+AT_CONTROLLER_MAX: Final = 16
+#: Questions of the sessions of one username, and those of the router itself, that wait here.
+PER_USERNAME_MAX: Final = 1_024
+#: How long a question waits here: as long as the controller's answer is waited for afterwards.
+WAIT_S: Final = 8.0
+
+#: (Message VPN, username); the router itself has none.
+_User = tuple[str, str]
+_ROUTER: Final[_User] = ("", "")
+
+
+class _Question(NamedTuple):
+    operation: str
+    arguments: dict[str, Any]
+    done: Answered
+    asked_at: float
 
 
 class Asks:
@@ -27,23 +58,104 @@ class Asks:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self._next_ticket = 1
+        #: Those that are with the controller, at most `AT_CONTROLLER_MAX`.
         self._waiting: dict[int, Answered] = {}
+        #: Username -> session number -> its questions, both in the order of their turns; none is empty, and there
+        #: are none at all while the controller has room.
+        self._queued: OrderedDict[_User, OrderedDict[int, deque[_Question]]] = OrderedDict()
+        #: How many of each username.
+        self._counts: dict[_User, int] = {}
+        #: The time as it was told last.
+        self._now = 0.0
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._waiting) + sum(self._counts.values())
 
-    def ask(self, operation: str, arguments: dict[str, Any], done: Answered) -> None:
-        """Ask the controller; `done` is called once, with 50321 if it does not answer."""
-        ticket = self._next_ticket
-        self._next_ticket += 1
-        self._waiting[ticket] = done
-        self._outbox.effects.append(AskController(ticket, operation, arguments))
+    def ask(
+        self, operation: str, arguments: dict[str, Any], done: Answered, session: Session | None = None
+    ) -> None:
+        """Ask the controller; `done` is called once, with 50321 if it does not answer.
+
+        Args:
+            operation: what is asked.
+            arguments: its arguments.
+            done: what follows; before this returns with 42902 if too many questions of its username wait.
+            session: the client for which it is asked; None: the router needs it.
+        """
+        question = _Question(operation, arguments, done, self._now)
+        if len(self._waiting) < AT_CONTROLLER_MAX:
+            self._send(question)
+            return
+        user, number = _ROUTER, 0
+        if session is not None:
+            user, number = (session.vpn.name, session.username), session.number
+        count = self._counts.get(user, 0)
+        if count >= PER_USERNAME_MAX:
+            detail = f"{PER_USERNAME_MAX} requests of username {user[1]} wait"
+            done(False, [errors.CONTROL_RATE_EXCEEDED, detail], self._now)  # noqa: FBT003 - the form of an answer
+            return
+        self._counts[user] = count + 1
+        self._queued.setdefault(user, OrderedDict()).setdefault(number, deque()).append(question)
 
     def answered(self, ticket: int, ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - part of the answer
         """The controller answered, or will not."""
+        self._now = now
         done = self._waiting.pop(ticket, None)
         if done is not None:
             done(ok, value, now)
+        while self._queued and len(self._waiting) < AT_CONTROLLER_MAX:
+            self._send(self._take_next())
+
+    def tick(self, now: float) -> None:
+        """Give up what waited here for too long: the controller does not keep up, or is away."""
+        self._now = now
+        overdue = [
+            (user, number)
+            for user, sessions in self._queued.items()
+            for number, questions in sessions.items()
+            if now - questions[0].asked_at > WAIT_S
+        ]
+        for user, number in overdue:
+            questions = self._queued[user][number]
+            while questions and now - questions[0].asked_at > WAIT_S:
+                self._give_up(self._take(user, number), now)
+
+    def _give_up(self, question: _Question, now: float) -> None:
+        value = [errors.CONTROLLER_UNAVAILABLE, f"it had no time for this within {WAIT_S:g} s"]
+        question.done(False, value, now)  # noqa: FBT003 - the form of an answer
+
+    def _send(self, question: _Question) -> None:
+        ticket = self._next_ticket
+        self._next_ticket += 1
+        self._waiting[ticket] = question.done
+        self._outbox.effects.append(AskController(ticket, question.operation, question.arguments))
+
+    def _take_next(self) -> _Question:
+        """Give the next question of the session of the username whose turn it is; both are last then."""
+        user = next(iter(self._queued))
+        sessions = self._queued[user]
+        number = next(iter(sessions))
+        self._queued.move_to_end(user)
+        sessions.move_to_end(number)
+        return self._take(user, number)
+
+    def _take(self, user: _User, number: int) -> _Question:
+        sessions = self._queued[user]
+        question = sessions[number].popleft()
+        self._counts[user] -= 1
+        if not sessions[number]:
+            del sessions[number]
+        if not sessions:
+            del self._queued[user], self._counts[user]
+        return question
+
+    def validate(self) -> None:
+        """Assert what the attribute comments say."""
+        assert len(self._waiting) <= AT_CONTROLLER_MAX
+        assert not self._queued or len(self._waiting) == AT_CONTROLLER_MAX, "the controller has room"
+        counts = {user: sum(map(len, sessions.values())) for user, sessions in self._queued.items()}
+        assert counts == self._counts
+        assert all(questions for sessions in self._queued.values() for questions in sessions.values())
 
 
 def refusal(value: Any) -> AngariumError:

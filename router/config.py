@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from angarium_server.connections.tls import TlsFiles
+
 
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the router process is told at its start; sizes in bytes, times in milliseconds."""
+    """Settings of the router process; sizes in bytes, times in milliseconds."""
 
     listen: Annotated[
         list[str],
         Meta(
-            description="Addresses for clients: tcp://HOST:PORT (port 0: chosen once and kept) or ipc://PATH."
+            description="Addresses for clients: tcp://HOST:PORT (port 0: chosen once and kept), tls://HOST:PORT or ipc://PATH."
         ),
-    ] = msgspec.field(default_factory=lambda: ["tcp://127.0.0.1:0"])
+    ] = msgspec.field(default_factory=lambda: ["tcp://127.0.0.1:55555"])
     curve_secret_key_file: Annotated[
         str,
         Meta(
-            description="Key file made by 'angarium keys create'; with it every address demands CURVE, ipc too."
+            description="Key file made by 'angarium keys create'; with it every tcp and ipc address requires CURVE."
         ),
     ] = ""
+    tls_cert_file: Annotated[
+        str, Meta(description="Certificate of tls:// addresses, and those up to its authority (PEM).")
+    ] = ""
+    tls_key_file: Annotated[
+        str, Meta(description="Private key of that certificate; empty: it is in the same file.")
+    ] = ""
+    tls_client_ca_file: Annotated[
+        str, Meta(description="Authorities that may sign certificates of clients (PEM).")
+    ] = ""
+    tls_client_certificates: Annotated[
+        Literal["none", "optional", "required"],
+        Meta(description="Whether clients on tls:// show a certificate: none, optional or required."),
+    ] = "none"
     workers: Annotated[
         int,
         Meta(
             ge=0,
             le=64,
-            description="Worker processes; 0: cores less one, 1 to 4. Kept from the first start on.",
+            description="Worker processes; 0: cores less one, 1 to 4. Fixed at the first start.",
         ),
     ] = 0
     ingress_rounds: Annotated[
@@ -36,7 +51,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1,
             le=4096,
-            description="Batches that one client may have under way before the router has sent them on.",
+            description="Batches of one client in flight in the node.",
         ),
     ] = 64
     ingress_bytes: Annotated[
@@ -44,7 +59,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1024,
             le=1 << 30,
-            description="Bytes that one client may have under way; one batch may overdraw it.",
+            description="Bytes of one client in flight in the node; one batch may overdraw it.",
         ),
     ] = 4 << 20
     worker_window: Annotated[
@@ -52,7 +67,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1,
             le=1024,
-            description="Batches that may be out at one worker; more wait in the router, in turn.",
+            description="Batches in flight to one worker; more wait in the router, in turn.",
         ),
     ] = 8
     max_message_bytes: Annotated[
@@ -78,19 +93,17 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 60
     connects_per_second: Annotated[
         int,
-        Meta(
-            ge=1, le=100_000, description="Connects from one address that are served in a second, averaged."
-        ),
+        Meta(ge=1, le=100_000, description="Connects per second from one address, on average."),
     ] = 100
     connect_burst: Annotated[
-        int, Meta(ge=1, le=100_000, description="Connects from one address that may come at once.")
+        int, Meta(ge=1, le=100_000, description="Connects from one address at once.")
     ] = 500
     control_frames_per_second: Annotated[
         int,
         Meta(
             ge=10,
             le=1_000_000,
-            description="Frames other than PUBLISH that one client may send in a second, averaged.",
+            description="Frames per second of one client other than PUBLISH, on average.",
         ),
     ] = 10_000
     egress_memory_bytes: Annotated[
@@ -98,7 +111,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1 << 20,
             le=1 << 40,
-            description="Bytes queued for all slow clients; beyond it who holds most loses its oldest.",
+            description="Bytes queued for all slow consumers; above it the longest queue loses its oldest messages.",
         ),
     ] = 512 << 20
     egress_unread_bytes: Annotated[
@@ -106,23 +119,47 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1 << 16,
             le=1 << 40,
-            description="Bytes sent to one client that it has not shown to have read; more is queued.",
+            description="Bytes sent to one client and not confirmed as read; more is queued.",
         ),
     ] = 32 << 20
-    send_queue_frames: Annotated[
+    send_queue_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 20,
+            le=1 << 40,
+            description="Bytes that may wait for the connection of one client; more end its session (50307).",
+        ),
+    ] = 256 << 20
+    login_timeout_ms: Annotated[
         int,
         Meta(
             ge=100,
-            le=1_000_000,
-            description="Frames that may wait in the socket for one client (ZeroMQ high-water mark).",
+            le=600_000,
+            description="Time from connecting to the login; then the connection is closed.",
         ),
-    ] = 100_000
+    ] = 10_000
+    pending_connections_max: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Connections that have not logged in; one more closes the oldest.",
+        ),
+    ] = 2_000
+    pending_connections_per_address: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="The same from one address (IPv6: a /64); one more is closed at once.",
+        ),
+    ] = 500
     keepalive_ms: Annotated[
         int,
         Meta(
             ge=100,
             le=3_600_000,
-            description="Shortest keepalive interval a client may ask for; three missed end the session.",
+            description="Shortest keepalive interval (heartbeat) of a client; three missed ones end the session.",
         ),
     ] = 1000
     resume_ms: Annotated[
@@ -130,7 +167,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=0,
             le=3_600_000,
-            description="How long after a disconnect a client may resume its name with its token.",
+            description="Time after a disconnect in which a client may resume its session with its token.",
         ),
     ] = 60_000
     shard_grace_ms: Annotated[
@@ -138,7 +175,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=0,
             le=60_000,
-            description="How long direct messages wait for a worker that died before they are lost.",
+            description="Time that direct messages wait for the successor of a dead worker before they are lost.",
         ),
     ] = 250
     eliding_topics_max: Annotated[
@@ -150,15 +187,23 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=0,
             le=10_000_000,
-            description="Topics whose matches the router remembers for small batches; 0: none.",
+            description="Topics whose matches the router caches for small batches (fast path); 0: none.",
         ),
     ] = 20_000
+    short_way_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 16,
+            le=1 << 36,
+            description="Bytes of these topics and their sets of matching filters, per Message VPN.",
+        ),
+    ] = 16 << 20
     producer_window_bytes: Annotated[
         int,
         Meta(
             ge=1024,
             le=1 << 30,
-            description="Bytes that one producer may have unacknowledged; one batch may overdraw it.",
+            description="Unacknowledged bytes of one producer; one batch may overdraw it.",
         ),
     ] = 16 << 20
     promoted_bytes_max: Annotated[
@@ -166,7 +211,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=0,
             le=1 << 40,
-            description="Bytes of direct messages for queues that may wait for one worker's disk; more is dropped.",
+            description="Bytes of direct messages for queues waiting for one worker's disk; more is dropped.",
         ),
     ] = 64 << 20
     link_imports_max: Annotated[
@@ -174,7 +219,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1,
             le=100_000_000,
-            description="Subscriptions that one neighbour may want in one Message VPN; more end its link.",
+            description="Subscriptions of one neighbour in one Message VPN; more end its link.",
         ),
     ] = 1_000_000
     password_checks_max: Annotated[
@@ -182,9 +227,17 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(
             ge=1,
             le=10_000,
-            description="Password checks that may wait; more are refused as too many connects.",
+            description="Waiting password checks; further logins are refused as too many connects.",
         ),
     ] = 200
+    password_memory_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=86_400,
+            description="Time for which a right password is not hashed again at the next login; 0: always hashed.",
+        ),
+    ] = 600
 
 
 def _percent(sentence: str) -> Meta:
@@ -192,7 +245,7 @@ def _percent(sentence: str) -> Meta:
 
 
 class SpoolLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the spool of a node may hold, and when operators are told (facts section 6)."""
+    """What the spool of a node may hold, and when operators are alerted."""
 
     max_usage_mb: Annotated[
         int,
@@ -245,3 +298,10 @@ class RouterRuntime(msgspec.Struct, frozen=True, kw_only=True):
     identity: Identity = Identity()
     #: Whether a subscription of a queue that starts with `!` is an exception (R125).
     subscription_exceptions: bool = True
+
+
+def tls_files(config: RouterConfig) -> TlsFiles:
+    """Give the files that encrypt `tls://` addresses."""
+    return TlsFiles(
+        config.tls_cert_file, config.tls_key_file, config.tls_client_ca_file, config.tls_client_certificates
+    )

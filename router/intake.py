@@ -16,6 +16,7 @@ from router.publishers.moves import Move, Moves
 from router.publishers.producers import Producers
 from router.publishers.settling import Settlement, Settling
 from router.publishers.stages import Stages
+from router.spool.allowances import Allowances
 from router.spool.publish_rights import PublishRights
 from router.spool.spooling import Spooling
 from router.spool.streams import Streams
@@ -94,11 +95,11 @@ class Intake:
             wall_ms: gives the wall time in ms that belongs to a time.
         """
         self._counters, self._close, self._retry, self._on_idle = counters, close, retry, on_idle
-        self.usage = Usage(limits, endpoints)
+        self.usage, self.acks = Usage(limits, endpoints), Acks(egress, counters, self._idle)
         self.thresholds = Thresholds(self.usage, outbox)
+        self.allowances = Allowances(limits.max_delivered_unacked, shards)
         self.streams = Streams(shards, self.usage, self._settled)
         self.gathering = Gathering(shards, self.streams)
-        self.acks = Acks(egress, counters, self._idle)
         self.producers = Producers(
             node, asks, self.gathering, self.acks, self.thresholds, rng, self._forget_rounds
         )
@@ -108,7 +109,7 @@ class Intake:
             wall_ms=wall_ms,
         )  # fmt: skip
         self.moves = Moves(shards, self.usage, endpoints, self.streams, self.gathering, counters, wall_ms)
-        shards.listeners += [self.streams, self.moves]
+        shards.listeners += [self.allowances, self.streams, self.moves]
         endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.repartitioning]
         self.producers.register(requests)
         self.settling = Settling(self.streams, self.usage, endpoints, asks, wall_ms)
@@ -120,7 +121,8 @@ class Intake:
         """Take HOME `[incarnation, router_incarnation, number, stored_number, totals, spool]`."""
         _, _, _, stored, totals, spool = header
         changed = self.streams.home_reported(shard, stored, totals, spool)
-        self.stages.held([stage for stages in spool[8:] for stage in stages])
+        self.stages.held([stage for stages in spool[12:] for stage in stages])
+        self.allowances.home_ready(shard.index)
         self.gathering.home_ready(shard.index)
         self._look(changed, now)
         self._homes_may_be_complete(now)
@@ -140,6 +142,8 @@ class Intake:
         _, accepted, stored, totals, spool = header
         had_unknown = bool(self.usage.unknown)
         self._look(self.streams.committed(shard, accepted, stored, totals, spool), now)
+        home = self.usage.home(shard.index)
+        self.allowances.reported(shard.index, home.allowance, home.delivered_unacked, home.wanted)
         if had_unknown:
             self._homes_may_be_complete(now)
         self.settling.go_on(now)
@@ -181,8 +185,17 @@ class Intake:
 
     # -- time, workers, figures ------------------------------------------------------------------------------
 
-    def sweep(self, now: float) -> None:
-        """Try again now and then what waits for room: some limits change without a word."""
+    def sweep(self, now: float, flows_at: Callable[[int], object]) -> None:
+        """Try again now and then what waits for room: some limits change without a word.
+
+        Args:
+            now: the time.
+            flows_at: gives the flows of a home.
+        """
+        for index in self.allowances.lost:
+            if not flows_at(index):
+                self.allowances.release(index)
+                self.usage.home(index).delivered_unacked = 0
         self.usage.freed += 1
         self.spooling.retry(now)
         self._homes_may_be_complete(now)
@@ -212,6 +225,7 @@ class Intake:
     def homes_left(self, count: int, now: float) -> None:
         """Only the workers below this index are homes now; the others have handed over."""
         self.streams.left(count)
+        self.allowances.homes_left(count)
         self.moves.left(count)
         self.gathering.left(count)
         self._homes_may_be_complete(now)
@@ -233,6 +247,7 @@ class Intake:
         self.usage.validate()
         self.thresholds.validate()
         self.streams.validate()
+        self.allowances.validate()
         self.gathering.validate()
         self.acks.validate()
         self.producers.validate()

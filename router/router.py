@@ -18,6 +18,7 @@ from router.admission.alarms import ClientAlarms
 from router.admission.bridges import BridgeGate
 from router.admission.directory import Directory
 from router.admission.login import Doorkeeper
+from router.admission.memory import MemoryAccounts
 from router.admission.operators import Operators
 from router.admission.reception import Reception
 from router.admission.rights import Rights
@@ -29,11 +30,12 @@ from router.counters import Counters
 from router.delivery.dispatcher import Dispatcher
 from router.delivery.egress import Egress
 from router.delivery.eliding import Eliding
-from router.effects import Effect, Outbox, SendClient
+from router.effects import Effect, Outbox
 from router.flows.consuming import Consuming
 from router.intake import Intake
 from router.links.links import Links
 from router.matching.accounting import Accounting
+from router.matching.effort import Effort
 from router.matching.interest import Interest
 from router.matching.publishing import read_publish
 from router.matching.renewal import Renewal
@@ -87,7 +89,7 @@ class Router:
         self.config = config
         self.out = Outbox()
         self.directory = Directory()
-        self.short_way = ShortWay(config.short_way_topics_max, config.max_message_bytes)
+        self.short_way = ShortWay(config)
         self.interest: Interest[Session] = Interest()
         self.shards = Shards(workers, slots.slot_table(workers), incarnation, self.interest, self.out)
         self.egress = Egress(self.out, config.egress_memory_bytes, config.egress_unread_bytes, secret_rng)
@@ -97,14 +99,17 @@ class Router:
         self.counters = Counters()
         self.accounting = Accounting(self.counters, self.egress, self.close_session)
         self.renewal = Renewal(self.egress)
+        self.effort = Effort(self.counters, self.out)
         self.rounds = Rounds(
             self.shards, config.worker_window, self._retired, self.accounting.lost,
-            self._deadly, self._may_admit,
+            self._deadly, self._may_admit, self.effort,
         )  # fmt: skip
         self.client_alarms = ClientAlarms(config, self.out)
+        self.memory = MemoryAccounts(self.out)
         self.subscriptions = Subscriptions(
             self.interest, self.shards, self.egress,
             on_change=self.short_way.forget, find_client=self._find_client, alarms=self.client_alarms,
+            memory=self.memory,
         )  # fmt: skip
         self.sessions = SessionTable()
         #: Wall time less the time of this process, in ms.
@@ -117,9 +122,9 @@ class Router:
         )  # fmt: skip
         self.bridges = BridgeGate(node, identity, self.directory, self.out)
         self.reception = Reception(
-            config, node, Doorkeeper(self.directory, config, token_key, self.client_alarms, now), self.sessions,
-            self.rights, self.shards, self.links, self.bridges, self.counters, self.out, secret_rng,
-            replace=self._replace, now=now,
+            config, node, Doorkeeper(self.directory, self.sessions, config, token_key, self.client_alarms, now),
+            self.sessions, self.rights, self.shards, self.links, self.bridges, self.counters, self.out,
+            secret_rng, replace=self._replace, now=now,
         )  # fmt: skip
         self._serve_operators()
         self._next_sweep = now
@@ -143,15 +148,11 @@ class Router:
         config = self.config
         self.asks = Asks(self.out)
         self.requests = Requests(self.egress, self.counters)
-        self.consuming = Consuming(
+        consuming = self.consuming = Consuming(
             config, self.interest, self.shards, self.egress, self.counters, self.out, self.asks, self.requests,
-            rng, on_filter=self.short_way.forget, exceptions=exceptions,
+            rng, self.memory, on_filter=self.short_way.forget, exceptions=exceptions,
         )  # fmt: skip
-        self.endpoints, self.lanes, self.flows = (
-            self.consuming.endpoints,
-            self.consuming.lanes,
-            self.consuming.flows,
-        )
+        self.endpoints, self.lanes, self.flows = consuming.endpoints, consuming.lanes, consuming.flows
         self.intake = Intake(
             config, spool, node, self.shards, self.endpoints, self.egress, self.counters, self.out,
             self.asks, self.requests, rng, deliver=self.dispatcher.deliver, close=self.close_session,
@@ -203,6 +204,11 @@ class Router:
         elif frames[0] == wire.CONFIRM and self.shards.confirm(shard, header[1]):
             self.rounds.release(shard, now)
             self.scaling.step(now)
+        elif frames[0] == wire.WORK:
+            self.rounds.worked(shard, header[1], header[2], now)
+        elif frames[0] == wire.SPOOL_FAILED:
+            shard.spool_failed = True
+            self.worker_lost(index, shard.incarnation, now)
         elif frames[0] == wire.FLOW_MESSAGES:
             self.flows.messages(shard, header, frames[2:])
         elif frames[0] == wire.FLOW_EVENT:
@@ -216,7 +222,9 @@ class Router:
 
     def _home_frames(self, shard: Shard, frames: list[bytes], header: list[Any], now: float) -> None:
         """A worker sent frames as the home of endpoints."""
-        if frames[0] == wire.COMMITTED:
+        if frames[0] == wire.RETIRE:
+            self.shards.retire_sets(shard, header[1])
+        elif frames[0] == wire.COMMITTED:
             self.intake.committed(shard, header, now)
             self.scaling.step(now)
         elif frames[0] == wire.RECORDS:
@@ -248,18 +256,13 @@ class Router:
                 session, error_for(code, "the connection is gone" if not blocked else ""), now, tell=False
             )
 
-    def connection_closed(self) -> None:
-        """Some connection was closed: whose it was shows when we try to reach everybody."""
-        frames = [wire.PING, wire.pack([0])]
-        self.out.effects.extend(
-            SendClient(routing_id, frames, 0) for routing_id in self.sessions.by_routing_id
-        )
-
-    def fault(self, routing_id: bytes, now: float) -> None:
-        """Frames of this client led to a fault of ours."""
+    def fail(self, routing_id: bytes, error: AngariumError, now: float) -> None:
+        """What a client sent is no message, or led to a fault of ours: it is told, and its session ends."""
         session = self.sessions.by_routing_id.get(routing_id)
-        if session is not None:
-            self.close_session(session, error_for(errors.INTERNAL), now)
+        if session is None:
+            self.reception.refuse(routing_id, error)
+        else:
+            self.close_session(session, error, now)
 
     def password_verified(self, ticket: int, now: float, *, correct: bool) -> None:
         """The pool compared a password."""
@@ -277,19 +280,13 @@ class Router:
     def tick(self, now: float) -> float:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
         self.eliding.release(now)
-        grace_s = self.config.shard_grace_ms / 1000
         wake = min(now + SWEEP_INTERVAL_S, self.consuming.tick(now), self.links.tick(now))
-        for shard in self.shards.shards:
-            if shard.state is ShardState.DOWN and not shard.given_up:
-                if now - shard.died_at >= grace_s:
-                    shard.given_up = True
-                    self.rounds.release(shard, now)
-                else:
-                    wake = min(wake, shard.died_at + grace_s)
+        wake = min(wake, self.rounds.tick(now, self.config.shard_grace_ms / 1000))
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
             self._sweep(now)
-        wake = min(wake, self.renewal.tick(now))
+        wake = min(wake, self.renewal.tick(now), self.reception.tick(now))
+        wake = min(wake, self.subscriptions.tick(now))
         due = self.eliding.next_due()
         return wake if due is None else min(wake, due)
 
@@ -302,8 +299,11 @@ class Router:
                 self._finish_bye(session, now)
                 if now - session.bye_at > BYE_WAIT_S and self._waits_for_homes(session):
                     self.close_session(session, error_for(errors.HOME_NOT_READY, "not all is stored"), now)
+        self.short_way.sweep()
+        self.interest.sweep()
         self.reception.sweep(now)
-        self.intake.sweep(now)
+        self.intake.sweep(now, self.flows.ends.at_home)
+        self.asks.tick(now)
         self._acks.flush(now)
 
     # -- operations of a session -----------------------------------------------------------------------------
@@ -321,14 +321,16 @@ class Router:
         if not a_round.parts:  # nothing but the wish to be told when all before it has retired
             self.rounds.accept_answered(a_round, now)
             return
-        a_round.next_filter = self.interest.next_id
+        next_filter = self.interest.next_id
+        a_round.next_filter = self.shards.told_below(next_filter)
         unmatched: int | None
         if a_round.producer is None:
             unmatched = self.short_way.answer(a_round)
         else:
             unmatched = 0 if self.short_way.answer_guaranteed(a_round) else None
         if unmatched is None:
-            a_round.stamp = self.short_way.stamp
+            if a_round.next_filter == next_filter:
+                a_round.stamp = self.short_way.stamp
             self.rounds.accept(a_round, now)
             return
         self.accounting.answered(a_round, unmatched, [], now)
@@ -392,12 +394,9 @@ class Router:
         return not self.intake.is_settled(session) or bool(rounds and rounds[0].producer is not None)
 
     def _finish_bye(self, session: Session, now: float) -> None:
-        if (
-            session.bye_at is None
-            or session.closed
-            or session.open_rounds
-            or not self.intake.is_settled(session)
-        ):
+        if session.bye_at is None or session.closed:
+            return
+        if session.open_rounds or not self.intake.is_settled(session):
             return
         assert session.egress is not None
         if session.egress.congested_at is None or not session.has_credit():
@@ -417,8 +416,7 @@ class Router:
             self.shards.start(shard, incarnation)
 
     def _result(self, shard: Any, header: list[Any], body: bytes | None, now: float) -> None:
-        for number, filter_ids in header[2]:
-            shard.sets[number] = (tuple(filter_ids), self.interest.use_set(filter_ids))
+        self.shards.define_sets(shard, header[2])
         entry = shard.outstanding.get(header[1])
         if entry is not None:
             if header[6] or header[7]:
@@ -426,8 +424,7 @@ class Router:
             if header[8] and entry[0].learn != wire.LEARN_FEW:
                 self.short_way.learn(entry[0], shard, header[8])
         self.rounds.answer(shard, header, body, now)
-        for number in header[3]:
-            self.interest.drop_set(shard.sets.pop(number)[0])
+        self.shards.retire_sets(shard, header[3])
         self.rounds.release(shard, now)
         self.scaling.step(now)
 
@@ -435,10 +432,8 @@ class Router:
         return self.intake.spooling.may_admit(a_round)
 
     def _deadly(self, session: Session, now: float) -> None:
-        """A batch of this session ended a worker again and again."""
-        self.close_session(
-            session, error_for(errors.MALFORMED_FRAME, "workers die of one of its batches"), now
-        )
+        """What this session sent ended workers."""
+        self.close_session(session, error_for(errors.PUT_ASIDE, "workers died of what it sent"), now)
 
     def _retired(self, a_round: Round[Session], now: float) -> None:
         session = a_round.session
@@ -492,6 +487,7 @@ class Router:
             self.reception.left(session, now)
         self.flows.session_ended(session, now, wanted=error is None)
         self.intake.producers.session_ended(session, now)
+        self.memory.ended(session)
         if not session.open_rounds:
             self.rights.revoke(session)
         lost = self.egress.forget(session) + self.eliding.forget(session)
@@ -501,27 +497,14 @@ class Router:
             if name in SESSION_COUNTERS:
                 self.counters.count(name, value)
         if session.is_client:
-            self._tell_end(session, error)
-
-    def _tell_end(self, session: Session, error: AngariumError | None) -> None:
-        clean = error is None
-        self.out.event(
-            "CLIENT_CLIENT_DISCONNECT",
-            f"client {session.client_name} disconnected"
-            + ("" if clean else f": error {error.code}: {error.text}"),  # type: ignore[union-attr]
-            severity="info" if clean else "warning",
-            scope="CLIENT",
-            vpn=session.vpn.name,
-            client=session.client_name,
-            code=0 if error is None else error.code,
-        )
+            self.reception.tell_end(session, error)
 
     def drain(self, now: float) -> bool:
         """Go down in order: nobody new; what was accepted retires.
 
         Then every session is closed. True when that is done.
         """
-        self.reception.closed = True
+        self.reception.closed = self.effort.is_over = True
         for session in list(self.sessions):
             if not session.open_rounds and self.intake.is_settled(session):
                 self._end(session, error_for(errors.SHUTTING_DOWN), now, tell=True)
@@ -531,6 +514,11 @@ class Router:
         """Find a client; links, and this node's bridges, are none."""
         found = self.sessions.find(vpn, name)
         return found if found is not None and found.is_client else None
+
+    @property
+    def freed_bytes(self) -> int:
+        """Give what was forgotten since the process started, as far as it is counted."""
+        return self.interest.freed_bytes + self.memory.freed_bytes
 
     def stats(self) -> dict[str, Any]:
         """Give the totals since this router started."""
@@ -546,6 +534,8 @@ class Router:
             "sessions": len(self.sessions),
             "subscriptions": self.subscriptions.count,
             "filters": len(self.interest),
+            "memory_bytes": self.memory.bytes,
+            "cache_bytes": self.interest.resolved_bytes + self.short_way.cache_bytes,
             "messages_in": totals.get("messages_in", 0),
             "bytes_in": totals.get("bytes_in", 0),
             "messages_out": self.egress.sent_messages,
@@ -557,7 +547,10 @@ class Router:
             "spool": self.intake.stats(),
             "links": self.links.describe(),
             "short_way_rounds": self.short_way.rounds,
+            **self.effort.stats(),
             "connects": totals.get("connects", 0),
+            "logins_waiting": self.reception.logins_waiting,
+            "requests_waiting": len(self.asks),
             "discards": {n.removeprefix(prefix): v for n, v in totals.items() if n.startswith(prefix) and v},
             "errors": {str(code): count for code, count in sorted(told.items())},
         }
@@ -567,13 +560,16 @@ class Router:
         self.interest.validate()
         self.egress.validate()
         self.short_way.validate()
+        self.effort.validate()
         self.consuming.validate()
         self.intake.validate()
+        self.asks.validate()
         self.links.validate()
         for session in self.sessions:
             session.validate()
         self.sessions.validate()
-        assert self.subscriptions.count == sum(len(s.subscriptions) for s in self.sessions)
+        self.subscriptions.validate(self.sessions)
+        self.memory.validate(self.sessions, self.endpoints)
 
 
 _OPERATIONS = {

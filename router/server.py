@@ -1,32 +1,36 @@
 """The router's shell: sockets, clock, threads; it decides nothing.
 
-Sockets: one ROUTER for clients (all listen addresses), one ROUTER for workers, the ZAP handler, the monitor
-of the client socket, and a pair that brings password verdicts back from their threads. Each event goes to
-`Router`, then its effects are carried out.
+A door with the connections of clients, one ROUTER for workers, and a pipe that brings password verdicts back from their
+threads. Each event goes to `Router`; then its effects are carried out, those of all clients of one turn together.
 """
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import hmac
 import logging
 import os
 import random
-import sys
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
-from angarium import errors
+from angarium import errors, wire
 from angarium.errors import error_for
-from angarium.process import Later, Process, collect_rarely, load_config
-from router.admission.zap import ZapHandler
-from router.config import RouterRuntime
+from angarium_server.connections.descriptors import raise_descriptors
+from angarium_server.connections.door import Door, DoorLimits, Refusal
+from angarium_server.connections.framing import FramingLimits
+from angarium_server.connections.tls import make_context
+from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
+from angarium_server.process import Later, Process, load_config
+from router.admission import blame
+from router.admission.password_checks import AT_ONCE
+from router.admission.zap import HandshakeRates, ZapHandler
+from router.config import RouterRuntime, tls_files
+from router.curve import CurveListener
 from router.effects import (
     AskController,
     EmitEvent,
@@ -40,6 +44,9 @@ from router.router import Router
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from angarium_server.connections.connection import Connection
+    from router.config import RouterConfig
+
 _log = logging.getLogger("router")
 
 _LAST_FRAME = int(zmq.NOBLOCK)
@@ -48,22 +55,19 @@ _MORE_FRAMES = int(zmq.NOBLOCK | zmq.SNDMORE)
 DRAIN_MAX = 200
 #: And so long at most: effects of the first frame must not wait for a hundred dear ones.
 DRAIN_S = 0.003
-#: Threads that compare passwords: scrypt keeps a core busy for tens of milliseconds, so one leaves the
-#: others to messages.
-PASSWORD_THREADS = 1
-#: At most one look at everybody in this time, however many connections close.
-PROBE_INTERVAL_S = 0.25
 #: How long a router that starts waits for its workers before it serves clients without some of them.
 WORKERS_WAIT_S = 5.0
 #: Subscriptions of neighbours in one answer.
 REMOTE_SUBSCRIPTIONS_MAX = 100_000
-#: Why a handshake failed, as far as libzmq tells.
-_HANDSHAKE_FAULTS: dict[int, str] = {
-    zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "whoever came has another public key of this node than its own",
-    zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "one side encrypts and the other does not",
-}
-#: With very many clients the looks are rarer, so that they cost little.
-PROBES_PER_SECOND = 5_000
+#: What the clients of one turn brought is carried out together, unless the first waited for so long.
+TURN_S = 0.0005
+#: What a frame may have beside a batch, and a message beside its batches.
+HEADER_BYTES = 1_024
+PARTS_BYTES = 1 << 20
+#: Descriptors of a router that are no connections of clients.
+OTHER_DESCRIPTORS = 200
+#: What was sent last may take so long to leave.
+LINGER_S = 0.5
 
 
 class RouterServer:
@@ -88,33 +92,49 @@ class RouterServer:
             identity=runtime.identity,
         )
         self._set_clock(now)
-        self._pool = ThreadPoolExecutor(PASSWORD_THREADS, "password")
+        self._raise_descriptors()
+        self._pool = ThreadPoolExecutor(AT_ONCE, "password")
         #: Verdicts of the pool: (ticket, correct). A deque is safe between threads.
         self._verdicts: deque[tuple[int, bool]] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
-        self._probe_at: float | None = None
+        self._memory = FreedMemory()
         self._urls: list[str] = []
         self._started_at = now
         self._ready = False
         #: The number of workers that the supervisor was told of.
         self._told_workers = 0
-        context = process.context
-        self._workers = self._make_worker_socket(context)
-        self._zap = ZapHandler(context, self._config, self._connect_refused)
-        self._clients = self._make_client_socket(context)
-        self._monitor = self._clients.get_monitor_socket(
-            zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-        )
+        #: When the oldest event came whose effects are not carried out yet; None if there is none.
+        self._turn_began: float | None = None
+        self._workers = self._make_worker_socket(process.context)
+        rates = HandshakeRates(self._config, self._connect_refused)
+        self._door = Door(
+            process, door_limits(self._config), self._client_message, self._client_lost, self._malformed,
+            self._router.reception.handshake_failed, rates.allows,
+        )  # fmt: skip
+        #: The encrypted addresses; None for a node without keys.
+        self._curve = self._make_curve(rates) if self._config.curve_secret_key_file else None
         process.add(self._workers, self._read_workers)
-        process.add(self._clients, self._read_clients)
-        process.add(self._zap.socket, self._zap.serve)
-        process.add(self._monitor, self._read_monitor)
         process.add(self._wake_read, self._read_verdicts)
         process.on_request(self._request)
         process.on_table(self._table)
         process.on_node(self._node)
+
+    def _raise_descriptors(self) -> None:
+        config = self._config
+        wanted = config.max_connections + config.pending_connections_max + OTHER_DESCRIPTORS
+        given = raise_descriptors(wanted)
+        if given < wanted:
+            text = (
+                f"router.max_connections = {config.max_connections} needs {wanted} descriptors, and the system allows"
+                f" {given}: raise LimitNOFILE of the unit, or 'ulimit -Hn', or lower max_connections"
+            )
+            self._router.out.event("SYSTEM_DESCRIPTORS_LOW", text, severity="warning")
+
+    def _make_curve(self, rates: HandshakeRates) -> CurveListener:
+        zap = ZapHandler(self._process.context, self._config, rates)
+        return CurveListener(self._process, self._router, zap, self._take, self._carry_out)
 
     def _make_worker_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
         """Inside the node there is no high-water mark: windows bound what is under way.
@@ -122,31 +142,11 @@ class RouterServer:
         And a full ROUTER would drop silently.
         """
         socket = context.socket(zmq.ROUTER)
-        _seed_routing_ids()
         socket.setsockopt(zmq.SNDHWM, 0)
         socket.setsockopt(zmq.RCVHWM, 0)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.LINGER, 0)
         socket.bind(f"ipc://{self._process.runtime_dir}/workers")
-        return socket
-
-    def _make_client_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
-        _seed_routing_ids()
-        socket = context.socket(zmq.ROUTER)
-        config = self._config
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        socket.setsockopt(zmq.RCVHWM, 0)  # ingress credit bounds it
-        socket.setsockopt(zmq.SNDHWM, config.send_queue_frames)
-        socket.setsockopt(zmq.MAXMSGSIZE, config.max_batch_bytes + 1024)
-        socket.setsockopt(zmq.LINGER, 500)
-        socket.setsockopt(zmq.BACKLOG, 1024)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, 5000)
-        # A peer that vanished, with or without a session, gives its descriptor back.
-        socket.setsockopt(zmq.HEARTBEAT_IVL, 10_000)
-        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 30_000)
-        socket.setsockopt(zmq.IPV6, int(any("[" in url for url in config.listen)))
-        socket.setsockopt_string(zmq.ZAP_DOMAIN, "angarium")
-        self._zap.secure(socket)
         return socket
 
     def _may_open(self, now: float) -> bool:
@@ -160,49 +160,43 @@ class RouterServer:
     def _open(self) -> None:
         for url in self._config.listen:
             try:
-                self._clients.bind(url)
-            except zmq.ZMQError as error:
-                detail = f"router.listen: {url}: {zmq.strerror(error.errno or 0)}"
+                self._urls.append(self._listen(url))
+            except OSError as error:
+                detail = f"router.listen: {url}: {error.strerror or error}"
                 advice = "end what listens there, or listen elsewhere: --listen, or router.listen in the file"
                 raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice) from None
-            self._urls.append(self._clients.getsockopt_string(zmq.LAST_ENDPOINT))
         # The link processes of this node come here, whatever the addresses for clients demand.
-        self._clients.bind(f"ipc://{self._process.runtime_dir}/links")
+        self._door.listen(f"ipc://{self._process.runtime_dir}/links")
+
+    def _listen(self, url: str) -> str:
+        if url.startswith("tls://"):
+            return self._door.listen(url, make_context(tls_files(self._config)))
+        return self._door.listen(url) if self._curve is None else self._curve.listen(url)
 
     def _connect_refused(self) -> None:
         self._router.counters.error(errors.CONNECT_RATE_EXCEEDED)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _read_clients(self) -> bool:
-        receive = self._clients.recv
-        until = time.monotonic() + DRAIN_S
-        for _ in range(DRAIN_MAX):
-            now = time.monotonic()
-            if now >= until:
-                break
-            try:
-                routing_id = receive(zmq.NOBLOCK)
-            except zmq.Again:
-                return False
-            self._read_client(routing_id, now)
-            # At once: to find that nothing else has come takes a lone message longer than to leave.
+    def _client_message(self, connection: Connection, frames: list[bytes], now: float) -> None:
+        self._take(connection.id, frames, now, connection.address)
+        if self._turn_began is None:
+            self._turn_began = now
+        elif time.monotonic() - self._turn_began > TURN_S:
             self._carry_out()
-        return True
 
-    def _read_client(self, routing_id: bytes, now: float) -> None:
-        """Take the frames of one client that are there."""
-        frames: list[bytes]
-        if routing_id in self._router.sessions.by_routing_id:
-            frames, address = self._clients.recv_multipart(), ""
-        else:
-            parts = self._clients.recv_multipart(copy=False)
-            frames, address = [part.bytes for part in parts], _peer_address(parts[0])
+    def _take(self, routing_id: bytes, frames: list[bytes], now: float, address: str) -> None:
         try:
             self._router.client_frames(routing_id, frames, now, address)
         except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
             _log.exception("frames of a client led to a fault of the router")
-            self._router.fault(routing_id, now)
+            self._router.fail(routing_id, error_for(errors.INTERNAL), now)
+
+    def _client_lost(self, routing_id: bytes, _reason: str, now: float) -> None:
+        self._router.unreachable(routing_id, 0, now, blocked=False)
+
+    def _malformed(self, routing_id: bytes, reason: str, now: float) -> None:
+        self._router.fail(routing_id, error_for(errors.MALFORMED_FRAME, reason), now)
 
     def _read_workers(self) -> bool:
         receive = self._workers.recv_multipart
@@ -220,19 +214,6 @@ class RouterServer:
         self._carry_out()
         return True
 
-    def _read_monitor(self) -> None:
-        try:
-            while True:
-                event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
-                if event["event"] == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                    reason = _HANDSHAKE_FAULTS.get(event["value"], f"protocol error {event['value']:#x}")
-                    self._router.reception.handshake_failed(reason, time.monotonic())
-                elif self._probe_at is None:
-                    interval = max(PROBE_INTERVAL_S, len(self._router.sessions) / PROBES_PER_SECOND)
-                    self._probe_at = time.monotonic() + interval
-        except zmq.Again:
-            self._carry_out()
-
     def _read_verdicts(self) -> None:
         os.read(self._wake_read, 4096)
         while self._verdicts:
@@ -245,8 +226,9 @@ class RouterServer:
     def _carry_out(self) -> None:
         """Carry out effects until none are left: a failed send is an event with effects of its own."""
         router = self._router
-        while effects := router.take_effects():
-            for effect in effects:
+        self._turn_began = None
+        while True:
+            for effect in router.take_effects():
                 kind = type(effect)
                 if kind is SendClient:
                     self._send_client(effect)  # type: ignore[arg-type]
@@ -262,18 +244,23 @@ class RouterServer:
                     self._process.reply(effect.later, True, effect.value)  # type: ignore[union-attr] # noqa: FBT003 - the form of every answer
                 else:
                     raise AssertionError(effect)
+            self._door.flush()
+            if not router.out.effects:  # a connection that turned out to be gone has some
+                return
 
     def _send_client(self, effect: SendClient) -> None:
         routing_id, frames, rows = effect
-        self._process.touch(self._clients)
-        try:
-            _send_parts(self._clients, [routing_id, *frames])
-        except zmq.Again:
-            self._router.unreachable(routing_id, rows, time.monotonic(), blocked=True)
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            self._router.unreachable(routing_id, rows, time.monotonic(), blocked=False)
+        if self._curve is not None and not self._door.is_here(routing_id):
+            refusal = self._curve.send(routing_id, frames)
+        else:
+            refusal = self._door.send(routing_id, frames)
+        if refusal is not None:
+            is_blocked = refusal is Refusal.BLOCKED
+            self._router.unreachable(routing_id, rows, time.monotonic(), blocked=is_blocked)
+        elif frames[0] == wire.WELCOME:
+            self._door.admit(routing_id)
+        elif frames[0] == wire.CLOSED:
+            self._door.finish(routing_id, time.monotonic())
 
     def _send_worker(self, effect: SendWorker) -> None:
         index, incarnation, frames = effect
@@ -304,10 +291,13 @@ class RouterServer:
     # -- the supervisor and the controller -------------------------------------------------------------------
 
     def _table(self, rows: list[list[Any]]) -> None:
+        ended = [row for row in rows if row[0] == "worker" and row[3] not in ("ready", "starting")]
+        if ended:  # what they said last comes first: it may say why
+            self._read_workers()
+            self._process.touch(self._workers)
         now = time.monotonic()
-        for role, index, incarnation, state, _ in rows:
-            if role == "worker" and state not in ("ready", "starting"):
-                self._router.worker_lost(index, incarnation, now)
+        for _, index, incarnation, _, _ in ended:
+            self._router.worker_lost(index, incarnation, now)
         self._carry_out()
 
     def _node(self, node: dict[str, Any]) -> None:
@@ -345,14 +335,20 @@ class RouterServer:
                 case "config_delete":
                     kind, vpn, name = arguments
                     return self._later(lambda done: router.operators.drop_object(kind, vpn, name, now, done))
+                case "deletions":
+                    return router.lanes.deletions(arguments)
+                case "tls_reload":
+                    return self._reload_certificate()
                 case "stats":
-                    return router.stats()
+                    return {**router.stats(), "in_use_bytes": in_use_bytes()}
                 case "clients":
                     return router.operators.clients(arguments.get("vpn"), now)
                 case "client":
                     return router.operators.client(arguments["vpn"], arguments["name"], now)
                 case "disconnect":
                     return router.operators.disconnect(arguments["vpn"], arguments["name"], now)
+                case "session_owner" | "put_aside":
+                    return blame.answer(router, operation, arguments, now)
                 case "subscriptions":
                     return router.operators.subscriptions(arguments.get("vpn"), arguments.get("client"))
                 case "endpoints":
@@ -376,6 +372,17 @@ class RouterServer:
         finally:
             self._carry_out()
 
+    def _reload_certificate(self) -> None:
+        """Encrypt connections that come from now on with what the files hold now; a damaged file changes nothing."""
+        event = self._router.out.event
+        try:
+            self._door.encrypt_with(make_context(tls_files(self._config)))
+        except errors.AngariumError as error:
+            text = f"the certificate was not read again, and the one before stays: {error.detail}"
+            event("SYSTEM_CERTIFICATE_NOT_RELOADED", text, severity="error", code=error.code)
+            raise
+        event("SYSTEM_CERTIFICATE_RELOADED", "the certificate of tls:// addresses was read again")
+
     def _later(self, act: Callable[[Callable[[], None]], None]) -> Later:
         """Answer a request when what it changes is in force, which may be at once."""
         later = Later()
@@ -386,20 +393,20 @@ class RouterServer:
 
     def tick(self, now: float) -> float:
         """Let time pass; gives the seconds until the next call is wanted."""
-        if self._probe_at is not None and now >= self._probe_at:
-            self._probe_at = None
-            self._router.connection_closed()
         self._set_clock(now)
+        has_more = self._door.read_rest()
+        self._door.tick(now)
         wake = self._router.tick(now)
+        if self._curve is not None:
+            wake = min(wake, self._curve.tick(now))
         self._carry_out()
+        self._memory.update(self._router.freed_bytes, now)
         if not self._ready and self._may_open(now):
             self._open()
             self._tell_ready()
         if not self._ready:
             wake = now + 0.02
-        if self._probe_at is not None:
-            wake = min(wake, self._probe_at)
-        return max(0.0, wake - now)
+        return 0.0 if has_more else max(0.0, wake - now)
 
     def _set_clock(self, now: float) -> None:
         """Follow the wall clock, which may be set."""
@@ -414,10 +421,11 @@ class RouterServer:
     def close(self) -> None:
         """Free what the process does not own."""
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._clients.disable_monitor()
-        for socket in (self._monitor, self._clients, self._workers, self._zap.socket):
-            self._process.remove(socket)
-            socket.close()
+        self._door.close(LINGER_S)
+        if self._curve is not None:
+            self._curve.close()
+        self._process.remove(self._workers)
+        self._workers.close()
         self._process.remove(self._wake_read)
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -431,6 +439,20 @@ def _send_parts(socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
     last = len(frames) - 1
     for number, frame in enumerate(frames):
         socket.send(frame, _LAST_FRAME if number == last else _MORE_FRAMES)
+
+
+def door_limits(config: RouterConfig) -> DoorLimits:
+    """Give what connections may cost, as the configuration says."""
+    return DoorLimits(
+        framing=FramingLimits(
+            frame_bytes=config.max_batch_bytes + HEADER_BYTES,
+            message_bytes=config.max_batch_bytes + PARTS_BYTES,
+        ),
+        unsent_bytes=config.send_queue_bytes,
+        login_s=config.login_timeout_ms / 1000,
+        strangers=config.pending_connections_max,
+        strangers_per_network=config.pending_connections_per_address,
+    )
 
 
 def _three(arguments: dict[str, Any]) -> tuple[str | None, str | None, str | None]:
@@ -456,26 +478,6 @@ def password_matches(password: str, stored: str) -> bool:
         _log.exception("a stored password hash is unusable")
         return False
     return hmac.compare_digest(made, wanted)
-
-
-def _peer_address(frame: zmq.Frame) -> str:
-    """Give the IP address that a frame came from, empty over ipc, where it is localhost:UID:GID:PID."""
-    try:
-        address = str(frame.get("Peer-Address"))
-    except zmq.ZMQError:
-        return ""
-    return "" if address.startswith("localhost:") else address
-
-
-def _seed_routing_ids() -> None:
-    """Make automatic routing ids unpredictable: libzmq numbers them from rand().
-
-    And who can announce the next one
-    would abort the process. To be called with a context that has a socket already, before the socket it is
-    for.
-    """
-    if sys.platform != "win32":
-        ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "little"))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,13 +9,16 @@ from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from angarium_server.shapes import Shapes
+
 if TYPE_CHECKING:
-    from angarium.access import TopicRules
+    from angarium_server.access import TopicRules
     from router.admission.bridge_hello import BridgeHello
     from router.admission.directory import Vpn
     from router.delivery.eliding_table import ElidingTable
     from router.delivery.queues import EgressQueue
     from router.links.neighbour import Neighbour
+    from router.matching.burden import Burden
     from router.matching.interest import Filter
     from router.matching.round import Round
     from router.publishers.producer import Producer
@@ -27,6 +30,8 @@ class Subscription(NamedTuple):
     text: str
     deliver_always: bool
     filter: Filter[Session]
+    #: What its client was charged for it.
+    bytes: int
     noexport: bool
     #: The client name of the subscription manager that added it, or empty for the client itself.
     origin: str
@@ -37,12 +42,24 @@ class Permissions(NamedTuple):
 
     shared_allowed: bool
     subscriptions_max: int
+    #: Bytes that it, and all clients of its username together, may make the node keep.
+    memory_max: int
+    username_memory_max: int
     filters: TopicRules | None
     share_names: TopicRules | None
+    #: Work of matching that its messages may cost; 0 is no limit.
+    matching_work_per_s: int = 0
+    #: Shapes that its filters may have.
+    overlapping_max: int = 0
 
 
 NOTHING_ALLOWED: Final = Permissions(
-    shared_allowed=False, subscriptions_max=0, filters=None, share_names=None
+    shared_allowed=False,
+    subscriptions_max=0,
+    memory_max=0,
+    username_memory_max=0,
+    filters=None,
+    share_names=None,
 )
 
 
@@ -93,6 +110,7 @@ class Session:
         "address",
         "bridge",
         "bucket",
+        "burden",
         "bye_at",
         "bytes_max",
         "client_name",
@@ -108,11 +126,13 @@ class Session:
         "granted_bytes",
         "granted_messages",
         "inbox",
+        "is_aside",
         "is_client",
         "keepalive_s",
         "last_heard",
         "link",
         "local_priority",
+        "memory_bytes",
         "network_priority",
         "next_flow",
         "next_producer",
@@ -131,6 +151,7 @@ class Session:
         "publisher",
         "read_bytes",
         "requests",
+        "resumed_inbox",
         "retired_round",
         "retired_told",
         "round_number",
@@ -139,6 +160,7 @@ class Session:
         "sdk",
         "sent_bytes",
         "sent_messages",
+        "shapes",
         "subscriptions",
         "unretired_bytes",
         "untold_bytes",
@@ -159,7 +181,10 @@ class Session:
         self.profile_name = ""
         self.address = ""
         self.sdk = ""
+        #: Its resume token names it, so it is that of one session.
         self.inbox = ""
+        #: That of the session that it goes on with; empty if it is a new one.
+        self.resumed_inbox = ""
         self.connected_at = now
         self.last_heard = now
         self.keepalive_s = 3.0
@@ -168,6 +193,8 @@ class Session:
         self.no_local = False
         #: True from the moment in which nothing may be sent to it any more.
         self.closed = False
+        #: True once workers died of its frames: it is closed, and no worker gets more of it.
+        self.is_aside = False
         #: When it said BYE, None before: it closes when its rounds have retired, what it published is stored, and its
         #: queues are empty or without credit.
         self.bye_at: float | None = None
@@ -186,6 +213,10 @@ class Session:
 
         #: (text, deliver_always) -> subscription, in the order in which they were added.
         self.subscriptions: dict[tuple[str, bool], Subscription] = {}
+        #: Their shapes.
+        self.shapes = Shapes()
+        #: What it was charged for what it makes the node keep.
+        self.memory_bytes = 0
         #: Events about limits of its own that operators were told and that are not over.
         self.full: dict[str, None] = {}
         #: Totals for the operators, by name.
@@ -204,8 +235,10 @@ class Session:
         self.open_rounds: deque[Round[Session]] = deque()
         #: The tail of open_rounds that has not been handed to workers.
         self.pending: deque[Round[Session]] = deque()
-        #: True while it stands in the waiting line of exactly one shard.
+        #: True while it stands in the waiting line of exactly one shard, or is held back.
         self.parked = False
+        #: What it costs the workers; None while that is nothing.
+        self.burden: Burden | None = None
 
         # Egress: totals since login; credit is granted - sent.
         self.granted_messages = self.granted_bytes = 0
@@ -262,6 +295,7 @@ class Session:
             "slow": egress is not None and egress.is_slow(now),
             "queued_messages": egress.messages if egress is not None else 0,
             "queued_bytes": egress.bytes if egress is not None else 0,
+            "memory_bytes": self.memory_bytes,
             "local_priority": self.local_priority,
             "network_priority": self.network_priority,
             "no_local": self.no_local,

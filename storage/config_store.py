@@ -5,37 +5,60 @@ is its only writer. An object is stored as MessagePack under its kind, Message V
 one synced transaction: when it returns, all its changes are on disk, and after a crash all or none of them
 are there.
 
-Beside the objects it keeps the names of producers, stages and sinks, and counters: single numbers, such as the next id
-of an endpoint, which is never given twice, whatever was deleted meanwhile.
+There are two files, `data.mdb` and `copy/data.mdb` (`storage.config_file`). Each commit goes into the first one and
+then into the copy, before it is answered. So if the first one is missing, empty, torn or holds one damaged record, the
+copy has everything that was answered, and takes its place; the damaged file is kept beside it. If the copy is at fault
+it is made again. If both are, the store is refused.
+
+Beside the objects it keeps the names of producers, stages and sinks, which endpoints were deleted, and counters: single
+numbers, such as the next id of an endpoint, which is never given twice, whatever was deleted meanwhile.
 
 It knows nothing about what attributes mean; `cluster/controller/controller.py` does.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import lmdb
 
 from angarium import errors, wire
+from storage.config_file import (
+    ConfigDamageError,
+    ConfigFile,
+    Row,
+    Section,
+    UnknownFormatError,
+    fault_of,
+)
+from storage.room import NoRoomError
+from storage.spool import DATA_FILE
+from storage.sync import sync_path
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
-#: Raised when the form of what is stored changes; a store of another format is refused, never guessed at.
-FORMAT_VERSION: Final = 3
-#: Formats that need nothing but a new number: before 2 there were no producers and counters, before 3 no stages.
-UPGRADED_FORMATS: Final = (b"1", b"2")
-#: Sparse, so a large map costs nothing; 100,000 objects take about 60 MB.
-MAP_BYTES: Final = 1 << 30
-#: Readers at the same time; the controller reads once, at its start, and tools may look.
-MAX_READERS: Final = 16
+#: Where the second file is, in the directory of the store.
+COPY_FOLDER: Final = "copy"
+#: After a copy could not be written (the disk is full) it is tried again this much later.
+COPY_RETRY_S: Final = 10.0
 
-_FORMAT_KEY: Final = b"format"
 _COUNTER_PREFIX: Final = b"counter:"
+_DATA_KEY: Final = b"data"
+_NOTICES_KEY: Final = b"notices"
 _SEPARATOR: Final = b"\0"
+#: New records of these are refused on a full disk; numbers, and what is to be deleted, are not.
+_REFUSABLE: Final = (Section.OBJECTS, Section.PRODUCERS, Section.STAGES, Section.SINKS)
+_MISSING: Final = "there is no such file"
+#: Of LMDB, beside its data file.
+_LOCK_FILE: Final = "lock.mdb"
+
+_log = logging.getLogger(__name__)
 
 
 class Change(NamedTuple):
@@ -87,37 +110,161 @@ class Sink(NamedTuple):
     used_s: int
 
 
-Entry: TypeAlias = Change | Counter | Producer | Stage | Sink
+class Deletion(NamedTuple):
+    """An endpoint whose deletion was decided, and whether nothing of it is left: then the record goes."""
+
+    endpoint_id: int
+    is_complete: bool
+
+
+Entry: TypeAlias = Change | Counter | Producer | Stage | Sink | Deletion
 
 
 class ConfigStore:
     """The open store; `close` it before the process ends."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        """Open the store, making it if there is none.
+        """Open the store, making it if there is none, and restore what is damaged from the other file.
 
         Raises:
-            InvalidRequestError: it is damaged, or of a format that this version does not know (40017).
+            InvalidRequestError: both files are damaged, or of a format that this version does not know (40017).
         """
         self.directory = Path(directory)
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         #: The process that opened it: LMDB breaks when a child of fork goes on using it.
         self._owner = os.getpid()
-        self._environment = self._open_environment()
+        #: What had to be restored at this opening, as sentences for operators.
+        self._notices: list[str] = []
+        #: None while it cannot be written, and when that is tried again.
+        self._copy: ConfigFile | None = None
+        self._copy_retry_at = 0.0
         try:
-            self._environment.reader_check()
-            self._meta = self._environment.open_db(b"meta")
-            self._objects = self._environment.open_db(b"objects")
-            self._producers = self._environment.open_db(b"producers")
-            self._stages = self._environment.open_db(b"stages")
-            self._sinks = self._environment.open_db(b"sinks")
-            self._check_format()
-        except lmdb.Error as error:
-            self._environment.close()
-            raise self._refusal(f"LMDB says {error}") from error
-        except errors.AngariumError:
-            self._environment.close()
-            raise
+            self._file = self._open()
+            if self._copy is None:
+                self._make_copy()
+            if self._notices:  # the supervisor opens the store first, and the controller has the events
+                self._note(_NOTICES_KEY, "\n".join(self._notices).encode())
+        except (UnknownFormatError, OSError) as error:
+            raise self._refusal(str(error)) from None
+
+    # -- the two files ---------------------------------------------------------------------------------------
+
+    def _open(self) -> ConfigFile:
+        """Give the first file, and keep the copy open if it is the same; what is damaged or older is not used."""
+        file, fault = _sound_file(self.directory)
+        copy, copy_fault = _sound_file(self.directory / COPY_FOLDER)
+        if file is None and copy is None and not fault and not copy_fault:
+            return self._make_file()
+        if file is not None and copy is not None and copy.commits > file.commits:
+            fault = f"it lacks {copy.commits - file.commits} commits that its copy has"
+            file.close()
+            file = None
+        if file is None:
+            if copy is None:
+                raise self._refusal(f"{fault or _MISSING}; its copy: {copy_fault or _MISSING}")
+            copy.close()
+            self._restore(fault or _MISSING)
+            file, copy = ConfigFile(self.directory), ConfigFile(self.directory / COPY_FOLDER)
+        if copy is not None and copy.commits == file.commits:
+            self._copy = copy
+        elif copy is not None:
+            copy.close()
+        elif copy_fault:
+            self._notices.append(
+                f"{self.directory / COPY_FOLDER / DATA_FILE}: {copy_fault}; it was made again"
+            )
+        return file
+
+    def _make_file(self) -> ConfigFile:
+        """Make an empty file; it has its place only when it is complete and on disk."""
+        fresh = self.directory / ".fresh"
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(mode=0o700)
+        ConfigFile(fresh).close()
+        (fresh / DATA_FILE).rename(self.directory / DATA_FILE)
+        shutil.rmtree(fresh, ignore_errors=True)
+        sync_path(self.directory)
+        return ConfigFile(self.directory)
+
+    def _restore(self, fault: str) -> None:
+        """Put the copy, which is sound, in the place of the first file, which is kept beside it."""
+        place, fresh = self.directory / DATA_FILE, self.directory / f".{DATA_FILE}"
+        shutil.copyfile(self.directory / COPY_FOLDER / DATA_FILE, fresh)
+        fresh.chmod(0o600)
+        sync_path(fresh)
+        kept = ""
+        if place.exists():
+            aside = self.directory / f"damaged-{time.time_ns()}.mdb"
+            os.link(place, aside)
+            kept = f", and is kept as {aside.name}"
+        fresh.replace(place)
+        (self.directory / _LOCK_FILE).unlink(missing_ok=True)  # of LMDB; it may be torn too
+        sync_path(self.directory)
+        self._notices.append(f"{place}: {fault}; it was restored from its copy{kept}")
+
+    def _make_copy(self) -> None:
+        """Make the copy anew; without room for it the store goes on with one file, and tries again later."""
+        place, fresh = self.directory / COPY_FOLDER, self.directory / f".{COPY_FOLDER}"
+        try:
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir(mode=0o700)
+            self._file.copy_to(fresh)
+            sync_path(fresh / DATA_FILE)
+            shutil.rmtree(place, ignore_errors=True)
+            fresh.rename(place)
+            sync_path(self.directory)
+            self._copy = ConfigFile(place)
+        except (lmdb.Error, OSError, ConfigDamageError) as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            self._lose_copy(error)
+
+    def _write_copy(self, rows: list[Row]) -> None:
+        if self._copy is None:
+            if time.monotonic() >= self._copy_retry_at:
+                self._make_copy()
+            return
+        try:
+            self._copy.write(rows)
+        except (lmdb.Error, NoRoomError, ConfigDamageError) as error:
+            self._copy.close()
+            self._lose_copy(error)
+
+    def _lose_copy(self, error: Exception) -> None:
+        self._copy, self._copy_retry_at = None, time.monotonic() + COPY_RETRY_S
+        _log.error("the copy of the config store %s cannot be written: %s", self.directory, error)
+
+    def faults(self) -> list[str]:
+        """Read every record of both files; gives what is wrong as sentences."""
+        found = []
+        for file in (self._file, *([] if self._copy is None else [self._copy])):
+            try:
+                file.check()
+            except ConfigDamageError as error:
+                found.append(f"config store {file.directory / DATA_FILE}: {error}")
+        return found
+
+    def take_notices(self) -> list[str]:
+        """Give what had to be restored since this was asked last, as sentences for operators."""
+        found = dict(self._rows(Section.META)).get(_NOTICES_KEY, b"").decode().splitlines()
+        if found:
+            self._note(_NOTICES_KEY, None)
+        return found
+
+    def _note(self, key: bytes, value: bytes | None) -> None:
+        rows: list[Row] = [(Section.META, key, value)]
+        self._file.write(rows)
+        self._write_copy(rows)
+
+    @property
+    def data_id(self) -> str:
+        """Give the id of the data directory that the store belongs to; empty if it has none yet."""
+        return dict(self._rows(Section.META)).get(_DATA_KEY, b"").decode()
+
+    def set_data_id(self, data_id: str) -> None:
+        """Let the store belong to a data directory, durably."""
+        self._note(_DATA_KEY, data_id.encode())
+
+    # -- what is stored --------------------------------------------------------------------------------------
 
     def load(self) -> list[Change]:
         """Give every object, ordered by kind, Message VPN and name.
@@ -126,20 +273,15 @@ class ConfigStore:
             InvalidRequestError: an entry cannot be read (40017).
         """
         assert self._owner == os.getpid(), "the config store is used across a fork"
-        found = []
-        with self._environment.begin(db=self._objects) as transaction:
-            for key, value in transaction.cursor():
-                found.append(self._decode(bytes(key), bytes(value)))
-        return found
+        return [self._decode(key, value) for key, value in self._rows(Section.OBJECTS)]
 
     def load_counters(self) -> dict[str, int]:
         """Give every counter by its name."""
-        with self._environment.begin(db=self._meta) as transaction:
-            return {
-                bytes(key).removeprefix(_COUNTER_PREFIX).decode(): int(bytes(value))
-                for key, value in transaction.cursor()
-                if bytes(key).startswith(_COUNTER_PREFIX)
-            }
+        return {
+            key.removeprefix(_COUNTER_PREFIX).decode(): int(value)
+            for key, value in self._rows(Section.META)
+            if key.startswith(_COUNTER_PREFIX)
+        }
 
     def load_producers(self) -> list[Producer]:
         """Give every producer, ordered by Message VPN, username and name.
@@ -147,8 +289,7 @@ class ConfigStore:
         Raises:
             InvalidRequestError: an entry cannot be read (40017).
         """
-        with self._environment.begin(db=self._producers) as transaction:
-            return [self._decode_producer(bytes(key), bytes(value)) for key, value in transaction.cursor()]
+        return [self._decode_producer(key, value) for key, value in self._rows(Section.PRODUCERS)]
 
     def load_stages(self) -> list[Stage]:
         """Give every stage, ordered by Message VPN, username and name.
@@ -156,8 +297,7 @@ class ConfigStore:
         Raises:
             InvalidRequestError: an entry cannot be read (40017).
         """
-        with self._environment.begin(db=self._stages) as transaction:
-            return [Stage(*self._decode_row(key, value, (3, 4))) for key, value in transaction.cursor()]
+        return [Stage(*self._decode_row(key, value, (3, 4))) for key, value in self._rows(Section.STAGES)]
 
     def load_sinks(self) -> list[Sink]:
         """Give every sink, ordered by Message VPN, username and name.
@@ -165,8 +305,18 @@ class ConfigStore:
         Raises:
             InvalidRequestError: an entry cannot be read (40017).
         """
-        with self._environment.begin(db=self._sinks) as transaction:
-            return [Sink(*self._decode_row(key, value, (3, 2))) for key, value in transaction.cursor()]
+        return [Sink(*self._decode_row(key, value, (3, 2))) for key, value in self._rows(Section.SINKS)]
+
+    def load_deletions(self) -> list[Deletion]:
+        """Give every endpoint whose deletion is not known to be complete, by its id."""
+        found = self._rows(Section.DELETIONS)
+        return [Deletion(int.from_bytes(key, "big"), is_complete=False) for key, _ in found]
+
+    def _rows(self, section: Section) -> list[tuple[bytes, bytes]]:
+        try:
+            return list(self._file.rows(section))
+        except ConfigDamageError as error:
+            raise self._refusal(str(error)) from None
 
     def copy_to(self, directory: str | os.PathLike[str]) -> None:
         """Write a compacted copy into an empty directory that exists: a backup, as of the last commit.
@@ -175,77 +325,47 @@ class ConfigStore:
             OSError: the copy cannot be written.
         """
         try:
-            self._environment.copy(str(directory), compact=True)
+            self._file.copy_to(Path(directory))
         except lmdb.Error as error:
             raise OSError(f"{directory}: {error}") from error
 
     def commit(self, changes: Sequence[Entry]) -> None:
-        """Make all changes durable in one synced transaction.
+        """Make all changes durable, in one synced transaction of each file.
 
-        An `lmdb.Error` other than a full map is not handled by anybody on purpose: after a failed sync nobody
-        knows what is on disk, so the process has to end and read again.
+        An `lmdb.Error` is not handled by anybody on purpose: after a failed sync nobody knows what is on disk, so the
+        process has to end and read again.
 
         Raises:
-            UnavailableError: the map is full; nothing was changed (50001).
+            UnavailableError: the disk or the map is full; nothing was changed (50329).
         """
+        self._commit(changes, _REFUSABLE)
+
+    def commit_with_reserve(self, changes: Sequence[Entry]) -> None:
+        """Do the same for what a node cannot start without: it may take the reserve.
+
+        Raises:
+            UnavailableError: there is not even that (50329).
+        """
+        self._commit(changes, ())
+
+    def has_room(self) -> bool:
+        """Tell whether something new finds room."""
+        return self._file.has_room()
+
+    def _commit(self, changes: Sequence[Entry], refusable: Collection[Section]) -> None:
         assert self._owner == os.getpid(), "the config store is used across a fork"
+        rows = [_row_of(change) for change in changes]
         try:
-            with self._environment.begin(write=True) as transaction:
-                for change in changes:
-                    self._put(transaction, change)
-        except lmdb.MapFullError:
-            detail = f"{self.directory} holds its {MAP_BYTES} bytes: delete objects that nobody needs"
-            raise errors.error_for(errors.INTERNAL, detail) from None
+            self._file.write(rows, refusable)
+        except NoRoomError as error:
+            raise errors.error_for(errors.DISK_FULL, f"{self.directory / DATA_FILE}: {error}") from None
+        self._write_copy(rows)
 
     def close(self) -> None:
         """Close the store; the object is of no use afterwards."""
-        self._environment.close()
-
-    def _put(self, transaction: Any, change: Entry) -> None:
-        value: Any
-        match change:
-            case Counter(name, number):
-                transaction.put(_COUNTER_PREFIX + name.encode(), str(number).encode(), db=self._meta)
-                return
-            case Producer(vpn, username, name, producer, used_day):
-                database, key = self._producers, _key(vpn, username, name)
-                value = None if producer is None else [producer, used_day]
-            case Stage(vpn, username, name, stage, state, used_s, sink):
-                database, key = self._stages, _key(vpn, username, name)
-                value = None if stage is None else [stage, state, used_s, sink]
-            case Sink(vpn, username, name, batch, used_s):
-                database, key = self._sinks, _key(vpn, username, name)
-                value = None if batch is None else [batch, used_s]
-            case Change(kind, vpn, name, attributes):
-                database, key, value = self._objects, _key(kind, vpn, name), attributes
-        if value is None:
-            transaction.delete(key, db=database)
-        else:
-            transaction.put(key, wire.pack(value), db=database)
-
-    def _open_environment(self) -> Any:
-        try:
-            return lmdb.open(
-                str(self.directory),
-                map_size=MAP_BYTES,
-                max_dbs=8,
-                max_readers=MAX_READERS,
-                mode=0o600,
-                metasync=True,
-                sync=True,
-                writemap=False,
-            )
-        except lmdb.Error as error:
-            raise self._refusal(f"LMDB says {error}") from error
-
-    def _check_format(self) -> None:
-        with self._environment.begin(db=self._meta, write=True) as transaction:
-            stored = transaction.get(_FORMAT_KEY)
-            if stored is None or bytes(stored) in UPGRADED_FORMATS:
-                transaction.put(_FORMAT_KEY, str(FORMAT_VERSION).encode())
-            elif bytes(stored) != str(FORMAT_VERSION).encode():
-                text = bytes(stored).decode(errors="replace")
-                raise self._refusal(f"the format check found {text!r}, this version knows {FORMAT_VERSION}")
+        self._file.close()
+        if self._copy is not None:
+            self._copy.close()
 
     def _decode(self, key: bytes, value: bytes) -> Change:
         try:
@@ -282,6 +402,57 @@ class ConfigStore:
             "or move it away and apply an exported configuration"
         )
         return errors.error_for(errors.INVALID_CONFIGURATION, f"config store {place}: {what}; {advice}")
+
+
+def _row_of(entry: Entry) -> Row:
+    """Give the record of an entry."""
+    value: Any
+    match entry:
+        case Counter(name, number):
+            return Section.META, _COUNTER_PREFIX + name.encode(), str(number).encode()
+        case Producer(vpn, username, name, producer, used_day):
+            section, key = Section.PRODUCERS, _key(vpn, username, name)
+            value = None if producer is None else [producer, used_day]
+        case Stage(vpn, username, name, stage, state, used_s, sink):
+            section, key = Section.STAGES, _key(vpn, username, name)
+            value = None if stage is None else [stage, state, used_s, sink]
+        case Sink(vpn, username, name, batch, used_s):
+            section, key = Section.SINKS, _key(vpn, username, name)
+            value = None if batch is None else [batch, used_s]
+        case Deletion(endpoint_id, is_complete):
+            section, key = Section.DELETIONS, endpoint_id.to_bytes(8, "big")
+            value = None if is_complete else []
+        case Change(kind, vpn, name, attributes):
+            section, key, value = Section.OBJECTS, _key(kind, vpn, name), attributes
+    return section, key, None if value is None else wire.pack(value)
+
+
+def is_there(directory: Path) -> bool:
+    """Tell whether a directory has a config store, damaged or not."""
+    return (directory / DATA_FILE).exists() or (directory / COPY_FOLDER / DATA_FILE).exists()
+
+
+def config_faults(directory: Path) -> list[str]:
+    """Check both files of a store that nobody has open, without changing them; gives each fault as a sentence."""
+    places = [directory, directory / COPY_FOLDER]
+    found = [(place / DATA_FILE, fault_of(place)) for place in places if place == directory or place.exists()]
+    return [f"config store {file}: {fault}" for file, fault in found if fault]
+
+
+def _sound_file(place: Path) -> tuple[ConfigFile | None, str]:
+    """Open the file in a directory and read every record; gives what is wrong if it is there and not sound."""
+    if not (place / DATA_FILE).exists():
+        return None, ""
+    try:
+        file = ConfigFile(place)
+    except ConfigDamageError as error:
+        return None, str(error)
+    try:
+        file.check()
+    except ConfigDamageError as error:
+        file.close()
+        return None, str(error)
+    return file, ""
 
 
 def _key(*names: str) -> bytes:

@@ -29,6 +29,7 @@ import msgpack
 from angarium import errors
 from storage import pages
 from storage.spool import DATA_FILE, KEY_ENVIRONMENT, Table, damaged, open_readonly, open_spool, try_lock
+from storage.sync import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -241,7 +242,7 @@ def pack(members: Mapping[str, Path], archive: Path, about: Mapping[str, Any], t
         partial.rename(archive)
     finally:
         partial.unlink(missing_ok=True)
-    _sync_directory(archive.parent)
+    sync_path(archive.parent)
 
 
 def read_manifest(archive: Path) -> dict[str, Any]:
@@ -287,11 +288,11 @@ def unpack(archive: Path, directory: Path, tell: Tell) -> dict[str, Any]:
     try:
         _extract(archive, place, sums, tell)
         for name in names:
-            _sync_directory(place / name)
+            sync_path(place / name)
             (place / name).rename(directory / name)
     finally:
         shutil.rmtree(place)
-    _sync_directory(directory)
+    sync_path(directory)
     return manifest
 
 
@@ -387,14 +388,6 @@ def _sum_of(path: Path, read: _Bytes) -> str:
         while chunk := source.read(_COPY_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _manifest_sum(manifest: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@
 the keys and values mean is the home's business (`node/home/spool/layout.py`). `LmdbSpool` keeps it in LMDB; the
 disk of the simulation passes the same contract suite.
 
-How LMDB is used (design section 8):
+How LMDB is used:
 
 - Never WRITEMAP, NOSYNC or MAPASYNC. A reader lives for one call, so that no page is kept from being used
   again.
@@ -35,6 +35,7 @@ import lmdb
 from angarium import errors
 from storage import pages
 from storage.room import NoRoomError, Room, Usage
+from storage.sync import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +57,8 @@ LOCK_FILE: Final = "owner.lock"
 #: The format is a key of LMDB's own table of tables, the id a row of META.
 KEY_FORMAT: Final = b"#format"
 KEY_ENVIRONMENT: Final = b"environment"
+#: The id of the data directory that the spool belongs to, a row of META too; none in one of an earlier version.
+KEY_DATA: Final = b"data"
 _SEAL_BYTES: Final = 4
 #: A new environment is made in a directory beside its own, and one that is removed gets such a name first: whoever
 #: is killed meanwhile leaves no directory that looks like a spool which lost its messages.
@@ -104,6 +107,10 @@ class SpoolFailedError(Exception):
 class Spool(Protocol):
     """What a home needs of a disk."""
 
+    @property
+    def room_bytes(self) -> int:
+        """How many bytes of messages may be under way; 0 if there is no room but for these."""
+
     def commit(self, changes: Sequence[Change]) -> None:
         """Make all changes durable, in their order, or none; to be called by one thread only.
 
@@ -151,7 +158,7 @@ class LmdbSpool:
         if lock is not None:
             self._find_tails()
             self._descriptor = os.open(directory / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
-            self._room = Room(self._descriptor, map_bytes, self._usage)
+            self._room = Room(self._descriptor, map_bytes, self._usage, has_ahead=True)
 
     def _open_added(self, environment: Any, *, may_create: bool) -> None:
         """Open the tables that may be missing; to a reader one that is missing is empty."""
@@ -163,6 +170,11 @@ class LmdbSpool:
     def environment_id(self) -> str:
         """Give what names this environment, made when it was: a restored backup gets another one."""
         return (self.get(Table.META, KEY_ENVIRONMENT) or b"").decode()
+
+    @property
+    def room_bytes(self) -> int:
+        """See `Spool.room_bytes`; any thread may ask."""
+        return self._room.room_bytes
 
     def commit(self, changes: Sequence[Change]) -> None:
         """See `Spool.commit`."""
@@ -293,7 +305,7 @@ class LmdbSpool:
                 copy.unlink(missing_ok=True)
                 self._environment.copy(str(directory), compact=False)
             for path in (copy, directory):
-                _sync(path)
+                sync_path(path)
         except (lmdb.Error, OSError) as error:
             copy.unlink(missing_ok=True)
             raise OSError(f"the spool cannot be copied to {directory}: {error}") from error
@@ -342,7 +354,7 @@ def open_spool(directory: Path, map_bytes: int = MAP_BYTES, tell: Tell = pages.s
         _check_pages(directory, tell)
         # What is committed must not hang on names that are not on disk, also if one before was killed here.
         for path in (directory, directory.parent, *(path.parent for path in missing)):
-            _sync(path)
+            sync_path(path)
         return _open(directory, lock, map_bytes)
     except BaseException:
         os.close(lock)
@@ -532,11 +544,3 @@ def _check_format(directory: Path, environment: Any) -> None:
     if stored != FORMAT_VERSION:
         known = FORMAT_VERSION.decode()
         raise damaged(directory, f"the format check found {stored!r}, this program knows {known}")
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,7 @@
 LMDB demands that the thread which begins a write transaction also ends it; here one thread does all of it.
 The caller hands over a ready list and is woken when the group is on disk. A thread that waits for the
 interpreter's lock beside a busy loop waits for a whole switch interval, so the process has set a short one
-(`sys.setswitchinterval`, design section 8), and everything here is done in few steps.
+(`sys.setswitchinterval`), and everything here is done in few steps.
 """
 
 from __future__ import annotations

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import os
+import signal
 import sys
 import tomllib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from benchmarks.brokers.server import ROOT, Broker, tree_of
 
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import psutil
+
+UNLIMITED: Final = """
+[router]
+connects_per_second = 100000
+connect_burst = 100000
+"""
 
 
 class Angarium(Broker):
@@ -48,7 +55,15 @@ class Angarium(Broker):
         """Start it and return when clients can connect."""
         ready_file = self.directory / "ready.json"
         ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "cluster.cli", "up", "--data", str(self.directory / "data")]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "angarium_server",
+            "up",
+            "--data",
+            str(self.directory / "data"),
+        ]
         command += ["--ready-file", str(ready_file), "--listen", "tcp://127.0.0.1:0"]
         command += ["--workers", str(self.workers), "--log-level", "WARNING", *self.options()]
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -64,9 +79,22 @@ class Angarium(Broker):
         """Give more options of `angarium up`."""
         return []
 
+    def strike(self) -> None:
+        """Kill the router (SIGKILL); the supervisor starts another one, which `roles` does not name."""
+        for process in self.roles()["router"]:
+            process.send_signal(signal.SIGKILL)
+
     def roles(self) -> dict[str, list[psutil.Process]]:
-        """Give its processes by role, as they were when it started."""
-        return {role: [one for pid in pids for one in tree_of(pid)[:1]] for role, pids in self._pids.items()}
+        """Give its processes by role, as they were when it started.
+
+        Raises:
+            BrokerFailedError: one of them has ended by itself, so that its figures are lost.
+        """
+        found = {role: [one for pid in pids for one in tree_of(pid)[:1]] for role, pids in self._pids.items()}
+        for role, pids in self._pids.items():
+            if len(found[role]) < len(pids):
+                raise self.failure(f"its {role} ended by itself")
+        return found
 
 
 class AngariumQueues(Angarium):
@@ -74,3 +102,14 @@ class AngariumQueues(Angarium):
 
     client_module = "benchmarks.clients.angarium_queue"
     durability = "synced commit"
+
+
+class AngariumUnlimited(Angarium):
+    """A node that lets an address connect as fast as it can."""
+
+    def options(self) -> list[str]:
+        """Give the file that raises the limit to what never is reached."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        file = self.directory / "unlimited.toml"
+        file.write_text(UNLIMITED, encoding="utf-8")
+        return ["--config", str(file)]

@@ -7,7 +7,6 @@ import shutil
 from benchmarks.brokers.server import (
     PEER_CLIENTS_INSTALL,
     Broker,
-    free_port,
     listens,
     output_of,
     peer_directory,
@@ -51,7 +50,7 @@ class Nats(Broker):
 
     def start(self) -> None:
         """Start it and return when clients can connect."""
-        port = free_port()
+        port = self.own_port()
         self.url = f"nats://127.0.0.1:{port}"
         self.directory.mkdir(parents=True, exist_ok=True)
         configuration = self.directory / "nats.conf"

@@ -45,7 +45,7 @@ class RabbitMq(Broker):
 
     def start(self) -> None:
         """Start it and return when clients can connect."""
-        epmd_port, port, inner_port = free_port(), free_port(), free_port()
+        epmd_port, port, inner_port = free_port(), self.own_port(), free_port()
         self.url = f"amqp://guest:guest@127.0.0.1:{port}/%2F?heartbeat=0"
         directory = self.directory
         directory.mkdir(parents=True, exist_ok=True)

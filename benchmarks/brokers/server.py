@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -56,6 +57,8 @@ class Broker:
         """Describe a broker that keeps everything in a directory."""
         self.directory = directory / self.name
         self.url = ""
+        #: Where it listens, once it was started.
+        self._port = 0
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def missing(self) -> str:
@@ -85,6 +88,21 @@ class Broker:
         """End what was started, the newest first."""
         while self._processes:
             end_tree(self._processes.pop())
+
+    def strike(self) -> None:
+        """Kill what clients are connected to (SIGKILL) and see to it that it starts again at the same address."""
+        for one in self._processes:
+            for process in tree_of(one.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.send_signal(signal.SIGKILL)
+            one.wait(STOP_TIMEOUT_S)
+        self._processes.clear()
+        self.start()
+
+    def own_port(self) -> int:
+        """Give the port of loopback that clients connect to, the same whenever it starts."""
+        self._port = self._port or free_port()
+        return self._port
 
     def roles(self) -> dict[str, list[psutil.Process]]:
         """Give its processes by role."""
@@ -126,9 +144,13 @@ class Broker:
                 cause = (
                     f"not within {START_TIMEOUT_S:g} s" if status is None else f"ended with status {status}"
                 )
-                output = self.log_file.read_bytes()[-_OUTPUT_BYTES_MAX:].decode(errors="replace")
-                raise BrokerFailedError(f"{self.name}: {what}: {cause}\n{output}")
+                raise self.failure(f"{what}: {cause}")
             time.sleep(_LOOK_INTERVAL_S)
+
+    def failure(self, what: str) -> BrokerFailedError:
+        """Give an error with what it printed last."""
+        output = self.log_file.read_bytes()[-_OUTPUT_BYTES_MAX:].decode(errors="replace")
+        return BrokerFailedError(f"{self.name}: {what}\n{output}")
 
     @property
     def log_file(self) -> Path:

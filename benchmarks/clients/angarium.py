@@ -100,7 +100,9 @@ async def subscribe(client: Client, task: Task) -> None:
         take(message.payload)
 
     callback = None if task.api == BATCHED else on_message
-    subscription = await client.subscribe(filters_of(task), callback=callback, timeout_s=SUBSCRIBE_TIMEOUT_S)
+    subscription = await client.subscribe(
+        filters_of(task), callback, on_full="stall", timeout_s=SUBSCRIBE_TIMEOUT_S
+    )
     ready()
     if callback is None:
         await read_batches(subscription, tally, ended)
@@ -146,7 +148,7 @@ async def change(client: Client, filters: list[str], settle_ns: list[int]) -> No
     asked_ns = time.monotonic_ns()
     subscription = await client.subscribe(filters, timeout_s=SUBSCRIBE_TIMEOUT_S)
     settle_ns.append(time.monotonic_ns() - asked_ns)
-    await subscription.unsubscribe()
+    await subscription.close()
 
 
 if __name__ == "__main__":

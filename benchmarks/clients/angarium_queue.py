@@ -38,7 +38,7 @@ async def run(task: Task) -> None:
 async def store(client: Client, task: Task) -> None:
     stored = Stored(task)
     topic = f"{task.prefix}/m"
-    async with await client.producer(window=task.window) as producer:
+    async with client.producer(window=task.window) as producer:
         ready()
         wait_for_go()
         stored.begin()

@@ -95,11 +95,11 @@ class BridgeChannel(Pair):
 
     def _far_addresses(self) -> tuple[list[str], str]:
         if not self._config.addresses:
-            return [self._own_url], self._runtime.local_key
+            return [self._own_url], ""
         return self._config.addresses, self._config.public_key
 
     def _own_address(self) -> tuple[str, str]:
-        return self._own_url, self._runtime.local_key
+        return self._own_url, ""
 
     def _hello(self, side: int) -> Hello:
         config, identity = self._config, self._runtime.identity

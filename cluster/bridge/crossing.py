@@ -2,7 +2,7 @@
 
 Each crossing adds the Message VPN that the message is taken from to its trail. It is dropped if it would be taken
 into a Message VPN that it has been in, so that opposite bridges whose subscriptions overlap, and triangles, make no
-loop; or if it has crossed as many bridges as the bridge allows (facts section 3).
+loop; or if it has crossed as many bridges as the bridge allows.
 
     trail            taken from   into    max_hops
     -                a/x          a/y     8         goes on with the trail a/x

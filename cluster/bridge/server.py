@@ -13,7 +13,7 @@ import msgspec
 
 from angarium import errors
 from angarium.errors import error_for
-from angarium.process import Process, load_config
+from angarium_server.process import Process, load_config
 from cluster.bridge.channel import BridgeChannel
 from cluster.bridge.config import BridgeConfig
 from cluster.config import read_password_file
@@ -50,7 +50,7 @@ class BridgeServer(Shell):
         raise error_for(errors.UNKNOWN_OPERATION, operation)
 
     def _configure(self, config: BridgeConfig, now: float) -> None:
-        """Begin anew with what changed, but for links of the node."""
+        """Start over with what changed, but for links of the node."""
         before, self._config = self._config, config
         if self._channel is not None and before is not None:
             if msgspec.structs.replace(before, neighbours=config.neighbours) == config:

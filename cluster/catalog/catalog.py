@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from cluster import objects, passwords
-from cluster.catalog import link_queues
+from cluster.catalog import link_queues, passwordless
 from cluster.catalog.placement import Placement
 from storage.config_store import Change, Counter, Entry
 
@@ -55,6 +55,7 @@ class Catalog:
         workers: int = 1,
         subscription_exceptions: bool = True,
         node: str = "",
+        passwordless_state: int = passwordless.UNKNOWN,
     ) -> None:
         """Begin with what the store holds.
 
@@ -65,12 +66,15 @@ class Catalog:
             workers: among whom homes are chosen.
             subscription_exceptions: whether a filter may be an exception (R125).
             node: what this node is called.
+            passwordless_state: the counter of the store.
 
         Raises:
             InvalidRequestError: a stored object does not fit its kind (40015).
         """
         self._hash_password = hash_password
         self._node = node
+        #: What was decided about `default`, a state of `cluster.catalog.passwordless`.
+        self.passwordless = passwordless_state
         self._subscription_exceptions = subscription_exceptions
         #: Attributes are complete and checked. Who an object refers to exists; who it belongs to exists.
         self._objects: dict[Key, objects.Attributes] = {}
@@ -100,9 +104,17 @@ class Catalog:
         return [[*key, self._objects[key]] for key in keys]
 
     def export(self) -> list[list[Any]]:
-        """Give every object but temporary ones with the attributes that differ from the defaults: a backup."""
+        """Give every object but temporary ones with the attributes that differ from the defaults: a backup.
+
+        What the node that reads it would decide otherwise is named too (`passwordless.decided`).
+        """
         return [
-            [kind, vpn, name, objects.differing(kind, attributes)]
+            [
+                kind,
+                vpn,
+                name,
+                objects.differing(kind, attributes) | passwordless.decided(self, (kind, vpn, name)),
+            ]
             for kind, vpn, name, attributes in self.snapshot()
             if attributes.get("durable", True)
         ]
@@ -153,8 +165,8 @@ class Catalog:
             changes.append(Change("vpn", "", objects.DEFAULT_NAME, objects.complete("vpn", {})))
         for vpn in vpns:
             changes += [change for change in _built_ins(vpn) if change[:3] not in self._objects]
-        if self._next_endpoint_id == 1:
-            endpoint_ids = range(1, len(vpns) + 1)
+        if self._next_endpoint_id == 1 or not self._objects:
+            endpoint_ids = range(self._next_endpoint_id, self._next_endpoint_id + len(vpns))
             changes += [
                 self._dead_message_queue(vpn, number) for vpn, number in zip(vpns, endpoint_ids, strict=True)
             ]
@@ -171,7 +183,8 @@ class Catalog:
             UnavailableError: its Message VPN has all the endpoints that it may have (50318).
         """
         key = self._key(kind, vpn, name)
-        return self._created(key, self._given(key, values, objects.convert))
+        given = self._given(key, values, objects.convert)
+        return passwordless.follow(self, key, given, self._created(key, given))
 
     def _created(self, key: Key, given: objects.Attributes) -> list[Entry]:
         kind, _, name = key
@@ -181,6 +194,7 @@ class Catalog:
         if kind == "link" and name == self._node:
             raise errors.error_for(errors.LINK_TO_OWN_NODE, f"{name!r} is this node")
         if kind in objects.ENDPOINT_KINDS:
+            passwordless.give_owner(self, key[1], given, attributes)
             return self.new_endpoint(key, attributes)
         self.check_new(key)
         if kind in NUMBERED_KINDS:
@@ -229,6 +243,46 @@ class Catalog:
         made = {**attributes, "id": number, "generation": 1, "homes": homes}
         return [Change(*key, made), Counter(COUNTER, number + 1)]
 
+    def skip_ids(self, newest: int) -> list[Entry]:
+        """Give what keeps new endpoints from ids up to one that a spool knows; nothing if they are above it."""
+        return [] if newest < self._next_endpoint_id else [Counter(COUNTER, newest + 1)]
+
+    def adopt(
+        self, vpn: str, name: str, values: dict[str, Any], number: int, generation: int, homes: dict[int, int]
+    ) -> list[Entry]:
+        """Give the changes that create a queue of which the spools have lanes already.
+
+        Args:
+            vpn: its Message VPN.
+            name: its name.
+            values: attributes.
+            number: the id that the lanes were made with.
+            generation: that of the lanes.
+            homes: partition -> the worker whose spool has its lane.
+
+        Raises:
+            AngariumError: as `create`.
+            ConflictError: an endpoint has this id (40901).
+        """
+        key = self._key("queue", vpn, name)
+        if any(attributes.get("id") == number for attributes in self._objects.values()):
+            raise errors.error_for(errors.OBJECT_EXISTS, f"an endpoint with the id {number}")
+        objects.check_name(objects.kind_of("queue"), name)
+        given = self._given(key, values, objects.convert)
+        attributes = objects.complete("queue", given)
+        passwordless.give_owner(self, vpn, given, attributes)
+        self._check(key, attributes)
+        (made, _) = self.new_endpoint(key, attributes)
+        assert isinstance(made, Change)
+        assert made.attributes is not None
+        lanes = max(_lanes(attributes), 1 + max(homes))
+        placed = [homes.get(i, home) for i, home in enumerate(self.placement.homes(lanes))]
+        identity = {"id": number, "generation": generation, "homes": placed}
+        return [
+            Change(*key, {**made.attributes, **identity}),
+            Counter(COUNTER, max(self._next_endpoint_id, number + 1)),
+        ]
+
     def _free_number(self, kind: str) -> int:
         """Give the lowest index that no process of a kind has."""
         taken = {attributes["number"] for attributes in self._of_kind[kind].values()}
@@ -256,7 +310,8 @@ class Catalog:
         """
         key = self._key(kind, vpn, name)
         self._get(key)
-        return self.updated(key, self._given(key, values, objects.convert))
+        given = self._given(key, values, objects.convert)
+        return passwordless.follow(self, key, given, self.updated(key, given))
 
     def updated(self, key: Key, given: objects.Attributes) -> list[Entry]:
         """Give the change that sets checked attributes of an object that exists.
@@ -341,14 +396,25 @@ class Catalog:
             else:
                 identity = {attribute.name for attribute in objects.identity_of(kind)}
                 made = trial.updated(key, {name: given[name] for name in given if name not in identity})
+            made = passwordless.follow(trial, key, given, made)
+            default = trial._objects.get(passwordless.DEFAULT_USER)
             trial.take(made)
             changes += made
             report.append(_reported(key, before, trial._objects[key]))
+            if passwordless.was_closed_by(made):
+                user = passwordless.DEFAULT_USER
+                report.append(_reported(user, default, trial._objects[user]))
         return Applied(changes, report)
 
     def _trial(self) -> Catalog:
         """Give a catalog with the same objects, on which wishes can be tried."""
-        trial = Catalog([], self._hash_password, next_endpoint_id=self._next_endpoint_id, node=self._node)
+        trial = Catalog(
+            [],
+            self._hash_password,
+            next_endpoint_id=self._next_endpoint_id,
+            node=self._node,
+            passwordless_state=self.passwordless,
+        )
         trial._subscription_exceptions = self._subscription_exceptions
         trial._objects = dict(self._objects)
         trial._of_kind = {kind: dict(found) for kind, found in self._of_kind.items()}
@@ -361,6 +427,8 @@ class Catalog:
         for change in changes:
             if isinstance(change, Counter) and change.name == COUNTER:
                 self._next_endpoint_id = max(self._next_endpoint_id, change.value)
+            elif isinstance(change, Counter) and change.name == passwordless.COUNTER:
+                self.passwordless = change.value
             elif isinstance(change, Change):
                 self._put(change[:3], change.attributes)
 
@@ -457,7 +525,14 @@ class Catalog:
 
     def _dead_message_queue(self, vpn: str, number: int) -> Change:
         """Give the queue for dead messages that a Message VPN comes with: what is there has expired once."""
-        attributes = objects.complete("queue", {"respect_ttl": False, "dead_message_queue": ""})
+        attributes = objects.complete(
+            "queue",
+            {
+                "respect_ttl": False,
+                "dead_message_queue": "",
+                "owner": passwordless.owner_of_new(self, vpn),
+            },
+        )
         attributes |= {"id": number, "homes": self.placement.homes(1)}
         return Change("queue", vpn, objects.DEAD_MESSAGE_QUEUE, attributes)
 

@@ -2,11 +2,11 @@
 
 The router has judged by then whether the client may wish it (profile, permission, owner). Here it is judged whether
 it can be: names, limits, attributes, templates, and who created what. An operator's endpoint is deleted by operators
-only (R132), and the subscriptions that operators added are not removed by clients (facts section 5), so those that
+only (R132), and the subscriptions that operators added are not removed by clients, so those that
 clients added are kept apart.
 
 An endpoint that a client creates takes what the client gives (R108), else what a template says (R110), else the
-defaults (R109); its owner is the client's username (R131). Pure, as all of the catalog.
+defaults (R109), but that it is non-exclusive; its owner is the client's username (R131). Pure, as all of the catalog.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from angarium import errors
+from angarium.topic import parse_filter
+from angarium_server.shapes import Shapes, shape_of
 from cluster import objects
 from cluster.catalog import templates
 from cluster.catalog.link_queues import MAX_LINK_SUBSCRIPTIONS, node_of
 from cluster.objects.attributes import DEFAULT_NAME
+from cluster.objects.endpoints import EXCEPTION_MARK
 from node.selectors import compile_selector
 from storage.config_store import Change
 
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
 
 #: Attributes that operators set and clients do not.
 OPERATORS_ONLY: Final = ("owner", "ingress_enabled", "egress_enabled")
+
+#: What a durable endpoint is that a client creates, if neither the client nor a template says: applications that
+#: consume with several processes expect each to get its share.
+CLIENTS_ACCESS_TYPE: Final = "non-exclusive"
 
 #: Nothing, or the code and the detail of a refusal.
 Verdict = list[Any] | None
@@ -102,7 +109,7 @@ class ClientEndpoints:
         """Give the changes that delete an endpoint for a client; nothing if it is another one by now.
 
         Raises:
-            UnavailableError: there is none (50314).
+            NotFoundError: there is none (40404).
             ForbiddenError: an operator created it (40317).
         """
         key = _key(vpn, kind, name)
@@ -119,14 +126,15 @@ class ClientEndpoints:
         A filter that is there already is accepted: who subscribes again after a reconnect means the same.
 
         Raises:
-            UnavailableError: there is no such queue (50314).
+            NotFoundError: there is no such queue (40404).
         """
         key = _key(vpn, "queue", name)
         before = self._get(key)
         operators: list[str] = before["subscriptions"]
         clients: dict[str, None] = dict.fromkeys(before["client_subscriptions"])
         limit = MAX_LINK_SUBSCRIPTIONS if node_of(name) else objects.MAX_QUEUE_SUBSCRIPTIONS
-        added = [self._add(text, operators, clients, limit) for text in add]
+        overlap = None if node_of(name) else self._overlap(vpn, [*operators, *clients], len(add))
+        added = [self._add(text, operators, clients, limit, overlap) for text in add]
         removed = [_remove(text, operators, clients) for text in remove]
         after = {**before, "client_subscriptions": list(clients)}
         return Subscribed([] if after == before else [Change(*key, after)], added, removed)
@@ -137,7 +145,7 @@ class ClientEndpoints:
         Raises:
             InvalidRequestError: no topic (40005), an exception (40028), or no selector (40601).
             ForbiddenError: a shared subscription (40316).
-            UnavailableError: there is no such topic endpoint (50314).
+            NotFoundError: there is no such topic endpoint (40404).
         """
         key = _key(vpn, "topic-endpoint", name)
         before = self._get(key)
@@ -159,7 +167,12 @@ class ClientEndpoints:
             detail = f"{wish.kind} attribute {refused[0]} is set by operators only"
             raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
         given = objects.convert(wish.kind, wish.attributes)
-        self._catalog.check_exceptions(given.get("subscriptions", ()))
+        texts = given.get("subscriptions", ())
+        self._catalog.check_exceptions(texts)
+        overlap = self._overlap(wish.vpn, [], len(texts))
+        if overlap is not None and not all(map(overlap.add, texts)):
+            detail = f"max_overlapping_filters_per_queue is {overlap.limit}"
+            raise errors.error_for(errors.OVERLAPPING_FILTERS, detail)
         return given
 
     def _existing(
@@ -203,7 +216,20 @@ class ClientEndpoints:
             raise errors.error_for(errors.UNKNOWN_ENDPOINT, f"{key[0]} {key[2]!r}")
         return attributes
 
-    def _add(self, text: str, operators: Iterable[str], clients: dict[str, None], limit: int) -> Verdict:
+    def _overlap(self, vpn: str, texts: list[str], more: int) -> _Overlap | None:
+        """Give the kinds of filters that a queue has; None if some more cannot be too many."""
+        limits = self._catalog.get("vpn", "", vpn)
+        limit = limits["max_overlapping_filters_per_queue"] if limits else 0
+        return _Overlap(limit, texts) if limits and len(texts) + more > limit else None
+
+    def _add(
+        self,
+        text: str,
+        operators: Iterable[str],
+        clients: dict[str, None],
+        limit: int,
+        overlap: _Overlap | None,
+    ) -> Verdict:
         if text in operators or text in clients:
             return None
         try:
@@ -213,8 +239,36 @@ class ClientEndpoints:
             return [error.code, error.detail]
         if len(clients) >= limit:
             return [errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"clients added {limit} to this queue"]
+        if overlap is not None and not overlap.add(text):
+            return [errors.OVERLAPPING_FILTERS, f"max_overlapping_filters_per_queue is {overlap.limit}"]
         clients[text] = None
         return None
+
+
+class _Overlap:
+    """The kinds of filters that a queue has, and how many it may have."""
+
+    def __init__(self, limit: int, texts: Iterable[str]) -> None:
+        self.limit = limit
+        self._shapes = Shapes()
+        for text in texts:
+            self._take(_shape(text))
+
+    def _take(self, shape: str | None) -> None:
+        if shape is not None:
+            self._shapes.add(shape)
+
+    def add(self, text: str) -> bool:
+        """Take one more filter; false if it is of a kind too many."""
+        shape = _shape(text)
+        if shape is not None and shape not in self._shapes and len(self._shapes) >= self.limit:
+            return False
+        self._take(shape)
+        return True
+
+
+def _shape(text: str) -> str | None:
+    return shape_of(parse_filter(text.removeprefix(EXCEPTION_MARK)).pattern)
 
 
 def _key(vpn: str, kind: str, name: str) -> Key:
@@ -240,7 +294,7 @@ def _combined(
     base = templates.endpoint_attributes(template) if template is not None else {}
     durable = wish.durable and (template is None or template["durability_override"] == "none")
     own = {name: value for name, value in given.items() if name != "subscriptions"}
-    attributes = objects.complete(wish.kind, {**base, **own})
+    attributes = objects.complete(wish.kind, {"access_type": CLIENTS_ACCESS_TYPE, **base, **own})
     attributes |= {
         "owner": wish.username,
         "created_by": objects.creator(wish.username),

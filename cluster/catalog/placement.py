@@ -1,7 +1,7 @@
 """Where endpoints live: the home of each lane, and how many endpoints there are.
 
 A lane's home is the worker that had the fewest lanes when the endpoint was created, and stays when workers are added;
-only a worker that leaves gives its lanes away (design 7.8, 7.9). The tallies here follow the objects of the catalog, so
+only a worker that leaves gives its lanes away. The tallies here follow the objects of the catalog, so
 that no limit is checked by counting them.
 """
 

@@ -1,9 +1,10 @@
 """The registry of producers: names under which clients publish guaranteed messages, and the id of each.
 
-A name is one of its (Message VPN, username). Its id is in the records that tell a resend from a new message (design
-7.5), so it is given once and never again; a name that was forgotten and is opened anew gets another id and starts from
-nothing. The registry is bounded: a name that nobody opened for `idle_days` goes, and at `limit` names a new one takes
-the place of the one that was unused for longest, or does not come if all are in use.
+A name belongs to its (Message VPN, username). The records that distinguish a resend from a new message contain its id,
+so an id is assigned once and never again; a name that was forgotten and is opened again gets another id and starts
+without records. The registry is bounded, and shared by all: a name that was not opened for `idle_days` is forgotten;
+where a Message VPN or a username has its share, or the node has `limit` names, a new name replaces the one of its own
+username that was unused for longest, and is refused if there is none. Nobody's names give way to those of another.
 
 Pure: methods give the entries to make durable, `take` takes them over. Days are ordinals.
 """
@@ -15,6 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
+from cluster.catalog.shares import WHOLE, Percents, Shares
 from storage.config_store import Counter, Entry, Producer
 
 if TYPE_CHECKING:
@@ -43,14 +45,24 @@ class Known(NamedTuple):
 class Producers:
     """All names of the node."""
 
-    def __init__(self, stored: Sequence[Producer], next_id: int, limit: int, idle_days: int) -> None:
+    def __init__(
+        self,
+        stored: Sequence[Producer],
+        next_id: int,
+        limit: int,
+        idle_days: int,
+        percents: Percents = WHOLE,
+    ) -> None:
         """Begin with what the store holds."""
-        self._limit = limit
         self._idle_days = idle_days
+        #: In step with the names.
+        self._shares = Shares("producers", limit, percents, "close some, or raise spool.producers_max")
         #: Exactly the stored names; ids are distinct and below `_next_id`.
         self._known: dict[Key, Known] = {}
         #: Id -> its name: the other way round.
         self._keys: dict[int, Key] = {}
+        #: (Message VPN, username) -> the ids of its names; none is empty.
+        self._owned: dict[tuple[str, str], dict[int, None]] = {}
         self._next_id = max(next_id, 1)
         #: Ids that were asked for again of late: whoever asked may not have heard the answer yet.
         self._reopened: deque[int] = deque(maxlen=REOPENED_MAX)
@@ -73,12 +85,14 @@ class Producers:
             key: (Message VPN, username, name).
             resume: whether it must be known.
             today: a day.
-            in_use: ids of the producers that are open; None: there are too many to tell, so none gives way.
+            in_use: ids of the producers of its username that are open; None: there are too many to tell, so none
+                gives way.
             newest: the highest id that whoever asks has heard of, 0 for none; higher ones are being opened.
 
         Raises:
             InvalidRequestError: the name does not fit (40018), or is not known and should be (40019).
-            UnavailableError: there is no room for a new name (50319).
+            UnavailableError: there is no room for a new name, because the share is used up (50324) or the node
+                knows as many as it may (50319), and no name of this username is idle.
         """
         _check_name(key[2])
         known = self._known.get(key)
@@ -88,24 +102,27 @@ class Producers:
             return known.id, list(used)
         if resume:
             raise errors.error_for(errors.UNKNOWN_FLOW_NAME, f"producer {key[2]!r} of username {key[1]!r}")
-        room = self._make_room(in_use, newest) if len(self._known) >= self._limit else []
+        # Links and bridges are as many as operators made: they neither have a share nor find the node full.
+        full = None if key[1] in _CARRIERS else self._shares.refusal(key[:2])
+        room = [] if full is None else self._make_room(key[:2], in_use, newest, full)
         return self._next_id, [
             *room,
             Counter(COUNTER, self._next_id + 1),
             Producer(*key, self._next_id, today),
         ]
 
-    def _make_room(self, in_use: Sequence[int] | None, newest: int) -> list[Entry]:
-        """Give what removes the producer that was unused for longest."""
+    def _make_room(
+        self, owner: tuple[str, str], in_use: Sequence[int] | None, newest: int, full: errors.AngariumError
+    ) -> list[Entry]:
+        """Give what removes the producer of an owner that was unused for longest."""
         used = dict.fromkeys([*(in_use or ()), *self._reopened])
         idle = [
-            (known.used_day, known.id)
-            for known in self._known.values()
-            if known.id not in used and (known.id <= newest or not newest)
+            (self._known[self._keys[number]].used_day, number)
+            for number in self._owned.get(owner, ())
+            if number not in used and (number <= newest or not newest)
         ]
         if in_use is None or not idle:
-            detail = f"the node knows {self._limit} producers; close some, or raise spool.producers_max"
-            raise errors.error_for(errors.TOO_MANY_FLOWS, detail)
+            raise full
         return self.forget(min(idle)[1])
 
     def forget(self, producer: int) -> list[Entry]:
@@ -160,14 +177,31 @@ class Producers:
         if entry.id is None:
             known = self._known.pop(key, None)
             if known is not None:
-                del self._keys[known.id]
+                self._disown(key[:2], known.id)
             return
+        before = self._known.get(key)
+        if before is not None:
+            self._disown(key[:2], before.id)
+        self._shares.count(key[:2], 1)
+        self._owned.setdefault(key[:2], {})[entry.id] = None
         self._known[key] = Known(entry.id, entry.used_day)
         self._keys[entry.id] = key
         self._next_id = max(self._next_id, entry.id + 1)
 
+    def _disown(self, owner: tuple[str, str], number: int) -> None:
+        del self._keys[number]
+        self._shares.count(owner, -1)
+        owned = self._owned[owner]
+        del owned[number]
+        if not owned:
+            del self._owned[owner]
+
     def validate(self) -> None:
         """Assert what the attribute comments say."""
+        self._shares.validate()
+        assert len(self._shares) == len(self._known)
+        owned = {number: owner for owner, numbers in self._owned.items() for number in numbers}
+        assert owned == {number: key[:2] for number, key in self._keys.items()}, "an owner has other names"
         assert {known.id: key for key, known in self._known.items()} == self._keys, "names and ids differ"
         assert all(number < self._next_id for number in self._keys), "an id would be given twice"
 

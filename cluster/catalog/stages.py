@@ -11,17 +11,22 @@ is. A commit that names a sink and a batch notes the batch in the same transacti
 publishes its stages, and the others drop theirs. A commit without a sink has nothing to be recognised by but its
 stages, so these are remembered for a while.
 
+The three tables (open stages, sinks, stages that are remembered) are shared by all: beyond its share a Message VPN or a
+username opens no further stage and makes no further sink, and what is remembered of its commits displaces only what is
+remembered of its own. A sink is never forgotten to make room, since its batches would be published again.
+
 Pure: methods give the entries to make durable, `take` takes them over. Times are seconds since 1970.
 """
 
 from __future__ import annotations
 
 import fnmatch
-from collections import deque
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from cluster.catalog.producers import COUNTER
+from cluster.catalog.shares import WHOLE, Owner, Percents, Shares
 from storage.config_store import Counter, Entry, Sink, Stage
 
 if TYPE_CHECKING:
@@ -40,13 +45,11 @@ OPEN_MAX: Final = 100_000
 #: Sinks of the node.
 SINKS_MAX: Final = 10_000
 #: Released stages of commits without a sink that are remembered; the oldest are forgotten.
-RELEASED_MAX: Final = 10_000
+RELEASED_MAX: Final = 100_000
 #: Of the name of a sink, as of a producer.
 SINK_BYTES_MAX: Final = 160
 #: Highest number of a batch.
 BATCH_MAX: Final = (1 << 62) - 1
-
-Owner = tuple[str, str]
 
 
 class Decision(NamedTuple):
@@ -65,7 +68,12 @@ class Stages:
     """All stages and sinks of the node."""
 
     def __init__(
-        self, stages: Sequence[Stage], sinks: Sequence[Sink], producers: Producers, idle_s: int
+        self,
+        stages: Sequence[Stage],
+        sinks: Sequence[Sink],
+        producers: Producers,
+        idle_s: int,
+        percents: Percents = WHOLE,
     ) -> None:
         """Begin with what the store holds; `producers` gives the numbers."""
         self._producers = producers
@@ -74,9 +82,13 @@ class Stages:
         self._stages: dict[int, Stage] = {}
         self._numbers: dict[tuple[str, str, str], int] = {}
         self._sinks: dict[tuple[str, str, str], Sink] = {}
-        #: Released ones that are remembered, the oldest first.
-        self._released: deque[int] = deque()
-        self._open = 0
+        #: Owner -> released stages of its that are remembered, the oldest first; none is empty.
+        self._released: dict[Owner, dict[int, None]] = {}
+        #: In step with the open stages, the released ones and the sinks.
+        self._open = Shares("open stages", OPEN_MAX, percents, "commit or abort some, or wait until they age")
+        self._remembered = Shares("released stages", RELEASED_MAX, percents)
+        hint = "'angarium sink forget' removes those that nobody needs"
+        self._sink_shares = Shares("sinks", SINKS_MAX, percents, hint)
         self.take(stages)
         self.take(sinks)
 
@@ -95,16 +107,16 @@ class Stages:
 
         Raises:
             NotFoundError: it is to be resumed, and is not open (40403).
-            UnavailableError: there are too many (50319).
+            UnavailableError: there are too many, of this owner (50324) or of the node (50319).
         """
         if resume:
             stage = self._find(owner, name)
             if stage.state != OPEN:
                 raise _unknown(name)
             return self._number(stage), []
-        if self._open >= OPEN_MAX:
-            detail = f"{OPEN_MAX} stages are open; commit or abort some, or wait until they age"
-            raise errors.error_for(errors.TOO_MANY_FLOWS, detail)
+        full = self._open.refusal(owner)
+        if full is not None:
+            raise full
         number = self._producers.newest + 1
         return number, [Counter(COUNTER, number + 1), Stage(*owner, name, number, OPEN, now_s, "")]
 
@@ -116,7 +128,7 @@ class Stages:
         Raises:
             NotFoundError: one is not there, or was aborted (40403).
             InvalidRequestError: sink or batch do not fit (40018).
-            UnavailableError: there are too many sinks (50319).
+            UnavailableError: there are too many sinks, of this owner (50324) or of the node (50319).
         """
         distinct = list(dict.fromkeys(names))
         if sink is None or batch is None:
@@ -135,11 +147,9 @@ class Stages:
             entries = [stage._replace(state=DROPPING, used_s=now_s) for stage in drop]
             dropped = [self._number(one) for one in drop]
             return Decision([*entries], is_new=False, release=sorted(release), drop=dropped)
-        if known is None and len(self._sinks) >= SINKS_MAX:
-            detail = (
-                f"the node knows {SINKS_MAX} sinks; 'angarium sink forget' removes those that nobody needs"
-            )
-            raise errors.error_for(errors.TOO_MANY_FLOWS, detail)
+        full = self._sink_shares.refusal(owner) if known is None else None
+        if full is not None:
+            raise full
         decided = self._commit(owner, sink, distinct, now_s)
         return decided._replace(entries=[Sink(*key, batch, now_s), *decided.entries], is_new=True)
 
@@ -171,20 +181,29 @@ class Stages:
     def settled(self, release: Sequence[int], drop: Sequence[int], now_s: int) -> list[Entry]:
         """All homes have done what was decided: give what forgets these stages, or remembers that they were."""
         entries: list[Entry] = []
+        remembered: dict[Owner, list[int]] = {}
         for number in release:
             stage = self._stages.get(number)
-            if stage is not None and stage.state == RELEASING:
-                is_kept = not stage.sink
-                entries.append(
-                    stage._replace(state=RELEASED, used_s=now_s) if is_kept else stage._replace(number=None)
-                )
+            if stage is not None and stage.state == RELEASING and stage.sink:
+                entries.append(stage._replace(number=None))
+            elif stage is not None and stage.state == RELEASING:
+                entries.append(stage._replace(state=RELEASED, used_s=now_s))
+                remembered.setdefault(stage[:2], []).append(number)
         for number in drop:
             stage = self._stages.get(number)
             if stage is not None and stage.state == DROPPING:
                 entries.append(stage._replace(number=None))
-        superfluous = max(len(self._released) + len(entries) - RELEASED_MAX, 0)
-        oldest = [self._stages[number] for _, number in zip(range(superfluous), self._released, strict=False)]
-        return [*entries, *(stage._replace(number=None) for stage in oldest)]
+        for owner, numbers in remembered.items():
+            entries += self._forget_oldest(owner, numbers)
+        return entries
+
+    def _forget_oldest(self, owner: Owner, new: Sequence[int]) -> list[Entry]:
+        """Give what forgets as many released stages of an owner as do not fit, the oldest first."""
+        own = self._released.get(owner, {})
+        beyond_own = len(own) + len(new) - self._remembered.per_username
+        beyond_all = len(self._remembered) + len(new) - RELEASED_MAX
+        surplus = max(beyond_own, beyond_all, 0)
+        return [self._stages[number]._replace(number=None) for number in islice(chain(own, new), surplus)]
 
     def held(self, numbers: Sequence[int]) -> Decision:
         """Say what is to become of stages that a home has: those that were committed go on, and unknown ones go."""
@@ -301,25 +320,38 @@ class Stages:
             if isinstance(entry, Stage):
                 self._put(entry)
             elif isinstance(entry, Sink) and entry.batch is None:
-                self._sinks.pop(entry[:3], None)
+                if self._sinks.pop(entry[:3], None) is not None:
+                    self._sink_shares.count(entry[:2], -1)
             elif isinstance(entry, Sink):
+                if entry[:3] not in self._sinks:
+                    self._sink_shares.count(entry[:2], 1)
                 self._sinks[entry[:3]] = entry
 
     def _put(self, entry: Stage) -> None:
         number = self._numbers.get(entry[:3])
         before = None if number is None else self._stages[number]
-        self._open -= before is not None and before.state == OPEN
+        if number is not None and before is not None:
+            del self._stages[number], self._numbers[entry[:3]]
+            self._uncount(before, number)
         if entry.number is None:
-            if number is not None:
-                del self._stages[number], self._numbers[entry[:3]]
-                if before is not None and before.state == RELEASED:
-                    self._released.remove(number)
             return
         self._stages[entry.number] = entry
         self._numbers[entry[:3]] = entry.number
-        self._open += entry.state == OPEN
-        if entry.state == RELEASED and entry.number not in self._released:
-            self._released.append(entry.number)
+        if entry.state == OPEN:
+            self._open.count(entry[:2], 1)
+        elif entry.state == RELEASED:
+            self._remembered.count(entry[:2], 1)
+            self._released.setdefault(entry[:2], {})[entry.number] = None
+
+    def _uncount(self, stage: Stage, number: int) -> None:
+        owner = stage[:2]
+        if stage.state == OPEN:
+            self._open.count(owner, -1)
+        elif stage.state == RELEASED:
+            self._remembered.count(owner, -1)
+            del self._released[owner][number]
+            if not self._released[owner]:
+                del self._released[owner]
 
     def _known(self, owner: Owner, names: Iterable[str]) -> list[Stage]:
         numbers = [self._numbers.get((*owner, name)) for name in names]
@@ -340,9 +372,12 @@ class Stages:
         assert {stage[:3]: number for number, stage in self._stages.items()} == self._numbers
         assert all(stage.number == number for number, stage in self._stages.items())
         assert all(number <= self._producers.newest for number in self._stages)
-        assert self._open == sum(stage.state == OPEN for stage in self._stages.values())
-        released = [number for number, stage in self._stages.items() if stage.state == RELEASED]
-        assert sorted(released) == sorted(self._released)
+        assert len(self._open) == sum(stage.state == OPEN for stage in self._stages.values())
+        released = {n: stage[:2] for n, stage in self._stages.items() if stage.state == RELEASED}
+        assert released == {n: owner for owner, numbers in self._released.items() for n in numbers}
+        assert (len(self._remembered), len(self._sink_shares)) == (len(released), len(self._sinks))
+        for shares in (self._open, self._remembered, self._sink_shares):
+            shares.validate()
         assert all(sink.batch is not None for sink in self._sinks.values())
 
 

@@ -1,9 +1,8 @@
 """Which template the endpoint of a client is made from (R109, R110).
 
-The client profile may name one; then no other counts, and one that does not exist makes the creation fail (facts
-section 4). Else the templates whose name filter fits are asked, and the longest filter counts; of equally long ones
-the first by name. Without any the defaults of docs/attributes.md count. Either way, what the client gives goes over it
-(R108).
+The client profile may name one; then no other counts, and the creation fails if it does not exist. Otherwise the
+template with the longest name filter that matches is used; of equally long ones the first by name. Without any, the
+defaults of docs/attributes.md apply. What the client gives overrides all of it (R108).
 
     name_filter         fits                     does not fit
     orders/in           orders/in                orders/in/x
@@ -12,8 +11,7 @@ the first by name. Without any the defaults of docs/attributes.md count. Either 
     >                   everything
     (empty)             nothing: the template is named by profiles only
 
-The reference leaves open which of the two ways wins (facts section 5). Here the profile does, because whoever names a
-template means it.
+A template named by a profile wins over one that matches by name, because it was named on purpose.
 """
 
 from __future__ import annotations

@@ -7,6 +7,8 @@ side by side.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import subprocess
 import sys
@@ -17,13 +19,15 @@ import click
 import msgspec
 
 from angarium import errors
+from angarium_server import launch
 from cluster.commands.bench_task import STAMP_BYTES, Task
-from cluster.commands.connection import ConnectOptions, client_options, json_option
+from cluster.commands.connection import ConnectOptions, client_options
 from cluster.commands.group import SuggestingGroup
-from cluster.commands.output import print_attributes, print_json, wants_json
+from cluster.commands.hints import quiet_option
+from cluster.commands.output import Output, output_option, print_figures, progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 #: More clients than this on one machine measure its scheduler.
 MAX_CLIENTS: Final = 64
@@ -76,7 +80,8 @@ def bench() -> None:
 @_topics
 @_batch
 @_clients("--publishers", 1, "Publishers, each a process.")
-@json_option
+@quiet_option
+@output_option
 @client_options
 def pub_sub(
     *,
@@ -86,11 +91,20 @@ def pub_sub(
     topics: int,
     batch: int,
     publishers: int,
-    as_json: bool,
+    quiet: bool,
+    out: Output,
 ) -> None:
     """Publish in batches at full speed to one subscriber."""
-    run = Run(connect, messages=messages, size_bytes=size, topics=topics, batch=batch, publishers=publishers)
-    show_figures({"bench": "pub-sub", **run.rates(subscribers=1)}, as_json=as_json)
+    run = Run(
+        connect,
+        messages=messages,
+        size_bytes=size,
+        topics=topics,
+        batch=batch,
+        publishers=publishers,
+        quiet=quiet,
+    )
+    out.one({"bench": "pub-sub", **run.rates(subscribers=1)}, print_figures)
 
 
 @bench.command("fan-out")
@@ -99,7 +113,8 @@ def pub_sub(
 @_topics
 @_batch
 @_clients("--subscribers", 10, "Subscribers, each a process.")
-@json_option
+@quiet_option
+@output_option
 @client_options
 def fan_out(
     *,
@@ -109,11 +124,14 @@ def fan_out(
     topics: int,
     batch: int,
     subscribers: int,
-    as_json: bool,
+    quiet: bool,
+    out: Output,
 ) -> None:
-    """Publish in batches at full speed to several subscribers, each of which gets everything."""
-    run = Run(connect, messages=messages, size_bytes=size, topics=topics, batch=batch, publishers=1)
-    show_figures({"bench": "fan-out", **run.rates(subscribers=subscribers)}, as_json=as_json)
+    """Publish in batches at full speed to several subscribers, each of which gets all messages."""
+    run = Run(
+        connect, messages=messages, size_bytes=size, topics=topics, batch=batch, publishers=1, quiet=quiet
+    )
+    out.one({"bench": "fan-out", **run.rates(subscribers=subscribers)}, print_figures)
 
 
 @bench.command("latency")
@@ -123,29 +141,38 @@ def fan_out(
 @click.option(
     "--rate", type=click.FloatRange(min=1), default=1_000.0, show_default=True, help="Messages per second."
 )
-@json_option
+@quiet_option
+@output_option
 @client_options
 def latency(
-    *, connect: ConnectOptions, messages: int, size: int, topics: int, rate: float, as_json: bool
+    *, connect: ConnectOptions, messages: int, size: int, topics: int, rate: float, quiet: bool, out: Output
 ) -> None:
-    """Publish single messages in time, and show how long each takes to its subscriber."""
-    run = Run(connect, messages=messages, size_bytes=size, topics=topics, batch=1, publishers=1, rate=rate)
-    show_figures({"bench": "latency", **run.latencies()}, as_json=as_json)
+    """Publish single messages at a fixed rate, and show their latency."""
+    run = Run(
+        connect,
+        messages=messages,
+        size_bytes=size,
+        topics=topics,
+        batch=1,
+        publishers=1,
+        rate=rate,
+        quiet=quiet,
+    )
+    out.one({"bench": "latency", **run.latencies()}, print_figures)
 
 
-def show_figures(figures: dict[str, Any], *, as_json: bool) -> None:
-    """Print what was measured."""
-    if wants_json(as_json):
-        print_json(figures)
-    else:
-        print_attributes(figures)
+def is_watched(*, quiet: bool) -> bool:
+    """Say whether somebody wants to see how far a measurement is."""
+    return sys.stderr.isatty() and not quiet
 
 
 class Run:
     """One measurement: its clients, and what their figures say together."""
 
-    def __init__(self, connect: ConnectOptions, **task: Any) -> None:
-        self._task = {"connect": connect.arguments(), "prefix": f"bench/{uuid.uuid4().hex[:8]}", **task}
+    def __init__(self, connect: ConnectOptions, *, quiet: bool, **task: Any) -> None:
+        prefix = f"bench/{uuid.uuid4().hex[:8]}"
+        shared = {"connect": connect.arguments(), "prefix": prefix, "is_watched": is_watched(quiet=quiet)}
+        self._task = {**shared, **task}
         self._publishers: int = task["publishers"]
         self._timeout_s = connect.timeout_s
 
@@ -201,11 +228,27 @@ class Run:
             publishers = clients[subscribers:]
             for client in publishers:
                 client.go()
-            published = [client.answer() for client in publishers]
+            with watch(publishers, "publishing", self._task["messages"] * len(publishers)):
+                published = [client.answer() for client in publishers]
             return published, [client.answer() for client in clients[:subscribers]]
         finally:
             for client in clients:
                 client.end()
+
+
+@contextlib.contextmanager
+def watch(clients: list[BenchClient], doing: str, total: int) -> Iterator[None]:
+    """Show how far some clients are together while the block waits for their answers."""
+    with progress(doing, total) as show:
+        done = [0] * len(clients)
+
+        def told(index: int, messages: int) -> None:
+            done[index] = messages
+            show(sum(done))
+
+        for index, client in enumerate(clients):
+            client.on_progress = functools.partial(told, index)
+        yield
 
 
 _PERCENTILES: Final = {"p50": 0.50, "p90": 0.90, "p99": 0.99, "p999": 0.999, "max": 1.0}
@@ -223,8 +266,11 @@ class BenchClient:
 
     def __init__(self, task: Task) -> None:
         self._role = task.role
+        #: Called with what a client that is watched has done so far.
+        self.on_progress: Callable[[int], None] = lambda _: None
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "cluster.commands.bench_client"],
+            launch.module_command("cluster.commands.bench_client"),
+            env=launch.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -243,10 +289,13 @@ class BenchClient:
                 wrote.
         """
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise self._failure()
-        answer: dict[str, Any] = msgspec.json.decode(line)
+        answer: dict[str, Any] = {"done": 0}
+        while answer.keys() == {"done"}:
+            line = self._process.stdout.readline()
+            if not line:
+                raise self._failure()
+            answer = msgspec.json.decode(line)
+            self.on_progress(answer.get("done", 0))
         if "error" in answer:
             raise errors.error_for(*answer["error"])
         return answer

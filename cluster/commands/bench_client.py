@@ -18,7 +18,7 @@ import msgspec
 import angarium
 from angarium import errors
 from cluster.commands import bench_queue_client
-from cluster.commands.bench_task import STAMP_BYTES, Task
+from cluster.commands.bench_task import STAMP_BYTES, Task, Telling
 from cluster.commands.receiving import receive
 from cluster.commands.source import Pace
 
@@ -63,7 +63,7 @@ async def _nothing() -> None:
 
 async def _subscribe(task: Task) -> dict[str, Any]:
     async with await angarium.connect(**task.connect) as client:
-        subscription = await client.subscribe(f"{task.prefix}/>")
+        subscription = await client.subscribe(f"{task.prefix}/>", on_full="stall")
         _say({"ready": True})
         tally = Tally(task)
         async for batch in receive(
@@ -141,17 +141,21 @@ async def _flood(client: Client, task: Task, topics: list[str]) -> None:
     """Publish in batches as fast as the node takes them."""
     payload = bytes(task.size_bytes)
     rows = [(topics[number % len(topics)], payload) for number in range(task.batch)]
-    for _ in range(task.messages // task.batch):
+    tell = Telling(task, _say)
+    for number in range(task.messages // task.batch):
         await client.publish_many(rows)
+        tell(number * task.batch, time.monotonic())
     await client.publish_many(rows[: task.messages % task.batch])
 
 
 async def _in_time(client: Client, task: Task, topics: list[str], pace: Pace) -> None:
     """Publish each message on its own when it is due; one that is late leaves at once."""
     filler = bytes(task.size_bytes - STAMP_BYTES)
+    tell = Telling(task, _say)
     for number in range(task.messages):
         while not pace.due(time.monotonic(), number):
             await asyncio.sleep(pace.until_due_s(time.monotonic(), number))
+        tell(number, time.monotonic())
         stamp = time.monotonic_ns().to_bytes(STAMP_BYTES, "big")
         await client.publish(topics[number % len(topics)], stamp + filler)
 

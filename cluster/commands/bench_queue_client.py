@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 import angarium
+from cluster.commands.bench_task import Telling
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +33,9 @@ async def store(task: Task, say: Say) -> dict[str, Any]:
     """Publish messages with a window unacknowledged; gives when each part of them was acknowledged."""
     async with angarium.connect(**task.connect) as client:
         await _make(client, task)
-        async with await client.producer(window=task.window) as producer:
+        async with client.producer(window=task.window) as producer:
             payload = bytes(task.size_bytes)
+            tell = Telling(task, say)
             say({"ready": True})
             sys.stdin.readline()
             started = time.monotonic()
@@ -43,6 +45,7 @@ async def store(task: Task, say: Say) -> dict[str, Any]:
                 report = await producer.publish_many([(f"{task.prefix}/m", payload)] * count)
                 refused += len(report.refused)
                 ended.append(time.monotonic())
+                tell((part + 1) * task.messages // PARTS, ended[-1])
     return {"started": started, "parts_ended": ended, "refused": refused}
 
 
@@ -53,6 +56,7 @@ async def drain(task: Task, say: Say) -> dict[str, Any]:
         say({"ready": True})
         sys.stdin.readline()
         started, first, received = time.monotonic(), 0.0, 0
+        tell = Telling(task, say)
         flow = await client.consume(
             queue_names(task)[0], window=FLOW_MESSAGES, window_bytes=FLOW_BYTES, ack="manual"
         )
@@ -60,6 +64,7 @@ async def drain(task: Task, say: Say) -> dict[str, Any]:
             first = first or time.monotonic()
             received += len(batch)
             flow.accept(batch)
+            tell(received, time.monotonic())
             if received >= task.messages:
                 break
         await flow.close()

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cluster.commands.bench import BenchClient, bench, bench_size, show_figures
+from cluster.commands.bench import BenchClient, bench, bench_size, is_watched, watch
 from cluster.commands.bench_queue_client import PARTS
 from cluster.commands.bench_task import Task
-from cluster.commands.connection import ConnectOptions, client_options, json_option
+from cluster.commands.connection import ConnectOptions, client_options
+from cluster.commands.hints import quiet_option
+from cluster.commands.output import Output, output_option, print_figures
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,13 +44,14 @@ def _messages(default: int) -> Callable[[Callable[..., Any]], Callable[..., Any]
     show_default=True,
     help="Queues that get each message.",
 )
-@json_option
+@quiet_option
+@output_option
 @client_options
 def guaranteed(
-    *, connect: ConnectOptions, messages: int, size: int, window: int, queues: int, as_json: bool
+    *, connect: ConnectOptions, messages: int, size: int, window: int, queues: int, quiet: bool, out: Output
 ) -> None:
     """Publish to queues of its own with acknowledgements, then consume, then do both at once."""
-    run = QueueRun(connect, messages=messages, size_bytes=size, window=window, queues=queues)
+    run = QueueRun(connect, messages=messages, size_bytes=size, window=window, queues=queues, quiet=quiet)
     try:
         stored = run.store()
         drained = run.drain()
@@ -66,18 +69,21 @@ def guaranteed(
         "consumed_per_s": round(messages / (drained["ended"] - drained["started"])),
         "together_per_s": round(messages / together),
     }
-    show_figures(figures, as_json=as_json)
+    out.one(figures, print_figures)
 
 
 @bench.command("backlog")
 @_messages(1_000_000)
 @bench_size
 @_window
-@json_option
+@quiet_option
+@output_option
 @client_options
-def backlog(*, connect: ConnectOptions, messages: int, size: int, window: int, as_json: bool) -> None:
-    """Fill a queue of its own, compare the rate at its end with that at its beginning, and empty it."""
-    run = QueueRun(connect, messages=messages, size_bytes=size, window=window, queues=1)
+def backlog(
+    *, connect: ConnectOptions, messages: int, size: int, window: int, quiet: bool, out: Output
+) -> None:
+    """Fill a queue of its own, compare the publish rate at the end with that at the start, and empty it."""
+    run = QueueRun(connect, messages=messages, size_bytes=size, window=window, queues=1, quiet=quiet)
     try:
         stored = run.store()
         drained = run.drain()
@@ -96,34 +102,40 @@ def backlog(*, connect: ConnectOptions, messages: int, size: int, window: int, a
         "first_delivery_ms": round((drained["first"] - drained["started"]) * 1_000, 3),
         "consumed_per_s": round(messages / (drained["ended"] - drained["started"])),
     }
-    show_figures(figures, as_json=as_json)
+    out.one(figures, print_figures)
 
 
 class QueueRun:
     """One measurement with queues of its own, which are deleted at its end."""
 
-    def __init__(self, connect: ConnectOptions, **task: Any) -> None:
-        shared = {"connect": connect.arguments(), "topics": 1, "batch": 1, "publishers": 1}
+    def __init__(self, connect: ConnectOptions, *, quiet: bool, **task: Any) -> None:
+        shared = {
+            "connect": connect.arguments(),
+            "topics": 1,
+            "batch": 1,
+            "publishers": 1,
+            "is_watched": is_watched(quiet=quiet),
+        }
         self._task = {"prefix": f"bench/{uuid.uuid4().hex[:8]}", **shared, **task}
 
     def store(self) -> dict[str, Any]:
         """Publish everything; gives when it began and when each part was acknowledged."""
-        return self._do("store")[0]
+        return self._do("publishing", "store")[0]
 
     def drain(self) -> dict[str, Any]:
         """Consume everything; gives when it began, when the first came and when it ended."""
-        return self._do("drain")[0]
+        return self._do("consuming", "drain")[0]
 
     def together(self) -> float:
         """Publish and consume everything at once; gives the seconds from the first to the last."""
-        stored, drained = self._do("store", "drain")
+        stored, drained = self._do("publishing and consuming", "store", "drain")
         return float(drained["ended"] - stored["started"])
 
     def clean(self) -> None:
         """Delete the queues."""
-        self._do("clean")
+        self._do("deleting", "clean")
 
-    def _do(self, *roles: str) -> list[dict[str, Any]]:
+    def _do(self, doing: str, *roles: str) -> list[dict[str, Any]]:
         clients: list[BenchClient] = []
         try:
             for role in roles:
@@ -132,7 +144,8 @@ class QueueRun:
                 client.answer()
             for client in clients:
                 client.go()
-            return [client.answer() for client in clients]
+            with watch(clients, doing, self._task["messages"] * len(clients)):
+                return [client.answer() for client in clients]
         finally:
             for client in clients:
                 client.end()

@@ -1,4 +1,4 @@
-"""`angarium bridge`: bridges between Message VPNs, and how they do."""
+"""`angarium bridge`: bridges between Message VPNs, their configuration and state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import click
 
-from cluster.commands.connection import AdminOptions, admin_options, json_option
+from cluster.commands.completion import complete_names
+from cluster.commands.connection import AdminOptions, admin_options
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.objects import (
     any_vpn_option,
@@ -15,54 +16,46 @@ from cluster.commands.objects import (
     delete_command,
     vpn_option,
 )
-from cluster.commands.output import print_attributes, print_json, print_json_lines, print_table, wants_json
+from cluster.commands.output import Output, list_option, output_option
 
 BRIDGE_COLUMNS: Final = (
-    "vpn",
     "name",
+    "vpn",
     "state",
     "uptime_s",
-    "remote_vpn",
-    "remote_node",
     "messages",
-    "guaranteed_messages",
     "queued_messages",
     "dropped",
     "error",
 )
+WIDE_COLUMNS: Final = ("remote_vpn", "remote_node", "guaranteed_messages")
 
 
 @click.group(cls=SuggestingGroup)
 def bridge() -> None:
-    """Bridges: each takes messages from a remote Message VPN into the one that it belongs to."""
+    """Bridges: each takes messages from a remote Message VPN into its own."""
 
 
 @bridge.command("list")
-@click.argument("pattern", default="*")
+@click.argument("pattern", shell_complete=complete_names("bridge"), default="*")
 @any_vpn_option("bridge")
-@json_option
+@list_option
 @admin_options
-def list_bridges(*, admin: AdminOptions, pattern: str, vpn: str | None, as_json: bool) -> None:
+def list_bridges(*, admin: AdminOptions, pattern: str, vpn: str | None, out: Output) -> None:
     """List the bridges whose name matches PATTERN, with their state."""
     found = admin.call("bridges.list", name=pattern, vpn=vpn)
-    if wants_json(as_json):
-        print_json_lines(found)
-    else:
-        print_table([_shown(row) for row in found], BRIDGE_COLUMNS, empty="there are no bridges")
+    out.rows(found, BRIDGE_COLUMNS, wide=WIDE_COLUMNS, empty="there are no bridges", readable=_shown)
 
 
 @bridge.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names("bridge"))
 @vpn_option("bridge")
-@json_option
+@output_option
 @admin_options
-def show_bridge(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+def show_bridge(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
     """Show the bridge NAME: its attributes, its state and its figures."""
     found: dict[str, Any] = admin.call("bridges.show", name=name, vpn=vpn)
-    if wants_json(as_json):
-        print_json(found)
-    else:
-        print_attributes(found)
+    out.one(found)
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,73 +14,49 @@ import click
 
 from angarium import errors
 from angarium.errors import error_for
-from cluster.commands.connection import (
-    AdminOptions,
-    ConnectOptions,
-    admin_options,
-    client_options,
-    json_option,
-)
+from cluster.commands.completion import complete
+from cluster.commands.confirming import confirm, yes_option
+from cluster.commands.connection import AdminOptions, ConnectOptions, admin_options, client_options
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.output import (
-    print_attributes,
-    print_json,
-    print_json_lines,
+    Output,
+    list_option,
+    output_option,
+    print_figures,
     print_table,
     progress,
-    wants_json,
 )
 
 CLIENT_COLUMNS: Final = (
     "name",
-    "address",
     "vpn",
     "username",
-    "profile",
+    "address",
     "uptime_s",
     "subscriptions",
-    "eliding_topics",
     "slow",
     "discards",
 )
-SUBSCRIPTION_COLUMNS: Final = ("client", "filter", "share", "dto_priority", "noexport", "origin")
-REMOTE_COLUMNS: Final = ("node", "vpn", "filter", "dto_priority", "deliver_always", "endpoint")
+SUBSCRIPTION_COLUMNS: Final = ("filter", "vpn", "client", "share", "dto_priority")
+REMOTE_COLUMNS: Final = ("filter", "vpn", "node", "dto_priority", "deliver_always", "endpoint")
 WORKER_COLUMNS: Final = (
     "index",
     "pid",
     "state",
     "uptime_s",
     "restarts",
-    "filters",
-    "topics_cached",
-    "rows",
     "rss_bytes",
     "cpu_percent",
+    "filters",
 )
-
-FLOW_COLUMNS: Final = (
-    "vpn",
-    "kind",
-    "endpoint",
-    "client",
-    "username",
-    "flow",
-    "active",
-    "selector",
-    "sent_messages",
-    "settled_messages",
-)
-PRODUCER_COLUMNS: Final = (
-    "vpn",
-    "username",
-    "name",
-    "id",
-    "last_used",
-    "open",
-    "client",
-    "last_sequence",
-    "unacked_messages",
-)
+FLOW_COLUMNS: Final = ("endpoint", "vpn", "client", "active", "sent_messages", "settled_messages", "selector")
+PRODUCER_COLUMNS: Final = ("name", "vpn", "client", "last_sequence", "unacked_messages", "last_used")
+#: What `-o wide` shows besides.
+WIDE_CLIENT: Final = ("profile", "eliding_topics")
+WIDE_SUBSCRIPTION: Final = ("noexport", "origin")
+WIDE_WORKER: Final = ("topics_cached", "rows")
+WIDE_FLOW: Final = ("kind", "flow", "username")
+WIDE_PRODUCER: Final = ("id", "open", "username")
 
 #: Between two looks whether the workers are there.
 SCALE_POLL_S: Final = 0.1
@@ -91,49 +67,52 @@ _one_vpn = click.option("--vpn", default="default", show_default=True, help="Mes
 
 @click.group(cls=SuggestingGroup)
 def client() -> None:
-    """Clients that are connected."""
+    """Connected clients."""
 
 
 @client.command("list")
 @_any_vpn
-@json_option
+@list_option
 @admin_options
-def list_clients(*, admin: AdminOptions, vpn: str | None, as_json: bool) -> None:
-    """List the clients that are connected."""
-    _print_rows(
-        admin.call("clients.list", vpn=vpn), CLIENT_COLUMNS, as_json=as_json, empty="no client is connected"
-    )
+def list_clients(*, admin: AdminOptions, vpn: str | None, out: Output) -> None:
+    """List the connected clients."""
+    found = admin.call("clients.list", vpn=vpn)
+    out.rows(found, CLIENT_COLUMNS, wide=WIDE_CLIENT, empty="no client is connected")
 
 
 @client.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete("clients.list"))
 @_one_vpn
-@json_option
+@output_option
 @admin_options
-def show_client(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+def show_client(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
     """Show everything about the client NAME."""
-    found = admin.call("clients.show", name=name, vpn=vpn)
-    if wants_json(as_json):
-        print_json(found)
-        return
+    out.one(admin.call("clients.show", name=name, vpn=vpn), _print_client)
+
+
+def _print_client(found: dict[str, Any]) -> None:
     subscriptions = found.pop("subscription_list", [])
-    print_attributes(found)
+    print_figures(found)
     click.echo()
     print_table(subscriptions, SUBSCRIPTION_COLUMNS, empty="it has no subscriptions")
 
 
 @client.command("disconnect")
-@click.argument("name")
+@click.argument("names", shell_complete=complete("clients.list"), metavar="NAME...", nargs=-1, required=True)
+@yes_option
 @_one_vpn
-@json_option
+@output_option
 @admin_options
-def disconnect_client(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
-    """End the session of the client NAME."""
-    admin.call("clients.disconnect", name=name, vpn=vpn)
-    if wants_json(as_json):
-        print_json({"client": name, "vpn": vpn, "disconnected": True})
-    else:
-        click.echo(f"client {name} disconnected")
+def disconnect_clients(
+    *, admin: AdminOptions, names: tuple[str, ...], vpn: str, yes: bool, out: Output
+) -> None:
+    """End the session of each client NAME; of several only after a question, or with --yes."""
+    if len(names) > 1:
+        confirm(f"disconnect {len(names):,} clients", yes=yes)
+    with admin.open() as connection:
+        for name in names:
+            connection.call("clients.disconnect", name=name, vpn=vpn)
+            out.done(f"client {name} disconnected", {"client": name, "vpn": vpn, "disconnected": True})
 
 
 @click.group(cls=SuggestingGroup)
@@ -143,30 +122,36 @@ def subscription() -> None:
 
 @subscription.command("list")
 @click.option("--client", "client_name", help="Only those of this client.")
-@click.option("--remote", is_flag=True, help="Those of the neighbours instead: what they want of this node.")
+@click.option(
+    "--remote", is_flag=True, help="Those of the neighbours instead: their interest in messages of this node."
+)
 @_any_vpn
-@json_option
+@list_option
 @admin_options
 def list_subscriptions(
-    *, admin: AdminOptions, client_name: str | None, remote: bool, vpn: str | None, as_json: bool
+    *, admin: AdminOptions, client_name: str | None, remote: bool, vpn: str | None, out: Output
 ) -> None:
-    """List subscriptions, with the priority each has for messages that are delivered to one."""
+    """List subscriptions, with the priority of each for deliver-to-one messages."""
     if remote:
         if client_name is not None:
             raise click.UsageError("--remote shows what neighbours want: they have no clients here.")
         found = admin.call("subscriptions.remote", vpn=vpn)
-        _print_rows(found, REMOTE_COLUMNS, as_json=as_json, empty="no neighbour wants anything")
+        out.rows(found, REMOTE_COLUMNS, name="filter", empty="no neighbour wants anything")
         return
     found = admin.call("subscriptions.list", client=client_name, vpn=vpn)
-    _print_rows(found, SUBSCRIPTION_COLUMNS, as_json=as_json, empty="there are no subscriptions")
+    empty = "there are no subscriptions"
+    out.rows(found, SUBSCRIPTION_COLUMNS, wide=WIDE_SUBSCRIPTION, name="filter", empty=empty)
 
 
 def _manager_options(function: Any) -> Any:
     for option in (
         client_options,
-        json_option,
+        output_option,
         click.option(
-            "--da", "deliver_always", is_flag=True, help="Deliver always: the subscription is in no choice."
+            "--da",
+            "deliver_always",
+            is_flag=True,
+            help="Deliver always: it gets deliver-to-one messages in any case.",
         ),
         click.option("--client", "target", required=True, help="Name of the client to act for."),
         click.argument("filter_text", metavar="FILTER"),
@@ -178,7 +163,7 @@ def _manager_options(function: Any) -> Any:
 @subscription.command("add")
 @_manager_options
 def add_subscription(
-    *, connect: ConnectOptions, filter_text: str, target: str, deliver_always: bool, as_json: bool
+    *, connect: ConnectOptions, filter_text: str, target: str, deliver_always: bool, out: Output
 ) -> None:
     """Add the subscription FILTER for another client; --user must be a subscription manager."""
 
@@ -187,13 +172,13 @@ def add_subscription(
             await manager.subscribe_for(target, filter_text, deliver_always=deliver_always)
 
     asyncio.run(add())
-    _print_managed("added", filter_text, target, as_json=as_json)
+    _print_managed("added", filter_text, target, out=out)
 
 
 @subscription.command("remove")
 @_manager_options
 def remove_subscription(
-    *, connect: ConnectOptions, filter_text: str, target: str, deliver_always: bool, as_json: bool
+    *, connect: ConnectOptions, filter_text: str, target: str, deliver_always: bool, out: Output
 ) -> None:
     """Remove the subscription FILTER of another client; --user must be a subscription manager."""
 
@@ -202,14 +187,14 @@ def remove_subscription(
             await manager.unsubscribe_for(target, filter_text, deliver_always=deliver_always)
 
     asyncio.run(remove())
-    _print_managed("removed", filter_text, target, as_json=as_json)
+    _print_managed("removed", filter_text, target, out=out)
 
 
-def _print_managed(what: str, filter_text: str, target: str, *, as_json: bool) -> None:
-    if wants_json(as_json):
-        print_json({"client": target, "filter": filter_text, what: True})
-    else:
-        click.echo(f"subscription {filter_text} of {target} {what}")
+def _print_managed(what: str, filter_text: str, target: str, *, out: Output) -> None:
+    out.done(
+        f"subscription {filter_text} of {target} {what}",
+        {"client": target, "filter": filter_text, what: True},
+    )
 
 
 @click.group(cls=SuggestingGroup)
@@ -219,11 +204,12 @@ def flow() -> None:
 
 @flow.command("list")
 @_any_vpn
-@json_option
+@list_option
 @admin_options
-def list_flows(*, admin: AdminOptions, vpn: str | None, as_json: bool) -> None:
+def list_flows(*, admin: AdminOptions, vpn: str | None, out: Output) -> None:
     """List the flows of all endpoints; 'angarium queue show' has those of one."""
-    _print_rows(admin.call("flows.list", vpn=vpn), FLOW_COLUMNS, as_json=as_json, empty="no flow is bound")
+    found = admin.call("flows.list", vpn=vpn)
+    out.rows(found, FLOW_COLUMNS, wide=WIDE_FLOW, name="flow", empty="no flow is bound")
 
 
 @click.group(cls=SuggestingGroup)
@@ -233,26 +219,22 @@ def producer() -> None:
 
 @producer.command("list")
 @_any_vpn
-@json_option
+@list_option
 @admin_options
-def list_producers(*, admin: AdminOptions, vpn: str | None, as_json: bool) -> None:
+def list_producers(*, admin: AdminOptions, vpn: str | None, out: Output) -> None:
     """List the producers that the node remembers, and which of them are open."""
-    _print_rows(
-        admin.call("producers.list", vpn=vpn),
-        PRODUCER_COLUMNS,
-        as_json=as_json,
-        empty="there are no producers",
-    )
+    found = admin.call("producers.list", vpn=vpn)
+    out.rows(found, PRODUCER_COLUMNS, wide=WIDE_PRODUCER, empty="there are no producers")
 
 
 @click.group(cls=SuggestingGroup)
 def worker() -> None:
-    """Worker processes, over which topics are spread."""
+    """Worker processes; topics are distributed over them."""
 
 
 @worker.command("scale")
 @click.argument("workers", type=click.IntRange(min=1, max=64))
-@click.option("--wait", is_flag=True, help="Return when the node works with them.")
+@click.option("-w", "--wait", is_flag=True, help="Return when the new workers are in use.")
 @click.option(
     "--wait-timeout",
     "timeout_s",
@@ -261,10 +243,10 @@ def worker() -> None:
     show_default=True,
     help="Seconds for --wait.",
 )
-@json_option
+@output_option
 @admin_options
-def scale_workers(*, admin: AdminOptions, workers: int, wait: bool, timeout_s: float, as_json: bool) -> None:
-    """Change the number of workers; clients go on meanwhile.
+def scale_workers(*, admin: AdminOptions, workers: int, wait: bool, timeout_s: float, out: Output) -> None:
+    """Change the number of workers; clients stay connected.
 
     Queues and topic endpoints of workers that leave go to the others with all that they hold. A new worker gets
     topics at once, and queues and partitions that are made from then on: those that are there stay where they are.
@@ -273,10 +255,7 @@ def scale_workers(*, admin: AdminOptions, workers: int, wait: bool, timeout_s: f
     if wait:
         _wait_for_workers(admin, workers, time.monotonic() + timeout_s)
     result = {"workers": workers, "waited": wait}
-    if wants_json(as_json):
-        print_json(result)
-    else:
-        print_attributes(result)
+    out.one(result)
 
 
 def _wait_for_workers(admin: AdminOptions, workers: int, deadline: float) -> None:
@@ -304,15 +283,9 @@ def _sum_of_homes(rows: list[dict[str, Any]], figure: str) -> int:
 
 
 @worker.command("list")
-@json_option
+@list_option
 @admin_options
-def list_workers(*, admin: AdminOptions, as_json: bool) -> None:
+def list_workers(*, admin: AdminOptions, out: Output) -> None:
     """List the workers of the node."""
-    _print_rows(admin.call("workers"), WORKER_COLUMNS, as_json=as_json, empty="no worker runs")
-
-
-def _print_rows(rows: list[dict[str, Any]], columns: tuple[str, ...], *, as_json: bool, empty: str) -> None:
-    if wants_json(as_json):
-        print_json_lines(rows)
-    else:
-        print_table(rows, columns, empty=empty)
+    found = admin.call("workers")
+    out.rows(found, WORKER_COLUMNS, wide=WIDE_WORKER, name="index", empty="no worker runs")

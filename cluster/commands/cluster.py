@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cluster.commands.connection import AdminOptions, admin_options, json_option
+from cluster.commands.connection import AdminOptions, admin_options
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.link_view import FIGURES, figures
-from cluster.commands.output import counted, duration, print_json, print_table, wants_json
+from cluster.commands.output import Output, output_option, print_table
+from cluster.commands.table import counted, duration
 from cluster.visible import visible
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 #: Links of others that are up and fit a screen; with more only those that are not up are drawn, and our own.
 OTHERS_SHOWN_MAX: Final = 40
-NODE_COLUMNS: Final = ("node", "state", "release", "up", "heard", "links up", "vpns", "error")
+NODE_COLUMNS: Final = ("node", "state", "up", "links up", "heard", "release", "vpns", "error")
 LINK_COLUMNS: Final = ("from", "to", *FIGURES, "error")
 
 Row = dict[str, Any]
@@ -25,18 +26,18 @@ Row = dict[str, Any]
 
 @click.group(cls=SuggestingGroup)
 def cluster() -> None:
-    """The cluster: its nodes, the links between them, and what is wrong with the mesh."""
+    """The cluster: its nodes, the links between them, and topology issues."""
 
 
 @cluster.command("status")
-@json_option
+@output_option
 @admin_options
-def cluster_status(*, admin: AdminOptions, as_json: bool) -> None:
-    """Show all nodes and links that this node knows of, and each topology issue with what to do about it."""
-    found: Row = admin.call("cluster.status")
-    if wants_json(as_json):
-        print_json(found)
-        return
+def cluster_status(*, admin: AdminOptions, out: Output) -> None:
+    """Show all known nodes and links, and each topology issue with its remedy."""
+    out.one(admin.call("cluster.status"), _print_status)
+
+
+def _print_status(found: Row) -> None:
     click.echo(visible(headline(found)))
     click.echo()
     print_table(node_rows(found["nodes"]), NODE_COLUMNS, empty="")

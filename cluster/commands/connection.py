@@ -1,8 +1,9 @@
 """The options by which commands reach a node: as a client of the SDK, or as an operator of the admin API.
 
-Where the address comes from, first found wins: `--url`, `ANGARIUM_URL`, the `node.json` that a node keeps in
-its data directory (`--data`, `ANGARIUM_DATA`, `./angarium-data`), and `tcp://127.0.0.1:55555`. A secret is
-read from a file, never from the command line, where every user of the machine could see it.
+Each option has a variable, and a context may have a value for it. Which node a command is about is decided in
+`cluster.target`; here its grounds are gathered: what click parsed and from where, the contexts, the node of the working
+directory, the registry of the nodes that run. A secret is read from a file, never from the command line, where every
+user of the machine could see it.
 """
 
 from __future__ import annotations
@@ -10,43 +11,82 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
+import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from angarium import errors
-from cluster.admin import Admin, read_node_file
+from angarium.client.address import DEFAULT_URL, is_encrypted, parse
+from cluster import contexts, registry
+from cluster.admin import NODE_FILE, Admin, node_runs, read_node_file
+from cluster.target import Here, Place, Purpose, Target, choose, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from angarium.client.client import Client
 
     _Function = Callable[..., Any]
     _Decorator = Callable[[_Function], _Function]
 
-DEFAULT_URL: Final = "tcp://127.0.0.1:55555"
 DEFAULT_DATA: Final = "angarium-data"
+DEFAULT_VPN: Final = "default"
+DEFAULT_USER: Final = "default"
 #: Long enough for a node under load to answer, short enough that a script notices.
 DEFAULT_TIMEOUT_S: Final = 10.0
+#: How long the usual port of this host may take to say whether anybody listens.
+_PROBE_TIMEOUT_S: Final = 1.0
+
+_PLACE_NAMES: Final = {"data", "context", "server_key_file", "timeout"}
+#: Arguments of `angarium.connect` for TLS, with the parameters that they are here. Operators have a --key-file already.
+_TLS_NAMES: Final = {"ca_file": "ca_file", "cert_file": "cert_file", "key_file": "cert_key_file"}
+#: The parameters that become `ConnectOptions`.
+_CLIENT_NAMES: Final = _PLACE_NAMES | {
+    *("url", "vpn", "user", "password_file", "client_name", "ca_file", "cert_file", "cert_key_file")
+}
+#: The parameters that become `AdminOptions`.
+_ADMIN_NAMES: Final = _PLACE_NAMES | {"admin_url", "key_file"}
+_readable: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
+#: The same for what is handed on to other processes.
+_resolved: Final = click.Path(exists=True, dir_okay=False, path_type=Path, resolve_path=True)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConnectOptions:
     """How one command reaches the node as a client."""
 
-    url: str
+    #: Looks for the node; called when the address is needed, so that a misused command says so first.
+    find_url: Callable[[], str]
     vpn: str
     username: str
     password: str | None
     server_key: str | None
     timeout_s: float
     client_name: str
+    #: Arguments of `angarium.connect` that are for addresses of TLS.
+    tls: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: Those of them that come from variables, which are for many commands: they do not count elsewhere.
+    variables: frozenset[str] = frozenset()
+
+    @functools.cached_property
+    def url(self) -> str:
+        """The address of the node.
+
+        Raises:
+            AngariumError: there is no node, or nothing says which one is meant.
+        """
+        return self.find_url()
 
     def arguments(self) -> dict[str, Any]:
         """Give the arguments of `angarium.connect`."""
-        return dataclasses.asdict(self)
+        names = ("url", "vpn", "username", "password", "server_key", "timeout_s", "client_name")
+        idle = () if is_encrypted(self.url) else self.variables
+        tls = {name: file for name, file in self.tls.items() if name not in idle}
+        return {name: getattr(self, name) for name in names} | tls
 
     async def connect(self, **more: Any) -> Client:
         """Connect, with more arguments of `angarium.connect`.
@@ -61,19 +101,73 @@ class ConnectOptions:
         return await angarium.connect(**self.arguments(), **more)
 
 
+def variable(option: str) -> str:
+    """Give the name of the variable of an option: --password-file has ANGARIUM_PASSWORD_FILE."""
+    return "ANGARIUM_" + option.removeprefix("--").replace("-", "_").upper()
+
+
+def option(name: str, *, parameter: str = "", also: Sequence[str] = (), **more: Any) -> _Decorator:
+    """Give an option that has a variable, by which scripts and shells set it for many commands.
+
+    Args:
+        name: of the option, with its hyphens.
+        parameter: what the function calls it, if not the same.
+        also: variables that go before its own.
+        more: arguments of `click.option`.
+    """
+    names = [name, parameter] if parameter else [name]
+    shared = [*also, variable(name)]
+    more["help"] += f"  [env var: {', '.join(shared)}]"
+    return click.option(*names, envvar=shared, **more)
+
+
+def check_address(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:
+    """Refuse what is no address to connect to; a callback of options."""
+    try:
+        if value:
+            parse(value)
+    except errors.AngariumError as error:
+        text = f"{error.detail}: {error.advice}."
+        raise click.BadParameter(text) from None
+    return value
+
+
+def check_admin_address(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    """Refuse what is no address of a controller likewise."""
+    if value and is_encrypted(value):
+        text = (
+            f"{value!r} is an address for clients: the controller listens with tcp, encrypted by its own key."
+        )
+        raise click.BadParameter(text)
+    return check_address(ctx, option, value)
+
+
 def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--data`."""
-    return click.option(
+    return option(
         "--data",
-        envvar="ANGARIUM_DATA",
         type=click.Path(file_okay=False, path_type=Path),
-        help=f"Data directory of the node (ANGARIUM_DATA).  [default: ./{DEFAULT_DATA}]",
+        help=f"Data directory of the node.  [default: ./{DEFAULT_DATA}]",
     )(function)
+
+
+def _places_options(url_option: _Decorator) -> list[_Decorator]:
+    """Give the options that say which node is meant."""
+    return [
+        url_option,
+        option(
+            "--data",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Data directory of the node, if it runs on this host.  "
+            f"[default: ./{DEFAULT_DATA} if it holds a node, else that of the only node that runs]",
+        ),
+        option("--context", metavar="NAME", help="Context to use.  [default: see 'angarium context use']"),
+    ]
 
 
 def timeout_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--timeout`."""
-    return click.option(
+    return option(
         "--timeout",
         type=click.FloatRange(min=0, min_open=True),
         default=DEFAULT_TIMEOUT_S,
@@ -82,64 +176,221 @@ def timeout_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def json_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--json`, which the function gets as `as_json`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, also on a terminal.")(function)
+def _tls_options() -> list[_Decorator]:
+    """Give the options for addresses of TLS."""
+    authorities = "File with the authorities that may sign the certificate of a tls:// address (PEM)."
+    key = "File with the private key of --cert-file, for your eyes only."
+    return [
+        option("--ca-file", type=_resolved, help=f"{authorities}  [default: those of the system]"),
+        option(
+            "--cert-file", type=_resolved, help="Certificate of this client, where one is demanded (PEM)."
+        ),
+        option("--cert-key-file", type=_resolved, help=f"{key}  [default: --cert-file]"),
+    ]
 
 
 def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every client command; the function gets them as `connect: ConnectOptions`."""
-    readable = click.Path(exists=True, dir_okay=False, path_type=Path)
+    url = option(
+        "--url", callback=check_address, help="Address of the node.  [default: that of the local node]"
+    )
     options: list[_Decorator] = [
-        click.option(
-            "--url", envvar="ANGARIUM_URL", help="Address of the node (ANGARIUM_URL).  [default: local node]"
-        ),
-        data_option,
-        click.option("--vpn", default="default", show_default=True, help="Message VPN to join."),
-        click.option("--user", default="default", show_default=True, help="Username to connect as."),
-        click.option("--password-file", type=readable, help="File whose first line is the password."),
-        click.option(
-            "--server-key-file", type=readable, help="File with the public key of the node (CURVE)."
-        ),
-        click.option(
-            "--client-name", default="", help="Name of this client.  [default: the node makes one up]"
-        ),
+        *_places_options(url),
+        option("--vpn", default=DEFAULT_VPN, show_default=True, help="Message VPN to join."),
+        option("--user", default=DEFAULT_USER, show_default=True, help="Username to connect as."),
+        option("--password-file", type=_readable, help="File whose first line is the password."),
+        option("--server-key-file", type=_readable, help="File with the public key of the node (CURVE)."),
+        *_tls_options(),
+        option("--client-name", default="", help="Name of this client.  [default: chosen by the node]"),
         timeout_option,
     ]
 
     def command(**values: Any) -> Any:
-        data = values.pop("data")
+        given = _Given(values, ("url", "data"))
+        tls = {name: str(file) for name, option in _TLS_NAMES.items() if (file := given.file(option))}
+        _warn_of_key(tls.get("key_file") or tls.get("cert_file"))
         connect = ConnectOptions(
-            url=values.pop("url") or find_url(data),
-            vpn=values.pop("vpn"),
-            username=values.pop("user"),
-            password=read_password(values.pop("password_file")),
-            server_key=_public_key(values.pop("server_key_file")),
-            timeout_s=values.pop("timeout"),
-            client_name=values.pop("client_name"),
+            # A publisher that goes on over restarts may begin before the node is there.
+            find_url=lambda: _find_url(given, waits=bool(values.get("retry_for"))),
+            vpn=given.value("vpn"),
+            username=given.value("user"),
+            password=read_password(given.file("password_file")),
+            server_key=_public_key(given.file("server_key_file")),
+            timeout_s=values["timeout"],
+            client_name=values["client_name"],
+            tls=tls,
+            variables=frozenset(name for name, option in _TLS_NAMES.items() if given.is_variable(option)),
         )
-        return function(connect=connect, **values)
+        return function(connect=connect, **{name: values[name] for name in values.keys() - _CLIENT_NAMES})
 
     return _with_options(options, functools.update_wrapper(command, function))
 
 
-def find_url(data: Path | None) -> str:
-    """Give the address of the node of a data directory; without one, of the node that is most likely meant.
+class _Given:
+    """What one command was given, and where each value comes from: an option, a variable, a context, a default."""
+
+    def __init__(self, values: dict[str, Any], places: Sequence[str]) -> None:
+        """Find the context that counts.
+
+        Args:
+            values: the parameters of the command.
+            places: those that name a node.
+
+        Raises:
+            AngariumError: a context was named that is not there (40401), or the file of the contexts is damaged.
+        """
+        self._values = dict(values)
+        self._places = places
+        self._sources = click.get_current_context().get_parameter_source
+        self._name: str = values["context"] or ""
+        #: Whether --context names it; then it goes before variables.
+        self._is_chosen = self._sources("context") is ParameterSource.COMMANDLINE
+        if not self._is_chosen and any(values[place] for place in places):
+            # Its password is for its own node.
+            self._context = contexts.Context()
+        elif self._name:
+            self._context = contexts.load(contexts.path()).named(self._name)
+        else:
+            found = contexts.load(contexts.path())
+            self._name = found.current
+            self._context = found.context.get(found.current, contexts.Context())
+
+    def is_given(self, name: str) -> bool:
+        """Tell whether a parameter was given in a way that goes before the context."""
+        source = self._sources(name)
+        return source is ParameterSource.COMMANDLINE or (
+            source is ParameterSource.ENVIRONMENT and not self._is_chosen
+        )
+
+    def is_variable(self, name: str) -> bool:
+        """Tell whether a parameter comes from the environment."""
+        return self._sources(name) is ParameterSource.ENVIRONMENT and self.is_given(name)
+
+    def is_default(self, name: str) -> bool:
+        """Tell whether the command has an option that was not given in any way."""
+        return self._sources(name) is ParameterSource.DEFAULT
+
+    def value(self, name: str) -> Any:
+        """Give a parameter: from the command line or a variable, else from the context, else its default."""
+        value = self._values[name]
+        return value if self.is_given(name) else self.of_context(name) or value
+
+    def file(self, name: str, of_context: str = "") -> Path | None:
+        """Give a parameter that is a file, likewise."""
+        if self.is_given(name):
+            return Path(self._values[name])
+        found = self.of_context(of_context or name)
+        return Path(found) if found else None
+
+    def of_context(self, name: str) -> str:
+        """Give what the context says, empty if it says nothing."""
+        return str(getattr(self._context, name))
+
+    def vpn_of_operator(self, default: Any) -> Any:
+        """Give the Message VPN of an operator command whose --vpn was not given: it has no variable of its own."""
+        variable, of_context = os.environ.get("ANGARIUM_VPN"), self.of_context("vpn")
+        return (of_context or variable if self._is_chosen else variable or of_context) or default
+
+    def named(self, purpose: Purpose) -> Target | None:
+        """Give the node that is named, running or not; None if none is.
+
+        Raises:
+            InvalidRequestError: the context does not name what is needed (40018).
+        """
+        return named(purpose, self._all_places())
+
+    def find(self, purpose: Purpose, *, waits: bool = False) -> Target | None:
+        """Give the node that is meant, None if nothing names one and none runs.
+
+        Raises:
+            AngariumError: several run, or the context does not name what is needed (40018); the node of the working
+                directory does not run (50308), and the command does not wait for it.
+        """
+        return choose(purpose, self._all_places(), _here, registry.running_nodes, waits=waits)
+
+    def _all_places(self) -> list[Place]:
+        options = self._place("the command line", ParameterSource.COMMANDLINE)
+        variables = self._place("the environment", ParameterSource.ENVIRONMENT)
+        known = self._context
+        context = Place(f"context {self._name!r}", known.url, known.data, known.admin_url)
+        return [options, context, variables] if self._is_chosen else [options, variables, context]
+
+    def _place(self, called: str, source: ParameterSource) -> Place:
+        named = {name: str(self._values[name]) for name in self._places if self._sources(name) is source}
+        return Place(called, **named)
+
+
+def own_data_directory() -> Path:
+    """Give the data directory of the node to stop if none is named.
+
+    That is the usual one if it is there, running or not: who stops a node twice must not stop another one.
 
     Raises:
-        AngariumError: a data directory was named, but no node was started on it (50308); or its `node.json`
-            cannot be
-            read (40017).
+        AngariumError: several run (40018), or none (50308).
     """
+    if os.path.exists(os.path.join(DEFAULT_DATA, NODE_FILE)):
+        return Path(DEFAULT_DATA)
+    target = choose(Purpose.OPERATOR, [], _here, registry.running_nodes)
+    if target is None:
+        raise _no_node()
+    return Path(target.data)
+
+
+def _here() -> Here | None:
+    """Give the node of the working directory, None if none was ever started there.
+
+    Raises:
+        InvalidRequestError: its `node.json` cannot be read (40017).
+    """
+    data = os.path.abspath(DEFAULT_DATA)
     try:
-        url = read_node_file(data or DEFAULT_DATA).url
+        return Here(data, node_runs(data, read_node_file(data)))
     except errors.UnavailableError:
-        if data is None:
+        return None
+
+
+def _find_url(given: _Given, *, waits: bool) -> str:
+    """Give the address for a client.
+
+    Raises:
+        AngariumError: there is no node, or it does not run (50308); its `node.json` cannot be read (40017).
+    """
+    target = given.find(Purpose.CLIENT, waits=waits)
+    if target is None:
+        # A node of another user, or in a container, is not in the registry.
+        if waits or somebody_listens(DEFAULT_URL):
             return DEFAULT_URL
-        raise
-    if not url:
-        raise errors.error_for(errors.NODE_UNREACHABLE, f"the node of {data or DEFAULT_DATA} was never ready")
-    return url
+        raise _no_node()
+    if target.url:
+        parse(target.url)
+        return target.url
+    node = read_node_file(target.data)
+    if not waits and not node_runs(target.data, node):
+        advice = f"'angarium up --data {target.data}' starts it"
+        raise errors.error_for(errors.NODE_UNREACHABLE, f"the node of {target.data} does not run", advice)
+    if not node.url:
+        advice = "wait until it is ready: 'angarium up' says so, and --ready-file writes it to a file"
+        raise errors.error_for(errors.NODE_UNREACHABLE, f"the node of {target.data} was never ready", advice)
+    return node.url
+
+
+def somebody_listens(url: str) -> bool:
+    """Tell whether a connection to an address is taken; a socket of this host is not tried."""
+    place = parse(url)
+    if isinstance(place, str):
+        return True
+    try:
+        socket.create_connection(place, _PROBE_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _no_node() -> errors.AngariumError:
+    advice = (
+        "'angarium up' starts one; --url, --data or a context names one elsewhere: 'angarium docs connecting'"
+    )
+    return errors.error_for(errors.NODE_UNREACHABLE, "no node of yours runs on this host", advice)
 
 
 def read_password(path: Path | None) -> str | None:
@@ -163,15 +414,34 @@ def _public_key(path: Path | None) -> str | None:
     return read_public(path)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class AdminOptions:
-    """How one command reaches the controller of a node."""
+def _warn_of_key(path: str | None) -> None:
+    """Say that others may use a private key, as the SDK would in its log, which is silent in commands."""
+    if path is not None:
+        from angarium.client.transport.credentials import exposed
 
-    data: Path
-    admin_url: str | None
-    server_key: str
-    key_file: Path | None
-    timeout_s: float
+        if warning := exposed(path):
+            click.echo(f"warning: {warning}", err=True)
+
+
+class AdminOptions:
+    """How one command reaches the controller of a node; it is looked for when it is needed."""
+
+    def __init__(self, given: _Given, timeout_s: float) -> None:
+        """Remember what was given."""
+        self._given = given
+        self._timeout_s = timeout_s
+
+    @functools.cached_property
+    def admin_url(self) -> str:
+        """The address of the controller, if one is named and not a data directory."""
+        named = self._given.named(Purpose.OPERATOR)
+        return named.url if named else ""
+
+    @functools.cached_property
+    def data(self) -> Path:
+        """The data directory that is named, else the usual one: what a command works on without a node."""
+        named = self._given.named(Purpose.OPERATOR)
+        return Path(named.data if named and named.data else DEFAULT_DATA)
 
     def open(self) -> Admin:
         """Connect to the controller.
@@ -179,13 +449,17 @@ class AdminOptions:
         Raises:
             AngariumError: no node runs there, or keys are missing.
         """
-        if self.admin_url is None:
-            return Admin(self.data, timeout_s=self.timeout_s)
+        if not self.admin_url:
+            target = self._given.find(Purpose.OPERATOR)
+            if target is None:
+                raise _no_node()
+            return Admin(target.data, timeout_s=self._timeout_s)
+        parse(self.admin_url)
         return Admin(
             admin_url=self.admin_url,
-            server_key=self.server_key,
-            key_file=self.key_file,
-            timeout_s=self.timeout_s,
+            server_key=_public_key(self._given.file("server_key_file", "admin_server_key_file")) or "",
+            key_file=self._given.file("key_file"),
+            timeout_s=self._timeout_s,
         )
 
     def call(self, operation: str, **arguments: Any) -> Any:
@@ -200,26 +474,43 @@ class AdminOptions:
 
 def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of every operator command; the function gets them as `admin: AdminOptions`."""
-    readable = click.Path(exists=True, dir_okay=False, path_type=Path)
+    url = option(
+        "--admin-url", callback=check_admin_address, help="Address of a remote controller, instead of --data."
+    )
     options: list[_Decorator] = [
-        data_option,
-        click.option("--admin-url", help="Address of a far controller, instead of --data."),
-        click.option("--server-key-file", type=readable, help="Public key of the far controller."),
-        click.option("--key-file", type=readable, help="Secret key of this operator, for --admin-url."),
+        *_places_options(url),
+        option(
+            "--server-key-file",
+            also=["ANGARIUM_ADMIN_SERVER_KEY_FILE"],
+            type=_readable,
+            help="Public key of the remote controller.",
+        ),
+        option("--key-file", type=_readable, help="Secret key of this operator, for --admin-url."),
         timeout_option,
     ]
 
     def command(**values: Any) -> Any:
-        admin = AdminOptions(
-            data=values.pop("data") or Path(DEFAULT_DATA),
-            admin_url=values.pop("admin_url"),
-            server_key=_public_key(values.pop("server_key_file")) or "",
-            key_file=values.pop("key_file"),
-            timeout_s=values.pop("timeout"),
-        )
-        return function(admin=admin, **values)
+        admin, vpn = operator_of(values, values["timeout"])
+        others = {name: values[name] for name in values.keys() - _ADMIN_NAMES}
+        if "vpn" in values:
+            others["vpn"] = vpn
+        return function(admin=admin, **others)
 
     return _with_options(options, functools.update_wrapper(command, function))
+
+
+def operator_of(values: dict[str, Any], timeout_s: float) -> tuple[AdminOptions, Any]:
+    """Give how an operator command reaches the controller, and the Message VPN that it is about.
+
+    Args:
+        values: its parameters, or those that are there when a command line is completed.
+        timeout_s: how long it waits for an answer.
+    """
+    given = _Given({"context": None, "data": None, "admin_url": None, **values}, ("admin_url", "data"))
+    vpn = values.get("vpn")
+    if given.is_default("vpn"):
+        vpn = given.vpn_of_operator(vpn)
+    return AdminOptions(given, timeout_s), vpn
 
 
 def _with_options(options: Sequence[_Decorator], function: _Function) -> _Function:

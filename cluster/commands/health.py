@@ -5,12 +5,12 @@ What is looked at is decided in `cluster/health/checks.py`.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from cluster.commands.connection import AdminOptions, admin_options, json_option
-from cluster.commands.output import print_json, print_table, wants_json
+from cluster.commands.connection import AdminOptions, admin_options
+from cluster.commands.output import Output, output_option, print_table
 
 CHECK_COLUMNS: Final = ("check", "ok", "text")
 
@@ -22,17 +22,18 @@ CHECK_COLUMNS: Final = ("check", "ok", "text")
     type=click.Choice(("live", "started", "ready")),
     default="ready",
     show_default=True,
-    help="What decides about the exit code: the node is alive, was ready once, or is ready.",
+    help="The check that decides the exit code: the node is alive, has been ready once, or is ready.",
 )
-@json_option
+@output_option
 @admin_options
-def health(*, admin: AdminOptions, purpose: str, as_json: bool) -> int:
-    """Tell what of the node is well and what is not; exit 1 unless it is ready."""
+def health(*, admin: AdminOptions, purpose: str, out: Output) -> int:
+    """Check the health of the node; exit 1 unless it is ready."""
     found = admin.call("health")
-    if wants_json(as_json):
-        print_json(found)
-    else:
-        rows = [{**row, "check": row["name"]} for row in found["checks"]]
-        rows += [{**row, "check": f"link {row['name']}"} for row in found["links"]]
-        print_table(rows, CHECK_COLUMNS, empty="nothing was looked at")
+    out.one(found, _print_checks)
     return 0 if found[purpose] else 1
+
+
+def _print_checks(found: dict[str, Any]) -> None:
+    rows = [{**row, "check": row["name"]} for row in found["checks"]]
+    rows += [{**row, "check": f"link {row['name']}"} for row in found["links"]]
+    print_table(rows, CHECK_COLUMNS, empty="nothing was looked at")

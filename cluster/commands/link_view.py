@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cluster.commands.output import duration, size
+from cluster.commands.table import duration, size
 
 Row = dict[str, Any]
 #: In this order, behind what names the link.
-FIGURES: Final = ("state", "since", "lag ms", "subs in", "subs out", "queued", "spooled", "retry", "dead")
+FIGURES: Final = ("state", "since", "lag", "queued", "spooled", "dead")
+#: Those that a wide table has besides.
+MORE_FIGURES: Final = ("subs in", "subs out", "retry")
 
 
 def figures(row: Row) -> Row:
@@ -20,7 +22,7 @@ def figures(row: Row) -> Row:
     return {
         "state": state if row["state"] in ("up", "disabled") else f"{state} !",
         "since": "" if since_s is None else duration(since_s),
-        "lag ms": "" if lag_ms is None else f"{lag_ms:,.1f}",
+        "lag": "" if lag_ms is None else f"{lag_ms:,.1f} ms",
         "subs in": row["subscriptions_in"],
         "subs out": row["subscriptions_out"],
         "queued": _held(row["queued_messages"], row["queued_bytes"]),

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from cluster.commands.connection import AdminOptions, admin_options, json_option
+from cluster.commands.completion import complete_names
+from cluster.commands.connection import AdminOptions, admin_options
 from cluster.commands.group import SuggestingGroup
-from cluster.commands.link_view import FIGURES, figures
+from cluster.commands.link_view import FIGURES, MORE_FIGURES, figures
 from cluster.commands.objects import attributes_command, change_command, delete_command
 from cluster.commands.output import (
+    Output,
+    list_option,
+    output_option,
     print_attributes,
-    print_json,
-    print_json_lines,
     print_part,
     print_table,
     telling,
-    wants_json,
 )
 from cluster.visible import visible
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-LINK_COLUMNS: Final = ("name", *FIGURES, "messages in", "messages out", "error")
+LINK_COLUMNS: Final = ("name", *FIGURES, "error")
+WIDE_COLUMNS: Final = (*MORE_FIGURES, "messages_in", "messages_out")
 #: What is set of a link; the rest of it is how it does.
 SET: Final = ("kind", "name", "enabled", "addresses", "initiator", "public_key", "number")
 #: Figures of a link that say something even if they are 0.
@@ -51,46 +50,34 @@ CHANNEL_COLUMNS: Final = (
 
 @click.group(cls=SuggestingGroup)
 def link() -> None:
-    """Links to neighbours: a link is named after the node on its other side, and exists on both."""
+    """Links to neighbours: a link is named after the node on its other side, and is configured on both."""
 
 
 @link.command("list")
-@click.argument("pattern", default="*")
-@json_option
+@click.argument("pattern", shell_complete=complete_names("link"), default="*")
+@list_option
 @admin_options
-def list_links(*, admin: AdminOptions, pattern: str, as_json: bool) -> None:
+def list_links(*, admin: AdminOptions, pattern: str, out: Output) -> None:
     """List the links whose name matches PATTERN, with their state."""
     found = admin.call("links.list", name=pattern)
-    if wants_json(as_json):
-        print_json_lines(found)
-    else:
-        print_table(link_rows(found), LINK_COLUMNS, empty="there are no links")
+    out.rows(found, LINK_COLUMNS, wide=WIDE_COLUMNS, empty="there are no links", readable=link_row)
 
 
-def link_rows(links: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Give links as they are drawn."""
-    return [
-        {
-            "name": row["name"],
-            **figures(row),
-            "messages in": row["messages_in"],
-            "messages out": row["messages_out"],
-            "error": row["error"],
-        }
-        for row in links
-    ]
+def link_row(row: dict[str, Any]) -> dict[str, Any]:
+    """Give a link as it is drawn."""
+    return {**row, **figures(row)}
 
 
 @link.command("show")
-@click.argument("name")
-@json_option
+@click.argument("name", shell_complete=complete_names("link"))
+@output_option
 @admin_options
-def show_link(*, admin: AdminOptions, name: str, as_json: bool) -> None:
+def show_link(*, admin: AdminOptions, name: str, out: Output) -> None:
     """Show the link NAME: its attributes, its state, and each Message VPN that it joins."""
-    found: dict[str, Any] = admin.call("links.show", name=name)
-    if wants_json(as_json):
-        print_json(found)
-        return
+    out.one(admin.call("links.show", name=name), _print_link)
+
+
+def _print_link(found: dict[str, Any]) -> None:
     channels, issues = found.pop("channels", []), found.pop("issues", [])
     print_attributes({name: found.pop(name) for name in SET})
     print_part("now", telling(found, always=ALWAYS_SHOWN))

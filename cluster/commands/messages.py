@@ -19,12 +19,14 @@ import click
 from angarium import errors, wire
 from angarium.message import DeliveryMode, Message
 from cluster.commands import sink, source
-from cluster.commands.connection import ConnectOptions, client_options, json_option
+from cluster.commands.connection import ConnectOptions, client_options
 from cluster.commands.guaranteed.producing import Produced, Production, produce
+from cluster.commands.hints import filter_hint, print_hints, quiet_option, topic_hint
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
-from cluster.commands.output import counted, print_json, progress, wants_json
-from cluster.commands.receiving import announce, receive, withdraw
+from cluster.commands.output import Output, output_option, print_json, progress
+from cluster.commands.receiving import announce, ready_file, receive
+from cluster.commands.table import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from angarium.client.client import Client
     from angarium.client.subscription import Subscription
     from angarium.slots import Publishable
-from cluster.commands.output import Progress
+    from cluster.commands.output import Progress
 
 #: Messages handed to the SDK in one step: enough that the step costs nothing per message.
 BATCH_MESSAGES: Final = 1_000
@@ -52,6 +54,8 @@ class Published:
 
     published: int = 0
     acknowledged: int = 0
+    #: As for guaranteed messages, and always 0.
+    unroutable: int = 0
     nacked: int = 0
     #: Direct messages that did not get through a failure; the others did.
     lost: int = 0
@@ -94,10 +98,13 @@ def _parse_template(
     help="Publish each line of a file (- is stdin), as bytes.",
 )
 @click.option(
-    "--count", type=click.IntRange(min=1), help="Publish the payload so often; of --lines the first N."
+    "-n",
+    "--count",
+    type=click.IntRange(min=1),
+    help="Publish the payload N times; of --lines the first N lines.",
 )
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.  [default: all speed]"
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Messages per second.  [default: full speed]"
 )
 @click.option(
     "--mode",
@@ -105,7 +112,9 @@ def _parse_template(
     help="Delivery mode.  [default: direct; persistent with --queue, --producer or --acked-file]",
 )
 @click.option("--queue", is_flag=True, help="TOPIC is the name of a queue.")
-@click.option("--dto", is_flag=True, help="Deliver to one: of all matching clients one gets the message.")
+@click.option(
+    "--dto", is_flag=True, help="Deliver to one: only one of the matching clients gets the message."
+)
 @click.option("--eliding", is_flag=True, help="A slow client may get only the newest message of the topic.")
 @click.option("--cos", type=click.IntRange(1, 3), default=1, show_default=True, help="Class of service.")
 @click.option("--priority", type=click.IntRange(0, 255), help="Message priority.")
@@ -114,12 +123,12 @@ def _parse_template(
     "--delay-ms",
     type=click.IntRange(min=0),
     default=0,
-    help="Time before a queue delivers it.  [default: none]",
+    help="Delay before a queue delivers it.  [default: none]",
 )
 @click.option(
     "--dmq-eligible/--no-dmq-eligible",
     default=False,
-    help="It may move to the dead message queue where that is asked for.",
+    help="It may move to the dead message queue of an endpoint with respect_dmq_eligible.",
 )
 @click.option(
     "--partition-key",
@@ -135,8 +144,8 @@ def _parse_template(
     callback=_parse_properties,
     help="User property; V that reads as a JSON number, true or false has that type, a JSON string is text.",
 )
-@click.option("--reply-to", metavar="TOPIC", help="Where a reply should go.")
-@click.option("--correlation-id", metavar="ID", help="What a reply will repeat.")
+@click.option("--reply-to", metavar="TOPIC", help="Topic for replies.")
+@click.option("--correlation-id", metavar="ID", help="Correlation id that a reply repeats.")
 @click.option(
     "--producer",
     metavar="NAME",
@@ -146,15 +155,17 @@ def _parse_template(
     "--retry-for",
     type=click.FloatRange(min=0, min_open=True),
     metavar="S",
-    help="Go on, with the same sequences, until nothing was acknowledged for S seconds.  [default: --timeout]",
+    help="Retry with the same sequences until nothing was acknowledged for S seconds.  [default: --timeout]",
 )
 @click.option(
     "--acked-file",
     type=click.Path(dir_okay=False),
     metavar="FILE",
-    help="File that gets the number of each acknowledged line.",
+    help="File to which the number of each acknowledged line is appended; its content is kept, so that an"
+    " interrupted publication can be resumed.",
 )
-@json_option
+@quiet_option
+@output_option
 @client_options
 def pub(
     *,
@@ -169,15 +180,17 @@ def pub(
     producer: str | None,
     retry_for: float | None,
     acked_file: str | None,
-    as_json: bool,
+    quiet: bool,
+    out: Output,
     **message: Any,
 ) -> int:
     """Publish PAYLOAD (default: nothing) to TOPIC.
 
     TOPIC may hold {line} and {line%N}: the number of the message, counted from 0, and that number modulo N.
-    What the node refuses (nacked) makes the command fail; direct messages that a failure of the node or of
-    the connection cost (lost) are told and counted, as direct messages are delivered at most once. Persistent
-    and non-persistent messages are acknowledged when they are stored, and sent again until they are.
+    The command fails if the node refuses messages (nacked). Direct messages are delivered at most once: those lost
+    in a failure of the node or of the connection are reported and counted. Persistent and non-persistent messages
+    are acknowledged when they are stored, and sent again until they are. Unroutable ones are acknowledged too, but
+    matched no queue; with reject_no_subscription_match of the client profile they are refused instead.
     """
     if lines is not None and payload is not None:
         text = "a PAYLOAD and --lines exclude each other."
@@ -186,6 +199,8 @@ def pub(
     if not is_guaranteed and (producer is not None or acked_file is not None):
         text = "--producer and --acked-file need --mode persistent or non-persistent."
         raise click.UsageError(text)
+    if not queue:
+        print_hints([topic_hint(topic)], quiet=quiet)
     descriptor = _open_lines(lines)
     origin = _make_source(descriptor, payload, count)
     keys = message.pop("partition_key")
@@ -196,23 +211,27 @@ def pub(
         if mode == DeliveryMode.NON_PERSISTENT or options or keys:
             options["mode"] = mode or DeliveryMode.PERSISTENT
         production = Production(producer or "", retry_for, acked_file)
-        return _report(as_json, *asyncio.run(_produce(connect, publication, production)))
-    return _report(as_json, *asyncio.run(_publish(connect, publication, retry_for)))
+        return _report(out, *asyncio.run(_produce(connect, publication, production)))
+    return _report(out, *asyncio.run(_publish(connect, publication, retry_for)))
 
 
 def _is_guaranteed(mode: str | None, *, wants: bool) -> bool:
     return wants if mode is None else mode != DeliveryMode.DIRECT
 
 
-def _report(as_json: bool, result: Published | Produced, failure: Exception | None) -> int:  # noqa: FBT001 - the value of --json
+def _report(out: Output, result: Published | Produced, failure: Exception | None) -> int:
     """Print the figures, and raise what went wrong."""
-    if wants_json(as_json):
+    if out.is_json:
         print_json(dataclasses.asdict(result))
     elif isinstance(result, Published):
         click.echo(f"published {counted(result.published, 'message')} in {result.seconds:.3f} s")
     else:
         known = f"{result.acknowledged:,} acknowledged, {result.nacked:,} refused"
         click.echo(f"published {counted(result.published, 'message')} in {result.seconds:.3f} s: {known}")
+    if result.unroutable:
+        it = "it" if result.unroutable == 1 else "them"
+        text = f"{result.unroutable:,} acknowledged, but no queue took {it}: none subscribes to the topic"
+        click.echo(f"unroutable: {text}", err=True)
     if isinstance(result, Published) and result.lost:
         lost = counted(result.lost, "message")
         click.echo(f"{lost} lost in a failure of the node or the connection", err=True)
@@ -338,7 +357,9 @@ async def _publish_batch(client: Client, messages: Any, timeout_s: float) -> Non
     """Publish a batch; a node that takes none of it for so long is not worth waiting for."""
     try:
         async with asyncio.timeout(timeout_s):
-            await client.publish_many(messages)
+            await client.publish_many(messages, timeout_s=timeout_s)
+    except errors.AngariumError:
+        raise
     except TimeoutError:
         detail = f"the node took no messages for {timeout_s:g} s"
         raise errors.error_for(errors.TIMEOUT, detail) from None
@@ -353,16 +374,16 @@ async def _due(pace: source.Pace, sent: int) -> int:
 
 @click.command(epilog=_SUB_EXAMPLES)
 @click.argument("filters", metavar="FILTER...", nargs=-1, required=True)
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after N messages.")
 @click.option(
     "--idle-timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help="End when no message came for so many seconds, counted from ready and from each message.",
+    help="End after so many seconds without a message, counted from ready and from each message.",
 )
 @click.option(
     "--ready-file",
     type=click.Path(dir_okay=False),
-    help="File to write when the subscriptions are in effect.",
+    help="File to write when the subscriptions are in effect; it goes at the end.",
 )
 @click.option("--raw", is_flag=True, help="Print payloads only, each with a line feed.")
 @click.option(
@@ -370,36 +391,38 @@ async def _due(pace: source.Pace, sent: int) -> int:
     type=click.IntRange(1, 4),
     default=1,
     show_default=True,
-    help="For messages to one (--dto) of this node; 1 is highest.",
+    help="Local priority for deliver-to-one messages (--dto) of this node; 1 is highest.",
 )
 @click.option(
     "--network-priority",
     type=click.IntRange(1, 4),
     default=1,
     show_default=True,
-    help="The same for messages of other nodes.",
+    help="Network priority, for deliver-to-one messages of other nodes.",
 )
 @click.option(
     "--da",
     "deliver_always",
     is_flag=True,
-    help="Deliver always: get messages to one as well, outside the choice.",
+    help="Deliver always: get deliver-to-one messages in any case.",
 )
 @click.option("--no-local", is_flag=True, help="Do not get messages that this client publishes.")
-@click.option("--json", "as_json", is_flag=True, help="Print each message as one JSON object.")
+@quiet_option
+@output_option
 @client_options
-def sub(*, connect: ConnectOptions, raw: bool, as_json: bool, count: int | None, **options: Any) -> int:
-    """Subscribe to each FILTER and print what arrives, as 'TOPIC PAYLOAD' unless told otherwise."""
-    if raw and as_json:
+def sub(*, connect: ConnectOptions, raw: bool, out: Output, count: int | None, **options: Any) -> int:
+    """Subscribe to each FILTER and print messages as they arrive, by default as 'TOPIC PAYLOAD'."""
+    if raw and out.is_json:
         text = "--raw and --json exclude each other."
         raise click.UsageError(text)
-    withdraw(options["ready_file"])
-    form = sink.choose_format(raw=raw, as_json=as_json)
-    received = asyncio.run(_subscribe(connect, _Reception(form=form, count=count, **options)))
+    print_hints(map(filter_hint, options["filters"]), quiet=options["quiet"])
+    form = sink.choose_format(raw=raw, as_json=out.is_json)
+    with ready_file(options["ready_file"]):
+        received = asyncio.run(_subscribe(connect, _Reception(form=form, count=count, **options)))
     if received.discarded:
         text = f"{received.discarded:,} messages were discarded on the way to this client: it was too slow."
         click.echo(text, err=True)
-    if received.interrupted or sys.stderr.isatty():
+    if (received.interrupted or sys.stderr.isatty()) and not options["quiet"]:
         click.echo(f"received {counted(received.messages, 'message')} in {received.seconds:.3f} s", err=True)
     if count is not None and received.messages < count:
         raise errors.error_for(errors.TIMEOUT, f"{received.messages} of {count} messages came")
@@ -419,6 +442,7 @@ class _Reception:
     network_priority: int
     deliver_always: bool
     no_local: bool
+    quiet: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -442,7 +466,8 @@ async def _subscribe(connect: ConnectOptions, reception: _Reception) -> _Receive
     ) as client:
         subscription = await client.subscribe(reception.filters, deliver_always=reception.deliver_always)
         started = time.monotonic()
-        announce(client, reception.filters, reception.ready_file)
+        doing = f"subscribed to {' '.join(reception.filters)}"
+        announce(client, reception.filters, reception.ready_file, doing, quiet=reception.quiet)
         output = sink.Output(sys.stdout.fileno(), reception.form)
         try:
             finished = await until_signal(_print_all(subscription, reception, output, received))

@@ -7,6 +7,7 @@ commands here call them and show what they answer. How a status is drawn is in `
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 from datetime import UTC, datetime, timedelta
@@ -21,22 +22,27 @@ from cluster.commands.connection import (
     AdminOptions,
     admin_options,
     data_option,
-    json_option,
+    option,
+    own_data_directory,
 )
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.output import (
-    cell,
-    draw,
+    WIDE,
+    Output,
+    list_option,
+    output_option,
     print_json,
     print_json_lines,
-    print_table,
+    print_lines,
     to_json,
-    wants_json,
+    view_option,
+    width,
 )
+from cluster.commands.table import cell
 from cluster.visible import visible
 
 if TYPE_CHECKING:
-    from cluster.admin import Admin, NodeFile
+    from cluster.admin import NodeFile
 
 #: What fits a screen that one reads from top to bottom; `--limit` gives more.
 DEFAULT_EVENT_LIMIT: Final = 1_000
@@ -50,50 +56,72 @@ _file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 @click.command()
 @data_option
-@click.option("--config", "config_file", type=_file_in, help="Configuration file of the node (TOML).")
-@click.option(
+@option("--config", parameter="config_file", type=_file_in, help="Configuration file of the node (TOML).")
+@option(
     "--listen",
     multiple=True,
-    help="Address to listen on, tcp://host:port; port 0 is chosen once and kept.  [default: that of the configuration,"
-    " else those of the last start if they are of this host]",
+    help="Address to listen on, tcp://host:port or tls://host:port; port 0 is chosen once and kept.  [default: that of"
+    " the configuration, else those of the last start if they are of this host, else tcp://127.0.0.1:55555]",
 )
-@click.option(
+@option(
+    "--cert-file", type=_file_in, help="Certificate of tls:// addresses, and those up to its authority (PEM)."
+)
+@option(
+    "--cert-key-file", type=_file_in, help="Private key of that certificate, if it is in another file (PEM)."
+)
+@option(
     "--workers", type=click.IntRange(1, 64), help="Worker processes, when the node starts for the first time."
 )
 @click.option("--ready-file", type=click.Path(), help="File to write when clients can connect.")
-@click.option("--detach", is_flag=True, help="Return when the node is ready; it goes on in the background.")
 @click.option(
+    "-d", "--detach", is_flag=True, help="Return when the node is ready; it keeps running in the background."
+)
+@option(
     "--log-level",
     type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
     help="Least severity that is logged.  [default: that of the configuration]",
 )
-@click.option("--syslog", help="Where events go besides: udp://HOST:PORT or unix:///dev/log.")
-@json_option
+@option("--syslog", help="Also send events to udp://HOST:PORT or unix:///dev/log.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Start although the config store or a spool is missing, damaged or of another data directory: it is set aside"
+    " and made anew, and what objects do not claim any more is kept aside.",
+)
+@output_option
 def up(
     *,
     data: Path | None,
     config_file: Path | None,
     listen: tuple[str, ...],
+    cert_file: Path | None,
+    cert_key_file: Path | None,
     workers: int | None,
     ready_file: str | None,
     detach: bool,
     log_level: str | None,
     syslog: str | None,
-    as_json: bool,
+    accept_loss: bool,
+    out: Output,
 ) -> int:
     """Start the node of a data directory, and run it until it is stopped."""
-    from cluster.server import UpOptions, run_detached, run_supervisor
+    from cluster.server import run_supervisor
+    from cluster.starting import UpOptions, run_detached
 
-    announce = _print_node_as_json if wants_json(as_json) else _print_node
+    announce = functools.partial(_print_node, out)
     options = UpOptions(
         data_dir=str(data or DEFAULT_DATA),
         config_file=None if config_file is None else str(config_file),
         listen=listen,
+        cert_file=str(cert_file or ""),
+        cert_key_file=str(cert_key_file or ""),
         workers=workers,
         ready_file=ready_file,
         log_level=log_level or "",
         syslog=syslog or "",
+        accept_loss=accept_loss,
         on_ready=announce,
+        on_warning=lambda text: click.echo(f"warning: {text}", err=True),
     )
     if not detach:
         return run_supervisor(options)
@@ -101,12 +129,14 @@ def up(
     return 0
 
 
-def _print_node_as_json(node: NodeFile) -> None:
-    print_json({"node": node.node, "url": node.url, "pid": node.pid})
+def _print_node(out: Output, node: NodeFile) -> None:
+    from cluster.commands.status_view import passwordless_text
 
-
-def _print_node(node: NodeFile) -> None:
-    click.echo(f"node {node.node} listens on {node.url} (process {node.pid})")
+    text = f"node {node.node} listens on {node.url} (process {node.pid})"
+    told = {"node": node.node, "url": node.url, "pid": node.pid, "passwordless": node.passwordless}
+    out.done(text, told)
+    if node.passwordless and not out.is_json:
+        out.done(passwordless_text(node.passwordless), {})
 
 
 @click.command()
@@ -116,90 +146,49 @@ def _print_node(node: NodeFile) -> None:
     type=click.FloatRange(min=0, min_open=True),
     default=60.0,
     show_default=True,
-    help="Seconds to wait until every process is gone.",
+    help="Seconds to wait for every process to exit.",
 )
-@json_option
-def down(*, data: Path | None, timeout: float, as_json: bool) -> None:
-    """Stop the node in order, and return when every process is gone."""
+@output_option
+def down(*, data: Path | None, timeout: float, out: Output) -> None:
+    """Shut the node down gracefully, and return when every process has exited."""
     from cluster.admin import shut_down
 
-    where = data or Path(DEFAULT_DATA)
-    shut_down(where, timeout)
-    if wants_json(as_json):
-        print_json({"data": str(where), "stopped": True})
-    else:
-        click.echo(f"the node of {where} is stopped")
+    where = data or own_data_directory()
+    ran = shut_down(where, timeout)
+    text = f"the node of {where} {'is stopped' if ran else 'was not running'}"
+    out.done(text, {"data": str(where), "stopped": True, "was_running": ran})
 
 
 @click.command()
-@json_option
+@view_option
 @admin_options
-def status(*, admin: AdminOptions, as_json: bool) -> None:
+def status(*, admin: AdminOptions, out: Output) -> None:
     """Show processes, sessions, rates in and out, and discards by reason."""
-    found = admin.call("status")
-    if wants_json(as_json):
-        print_json(found)
-        return
-    from cluster.commands.status_view import draw_status
-
-    draw(draw_status(found))
+    out.one(admin.call("status"), functools.partial(_print_status, is_whole=out.form == WIDE))
 
 
-@click.command()
-@click.option(
-    "--interval",
-    type=click.FloatRange(min=0.1),
-    default=DEFAULT_INTERVAL_S,
-    show_default=True,
-    help="Seconds between two looks.",
-)
-@click.option("--count", type=click.IntRange(min=1), help="End after so many looks.")
-@json_option
-@admin_options
-def top(*, admin: AdminOptions, interval: float, count: int | None, as_json: bool) -> None:
-    """Show the status again and again, until interrupted."""
-    with admin.open() as connection, contextlib.suppress(KeyboardInterrupt):
-        if wants_json(as_json):
-            _each(connection, interval, count, print_json)
-        else:
-            _live(connection, interval, count)
+def _print_status(found: dict[str, Any], *, is_whole: bool) -> None:
+    from cluster.commands.status_view import status_lines
 
-
-def _each(connection: Admin, interval_s: float, count: int | None, show: Any) -> None:
-    """Call `show` with the status, at once and then after each interval."""
-    looks = 0
-    while True:
-        show(connection.call("status"))
-        looks += 1
-        if looks == count:
-            return
-        time.sleep(interval_s)
-
-
-def _live(connection: Admin, interval_s: float, count: int | None) -> None:
-    from rich.live import Live
-
-    from cluster.commands.status_view import draw_status
-
-    with Live(auto_refresh=False, screen=count is None) as live:
-        _each(connection, interval_s, count, lambda found: live.update(draw_status(found), refresh=True))
+    print_lines(status_lines(found, width(), is_whole=is_whole))
 
 
 @click.command()
-@click.option("--follow", is_flag=True, help="Go on with new events, until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for new events and show them, until interrupted.")
 @click.option("--since", help="ISO time, id of an event, or how long ago: 30s, 10m, 2h, 1d.")
 @click.option(
+    "-n",
     "--limit",
     type=click.IntRange(min=1),
     default=DEFAULT_EVENT_LIMIT,
     show_default=True,
-    help="At most so many at once.",
+    help="At most N events at once.",
 )
-@json_option
+@output_option
 @admin_options
-def events(*, admin: AdminOptions, follow: bool, since: str | None, limit: int, as_json: bool) -> None:
-    """Show what happened on the node, oldest first."""
-    form = to_json if wants_json(as_json) else _event_line
+def events(*, admin: AdminOptions, follow: bool, since: str | None, limit: int, out: Output) -> None:
+    """Show the events of the node, oldest first."""
+    form = to_json if out.is_json else _event_line
     position: Any = None if since is None else _since(since)
     with admin.open() as connection, contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -224,7 +213,7 @@ def _since(text: str) -> str | int:
 
 
 def _event_line(event: dict[str, Any]) -> str:
-    line = f"{event['time']} {event['severity']:<7} {event['scope']:<6} {event['event']}: {event['text']}"
+    line = f"{event['time']} {event['severity']:<7} {event['event']}: {event['text']}"
     return visible(line)
 
 
@@ -234,10 +223,10 @@ def config() -> None:
 
 
 @config.command("show")
-@click.option("--defaults", is_flag=True, help="Print every key with its default and a sentence.")
-@json_option
+@click.option("--defaults", is_flag=True, help="Print every key with its default and meaning.")
+@output_option
 @admin_options
-def show_config(*, admin: AdminOptions, defaults: bool, as_json: bool) -> None:
+def show_config(*, admin: AdminOptions, defaults: bool, out: Output) -> None:
     """Print the configuration of the running node as TOML, or every default."""
     if defaults:
         from cluster.config import show_defaults
@@ -245,7 +234,7 @@ def show_config(*, admin: AdminOptions, defaults: bool, as_json: bool) -> None:
         click.echo(show_defaults(), nl=False)
         return
     found = admin.call("config.show")
-    if as_json:
+    if out.is_json:
         print_json(found)
         return
     import msgspec
@@ -257,28 +246,26 @@ def show_config(*, admin: AdminOptions, defaults: bool, as_json: bool) -> None:
 
 @config.command("check")
 @click.argument("file", type=_file_in)
-@json_option
-def check_config_file(*, file: Path, as_json: bool) -> int:
-    """Check a configuration file and name every fault."""
+@output_option
+def check_config_file(*, file: Path, out: Output) -> int:
+    """Check a configuration file and report every fault."""
     from cluster.config import check_config
 
     faults = check_config(file)
     for fault in faults:
         click.echo(f"error {errors.INVALID_CONFIGURATION}: {file}: {fault}", err=True)
-    if wants_json(as_json):
-        print_json({"file": str(file), "good": not faults, "faults": faults})
-    elif not faults:
-        click.echo(f"{file} is good")
+    if out.is_json or not faults:
+        out.done(f"{file} is good", {"file": str(file), "good": not faults, "faults": faults})
     return 1 if faults else 0
 
 
 @config.command("export")
-@json_option
+@list_option
 @admin_options
-def export_objects(*, admin: AdminOptions, as_json: bool) -> None:
+def export_objects(*, admin: AdminOptions, out: Output) -> None:
     """Print the objects of the node as TOML that 'config apply' reads; password hashes are in it."""
     found = admin.call("config.export")
-    if as_json:
+    if out.is_json:
         print_json_lines(
             {"kind": kind, "vpn": vpn, "name": name, "attributes": attributes}
             for kind, vpn, name, attributes in found
@@ -291,20 +278,21 @@ def export_objects(*, admin: AdminOptions, as_json: bool) -> None:
 
 @config.command("apply")
 @click.argument("file", type=_file_in)
-@click.option("--dry-run", is_flag=True, help="Only tell what would change.")
-@json_option
+@click.option("--dry-run", is_flag=True, help="Only report what would change.")
+@list_option
 @admin_options
-def apply_config(*, admin: AdminOptions, file: Path, dry_run: bool, as_json: bool) -> None:
+def apply_config(*, admin: AdminOptions, file: Path, dry_run: bool, out: Output) -> None:
     """Create and update the objects of a file; nothing is deleted."""
     from cluster.config import parse_objects
 
     objects = parse_objects(file.read_text(encoding="utf-8"), file.parent)
     done = admin.call("config.apply", objects=objects, dry_run=dry_run)
-    if wants_json(as_json):
-        print_json_lines(done)
-    else:
-        rows = [{**row, "changes": _changes(row)} for row in done]
-        print_table(rows, ("action", "kind", "vpn", "name", "changes"), empty=f"{file} holds no objects")
+    out.rows(
+        done,
+        ("name", "kind", "vpn", "action", "changes"),
+        empty=f"{file} holds no objects",
+        readable=lambda row: {**row, "changes": _changes(row)},
+    )
 
 
 def _changes(row: dict[str, Any]) -> str:
@@ -323,15 +311,27 @@ def keys() -> None:
     """Keys of encrypted connections (CURVE), and secrets."""
 
 
+@keys.command("reload")
+@admin_options
+@output_option
+def reload_certificate(*, admin: AdminOptions, out: Output) -> None:
+    """Have the node read the certificate of its tls:// addresses again.
+
+    Connections that are there go on; those that come have the new one. A damaged file changes nothing.
+    """
+    admin.call("keys.reload")
+    out.done("new connections have the certificate that is in the file now", {"reloaded": True})
+
+
 @keys.command("cluster")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("nodes", nargs=-1, required=True)
-@json_option
-def create_cluster_keys(*, directory: Path, nodes: tuple[str, ...], as_json: bool) -> None:
-    """Write what the NODES of a cluster need into DIRECTORY: its secret, and keys for each.
+@list_option
+def create_cluster_keys(*, directory: Path, nodes: tuple[str, ...], out: Output) -> None:
+    """Create the secret of a cluster and the keys of its NODES in DIRECTORY.
 
-    What is there stays, so the same command with one more node adds its keys. Each node gets cluster.secret, its own
-    NODE.key, and NODE.key.pub of all.
+    Existing files are kept, so the same command with one more node adds its keys. Each node needs cluster.secret, its
+    own NODE.key, and NODE.key.pub of all.
     """
     from cluster.keys import create_cluster_keys
 
@@ -340,35 +340,26 @@ def create_cluster_keys(*, directory: Path, nodes: tuple[str, ...], as_json: boo
         {"node": node, "secret_file": str(directory / f"{node}.key"), "public_key": key}
         for node, key in public.items()
     ]
-    if wants_json(as_json):
-        print_json_lines(rows)
-    else:
-        print_table(rows, ("node", "secret_file", "public_key"), empty="")
+    out.rows(rows, ("node", "secret_file", "public_key"), name="node", empty="")
 
 
 @keys.command("secret")
 @click.argument("path", type=click.Path(path_type=Path))
-@json_option
-def create_secret(*, path: Path, as_json: bool) -> None:
+@output_option
+def create_secret(*, path: Path, out: Output) -> None:
     """Write a random secret to PATH, for cluster.secret_file or a password file; it is not printed."""
     from cluster.keys import create_secret
 
     create_secret(path)
-    if wants_json(as_json):
-        print_json({"file": str(path)})
-    else:
-        click.echo(f"a secret is in {path}")
+    out.done(f"a secret is in {path}", {"file": str(path)})
 
 
 @keys.command("create")
 @click.argument("path", type=click.Path(path_type=Path))
-@json_option
-def create_key_pair(*, path: Path, as_json: bool) -> None:
+@output_option
+def create_key_pair(*, path: Path, out: Output) -> None:
     """Write a secret key to PATH and its public key to PATH.pub, and print the public key."""
     from cluster.keys import create_keys
 
     public = create_keys(path)
-    if wants_json(as_json):
-        print_json({"secret_file": str(path), "public_file": f"{path}.pub", "public_key": public})
-    else:
-        click.echo(public)
+    out.done(public, {"secret_file": str(path), "public_file": f"{path}.pub", "public_key": public})

@@ -11,7 +11,7 @@ import click
 
 from angarium import errors
 from angarium.client.connection import FINAL_ENDS
-from cluster.commands.output import counted
+from cluster.commands.table import counted
 from cluster.visible import visible
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ class Notices:
         elif event.kind == "disconnected" and event.code not in FINAL_ENDS:
             why = visible(f"{errors.error_for(event.code, event.detail)}")
             click.echo(f"connection lost, trying again: {why}", err=True)
+        elif event.kind in ("slow", "stalled"):
+            click.echo(visible(event.detail), err=True)
         elif event.kind == "reconnected":
             click.echo(f"connected again to {event.url}", err=True)
 

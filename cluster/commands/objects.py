@@ -13,15 +13,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from cluster.commands.connection import AdminOptions, admin_options, json_option, read_password
+from cluster.commands.completion import complete_names
+from cluster.commands.confirming import asks, confirm, yes_option
+from cluster.commands.connection import AdminOptions, admin_options, read_password
 from cluster.commands.group import SuggestingGroup
+from cluster.commands.hints import attribute_hints, print_hints, quiet_option
 from cluster.commands.output import (
+    TABLE,
+    Output,
+    list_option,
+    output_option,
     print_exactly,
-    print_json,
-    print_json_lines,
-    print_table,
-    wants_json,
+    print_lines,
+    width,
 )
+from cluster.commands.table import cell, counted, fold
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,33 +36,18 @@ if TYPE_CHECKING:
 #: What the table of a list shows; `--json` and `show` have everything.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "vpn": ("name", "enabled", "max_connection_count", "max_subscription_count"),
-    "username": (
-        "vpn",
-        "name",
-        "enabled",
-        "password_set",
-        "acl_profile",
-        "client_profile",
-        "subscription_manager",
-    ),
-    "profile": (
-        "vpn",
-        "name",
-        "allow_shared_subscriptions",
-        "eliding",
-        "eliding_delay_ms",
-        "max_subscription_count",
-    ),
-    "acl": ("vpn", "name", "client_connect_default", "publish_topic_default", "subscribe_topic_default"),
-    "template": (
-        "vpn",
-        "name",
-        "kind_of_endpoint",
-        "name_filter",
-        "access_type",
-        "permission",
-        "max_spool_usage_mb",
-    ),
+    "username": ("name", "vpn", "enabled", "password_set", "acl_profile", "client_profile"),
+    "profile": ("name", "vpn", "max_subscription_count", "eliding", "eliding_delay_ms"),
+    "acl": ("name", "vpn", "client_connect_default", "publish_topic_default", "subscribe_topic_default"),
+    "template": ("name", "vpn", "kind_of_endpoint", "name_filter", "access_type", "permission"),
+}
+#: What `-o wide` shows besides.
+WIDE_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "vpn": (),
+    "username": ("subscription_manager",),
+    "profile": ("allow_shared_subscriptions",),
+    "acl": (),
+    "template": ("max_spool_usage_mb",),
 }
 #: The vpn of an object that belongs to none.
 NO_VPN: Final = ""
@@ -137,16 +129,13 @@ def _list_command(kind: str) -> click.Command:
     @click.command(
         "list", help=f"List each {kind} whose name matches PATTERN (* and ? stand for characters)."
     )
-    @click.argument("pattern", default="*")
+    @click.argument("pattern", shell_complete=complete_names(kind), default="*")
     @any_vpn_option(kind)
-    @json_option
+    @list_option
     @admin_options
-    def list_objects(*, admin: AdminOptions, pattern: str, vpn: str | None, as_json: bool) -> None:
+    def list_objects(*, admin: AdminOptions, pattern: str, vpn: str | None, out: Output) -> None:
         found = admin.call("objects.list", kind=kind, vpn=vpn, name=pattern)
-        if wants_json(as_json):
-            print_json_lines(found)
-        else:
-            print_table(found, COLUMNS[kind], empty=f"no {kind} matches '{pattern}'")
+        out.rows(found, COLUMNS[kind], wide=WIDE_COLUMNS[kind], empty=f"no {kind} matches '{pattern}'")
 
     return list_objects
 
@@ -155,12 +144,12 @@ def show_command(kind: str) -> click.Command:
     """Make the command that shows one object."""
 
     @click.command("show", help=f"Show all attributes of the {kind} NAME.")
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(kind))
     @vpn_option(kind)
-    @json_option
+    @output_option
     @admin_options
-    def show(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
-        print_object(admin.call("objects.show", kind=kind, vpn=vpn, name=name), as_json=as_json)
+    def show(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
+        out.one(admin.call("objects.show", kind=kind, vpn=vpn, name=name), print_exactly)
 
     return show
 
@@ -169,10 +158,11 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
     """Make the command that creates or updates one."""
 
     @click.command(verb, help=f"{sentence} 'angarium {kind} attributes' lists the attributes.")
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(kind) if verb == "update" else None)
     @set_option
+    @quiet_option
     @vpn_option(kind)
-    @json_option
+    @output_option
     @admin_options
     def change(
         *,
@@ -180,16 +170,18 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
         name: str,
         vpn: str,
         attributes: dict[str, Any],
-        as_json: bool,
+        quiet: bool,
+        out: Output,
         **secret: Path | None,
     ) -> None:
+        print_hints(attribute_hints(attributes), quiet=quiet)
         if kind == "bridge" and attributes.get("remote_password_file"):
             attributes["remote_password_file"] = str(Path(attributes["remote_password_file"]).absolute())
         password = read_password(secret.get("password_file"))
         if password is not None:
             attributes["password"] = password
         changed = admin.call(f"objects.{verb}", kind=kind, vpn=vpn, name=name, attributes=attributes)
-        print_change(changed, verb, attributes, as_json=as_json)
+        print_change(changed, verb, attributes, out=out)
 
     if kind == "username":
         change.params.append(
@@ -207,26 +199,36 @@ def delete_command(kind: str) -> click.Command:
     content = " with all its messages" if kind in _KINDS_WITH_MESSAGES else ""
 
     @click.command("delete", help=f"Delete the {kind} NAME{content}.")
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(kind))
+    @yes_option
     @vpn_option(kind)
-    @json_option
+    @output_option
     @admin_options
-    def delete(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+    def delete(*, admin: AdminOptions, name: str, vpn: str, yes: bool, out: Output) -> None:
+        held = (
+            f" with its {content_of(admin, kind, vpn, name, yes=yes)}" if kind in _KINDS_WITH_MESSAGES else ""
+        )
+        confirm(f"delete {kind} {name}{held}", yes=yes)
         admin.call("objects.delete", kind=kind, vpn=vpn, name=name)
-        if wants_json(as_json):
-            print_json({"kind": kind, "name": name, "deleted": True})
-        else:
-            click.echo(f"{kind} {name} deleted")
+        out.done(f"{kind} {name} deleted", {"kind": kind, "name": name, "deleted": True})
 
     return delete
+
+
+def content_of(admin: AdminOptions, kind: str, vpn: str, name: str, *, yes: bool) -> str:
+    """Say how many messages an endpoint holds, if somebody is going to be asked: "5 messages"."""
+    if not asks(yes=yes):
+        return "messages"
+    found = admin.call("endpoints.show", kind=kind, vpn=vpn, name=name)
+    return counted(found["messages_spooled"] or 0, "message")
 
 
 def attributes_command(kind: str) -> click.Command:
     """Make the command that explains the attributes of a kind."""
 
     @click.command("attributes", help=f"List the attributes of a {kind}: type, range, default and meaning.")
-    @json_option
-    def attributes(*, as_json: bool) -> None:
+    @list_option
+    def attributes(*, out: Output) -> None:
         from cluster.objects import attributes_of
 
         rows = [
@@ -239,35 +241,37 @@ def attributes_command(kind: str) -> click.Command:
             }
             for attribute in attributes_of(kind)
         ]
-        if wants_json(as_json):
-            print_json_lines(rows)
+        if out.form == TABLE:
+            print_lines(_explained(rows, width()))
         else:
-            print_table(rows, ("attribute", "type", "range", "default", "meaning"), empty="no attributes")
+            columns = ("attribute", "type", "default", "range", "meaning")
+            out.rows(rows, columns, name="attribute", empty="no attributes")
 
     return attributes
 
 
-def print_object(found: dict[str, Any], *, as_json: bool) -> None:
-    """Print an object as JSON or as a table of its attributes."""
-    if wants_json(as_json):
-        print_json(found)
-    else:
-        print_exactly(found)
+def _explained(rows: list[dict[str, Any]], columns: int) -> list[str]:
+    """Give attributes with their sentences below: side by side they would be five narrow columns."""
+    lines = []
+    for row in rows:
+        default = cell(row["default"]) or "nothing"
+        lines.append(f"{row['attribute']}  ({row['range']}; default {default})")
+        lines += [f"    {line}" for line in fold(row["meaning"], columns - 4)]
+    return lines
 
 
-def print_change(found: dict[str, Any], verb: str, attributes: Iterable[str], *, as_json: bool) -> None:
+def print_change(found: dict[str, Any], verb: str, attributes: Iterable[str], *, out: Output) -> None:
     """Print an object that was created or updated: as JSON all of it, else what was set."""
-    if wants_json(as_json):
-        print_json(found)
-        return
-    click.echo(f"{found['kind']} {found['name']} {verb}d")
-    set_now = {name: found[name] for name in attributes if name in found}
-    if set_now:
-        print_exactly(set_now)
+
+    def say(found: dict[str, Any]) -> None:
+        click.echo(visible(f"{found['kind']} {found['name']} {verb}d"))
+        print_exactly({name: found[name] for name in attributes if name in found})
+
+    out.one(found, say)
 
 
-vpn = make_group("vpn", "Message VPNs: separate worlds of topics, users and limits.")
-username = make_group("username", "Client usernames: who may connect, with which profiles.")
-profile = make_group("profile", "Client profiles: what a client may use, and its limits.")
+vpn = make_group("vpn", "Message VPNs: isolated sets of topics, users and limits.")
+username = make_group("username", "Client usernames: accounts, with their profiles.")
+profile = make_group("profile", "Client profiles: rights and limits of clients.")
 acl = make_group("acl", "ACL profiles: the addresses, topics and share names that a client may use.")
 template = make_group("template", "Templates: attributes of the endpoints that clients create.")

@@ -1,50 +1,161 @@
-"""How commands show what they have: tables and progress on a terminal, JSON everywhere else.
+"""How commands print what they have, and how they show their progress.
 
-Commands hand over plain dicts and never format for a terminal themselves. rich is imported only when
-something is drawn, so a command in a script does not pay for it. Nothing here talks to a node.
+Commands hand over plain dicts. What is printed is the same on a terminal and in a pipe: a table for people, or what
+`-o` and ANGARIUM_OUTPUT ask for. rich is imported only when a bar is drawn. Nothing here talks to a node.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import shutil
 import sys
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
 import msgspec
+from click.core import ParameterSource
 
-from cluster.visible import visible
+from cluster.commands.table import WIDTH, cell, pairs, table, titles
+from cluster.visible import visible, visible_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from rich.progress import Progress as RichProgress
     from rich.progress import ProgressColumn, Task, TaskID
-    from rich.table import Table
 
+TABLE: Final = "table"
+WIDE: Final = "wide"
+JSON: Final = "json"
+NAME: Final = "name"
+FORMS: Final = (TABLE, WIDE, JSON, NAME)
 #: Ten redraws a second look smooth; more only cost the publisher time.
 PROGRESS_INTERVAL_S: Final = 0.1
 #: What takes less needs no bar.
 PROGRESS_DELAY_S: Final = 0.5
-#: Numbers that name something and count nothing.
-_IDENTIFIERS: Final = frozenset({"pid", "incarnation", "id"})
-#: Time spans that people read in hours and minutes.
-_DURATIONS: Final = frozenset({"uptime_s", "since_s", "heard_s"})
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
-def wants_json(asked: bool) -> bool:  # noqa: FBT001 - the value of --json, not a mode of this function
-    """Tell whether to print JSON: it was asked for, or nobody watches the output."""
-    return asked or not sys.stdout.isatty()
+class Output:
+    """How one command prints what it has found or done; commands get it as `out` from `output_option`."""
+
+    def __init__(self, form: str) -> None:
+        #: One of `FORMS`.
+        self.form = form
+
+    @property
+    def is_json(self) -> bool:
+        """Whether every line is a JSON object."""
+        return self.form == JSON
+
+    def rows(
+        self,
+        rows: Iterable[Mapping[str, Any]],
+        columns: Sequence[str],
+        *,
+        empty: str,
+        wide: Sequence[str] = (),
+        name: str = "name",
+        readable: Callable[[Any], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Print a list.
+
+        Args:
+            rows: what JSON shows of each; read only as far as needed.
+            columns: what a table shows, the most important first, as the last ones go where room is short.
+            empty: what is said when there is nothing.
+            wide: columns that only `-o wide` has.
+            name: the key whose value `-o name` prints.
+            readable: gives of each row what a table shows, if that is another one.
+        """
+        if self.form == JSON:
+            print_json_lines(rows)
+        elif self.form == NAME:
+            for row in rows:
+                click.echo(visible(cell(row[name], "id")))
+        else:
+            shown = list(rows) if readable is None else [readable(row) for row in rows]
+            is_wide = self.form == WIDE
+            print_table(shown, (*columns, *wide) if is_wide else columns, empty=empty, is_wide=is_wide)
+
+    def one(self, found: Any, draw: Callable[[Any], None] | None = None) -> None:
+        """Print one thing: all of it as JSON, or as `draw` prints it, which is names and values as a rule."""
+        if self.is_json:
+            print_json(found)
+        else:
+            (draw or print_attributes)(found)
+
+    def done(self, text: str, result: Any) -> None:
+        """Print what was done: a sentence, or its figures as JSON."""
+        if self.is_json:
+            print_json(result)
+        else:
+            click.echo(visible(text))
+
+
+class _Form(click.ParamType[str]):
+    """One of the forms that a command has."""
+
+    name = "form"
+
+    def __init__(self, forms: Sequence[str]) -> None:
+        self._forms = forms
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context | None = None) -> str:  # noqa: ARG002 - click's
+        """Give what `--help` shows."""
+        return f"[{'|'.join(self._forms)}]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Give the form; the variable stands for all commands, so one without that form prints its table."""
+        if value in self._forms:
+            return str(value)
+        source = ctx.get_parameter_source(param.name) if ctx and param and param.name else None
+        if value in FORMS and source is ParameterSource.ENVIRONMENT:
+            return TABLE
+        known = self._forms if source is not ParameterSource.ENVIRONMENT else FORMS
+        text = f"'{value}' is none of {', '.join(known)}."
+        raise click.BadParameter(text, ctx, param)
+
+
+def output_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-o` and `--json` to a command that shows one thing; the function gets `out: Output`."""
+    return _with_output(function, (TABLE, JSON))
+
+
+def view_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Do the same for a command that shows one screen, and more with `-o wide`."""
+    return _with_output(function, (TABLE, WIDE, JSON))
+
+
+def list_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `-o` and `--json` to a command that lists things; the function gets `out: Output`."""
+    return _with_output(function, FORMS)
+
+
+def _with_output(function: Callable[..., Any], forms: Sequence[str]) -> Callable[..., Any]:
+    def command(*, form: str, as_json: bool, **values: Any) -> Any:
+        return function(out=Output(JSON if as_json else form), **values)
+
+    wrapped: Callable[..., Any] = functools.update_wrapper(command, function)
+    wrapped = click.option("--json", "as_json", is_flag=True, help="The same as -o json.")(wrapped)
+    return click.option(
+        "-o",
+        "--output",
+        "form",
+        type=_Form(forms),
+        envvar="ANGARIUM_OUTPUT",
+        default=TABLE,
+        show_default=True,
+        help="How to print (ANGARIUM_OUTPUT).",
+    )(wrapped)
 
 
 def to_json(value: Any) -> str:
     """Give a value as one line of JSON; bytes inside become base64."""
-    return msgspec.json.encode(value).decode()
+    return visible_json(msgspec.json.encode(value).decode())
 
 
 def print_json(value: Any) -> None:
@@ -58,52 +169,58 @@ def print_json_lines(rows: Iterable[Mapping[str, Any]]) -> None:
         click.echo(to_json(row))
 
 
-def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str) -> None:
-    """Draw the named columns of all rows, or say why there is nothing to draw."""
+def print_table(
+    rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, empty: str, is_wide: bool = False
+) -> None:
+    """Print the named columns of all rows, or say why there is nothing to print."""
     if not rows:
         click.echo(empty)
         return
-    draw(table(rows, columns))
+    lines = table(rows, columns, None if is_wide else width())
+    click.secho(lines.header, bold=True)
+    for line in lines.body:
+        click.echo(line)
+    if lines.left_out and sys.stderr.isatty():
+        click.secho(f"(no room for {', '.join(lines.left_out)}: -o wide or --json)", dim=True, err=True)
 
 
-def table(rows: Iterable[Mapping[str, Any]], columns: Sequence[str], title: str | None = None) -> Table:
-    """Make a table of the named columns of all rows."""
-    from rich.table import Table
-
-    drawn = Table(box=None, pad_edge=False, title=title, title_justify="left", header_style="bold")
-    rows = list(rows)
-    for column in columns:
-        numeric = all(isinstance(row.get(column), int | float) for row in rows)
-        drawn.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        drawn.add_row(*(_plain(cell(row.get(column), column)) for column in columns))
-    return drawn
+def width() -> int:
+    """Give the columns that lines may have: those of the terminal, or what every terminal has."""
+    return shutil.get_terminal_size((WIDTH, 24)).columns
 
 
 def print_attributes(values: Mapping[str, Any]) -> None:
-    """Draw one object as two columns, names and values."""
-    rows = [{"attribute": name, "value": cell(value, name)} for name, value in values.items()]
-    draw(table(rows, ("attribute", "value")))
+    """Print one object as two columns, names and values."""
+    print_lines(pairs(values, width()))
 
 
 def print_exactly(values: Mapping[str, Any]) -> None:
     """Do the same with every number as it was set: who set 10,000,000 bytes does not want to read 9.5 MiB."""
-    draw(table(_exact_rows(values), ("attribute", "value")))
+    print_lines(pairs({name: _exact(value) for name, value in values.items()}, width()))
 
 
-def _exact_rows(values: Mapping[str, Any]) -> list[dict[str, str]]:
-    rows = []
-    for name, value in values.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        rows.append({"attribute": name, "value": f"{value:,}" if is_number else cell(value, name)})
-    return rows
-
-
-def print_part(title: str, values: Mapping[str, Any]) -> None:
-    """Draw a part of a view that has several: an empty line, then names and values under a title."""
+def print_part(name: str, values: Mapping[str, Any]) -> None:
+    """Print a part of a view that has several: an empty line, a title, and titles with values below it."""
     click.echo()
-    rows = [{title: name, "value": cell(value, name)} for name, value in values.items()]
-    draw(table(rows, (title, "value")))
+    click.secho(name.upper(), bold=True)
+    print_figures(values)
+
+
+def print_figures(values: Mapping[str, Any]) -> None:
+    """Print figures as two columns, each title without the unit that its value has."""
+    shown = titles(values)
+    print_lines(pairs({shown[name]: cell(value, name) for name, value in values.items()}, width()))
+
+
+def _exact(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return f"{value:,}" if is_number else value
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines."""
+    for line in lines:
+        click.echo(line)
 
 
 def telling(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> dict[str, Any]:
@@ -116,106 +233,8 @@ def telling(values: Mapping[str, Any], *, always: Iterable[str] = ()) -> dict[st
     return kept
 
 
-def draw(renderable: Any) -> None:
-    """Draw something of rich on stdout."""
-    from rich.console import Console
-
-    Console().print(renderable)
-
-
-@contextlib.contextmanager
-def screen(*, plain: bool) -> Iterator[Callable[[Any, Any], None]]:
-    """Show something that changes: the last state on the terminal, or each state as a line of JSON.
-
-    Args:
-        plain: whether to print JSON; the function given takes the values, and what rich draws of them.
-    """
-    if plain:
-        yield lambda values, _drawn: print_json(values)
-        return
-    from rich.live import Live
-
-    with Live(auto_refresh=False, vertical_overflow="visible") as live:
-        yield lambda _values, drawn: live.update(drawn, refresh=True)
-
-
-def cell(value: Any, name: str = "") -> str:
-    """Give the text of one value in a table; the unit at the end of its name says how to write it.
-
-    `None` is empty, `True` is "yes", a list is joined by commas; 2048 is "2.0 KiB" if the name ends in
-    `_bytes`, 90 is "1m30s" if it is `uptime_s`, and the number of a process has no commas.
-    """
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int | float):
-        return _number(value, name)
-    if isinstance(value, list | tuple):
-        return ", ".join(cell(item) for item in value)
-    if isinstance(value, dict):
-        return ", ".join(f"{key}={cell(item)}" for key, item in value.items())
-    return str(value)
-
-
-def _number(value: float, name: str) -> str:
-    if name.endswith("_bytes"):
-        return size(value)
-    if name in _DURATIONS:
-        return duration(value)
-    if name.endswith("stored_ms"):
-        return moment(value)
-    if name in _IDENTIFIERS:
-        return str(value)
-    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
-
-
-def _plain(text: str) -> Any:
-    """Keep rich from reading `[...]` in a topic as markup."""
-    from rich.text import Text
-
-    return Text(visible(text))
-
-
-def counted(number: int, noun: str) -> str:
-    """Give a number of things: "1 message", "1,234 messages"."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def moment(wall_ms: float | None) -> str:
-    """Give a wall time as people read it; nothing for none, and "never" for one behind all calendars."""
-    if not wall_ms:
-        return ""
-    try:
-        found = datetime.fromtimestamp(wall_ms / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return "never"
-    return found.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
-
-
-def size(count: float) -> str:
-    """Give a number of bytes as people read it: 1536 is "1.5 KiB"."""
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
-        count /= 1024
-        unit += 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
-
-
-def duration(seconds: float) -> str:
-    """Give a time span as people read it: 3725 is "1h02m"."""
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
-
-
 def write_ready_file(path: str, value: Mapping[str, Any]) -> None:
-    """Write a ready file in one step: whoever sees it sees all of it."""
+    """Write a ready file atomically."""
     partial = Path(f"{path}.{os.getpid()}.partial")
     partial.write_text(to_json(value) + "\n", encoding="utf-8")
     partial.replace(path)
@@ -290,9 +309,10 @@ class _Bar:
 def _rate_column() -> ProgressColumn:
     """Make the column of a bar that says how much is done in a second."""
     from rich.progress import ProgressColumn
+    from rich.text import Text
 
     class RateColumn(ProgressColumn):
         def render(self, task: Task) -> Any:
-            return _plain(f"{task.speed:,.0f}/s" if task.speed else "")
+            return Text(f"{task.speed:,.0f}/s" if task.speed else "")
 
     return RateColumn()

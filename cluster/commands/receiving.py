@@ -7,17 +7,24 @@ consume` a flow.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
 
 from cluster.commands.output import write_ready_file
+from cluster.visible import visible
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
     from angarium.client.client import Client
 
+#: A ready file is there for so long at least: scripts look ten times a second or so.
+READY_SEEN_S: Final = 1.0
 #: A batch of a subscription or of a flow; both can be cut.
 _Batch = TypeVar("_Batch", bound="Sequence[Any]")
 
@@ -57,14 +64,35 @@ async def receive(
         yield batch
 
 
-def withdraw(ready_file: str | None) -> None:
-    """Remove a ready file that an earlier run left, before it can be taken for ours."""
-    if ready_file is not None:
-        Path(ready_file).unlink(missing_ok=True)
+@contextlib.contextmanager
+def ready_file(path: str | None) -> Iterator[None]:
+    """Have a ready file, if one is asked for, stand for this run alone: none of an earlier run, and none after it.
+
+    A script that runs twice must not take the file of the first run for that of the second, so it goes at the end. A
+    command that ends before a script can look leaves it for a moment.
+    """
+    if path is None:
+        yield
+        return
+    file = Path(path)
+    file.unlink(missing_ok=True)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            time.sleep(max(0.0, min(READY_SEEN_S, file.stat().st_mtime + READY_SEEN_S - time.time())))
+            file.unlink()
 
 
-def announce(client: Client, filters: Sequence[str], ready_file: str | None) -> None:
-    """Write the ready file of a command that receives, if one is asked for: its subscriptions hold."""
+def announce(
+    client: Client, filters: Sequence[str], ready_file: str | None, doing: str, *, quiet: bool
+) -> None:
+    """Say that the subscriptions of a command hold: in its ready file if it has one, and on stderr.
+
+    `doing` is what it does now: "subscribed to orders/>".
+    """
+    if not quiet:
+        click.echo(f"{visible(doing)} at {client.url}, Ctrl-C ends", err=True)
     if ready_file is not None:
         ready = {"client_name": client.name, "url": client.url, "pid": os.getpid(), "filters": list(filters)}
         write_ready_file(ready_file, ready)

@@ -22,11 +22,13 @@ import click
 
 from angarium import errors
 from cluster.commands import sink
-from cluster.commands.connection import ConnectOptions, client_options, json_option
+from cluster.commands.connection import ConnectOptions, client_options
+from cluster.commands.hints import filter_hint, print_hints, quiet_option
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
-from cluster.commands.output import print_json
-from cluster.commands.receiving import announce, receive, withdraw
+from cluster.commands.output import Output, output_option, print_json
+from cluster.commands.receiving import announce, ready_file, receive
+from cluster.visible import visible, visible_payload
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -51,16 +53,17 @@ angarium request text/upper hello"""
 @click.command()
 @click.argument("topic")
 @click.argument("payload", required=False)
-@json_option
+@output_option
 @client_options
-def request(*, connect: ConnectOptions, topic: str, payload: str | None, as_json: bool) -> None:
-    """Send PAYLOAD to TOPIC and print the reply; --timeout bounds the wait for it."""
+def request(*, connect: ConnectOptions, topic: str, payload: str | None, out: Output) -> None:
+    """Send PAYLOAD to TOPIC and print the reply; --timeout limits the wait."""
     started = time.monotonic()
     answer = asyncio.run(_request(connect, topic, os.fsencode(payload or "")))
-    if as_json:
+    if out.is_json:
         print_json({**sink.as_dict(answer), "seconds": round(time.monotonic() - started, 6)})
     else:
-        sys.stdout.buffer.write(answer.payload.removesuffix(b"\n") + b"\n")
+        shown = visible_payload(answer.payload) if sys.stdout.isatty() else answer.payload
+        sys.stdout.buffer.write(shown.removesuffix(b"\n") + b"\n")
         sys.stdout.buffer.flush()
     status = answer.properties.get(EXIT_STATUS)
     if status is not None:
@@ -99,7 +102,7 @@ def _parse_command(_ctx: click.Context, _option: click.Parameter, value: str) ->
     type=click.FloatRange(min=0, min_open=True),
     default=DEFAULT_EXEC_TIMEOUT_S,
     show_default=True,
-    help="Seconds after which a program is ended.",
+    help="Seconds after which a program is killed.",
 )
 @click.option(
     "--parallel",
@@ -108,25 +111,29 @@ def _parse_command(_ctx: click.Context, _option: click.Parameter, value: str) ->
     show_default=True,
     help="Programs that run at the same time.",
 )
-@click.option("--count", type=click.IntRange(min=1), help="End after so many requests.")
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after N requests.")
 @click.option(
     "--idle-timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help="End when no request came for so many seconds.",
+    help="End after so many seconds without a request.",
 )
 @click.option(
-    "--ready-file", type=click.Path(dir_okay=False), help="File to write when the subscription is in effect."
+    "--ready-file",
+    type=click.Path(dir_okay=False),
+    help="File to write when the subscription is in effect; it goes at the end.",
 )
-@json_option
+@quiet_option
+@output_option
 @client_options
-def reply(*, connect: ConnectOptions, as_json: bool, **options: Any) -> int:
+def reply(*, connect: ConnectOptions, out: Output, **options: Any) -> int:
     """Answer each request that matches FILTER with the output of a program.
 
-    The program finds the topic in ANGARIUM_TOPIC and the correlation id in ANGARIUM_CORRELATION_ID.
+    The program gets the topic in ANGARIUM_TOPIC and the correlation id in ANGARIUM_CORRELATION_ID.
     """
-    withdraw(options["ready_file"])
-    answering = Answering(**options, show=print_json if as_json else _show_line)
-    asyncio.run(answering.run(connect))
+    print_hints([filter_hint(options["filter_text"])], quiet=options["quiet"])
+    answering = Answering(**options, show=print_json if out.is_json else _show_line)
+    with ready_file(options["ready_file"]):
+        asyncio.run(answering.run(connect))
     count = answering.count
     if count is not None and answering.taken < count:
         raise errors.error_for(errors.TIMEOUT, f"{answering.taken} of {count} requests came")
@@ -135,7 +142,7 @@ def reply(*, connect: ConnectOptions, as_json: bool, **options: Any) -> int:
 
 def _show_line(answered: dict[str, Any]) -> None:
     failed = "" if answered[EXIT_STATUS] == 0 else f", exit status {answered[EXIT_STATUS]}"
-    click.echo(f"{answered['topic']} answered in {answered['seconds']:.3f} s{failed}")
+    click.echo(f"{visible(answered['topic'])} answered in {answered['seconds']:.3f} s{failed}")
 
 
 @dataclasses.dataclass(slots=True, kw_only=True)
@@ -149,6 +156,7 @@ class Answering:
     count: int | None
     idle_timeout: float | None
     ready_file: str | None
+    quiet: bool
     show: Any
     #: Requests that came so far.
     taken: int = 0
@@ -157,7 +165,8 @@ class Answering:
         """Connect and answer until the end; requests that were taken are answered before it returns."""
         async with await connect.connect(on_event=Notices()) as client:
             subscription = await client.subscribe(self.filter_text)
-            announce(client, [self.filter_text], self.ready_file)
+            doing = f"answering requests to {self.filter_text}"
+            announce(client, [self.filter_text], self.ready_file, doing, quiet=self.quiet)
             running: set[asyncio.Task[None]] = set()
             await until_signal(self._take(client, subscription, running))
             if running:
@@ -182,7 +191,7 @@ class Answering:
     ) -> None:
         for message in messages:
             if message.reply_to is None:
-                click.echo(f"a message on {message.topic} asks for no reply", err=True)
+                click.echo(f"a message on {visible(message.topic)} asks for no reply", err=True)
                 continue
             if len(running) >= self.parallel:
                 await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -196,7 +205,7 @@ class Answering:
         try:
             await client.reply(message, output, properties={EXIT_STATUS: status} if status else None)
         except errors.AngariumError as error:
-            click.echo(f"no reply to a message on {message.topic}: {error}", err=True)
+            click.echo(visible(f"no reply to a message on {message.topic}: {error}"), err=True)
             return
         self.show(
             {"topic": message.topic, EXIT_STATUS: status, "seconds": round(time.monotonic() - started, 6)}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import msgspec
 
 from angarium.client.consuming.messages import GuaranteedMessage
-from cluster.visible import visible
+from cluster.visible import visible, visible_json, visible_payload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -59,18 +59,31 @@ def format_text(messages: Batch) -> bytes:
 
 
 def format_visible(messages: Batch) -> bytes:
-    """Do the same for a terminal: topics, which anybody may choose, cannot steer it."""
+    """Do the same for a terminal: topics and payloads, which anybody may choose, cannot steer it."""
     rows = zip(messages.topics, messages.payloads, strict=True)
-    return b"".join(b"%s %s\n" % (visible(topic).encode(), payload) for topic, payload in rows)
+    return b"".join(
+        b"%s %s\n" % (visible(topic).encode(), visible_payload(payload)) for topic, payload in rows
+    )
+
+
+def format_raw_visible(messages: Batch) -> bytes:
+    """Give each payload and a line feed, for a terminal."""
+    return b"".join(visible_payload(payload) + b"\n" for payload in messages.payloads)
+
+
+def format_json_visible(messages: Batch) -> bytes:
+    """Give each message as one JSON object on a line of its own, for a terminal."""
+    return visible_json(format_json(messages).decode()).encode()
 
 
 def choose_format(*, raw: bool, as_json: bool) -> Format:
-    """Give the form of what was asked for, and of who reads it."""
+    """Give the form of what was asked for, and of who reads it: a pipe or a file gets payloads byte by byte."""
+    is_terminal = sys.stdout.isatty()
     if raw:
-        return format_raw
+        return format_raw_visible if is_terminal else format_raw
     if as_json:
-        return format_json
-    return format_visible if sys.stdout.isatty() else format_text
+        return format_json_visible if is_terminal else format_json
+    return format_visible if is_terminal else format_text
 
 
 def format_json(messages: Batch) -> bytes:
@@ -166,7 +179,7 @@ class Output:
         """Write everything taken so far.
 
         Raises:
-            BrokenPipeError: whoever read our output has gone.
+            BrokenPipeError: the reader of our output has gone.
         """
         if self._waiting:
             data = b"".join(self._waiting)

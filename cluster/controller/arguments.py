@@ -147,6 +147,27 @@ class StageArguments(msgspec.Struct, forbid_unknown_fields=True):
     vpn: str = "default"
 
 
+class AsideArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `spool.aside.delete`; the id is that of the endpoint."""
+
+    id: int
+
+
+class AsideLaneArguments(AsideArguments, forbid_unknown_fields=True):
+    """Of `spool.aside.read`."""
+
+    worker: int
+    lane_id: int
+    after: Annotated[int, Meta(ge=0)] = 0
+
+
+class AdoptArguments(AsideArguments, forbid_unknown_fields=True):
+    """Of `spool.aside.adopt`; without a name or Message VPN the queue has those of the endpoint."""
+
+    name: str | None = None
+    vpn: str | None = None
+
+
 class SinkListArguments(msgspec.Struct, forbid_unknown_fields=True):
     """Of `sinks.list`; name is a pattern with * and ?, vpn None means all Message VPNs."""
 

@@ -39,6 +39,12 @@ if TYPE_CHECKING:
     from cluster.controller.switchboard import ProcessAsker, Switchboard
 
 
+#: Between two events about the share of one username.
+SHARE_EVENT_S: Final = 600
+#: Usernames of which it is remembered when there was an event.
+SHARE_EVENTS_MAX: Final = 1_000
+
+
 class OpenWish(msgspec.Struct):
     """Of `producer.open`."""
 
@@ -145,6 +151,8 @@ class Asks:
         self._stages = stages
         self._changes = changes
         self._wall_time = wall_time
+        #: (Message VPN, username) -> when operators were told that a share is used up, the oldest first.
+        self._told_s: dict[tuple[str, str], int] = {}
 
     def asked(self, operation: str, given: Any, asker: ProcessAsker) -> None:
         """Take a question; its answer is emitted now or when the change is in force."""
@@ -154,11 +162,25 @@ class Asks:
                 detail = f"{operation!r}; there are {', '.join(_OPERATIONS)}"
                 raise errors.error_for(errors.UNKNOWN_OPERATION, detail)
             kind, handler = known
-            handler(self, msgspec.convert(given, kind), asker)
+            wish: Any = msgspec.convert(given, kind)
+            handler(self, wish, asker)
         except msgspec.ValidationError as error:
             self._board.refuse(asker, errors.INVALID_ARGUMENT, f"{operation}: {error}")
         except errors.AngariumError as error:
             self._board.refuse(asker, error.code, error.detail)
+            if error.code == errors.SHARE_EXCEEDED:
+                self._tell_share(wish.vpn, wish.username, f"{operation} is refused: {error.detail}")
+
+    def _tell_share(self, vpn: str, username: str, text: str) -> None:
+        """Record that somebody has its share, now and then."""
+        owner, now_s = (vpn, username), self._now_s()
+        if now_s - self._told_s.get(owner, now_s - SHARE_EVENT_S) < SHARE_EVENT_S:
+            return
+        self._told_s.pop(owner, None)
+        self._told_s[owner] = now_s
+        if len(self._told_s) > SHARE_EVENTS_MAX:
+            del self._told_s[next(iter(self._told_s))]
+        self._board.record_system("warning", "SYSTEM_AD_SHARE_EXCEEDED", text)
 
     def _open(self, wish: OpenWish, asker: ProcessAsker) -> None:
         key = (wish.vpn, wish.username, wish.name)
@@ -167,6 +189,9 @@ class Asks:
             key, resume=wish.resume, today=today, in_use=wish.in_use, newest=wish.newest
         )
         forgotten = self._producers.ids_of(entries)
+        if forgotten:
+            text = f"username '{wish.vpn}/{wish.username}' has its share of producers: each new one replaces an old one"
+            self._tell_share(wish.vpn, wish.username, text)
 
         def answer() -> dict[str, Any]:
             return {"id": number, "name": wish.name, "newest": self._producers.newest}

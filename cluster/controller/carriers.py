@@ -1,7 +1,7 @@
-"""Link and bridge processes as the controller sees to them: which there have to be, and what each is told.
+"""Reconciles link and bridge processes with the catalog: which must exist, and the configuration of each.
 
-Nothing is remembered of what was asked for: whenever objects or processes have changed, what is wanted is compared with
-what there is. So a lost frame, a controller that was restarted and an object that was renamed need no thought.
+Desired and actual state are compared whenever objects or processes have changed. Requests are not remembered, so lost
+frames, restarts of the controller and renamed objects need no special handling.
 """
 
 from __future__ import annotations

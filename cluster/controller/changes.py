@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cluster.catalog import passwordless
+from cluster.catalog.deletions import DELETIONS_TIDY
 from cluster.controller.effects import Commit
-from cluster.controller.switchboard import ROUTER, AdminAsker
+from cluster.controller.event_limits import clients_of
+from cluster.controller.switchboard import ROUTER, AdminAsker, ProcessAsker
 from storage.config_store import Change, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cluster.catalog.catalog import Catalog
+    from cluster.catalog.deletions import Deletions
     from cluster.catalog.producers import Producers
     from cluster.catalog.stages import Stages
     from cluster.controller.effects import Effect
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
 
 #: How long a change waits for the router's word; the change itself is durable by then.
 CONFIRM_TIMEOUT_S: Final = 3.0
+#: The router is asked which deletions are complete so often, and of very many at most so often.
+TIDY_INTERVAL_S: Final = 3_600.0
+TIDY_LEAST_S: Final = 10.0
 #: More changes at once are told the router as a whole configuration.
 SINGLE_CHANGES_MAX: Final = 100
 #: Attributes of which the router is told what came and what went: a small request must not cost it the whole list.
@@ -50,12 +57,24 @@ class _Uncommitted(NamedTuple):
 class Changes:
     """Changes on their way to the store and to the router."""
 
-    def __init__(self, board: Switchboard, catalog: Catalog, producers: Producers, stages: Stages) -> None:
-        """Change this catalog, these producers and these stages, and nothing else."""
+    def __init__(
+        self,
+        board: Switchboard,
+        catalog: Catalog,
+        producers: Producers,
+        stages: Stages,
+        deletions: Deletions,
+    ) -> None:
+        """Change this catalog, these producers, these stages and these deletions, and nothing else."""
         self._board = board
         self._catalog = catalog
         self._producers = producers
         self._stages = stages
+        self.deletions = deletions
+        #: When the router is asked which deletions are complete, and when it may be asked of very many; None before the
+        #: first tick.
+        self._tidy_due: float | None = None
+        self._tidy_early = 0.0
         #: Number -> changes that are with the store; empty between two events.
         self._uncommitted: dict[int, _Uncommitted] = {}
 
@@ -84,6 +103,7 @@ class Changes:
                 self._board.emit(effect)
             self._board.reply(asker, answer())
             return
+        changes = [*changes, *self.deletions.of(changes, self._catalog)]
         number = self._board.new_number()
         self._uncommitted[number] = _Uncommitted(changes, asker, verb, answer, after, forgotten or [])
         self._board.emit(Commit(number, changes))
@@ -97,6 +117,7 @@ class Changes:
         self._catalog.take(change.changes)
         self._producers.take(change.changes)
         self._stages.take(change.changes)
+        self.deletions.take(change.changes)
         answer = change.answer()
         gathering = self._board.gather(change.asker, now, CONFIRM_TIMEOUT_S)
         gathering.finish = lambda _: answer
@@ -105,7 +126,10 @@ class Changes:
             self._board.ask(ROUTER, "producer_forget", {"ids": change.forgotten}, gathering)
         if change.asker is None or isinstance(change.asker, AdminAsker):
             self._tell_stages(change.changes, gathering)
-        self._record(told, change.verb)
+        if passwordless.was_closed_by(change.changes):
+            self._board.record_system("warning", passwordless.CLOSED_EVENT, passwordless.CLOSED_TEXT)
+            told = [one for one in told if one[:3] not in passwordless.CLOSED_WITH]
+        self._record(told, change.verb, by_client=isinstance(change.asker, ProcessAsker))
         for effect in change.after:
             self._board.emit(effect)
         self._board.end_if_complete(gathering)
@@ -120,7 +144,7 @@ class Changes:
         gathering = board.gather(None, now, CONFIRM_TIMEOUT_S)
         if len(self._stages):
             board.ask(ROUTER, "stages", self._stages.decided, gathering)
-        number = board.ask(ROUTER, "config_snapshot", self._catalog.snapshot(), gathering)
+        number = self._tell_everything(gathering)
 
         def finish(answers: dict[int, Any]) -> None:
             if number not in answers:
@@ -129,6 +153,32 @@ class Changes:
         gathering.finish = finish
         board.end_if_complete(gathering)
 
+    def _tell_everything(self, gathering: Gathering) -> int:
+        """Tell the router all objects; what is missing is deleted only if its deletion is told before."""
+        if len(self.deletions):
+            self._board.ask(ROUTER, "deletions", self.deletions.ids, gathering)
+        return self._board.ask(ROUTER, "config_snapshot", self._catalog.snapshot(), gathering)
+
+    def tick(self, now: float) -> None:
+        """Remove the records of deletions that are complete, if it is time for that."""
+        if self._tidy_due is None:
+            self._tidy_due = now + TIDY_INTERVAL_S
+        elif now >= self._tidy_due or (now >= self._tidy_early and len(self.deletions) >= DELETIONS_TIDY):
+            self._tidy_due, self._tidy_early = now + TIDY_INTERVAL_S, now + TIDY_LEAST_S
+            self._tidy(now)
+
+    def _tidy(self, now: float) -> None:
+        if not len(self.deletions):
+            return
+        gathering = self._board.gather(None, now, CONFIRM_TIMEOUT_S)
+        number = self._board.ask(ROUTER, "deletions", self.deletions.ids, gathering)
+
+        def finish(answers: dict[int, Any]) -> None:
+            self.make(self.deletions.completed(answers.get(number) or ()), None, "", lambda: None)
+
+        gathering.finish = finish
+        self._board.end_if_complete(gathering)
+
     def _tell_stages(self, changes: list[Entry], gathering: Gathering) -> None:
         """Tell the router what was decided of stages without a question of its."""
         if any(isinstance(entry, Stage) for entry in changes):
@@ -136,7 +186,7 @@ class Changes:
 
     def _tell_router(self, requests: list[tuple[str, list[Any]]], gathering: Gathering) -> None:
         if len(requests) > SINGLE_CHANGES_MAX:
-            self._board.ask(ROUTER, "config_snapshot", self._catalog.snapshot(), gathering)
+            self._tell_everything(gathering)
             return
         for operation, content in requests:
             self._board.ask(ROUTER, operation, content, gathering)
@@ -146,15 +196,16 @@ class Changes:
         attributes = change.attributes or self._catalog.get(*change[:3]) or {}
         return not attributes.get("durable", True)
 
-    def _record(self, changed: list[Change], verb: str) -> None:
+    def _record(self, changed: list[Change], verb: str, *, by_client: bool) -> None:
         """Keep an event for each change; very many are one event."""
         titles = [
             f"{kind} {name!r}" + (f" in Message VPN {vpn!r}" if vpn else "") for kind, vpn, name, _ in changed
         ]
         if len(titles) > SINGLE_CHANGES_MAX:
             titles = [f"{len(titles)} objects, {titles[0]} first, each"]
+        source = clients_of(changed[0].vpn) if by_client and changed else None
         for title in titles:
-            self._board.record_system("info", "SYSTEM_CONFIG_CHANGE", f"{title} was {verb}")
+            self._board.record_system("info", "SYSTEM_CONFIG_CHANGE", f"{title} was {verb}", source)
 
     def validate(self) -> None:
         """Assert what the attribute comments say."""

@@ -6,9 +6,9 @@ go in; effects come out: commit these changes, send this request, reply that, re
 before its author gets an answer. Which objects may exist is decided by `cluster.catalog`.
 
 The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in `objects.py` of this
-folder, those on endpoints and messages in `endpoints.py`, those on the spool in `spool.py`, those on stages and sinks
-in `stages.py`, those on links in `links.py`, those on bridges in `bridges.py`, those on the cluster in `mesh.py`; what
-processes ask is in `asks.py`.
+folder, those on endpoints and messages in `endpoints.py`, those on the spool in `spool.py` and `aside.py`, those on
+stages and sinks in `stages.py`, those on links in `links.py`, those on bridges in `bridges.py`, those on the cluster in
+`mesh.py`; what processes ask is in `asks.py`.
 The others:
 
     operation           arguments                                   answer
@@ -24,6 +24,7 @@ The others:
     health                                                          whether the node is alive, started, ready, and why
                                                                     not
     config.show                                                     the configuration in force
+    keys.reload                                                     None: the certificate was read again
     log_level           level, role=None, index=None                the processes that changed
     down                                                            None; the node then stops in order
 """
@@ -36,9 +37,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
+from cluster.catalog import passwordless
+from cluster.catalog.deletions import Deletions
 from cluster.catalog.stages import Stages
 from cluster.controller import arguments, report
+from cluster.controller.aside import AsideOperations
 from cluster.controller.asks import Asks, day_of, seconds_of
+from cluster.controller.blames import Blames
 from cluster.controller.bridges import BridgeOperations
 from cluster.controller.changes import Changes
 from cluster.controller.effects import Effect, ScaleNode, SetLogLevel, StopNode
@@ -88,6 +93,10 @@ class Controller:
 
     #: The number of workers that the supervisor was asked for last; None: it was not asked by this process.
     _scaled_to: int | None = None
+    #: Whether the config store or the file of events found no room last.
+    is_disk_full = False
+    #: Number of the last event of the supervisor that was taken.
+    supervisor_events = 0
 
     def __init__(
         self,
@@ -104,6 +113,7 @@ class Controller:
         release: str = "",
         copies: Path | None = None,
         stages: Stages | None = None,
+        deletions: Deletions | None = None,
     ) -> None:
         """Begin with the stored objects and events; no process is known yet.
 
@@ -120,6 +130,7 @@ class Controller:
             release: of the software.
             copies: directory for copies that are to be fetched from another host.
             stages: the registry; None: there are none.
+            deletions: of endpoints, that are not known to be complete; None: there are none.
         """
         self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
@@ -127,15 +138,14 @@ class Controller:
         self._producers = producers
         self._shown_config = shown_config
         self._stages = stages = Stages([], [], producers, DAY_S) if stages is None else stages
-        self._changes = Changes(board, catalog, producers, stages)
+        self._changes = Changes(board, catalog, producers, stages, deletions or Deletions())
         self._asks = Asks(board, catalog, producers, stages, self._changes, wall_time)
         self._spool = SpoolOperations(board, node_id, copies or Path(COPIES_FOLDER))
         picture = Picture(Identity(node, node_id, cluster, release))
         self._links = LinkOperations(board, catalog, node, picture)
         self._mesh = MeshOperations(board, catalog, self._links, picture)
         self._bridges = BridgeOperations(board, catalog)
-        #: Number of the last event of the supervisor that was taken.
-        self.supervisor_events = 0
+        self._blames = Blames(board, catalog, self._changes)
         #: pid -> what it uses, as measured last.
         self._usage: dict[int, dict[str, Any]] = {}
         self._sampler = report.Sampler()
@@ -163,6 +173,7 @@ class Controller:
             **StageOperations(board, self._stages, self._changes, self._now_s).operations,
             **EndpointOperations(board, catalog, producers).operations,
             **self._spool.operations,
+            **AsideOperations(board, catalog, self._changes).operations,
             **self._links.operations,
             **self._mesh.operations,
             **self._bridges.operations,
@@ -173,6 +184,7 @@ class Controller:
             "events": (arguments.EventArguments, self._find_events),
             "health": (arguments.NoArguments, self._show_health),
             "config.show": (arguments.NoArguments, self._show_config),
+            "keys.reload": (arguments.NoArguments, self._reload_keys),
             "log_level": (arguments.LogLevelArguments, self._set_log_level),
             "down": (arguments.NoArguments, self._stop_node),
         }
@@ -184,6 +196,7 @@ class Controller:
         if self._board.hello(place, Peer(identity, incarnation, pid)) and place == ROUTER:
             self._sample_due = now
             self._changes.push_everything(now)
+        self._board.ask_held(place)
         return self._board.taken()
 
     @property
@@ -195,6 +208,16 @@ class Controller:
     def knows_router(self) -> bool:
         """Tell whether a router said hello."""
         return ROUTER in self._board.peers
+
+    def default_is_closed(self) -> list[Effect]:
+        """`default` was disabled while the node started."""
+        self._board.record_system("warning", passwordless.CLOSED_EVENT, passwordless.CLOSED_TEXT)
+        return self._board.taken()
+
+    @property
+    def passwordless(self) -> list[dict[str, str]]:
+        """The usernames under which clients of this host need no password."""
+        return passwordless.usernames(self._catalog)
 
     def asked(self, identity: bytes, number: int, operation: str, given: Any) -> list[Effect]:
         """A process asks something."""
@@ -219,15 +242,18 @@ class Controller:
     def event(self, event: Event) -> list[Effect]:
         """A process tells an event."""
         self._board.record(event)
+        if newest := event.get("newest_endpoint", 0):
+            # Lanes are kept aside that the store, an older one, may not know: no new endpoint gets their id.
+            self._changes.make(self._catalog.skip_ids(newest), None, "", lambda: None)
         return self._board.taken()
 
-    def node_news(self, node: dict[str, Any]) -> list[Effect]:
+    def node_news(self, node: dict[str, Any], now: float) -> list[Effect]:
         """The supervisor describes the node, with the events that were not confirmed yet."""
         self._board.node = node
         for number, event in node["events"]:
             if number > self.supervisor_events:
                 self.supervisor_events = number
-                self._board.record(event)
+                self._blames.died(event, now) if "note" in event else self._board.record(event)
         self._links.carriers.node_news()
         self._bridges.carriers.node_news()
         return self._board.taken()
@@ -243,6 +269,7 @@ class Controller:
     def tick(self, now: float) -> list[Effect]:
         """End what waited long enough, take a sample of the router's totals, and forget idle producers."""
         self._board.expire(now)
+        self._board.tell_left_out(now)
         self._links.carriers.tick(now)
         self._bridges.carriers.tick(now)
         self._mesh.tick(now)
@@ -257,6 +284,7 @@ class Controller:
         elif now >= self._age_due:
             self._age_due = now + AGE_INTERVAL_S
             self._age_producers(now)
+        self._changes.tick(now)
         return self._board.taken()
 
     def health(self, now: float) -> Health:
@@ -288,9 +316,28 @@ class Controller:
         self._changes.not_committed(number, code, detail)
         return self._board.taken()
 
+    def disk_full(self, detail: str) -> list[Effect]:
+        """A file of ours took something not, for want of room; operators hear of the first time."""
+        if not self.is_disk_full:
+            self.is_disk_full = True
+            text = f"nothing new is configured, and events are not kept over a restart: {detail}"
+            self._board.record_system("error", "SYSTEM_DISK_FULL", text)
+        return self._board.taken()
+
+    def disk_has_room(self) -> list[Effect]:
+        """There is room again."""
+        self.is_disk_full = False
+        self._board.record_system("info", "SYSTEM_DISK_FULL_CLEAR", "the disk takes changes and events again")
+        return self._board.taken()
+
     def copied(self, number: int, now: float) -> list[Effect]:
         """The copy of a `CopyStore` is made."""
         self._spool.copied(number, now)
+        return self._board.taken()
+
+    def checked(self, number: int, faults: list[str], now: float) -> list[Effect]:
+        """The records of the config store were read for a `CheckStore`."""
+        self._spool.checked(number, faults, now)
         return self._board.taken()
 
     def not_copied(self, number: int, detail: str) -> list[Effect]:
@@ -326,9 +373,17 @@ class Controller:
         board = self._board
         gathering = board.gather(asker, now)
         router = board.ask(ROUTER, "stats", None, gathering)
-        gathering.finish = lambda answers: report.status(
-            board.node, self._usage, answers.get(router), self._sampler.rates, self._mesh.issues
-        )
+        gathering.finish = lambda answers: {
+            **report.status(
+                board.node,
+                self._usage,
+                answers.get(router),
+                self._sampler.rates,
+                self._mesh.issues,
+                is_disk_full=self.is_disk_full,
+            ),
+            "passwordless": self.passwordless,
+        }
         board.end_if_complete(gathering)
 
     def _workers(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
@@ -380,6 +435,9 @@ class Controller:
     def _show_config(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._shown_config)
 
+    def _reload_keys(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
+        self._board.forward("tls_reload", None, asker, now)
+
     def _set_log_level(self, request: arguments.LogLevelArguments, asker: Asker, now: float) -> None:
         board = self._board
         chosen = [
@@ -413,14 +471,20 @@ class Controller:
         """
         board = self._board
         gathering = board.gather_view(None, now)
-        for index in self._running_workers():
-            board.ask(("worker", index), "stats", None, gathering)
+        numbers = {
+            index: board.ask(("worker", index), "stats", None, gathering) for index in self._running_workers()
+        }
         asked = len(gathering.waiting)
 
         def finish(answers: dict[int, Any]) -> None:
             importing = sum(
                 (stats or {}).get("home", {}).get("lanes_importing", 0) for stats in answers.values()
             )
+            leaving = [number for index, number in numbers.items() if index >= request.workers]
+            if any((answers.get(number) or {}).get("home", {}).get("lanes_kept_aside") for number in leaving):
+                detail = "a worker that would leave keeps lanes aside; 'angarium spool aside list' shows them"
+                board.refuse(asker, errors.OBJECT_IN_USE, detail)
+                return
             if importing or len(answers) < asked or self._is_scaling():
                 detail = "the last change of the number of workers is not complete; try again in a moment"
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
@@ -499,8 +563,11 @@ class Controller:
             "objects": len(self._catalog),
             "producers": len(self._producers),
             "stages": len(self._stages),
+            "deletions": len(self._changes.deletions),
             "sinks": self._stages.sinks,
             "pending": len(board.pending),
+            "worker_deaths_at_work": self._blames.deaths_at_work,
+            "put_aside": self._blames.put_aside,
             "topology_issues": self._mesh.issues,
             "peers": [f"{role}.{index}" for role, index in sorted(board.peers)],
         }

@@ -27,6 +27,13 @@ class CopyStore:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckStore:
+    """Read every record of the config store; then say `checked`, with what is wrong."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadCopy:
     """Answer an admin request with a piece of a file: `{"data", "size"}`, the size being that of the file."""
 
@@ -111,6 +118,7 @@ class RunProcesses:
 Effect = (
     Commit
     | CopyStore
+    | CheckStore
     | ReadCopy
     | DropCopy
     | Request

@@ -18,7 +18,7 @@ An operation that would take long is a job of the homes: it answers at once with
     messages.show       kind, name, vpn, position, partition=0                 one, with payload and properties
     messages.delete     kind, name, vpn, positions, partition=0                {"deleted": messages}
     jobs.show           jobs                                                   {"state", "done", "total", "refused",
-                                                                                "error": [code, detail]} of all
+                                                                                "kept", "error": [code, detail]} of all
     flows.list          vpn=None                                               flows of clients
     producers.list      vpn=None                                               producers, with those that are open
 """

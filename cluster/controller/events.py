@@ -13,11 +13,14 @@ import contextlib
 import itertools
 import json
 import logging
+import os
 from collections import deque
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
+from cluster.controller.event_limits import EventLimits
+from storage.room import NO_ROOM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,8 +37,10 @@ _log = logging.getLogger(__name__)
 class EventRing:
     """The newest events, oldest first."""
 
-    def __init__(self, size: int, earlier: list[Event]) -> None:
-        """Begin with the events of earlier runs."""
+    def __init__(self, size: int, earlier: list[Event], limits: EventLimits | None = None) -> None:
+        """Begin with the events of earlier runs; without limits with those of the default configuration."""
+        #: How many of one source are kept.
+        self.limits = limits or EventLimits(1_000, 60)
         #: Ids rise strictly; at most `size` of them, the oldest goes first.
         self._events: deque[Event] = deque(earlier, maxlen=size)
         self._next_id = earlier[-1]["id"] + 1 if earlier else 1
@@ -89,18 +94,31 @@ class EventFile:
                 break
         return found[-count:]
 
-    def append(self, event: Event) -> None:
-        """Append one event. Losing the last ones in a power cut is accepted, so nothing is synced."""
+    def append(self, event: Event) -> bool:
+        """Append one event, and tell whether there was room for it; without, it is in memory only.
+
+        Losing the last ones in a power cut is accepted, so nothing is synced.
+        """
         line = json.dumps(event, ensure_ascii=False, default=str).encode() + b"\n"
-        with self._path.open("ab") as file:
-            file.write(line)
-            size = file.tell()
-        if size >= self._bytes_max:
-            self._rotate()
+        try:
+            with open(self._path, "ab", buffering=0, opener=_private) as file:
+                size = file.tell()
+                if file.write(line) < len(line):
+                    file.truncate(size)
+                    return False
+            if size + len(line) >= self._bytes_max:
+                self._rotate()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                return False
+            _log.error("an event cannot be written: %s", error)
+        return True
 
     def _end_last_line(self) -> None:
         """End a line that a crash cut off, so that it does not swallow the next event."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(
+            OSError
+        ):  # there is none, or no room: then the next line is lost with this one
             content = self._path.read_bytes()
             if content and not content.endswith(b"\n"):
                 with self._path.open("ab") as file:
@@ -114,6 +132,10 @@ class EventFile:
 
     def _numbered(self, number: int) -> Path:
         return self._path.with_name(f"{FILE_NAME}.{number}") if number else self._path
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _read_lines(path: Path) -> list[Event]:

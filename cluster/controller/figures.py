@@ -1,7 +1,7 @@
 """What operators see of endpoints, producers and the spool, put together from what router and homes say.
 
-Pure functions over maps. The figures carry the names that operators of the reference broker know (facts section 14),
-in snake_case; what a home or the router tells beyond those is shown under its own name.
+Pure functions over maps. The figures carry the names that operators of the reference broker know, in snake_case
+(docs/metrics.md); what a home or the router reports beyond those is shown under its own name.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _ROUTER_NAMES: Final = {
     "bind_count": "bind_count",
     "oldest_stored_ms": "oldest_stored_ms",
     "reader_group": "reader_group",
+    "reader_username": "reader_username",
+    "reader_client": "reader_client",
 }
 #: Sizes of the spool that are shown in the unit of quotas too.
 _IN_MB: Final = {"usage_bytes": "usage_mb", "quota_bytes": "quota_mb", "disk_bytes": "disk_mb"}
@@ -45,15 +47,15 @@ def _figures(row: Row | None) -> Row:
 def lanes(stats: list[Row]) -> Row:
     """Give the figures of all lanes of an endpoint as one.
 
-    Numbers are added up, but the oldest is the smallest that is not 0 and the newest is the largest. Texts are named,
-    each once.
+    Numbers are added up, but the oldest is the smallest that is not 0, and the newest, or the longest, the largest.
+    Texts are named, each once.
     """
     together: Row = {}
     for name in dict.fromkeys(name for row in stats for name in row if name not in _ROUTER_NAMES):
         values = [row[name] for row in stats if isinstance(row.get(name), int | float)]
         if name.startswith("oldest"):
             together[name] = min((value for value in values if value), default=0)
-        elif name.startswith("newest"):
+        elif name.startswith(("newest", "longest")):
             together[name] = max(values, default=0)
         elif values:
             together[name] = sum(values)
@@ -81,7 +83,9 @@ def jobs(rows: list[Row]) -> Row:
     state = next((one for one in _JOB_STATES if one in states), "done")
     ordered = sorted(rows, key=lambda row: _JOB_STATES.index(row["state"]))
     error = next((row["error"] for row in ordered if row.get("error")), None)
-    totals = {name: sum(int(row.get(name) or 0) for row in rows) for name in ("done", "total", "refused")}
+    totals = {
+        name: sum(int(row.get(name) or 0) for row in rows) for name in ("done", "total", "refused", "kept")
+    }
     return {"state": state, **totals, "error": error}
 
 

@@ -28,7 +28,7 @@ class Sampler:
         self.rates: dict[str, float] = {}
 
     def sample(self, now: float, incarnation: int, stats: Row) -> None:
-        """Take the totals of a router; those of another incarnation begin anew."""
+        """Take the totals of a router; those of another incarnation start over."""
         totals = {name: int(stats.get(name, 0)) for name in RATED}
         newest = self._newest
         self._newest = (now, incarnation, totals)
@@ -59,10 +59,18 @@ def processes(node: Row, usage: dict[int, Row]) -> list[Row]:
 
 
 def status(
-    node: Row, usage: dict[int, Row], router: Row | None, rates: dict[str, float], topology_issues: int
+    node: Row,
+    usage: dict[int, Row],
+    router: Row | None,
+    rates: dict[str, float],
+    topology_issues: int,
+    *,
+    is_disk_full: bool = False,
 ) -> Row:
     """Give what `angarium status --json` prints; without an answer of the router its numbers are zero."""
     stats = router or {}
+    full = [f"worker {index}" for index in stats.get("spool", {}).get("homes_full", [])]
+    full += ["configuration and events"] if is_disk_full or node.get("disk_full") else []
     rows = processes(node, usage)
     return {
         "node": node.get("node", ""),
@@ -76,6 +84,7 @@ def status(
         "totals": {name: stats.get(name, 0) for name in RATED},
         "discards": stats.get("discards", {}),
         "spool": figures.spool(router),
+        "disk_full": full,
         "links": stats.get("links", []),
         "topology_issues": topology_issues,
         "errors": stats.get("errors", {}),

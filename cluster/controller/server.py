@@ -24,15 +24,19 @@ import zmq
 from zmq.utils import z85
 
 from angarium import errors, wire
-from angarium.process import Process, load_config, utc_now
+from angarium_server.process import Process, load_config, utc_now
 from cluster import keys
+from cluster.addresses import is_loopback
 from cluster.catalog import catalog as catalogs
+from cluster.catalog import passwordless, stages
 from cluster.catalog import producers as registries
-from cluster.catalog import stages
+from cluster.catalog.deletions import Deletions
+from cluster.catalog.shares import Percents
 from cluster.config import AdminSection, NodeConfig, read_passwords
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.effects import (
     Answer,
+    CheckStore,
     Commit,
     CopyStore,
     DropCopy,
@@ -46,12 +50,14 @@ from cluster.controller.effects import (
     SetLogLevel,
     StopNode,
 )
+from cluster.controller.event_limits import EventLimits
+from cluster.controller.events import FILE_NAME as EVENTS_FILE
 from cluster.controller.events import EventFile, EventRing
 from cluster.controller.syslog import Syslog
 from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
 from cluster.health.pages import page
 from cluster.health.server import HealthServer
-from storage.config_store import ConfigStore, Entry
+from storage.config_store import ConfigStore, Entry, is_there
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +89,8 @@ class ControllerRuntime(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     node_id: str
     data_dir: str
+    #: That the config store carries; empty without a supervisor.
+    data_id: str = ""
     #: Worker processes; the supervisor tells when it is another number.
     workers: int
     config: NodeConfig
@@ -96,16 +104,18 @@ class ControllerServer:
         self._process = process
         data_dir = Path(runtime.data_dir)
         process.progress("opening the config store")
-        self._store = ConfigStore(data_dir / CONFIG_FOLDER)
+        self._store = open_store(data_dir / CONFIG_FOLDER, runtime.data_id)
         #: What was wished last; the supervisor may not have heard of it.
         self._wanted_workers = self._store.load_counters().get(WORKERS, runtime.workers)
         self._scale_needed = self._wanted_workers != runtime.workers
+        decided = self._store.load_counters().get(passwordless.COUNTER)
         catalog = prepare_catalog(self._store, runtime.config, self._wanted_workers, runtime.node)
         producers = prepare_producers(self._store, runtime.config)
         settings = runtime.config.events
         self._syslog = Syslog(settings.syslog, runtime.node)
         self._event_file = EventFile(data_dir, settings.file_bytes_max, settings.files_max)
-        ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max))
+        limits = EventLimits(settings.source_burst, settings.source_per_minute)
+        ring = EventRing(settings.memory_max, self._event_file.load(settings.memory_max), limits)
         # Answers to an earlier controller, which may come to this one, must not fit its requests.
         first_number = secrets.randbits(_NUMBER_BITS)
         copies = data_dir / COPIES_FOLDER
@@ -123,6 +133,7 @@ class ControllerServer:
             release=installed_release(),
             copies=copies,
             stages=prepare_stages(self._store, runtime.config, producers),
+            deletions=Deletions(self._store.load_deletions()),
         )
         self._meter = Meter()
         self._measure_due = 0.0
@@ -138,6 +149,21 @@ class ControllerServer:
         listen = runtime.config.health.listen
         self._health = HealthServer(process, listen, self._page)
         process.on_node(self._node_news)
+        self._tell_start(default_is_closed=catalog.passwordless == passwordless.CLOSED != decided)
+
+    def _tell_start(self, *, default_is_closed: bool) -> None:
+        """Have events of what was done to the store while the node started."""
+        if default_is_closed:
+            self._do(self._controller.default_is_closed())
+        for text in self._store.take_notices():
+            _log.error("%s", text)
+            event = {
+                "severity": "error",
+                "scope": "SYSTEM",
+                "event": "SYSTEM_AD_CONFIG_STORE_RESTORED",
+                "text": text,
+            }
+            self._do(self._controller.event(event))
 
     def run(self) -> None:
         """Work until the process is asked to stop; every change is durable by then."""
@@ -160,7 +186,7 @@ class ControllerServer:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.LINGER, 200)
         if name == "control":
-            # A process has one identity for its life, also when its connection was made anew.
+            # A process has one identity for its life, also when it has connected again.
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         else:
             socket.setsockopt(zmq.MAXMSGSIZE, ADMIN_FRAME_BYTES_MAX)
@@ -223,7 +249,7 @@ class ControllerServer:
 
     def _node_news(self, node: dict[str, Any]) -> None:
         before = self._controller.pids()
-        self._do(self._controller.node_news(node))
+        self._do(self._controller.node_news(node, time.monotonic()))
         if self._controller.pids() != before:
             self._measure()
         seen = self._controller.supervisor_events
@@ -238,13 +264,16 @@ class ControllerServer:
             self._process.add(self._admin, self._read_admin)
         if now >= self._measure_due:
             self._measure()
+            if controller.is_disk_full and self._store.has_room():
+                self._do(controller.disk_has_room())
         self._do(controller.tick(now))
         self._health.tick(now)
         return TICK_S
 
     def _tell_ready(self, supervisor_events: int) -> None:
         health = self._health.urls[0] if self._health.urls else ""
-        self._process.ready({"supervisor_events": supervisor_events, "health": health})
+        info = {"supervisor_events": supervisor_events, "health": health}
+        self._process.ready({**info, "passwordless": self._controller.passwordless})
 
     def _page(self, asked: http.Request) -> http.Answer:
         now = time.monotonic()
@@ -265,6 +294,8 @@ class ControllerServer:
         match effect:
             case Commit():
                 return self._commit(effect)
+            case CheckStore(number):
+                return self._controller.checked(number, self._store.faults(), time.monotonic())
             case CopyStore():
                 return self._copy(effect)
             case ReadCopy():
@@ -278,8 +309,9 @@ class ControllerServer:
             case Reply(asker, number, ok, value):
                 self._reply(asker, [number, ok, value])
             case Record(event):
-                self._event_file.append(event)
                 self._syslog.send(event)
+                if not self._event_file.append(event):
+                    return self._controller.disk_full(f"{EVENTS_FILE} takes no events")
             case SetLogLevel(level):
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):
@@ -296,7 +328,8 @@ class ControllerServer:
         try:
             self._store.commit(effect.changes)
         except errors.AngariumError as error:
-            return self._controller.not_committed(effect.number, error.code, error.detail)
+            told = self._controller.disk_full(error.detail)
+            return [*told, *self._controller.not_committed(effect.number, error.code, error.detail)]
         return self._controller.committed(effect.number, time.monotonic())
 
     def _copy(self, effect: CopyStore) -> list[Effect]:
@@ -415,18 +448,38 @@ class Meter:
         return usage
 
 
+def open_store(directory: Path, data_id: str) -> ConfigStore:
+    """Open the config store, which the supervisor has made and looked at.
+
+    Raises:
+        InvalidRequestError: it is gone since, damaged, or of another data directory (40017).
+    """
+    if data_id and not is_there(directory):
+        detail = f"config store {directory}: it is missing; put it back, and start the node again"
+        raise errors.error_for(errors.INVALID_CONFIGURATION, detail)
+    store = ConfigStore(directory)
+    if data_id and store.data_id != data_id:
+        found = store.data_id
+        store.close()
+        detail = f"config store {directory}: it is of data directory {found!r}, this is {data_id!r}"
+        raise errors.error_for(errors.INVALID_CONFIGURATION, detail, "put the right one back")
+    return store
+
+
 def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: str) -> catalogs.Catalog:
     """Give the stored objects, with what is built in and what the file declares made durable first.
 
     Raises:
         AngariumError: a declared object does not fit, or refers to what does not exist.
     """
+    counters = store.load_counters()
     catalog = catalogs.Catalog(
         store.load(),
-        next_endpoint_id=store.load_counters().get(catalogs.COUNTER, 1),
+        next_endpoint_id=counters.get(catalogs.COUNTER, 1),
         workers=workers,
         subscription_exceptions=config.spool.subscription_exceptions,
         node=node,
+        passwordless_state=counters.get(passwordless.COUNTER, passwordless.UNKNOWN),
     )
     _keep(store, catalog, catalog.missing_built_ins())
     # A backup may be of a node with more workers.
@@ -435,12 +488,14 @@ def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: 
     if declared:
         _keep(store, catalog, declared)
         _log.info("%d declared objects were created or changed", len(declared))
+    elsewhere = not all(map(is_loopback, config.router.listen))
+    _keep(store, catalog, passwordless.at_start(catalog, reached_from_elsewhere=elsewhere))
     return catalog
 
 
 def _keep(store: ConfigStore, catalog: catalogs.Catalog, changes: list[Entry]) -> None:
     if changes:
-        store.commit(changes)
+        store.commit_with_reserve(changes)
         catalog.take(changes)
 
 
@@ -449,14 +504,19 @@ def prepare_producers(store: ConfigStore, config: NodeConfig) -> registries.Prod
     spool = config.spool
     next_id = store.load_counters().get(registries.COUNTER, 1)
     return registries.Producers(
-        store.load_producers(), next_id, spool.producers_max, spool.producer_idle_days
+        store.load_producers(), next_id, spool.producers_max, spool.producer_idle_days, percents_of(config)
     )
 
 
 def prepare_stages(store: ConfigStore, config: NodeConfig, producers: registries.Producers) -> stages.Stages:
     """Give the registry of stages and sinks."""
     idle_s = config.spool.stage_idle_hours * 3_600
-    return stages.Stages(store.load_stages(), store.load_sinks(), producers, idle_s)
+    return stages.Stages(store.load_stages(), store.load_sinks(), producers, idle_s, percents_of(config))
+
+
+def percents_of(config: NodeConfig) -> Percents:
+    """Give the shares of one Message VPN and one username."""
+    return Percents(config.spool.vpn_share_percent, config.spool.username_share_percent)
 
 
 def installed_release() -> str:

@@ -6,8 +6,8 @@ first: an endpoint that is created meanwhile is missing in it with all its messa
 
     operation           arguments       answer
     spool.show                          the figures of the node, and of each worker
-    spool.verify                        {"jobs": [[worker, number], ...]}
-    spool.backup        directory=None  the same, with what `angarium spool restore` has to know of the node
+    spool.verify                        {"jobs": [[worker, number], ...], "faults"}: of the config store
+    spool.backup        directory=None  {"jobs"}, with what `angarium spool restore` has to know of the node
     spool.fetch         copy, part,     {"data", "size"}: a piece of a copy
                         offset=0
     spool.drop          copy            nil
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from cluster.controller import arguments, figures
-from cluster.controller.effects import CopyStore, DropCopy, ReadCopy
+from cluster.controller.effects import CheckStore, CopyStore, DropCopy, ReadCopy
 from cluster.controller.endpoints import HOME_TIMEOUT_S
 from cluster.controller.switchboard import ROUTER, AdminAsker
 from cluster.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
@@ -61,6 +61,8 @@ class SpoolOperations:
         self._waiting: Copy | None = None
         #: Number of a copy of the config store that is being made -> who wants the backup, and where.
         self._copies: dict[int, tuple[Asker, str]] = {}
+        #: Number of a check of the config store -> who wants everything verified.
+        self._checks: dict[int, Asker] = {}
         self.operations: arguments.Operations = {
             "spool.show": (arguments.NoArguments, self._show),
             "spool.verify": (arguments.NoArguments, self._verify),
@@ -84,10 +86,16 @@ class SpoolOperations:
         gathering.finish = finish
         board.end_if_complete(gathering)
 
-    def _verify(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
-        gathering = self._board.gather(asker, now, HOME_TIMEOUT_S)
+    def _verify(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
+        number = self._board.new_number()
+        self._checks[number] = asker
+        self._board.emit(CheckStore(number))
+
+    def checked(self, number: int, faults: list[str], now: float) -> None:
+        """The config store is read: have the workers verify their spools."""
+        gathering = self._board.gather(self._checks.pop(number), now, HOME_TIMEOUT_S)
         asked: dict[int, dict[str, Any]] = {index: {} for index in self._workers()}
-        self._begin("spool.verify", asked, gathering)
+        self._begin("spool.verify", asked, gathering, faults=faults)
 
     def _backup(self, request: arguments.BackupArguments, asker: Asker, now: float) -> None:
         if request.directory is not None and not Path(request.directory).is_absolute():
@@ -188,4 +196,5 @@ class SpoolOperations:
 
     def validate(self) -> None:
         """Assert what the attribute comments say."""
+        assert not self._checks, "the store was not checked between two events"
         assert not self._copies, "a copy of the store was not made between two events"

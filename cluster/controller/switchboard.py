@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from cluster.controller.effects import Answer, Effect, Record, Reply, Request
+from cluster.controller.event_limits import source_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cluster.controller.event_limits import Source
     from cluster.controller.events import Event, EventRing
 
 #: How long the answers of processes are waited for; one that is paused must not make a status late.
@@ -96,6 +98,8 @@ class Switchboard:
         #: Request number -> the gathering that waits for it; each gathering is in here once per waiting
         #: number.
         self.pending: dict[int, Gathering] = {}
+        #: Place -> what its process is asked as soon as it says hello: number, operation, content.
+        self._held: dict[Place, list[tuple[int, str, Any]]] = {}
         self._next_number = first_number
         #: The newest description by the supervisor; empty before the first.
         self.node: dict[str, Any] = {}
@@ -107,13 +111,20 @@ class Switchboard:
         """Have something done, after all that was emitted before."""
         self._effects.append(effect)
 
-    def record(self, event: Event) -> None:
-        """Keep an event, with the time if it has none."""
+    def record(self, event: Event, source: Source | None = None) -> None:
+        """Keep an event, with the time if it has none; not if its source has brought too many."""
+        if not self.events.limits.admits(source or source_of(event), str(event.get("event"))):
+            return
         self.emit(Record(self.events.add({"time": self._wall_time(), **event})))
 
-    def record_system(self, severity: str, name: str, text: str) -> None:
-        """Keep an event of the controller itself."""
-        self.record({"severity": severity, "scope": "SYSTEM", "event": name, "text": text})
+    def tell_left_out(self, now: float) -> None:
+        """Keep an event about the events that were not kept, once a minute and source."""
+        for summary in self.events.limits.tick(now):
+            self.emit(Record(self.events.add({"time": self._wall_time(), **summary})))
+
+    def record_system(self, severity: str, name: str, text: str, source: Source | None = None) -> None:
+        """Keep an event of the controller itself, or one that a source has caused."""
+        self.record({"severity": severity, "scope": "SYSTEM", "event": name, "text": text}, source)
 
     def reply(self, asker: Asker | None, value: Any) -> None:
         """Answer; nobody to answer is fine."""
@@ -148,11 +159,26 @@ class Switchboard:
         peer = self.peers.get(place)
         if peer is None:
             return False
-        for row in self.node.get("processes", ()):
-            if (row["role"], row["index"]) == place and row["incarnation"] >= peer.incarnation:
-                same: bool = row["incarnation"] == peer.incarnation
-                return same and row["pid"] != 0 and row["state"] != "hung"
-        return True
+        row = self._row(place)
+        if row is None or row["incarnation"] < peer.incarnation:
+            return True
+        same: bool = row["incarnation"] == peer.incarnation
+        return same and row["pid"] != 0 and row["state"] != "hung"
+
+    def _is_awaited(self, place: Place) -> bool:
+        """Tell whether a process is ready there, as far as the supervisor told, and has yet to say hello.
+
+        Both tell us of it in their own time: whoever asks in between is to have an answer all the same.
+        """
+        row, peer = self._row(place), self.peers.get(place)
+        if row is None or row["pid"] == 0 or row["state"] != "ready":
+            return False
+        return peer is None or peer.incarnation < row["incarnation"]
+
+    def _row(self, place: Place) -> dict[str, Any] | None:
+        """Give what the supervisor told of a process."""
+        rows = self.node.get("processes", ())
+        return next((row for row in rows if (row["role"], row["index"]) == place), None)
 
     # -- questions -------------------------------------------------------------------------------------------
 
@@ -167,19 +193,32 @@ class Switchboard:
         return Gathering(now + wait_s, asker, lambda _: None)
 
     def gather_view(self, asker: Asker | None, now: float) -> Gathering:
-        """Begin to gather for a view, which comes whoever answers."""
+        """Start gathering a view, which is complete even if some processes do not answer."""
         gathering = self.gather(asker, now)
         gathering.takes_refusals = True
         return gathering
 
     def ask(self, place: Place, operation: str, content: Any, gathering: Gathering) -> int:
-        """Ask a process, if it is there and lives; gives the number under which its answer will stand."""
+        """Ask a process, if it is there and lives; gives the number under which its answer will stand.
+
+        One that is about to say hello is asked then.
+        """
         number = self.new_number()
         if self.lives(place):
-            gathering.waiting[number] = place
-            self.pending[number] = gathering
             self.emit(Request(self.peers[place].identity, number, operation, content))
+        elif self._is_awaited(place):
+            self._held.setdefault(place, []).append((number, operation, content))
+        else:
+            return number
+        gathering.waiting[number] = place
+        self.pending[number] = gathering
         return number
+
+    def ask_held(self, place: Place) -> None:
+        """Ask a process that has said hello what waited for that."""
+        for number, operation, content in self._held.pop(place, ()) if self.lives(place) else ():
+            if number in self.pending:
+                self.emit(Request(self.peers[place].identity, number, operation, content))
 
     def forward(
         self, operation: str, content: Any, asker: Asker, now: float, wait_s: float = GATHER_TIMEOUT_S
@@ -224,7 +263,16 @@ class Switchboard:
             for number in gathering.waiting:
                 del self.pending[number]
             gathering.waiting.clear()
+        if overdue:
+            self._drop_held()
+        for gathering in overdue.values():
             self.end_if_complete(gathering)
+
+    def _drop_held(self) -> None:
+        for place, questions in list(self._held.items()):
+            self._held[place] = [held for held in questions if held[0] in self.pending]
+            if not self._held[place]:
+                del self._held[place]
 
     def end_if_complete(self, gathering: Gathering) -> None:
         """Answer, if nothing is waited for any more."""
@@ -251,4 +299,6 @@ class Switchboard:
             assert number in gathering.waiting, f"request {number} is settled and pending"
             assert number < self._next_number, f"request {number} was never made"
         assert len(self.pending) <= PENDING_MAX + len(self.peers), "too many requests wait"
+        for place, questions in self._held.items():
+            assert questions, f"nothing is held for {place}"
         assert not self._effects, "effects were not taken"

@@ -1,6 +1,6 @@
 """Events to syslog: each as one datagram in the form of RFC 5424, to a socket of this host or over UDP (R42).
 
-    <134>1 2031-05-04T10:11:12.345Z berlin angarium - VPN_VPN_CONNECTIONS_HIGH [angarium@0 id="7" vpn="default"] text
+    <134>1 2031-05-04T10:11:12.345Z berlin angarium - VPN_CONNECTIONS_HIGH [angarium@0 id="7" vpn="default"] text
 
 Syslog is a courtesy: an event that cannot be sent is counted and lost there, never here, where the file has it; nothing
 waits. The time is that of the event. `format_event` is pure; `Syslog` owns the socket; the controller's shell calls it.

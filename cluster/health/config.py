@@ -11,12 +11,12 @@ from cluster.addresses import address_fault
 
 
 class HealthSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The HTTP endpoint for probes: it tells how the node does, has no keys, and changes nothing."""
+    """The HTTP endpoint for probes and scrapers: read-only, without authentication."""
 
     listen: Annotated[
         list[str],
         Meta(
-            description="Addresses: tcp://HOST:PORT; port 0: chosen at each start, node.json tells it. Empty: none."
+            description="Addresses: tcp://HOST:PORT; port 0: chosen at each start, see node.json. Empty: none."
         ),
     ] = msgspec.field(default_factory=lambda: ["tcp://127.0.0.1:0"])
     drain_ms: Annotated[
@@ -24,7 +24,7 @@ class HealthSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Meta(
             ge=0,
             le=600_000,
-            description="So long the node says that it is not ready before it stops, for balancers to notice.",
+            description="Time in which the node keeps serving but is not ready, before a graceful shutdown.",
         ),
     ] = 0
 

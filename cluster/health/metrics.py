@@ -31,10 +31,15 @@ GAUGES: Final = {
         "sessions",
         "subscriptions",
         "filters",
+        "memory_bytes",
+        "cache_bytes",
         "queued_bytes",
         "eliding_topics",
         "endpoints",
         "flows",
+        "publishers_waiting",
+        "logins_waiting",
+        "requests_waiting",
     },
     "spool": {
         *(
@@ -48,7 +53,14 @@ GAUGES: Final = {
             "producers",
         ),
         *("delivered_unacked", "delivered_unacked_max", "stores_under_way", "rounds_waiting"),
-        *("homes_ready", "recovered", "staged_messages", "staged_bytes", "stages_settling"),
+        *(
+            "homes_ready",
+            "recovered",
+            "staged_messages",
+            "staged_bytes",
+            "stages_settling",
+            "lanes_kept_aside",
+        ),
     },
     "link": {
         "synchronised",

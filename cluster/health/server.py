@@ -25,7 +25,7 @@ from cluster.health.http import Answer, Incoming, Request
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from angarium.process import Process
+    from angarium_server.process import Process
 
 #: Probes and scrapers of a node are a handful.
 CLIENTS_MAX: Final = 64

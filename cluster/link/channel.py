@@ -67,7 +67,7 @@ class Channel(Pair):
         return self._config.addresses, self._config.public_key
 
     def _own_address(self) -> tuple[str, str]:
-        return self._own_url, self._runtime.local_key
+        return self._own_url, ""
 
     def _hello(self, side: int) -> Hello:
         identity = self._runtime.identity

@@ -12,8 +12,6 @@ class LinkRuntime(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     identity: Identity = Identity()
-    #: Public CURVE key of the own router; empty if its sockets demand none.
-    local_key: str = ""
 
 
 class LinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,17 +10,17 @@ import time
 from typing import TYPE_CHECKING, Final, cast
 
 import zmq
-from zmq.utils.monitor import parse_monitor_message
 
 from angarium import errors, wire
 from angarium.client.transport.secure import FRAME_BYTES_MAX, GONE, LINGER_MS, NEVER_MS
 from angarium.errors import AngariumError, error_for
+from angarium.monitor import next_event
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable
 
-    from angarium.process import Process
+    from angarium_server.process import Process
 
 #: Frames taken before others get their turn.
 DRAIN_MAX: Final = 200
@@ -129,7 +129,7 @@ class Connection:
     def _read_monitor(self) -> None:
         """Notice the end of the connection, after everything that came before it."""
         try:
-            event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))["event"]
+            event = next_event(self._monitor).event
         except zmq.Again:
             return
         while not self.closed and self._read():

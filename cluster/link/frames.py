@@ -20,7 +20,7 @@ _decode_messages: Final = msgspec.msgpack.Decoder(tuple[_Number, list[Part]]).de
 decode_rows: Final = msgspec.msgpack.Decoder(list[Row]).decode
 encode_rows: Final = msgspec.msgpack.Encoder().encode
 _decode_acked: Final = msgspec.msgpack.Decoder(
-    tuple[_Number, _Natural, list[tuple[_Number, _Number, str]], _Natural]
+    tuple[_Number, _Natural, list[tuple[_Number, _Number, str]], _Natural, list[tuple[_Number, _Number]]]
 ).decode
 
 Range = tuple[int, int]
@@ -39,10 +39,10 @@ def read_messages(frames: list[bytes]) -> tuple[int, list[Part]]:
 
 
 def read_acked(frames: list[bytes]) -> tuple[int, int, list[tuple[int, int, str]], int]:
-    """Give producer, upto, nacks and code of ACKED.
+    """Give producer, upto, nacks and code of ACKED; what no endpoint took concerns publishers, not links.
 
     Raises:
         InvalidRequestError: it is of another shape (40001).
     """
-    producer, upto, nacks, code = header(_decode_acked, frames, parts=0)
+    producer, upto, nacks, code, _ = header(_decode_acked, frames, parts=0)
     return producer, upto, nacks, code

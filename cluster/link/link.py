@@ -1,7 +1,7 @@
-"""What a link process does: keeps a channel for each Message VPN that the controller names, and tells how they are.
+"""The state machine of a link process: one channel for each Message VPN that the controller names, and their state.
 
-Pure: time comes in, effects go into an outbox, and whoever carries them out (`cluster.link.shell`, or a simulation)
-hands on what the connections give to the channels.
+Pure: time comes in, effects go into an outbox. The shell (`cluster.link.shell`, or a simulation) carries them out and
+passes events of the connections to the channels.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium.process import Process, load_config
+from angarium_server.process import Process, load_config
 from cluster.link.config import LinkRuntime
 from cluster.link.link import Link
 from cluster.link.shell import Shell, run

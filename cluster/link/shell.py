@@ -12,7 +12,8 @@ import time
 from typing import TYPE_CHECKING
 
 from angarium.errors import AngariumError
-from angarium.process import Process, collect_rarely
+from angarium_server.memory import collect_rarely
+from angarium_server.process import Process
 from cluster.link.connection import Connection
 from cluster.link.pair import Connect, Disconnect, Emit, Pair
 

@@ -169,7 +169,7 @@ class Carrier:
         """Take messages of the flow.
 
         Raises:
-            AngariumError: one came before, and is not under way: the channel has to begin anew (60001).
+            AngariumError: one came before, and is not under way: the channel has to start over (60001).
         """
         for (_, count, runs, _, stored_ms, origins), batch in zip(parts, batches, strict=True):
             rows = decode_rows(batch)

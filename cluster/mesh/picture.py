@@ -1,6 +1,6 @@
 """The picture that a node has of its cluster: what it knows of itself and its links, and what its neighbours told.
 
-It is soft state, made anew from what the router and the link processes say, and kept over their absence: what a
+It is soft state, rebuilt from what the router and the link processes say, and kept over their absence: what a
 neighbour said last stays, with its age, as long as there is a link to it. Pure: it is updated with the time, and gives
 the report for the neighbours, the issues, and the view of `angarium cluster status`.
 """

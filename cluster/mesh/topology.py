@@ -1,7 +1,7 @@
 """What is wrong with the mesh: a pure function over what its nodes tell of themselves and their links.
 
 A cluster is a full mesh: every node has one link with every other, all have the same Message VPNs, and no two the same
-name (facts section 3). There is no transit, so a link that is missing is traffic that is missing, and no node can see
+name (docs/mesh.md). There is no transit, so a link that is missing is traffic that is missing, and no node can see
 that by itself: a node in the middle of a line knows both ends, and each end knows of the other through it.
 
     known of a and b                                        issue

@@ -1,7 +1,7 @@
 """Who may come and what they may do: Message VPNs, client usernames, client profiles and ACL profiles.
 
 Each kind is a struct that says, once, every attribute with its type, range, default, a sentence and the name
-that the reference broker gives it (facts sections 4, 6, 7 and 8).
+that the reference broker gives it (docs/attributes.md).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from cluster.objects.attributes import (
     Count,
     Durability,
     Flows,
+    MemoryBytes,
     Percent,
     Producers,
     SpoolMegabytes,
@@ -28,6 +29,8 @@ MAX_EXCEPTIONS: Final = 1_000
 
 _CONNECTIONS_MAX: Final = 200_000
 _WORK_UNITS_MAX: Final = 262_144
+#: Flows, producers and endpoints that one client has by default, a tenth of those of a Message VPN: no one takes all.
+_OF_CLIENT: Final = 1_000
 
 Action = Literal["allow", "disallow"]
 _WorkUnits = Annotated[int, Meta(ge=2, le=_WORK_UNITS_MAX)]
@@ -37,7 +40,7 @@ _Exceptions = Annotated[list[Text], Meta(max_length=MAX_EXCEPTIONS)]
 
 
 class Vpn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A Message VPN: clients see messages and objects of their own one only."""
+    """A Message VPN: an isolated set of clients, objects and messages."""
 
     enabled: Annotated[bool, about("Clients may connect.", "enabled")] = True
     max_connection_count: Annotated[
@@ -47,22 +50,45 @@ class Vpn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         Count,
         about("Subscriptions of all its connected clients together.", "maxSubscriptionCount"),
     ] = 500_000
+    max_overlapping_filters: Annotated[
+        Count,
+        about(
+            "Kinds of filters with wildcards of all its connected clients; filters whose wildcards stand in the same "
+            "places are of one kind. So many filters at most match one topic."
+        ),
+    ] = 10_000
+    max_overlapping_filters_per_queue: Annotated[
+        Count, about("The same of the subscriptions that clients give to one queue.")
+    ] = 1_000
+    max_matching_work_per_s: Annotated[
+        Count,
+        about(
+            "Work of matching that the messages of all its clients together may cost, in nodes of the tree of filters; "
+            "beyond it the clients that cost it are held back. 0: no limit."
+        ),
+    ] = 2_000_000
+    max_memory_bytes: Annotated[
+        MemoryBytes,
+        about(
+            "Memory for subscriptions and flows of its clients, and for its endpoints, in all processes together."
+        ),
+    ] = 2 << 30
     max_spool_usage_mb: Annotated[
         SpoolMegabytes,
         about(
-            "Quota of all its endpoints together; 0 leaves no room for guaranteed messages.",
+            "Quota of all its endpoints together; with 0 guaranteed messages are refused.",
             "maxMsgSpoolUsage",
         ),
     ] = 10_000
     max_endpoint_count: Annotated[
         Flows, about("Queues and topic endpoints, temporary ones too.", "maxEndpointCount")
-    ] = 1_000
+    ] = 10 * _OF_CLIENT
     max_egress_flow_count: Annotated[
         Flows, about("Flows from its endpoints to clients at the same time.", "maxEgressFlowCount")
-    ] = 1_000
+    ] = 10 * _OF_CLIENT
     max_ingress_flow_count: Annotated[
         Producers, about("Producers of its clients at the same time.", "maxIngressFlowCount")
-    ] = 1_000
+    ] = 10 * _OF_CLIENT
     event_spool_usage_set_percent: Annotated[
         Percent,
         about("Share of max_spool_usage_mb that raises an event.", "eventMsgSpoolUsageThreshold.setPercent"),
@@ -125,18 +151,21 @@ class Vpn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = 60
     durability: Annotated[
         Durability,
-        about("relaxed: acknowledged before it is on disk. Of endpoint and Message VPN the weaker counts."),
+        about(
+            "relaxed: acknowledge before the message is on disk. Of endpoint and Message VPN the weaker counts."
+        ),
     ] = "synced"
 
 
 class Username(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A client username: who may log in, and with which profiles."""
+    """A client username: an account, with its password and profiles."""
 
     enabled: Annotated[bool, about("Clients may log in under this name.", "enabled")] = True
     password: Annotated[
         Text,
         about(
-            "Kept as a scrypt hash and never shown; empty is accepted on loopback and ipc only.", "password"
+            "Stored as a scrypt hash and never shown; an empty one is accepted on loopback and ipc only.",
+            "password",
         ),
     ] = ""
     acl_profile: Annotated[Text, about("The ACL profile of its clients.", "aclProfileName")] = DEFAULT_NAME
@@ -156,7 +185,7 @@ class Username(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A client profile: what a client may do and how much of the node it may take."""
+    """A client profile: the rights of clients, and their limits on the node's resources."""
 
     allow_shared_subscriptions: Annotated[
         bool,
@@ -164,16 +193,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = True
     allow_bridge_connections: Annotated[
         bool,
-        about("Bridges of other Message VPNs may take messages with it.", "allowBridgeConnectionsEnabled"),
+        about("Bridges of other Message VPNs may take messages.", "allowBridgeConnectionsEnabled"),
     ] = False
     eliding: Annotated[
         bool,
-        about("Newer messages may replace older ones of their topic while it is slow.", "elidingEnabled"),
+        about(
+            "A newer message may replace an older one of its topic while the client is slow.",
+            "elidingEnabled",
+        ),
     ] = False
     eliding_delay_ms: Annotated[
         int,
         Meta(ge=0, le=60_000),
-        about("Between two deliveries of one topic; 0 replaces only while congested.", "elidingDelay"),
+        about("Time between two deliveries of one topic; 0: replace only while congested.", "elidingDelay"),
     ] = 0
     eliding_max_topics: Annotated[
         int,
@@ -183,30 +215,50 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_subscription_count: Annotated[
         Count, about("Subscriptions of one client.", "maxSubscriptionCount")
     ] = 500_000
+    max_overlapping_filters: Annotated[
+        Count,
+        about(
+            "Kinds of filters with wildcards of one client; filters whose wildcards stand in the same places are of "
+            "one kind. So many of its filters at most match one topic."
+        ),
+    ] = 1_000
+    max_matching_work_per_s: Annotated[
+        Count,
+        about(
+            "Work of matching that the messages of one client may cost, in nodes of the tree of filters beyond 256 per "
+            "topic; beyond it the client is held back. 0: no limit."
+        ),
+    ] = 500_000
+    max_memory_bytes: Annotated[
+        MemoryBytes, about("Memory for subscriptions and flows of one client, in all processes together.")
+    ] = 512 << 20
+    max_memory_bytes_per_client_username: Annotated[
+        MemoryBytes, about("The same of one username, with the endpoints that its clients created.")
+    ] = 1 << 30
     max_connection_count_per_client_username: Annotated[
         _Connections,
         about("Clients of one username at the same time.", "maxConnectionCountPerClientUsername"),
-    ] = _CONNECTIONS_MAX
+    ] = 5_000
     queue_direct_1_max_depth: Annotated[
         _WorkUnits,
         about("Egress queue of class of service 1, in units of 2048 bytes.", "queueDirect1MaxDepth"),
     ] = 20_000
     queue_direct_1_min_msg_burst: Annotated[
-        _Burst, about("Messages it holds whatever their size.", "queueDirect1MinMsgBurst")
+        _Burst, about("Messages that it holds regardless of their size.", "queueDirect1MinMsgBurst")
     ] = 4
     queue_direct_2_max_depth: Annotated[
         _WorkUnits,
         about("Egress queue of class of service 2, in units of 2048 bytes.", "queueDirect2MaxDepth"),
     ] = 20_000
     queue_direct_2_min_msg_burst: Annotated[
-        _Burst, about("Messages it holds whatever their size.", "queueDirect2MinMsgBurst")
+        _Burst, about("Messages that it holds regardless of their size.", "queueDirect2MinMsgBurst")
     ] = 4
     queue_direct_3_max_depth: Annotated[
         _WorkUnits,
         about("Egress queue of class of service 3, in units of 2048 bytes.", "queueDirect3MaxDepth"),
     ] = 20_000
     queue_direct_3_min_msg_burst: Annotated[
-        _Burst, about("Messages it holds whatever their size.", "queueDirect3MinMsgBurst")
+        _Burst, about("Messages that it holds regardless of their size.", "queueDirect3MinMsgBurst")
     ] = 4
     allow_guaranteed_send: Annotated[
         bool, about("May publish guaranteed messages.", "allowGuaranteedMsgSendEnabled")
@@ -223,14 +275,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = "all"
     max_egress_flow_count: Annotated[
         Flows, about("Flows from endpoints to one client at the same time.", "maxEgressFlowCount")
-    ] = 1_000
+    ] = _OF_CLIENT
     max_ingress_flow_count: Annotated[
         Producers, about("Producers of one client at the same time.", "maxIngressFlowCount")
-    ] = 1_000
+    ] = _OF_CLIENT
     max_endpoint_count_per_username: Annotated[
         Flows,
         about("Endpoints that clients of one username created.", "maxEndpointCountPerClientUsername"),
-    ] = 1_000
+    ] = _OF_CLIENT
     queue_template: Annotated[
         Text,
         about(
@@ -248,14 +300,14 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reject_no_subscription_match: Annotated[
         bool,
         about(
-            "Refuse guaranteed messages that nobody subscribed to; else they are acknowledged and dropped.",
+            "Refuse guaranteed messages that match no subscription; else they are acknowledged as unroutable.",
             "rejectMsgToSenderOnNoSubscriptionMatchEnabled",
         ),
     ] = False
 
 
 class Acl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An ACL profile: four lists, each a default action and exceptions that invert it. A new one denies."""
+    """An ACL profile: four lists, each a default action with exceptions that invert it. A new one denies."""
 
     client_connect_default: Annotated[
         Action, about("Whether clients may connect.", "clientConnectDefaultAction")
@@ -268,14 +320,14 @@ class Acl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = "disallow"
     publish_topic_exceptions: Annotated[
         _Exceptions,
-        about("Topics, with wildcards and $client-username if need be.", "publishTopicExceptions"),
+        about("Filters; $client-username is substituted.", "publishTopicExceptions"),
     ] = msgspec.field(default_factory=list)
     subscribe_topic_default: Annotated[
         Action, about("Whether clients may subscribe to a filter.", "subscribeTopicDefaultAction")
     ] = "disallow"
     subscribe_topic_exceptions: Annotated[
         _Exceptions,
-        about("Topics, with wildcards and $client-username if need be.", "subscribeTopicExceptions"),
+        about("Filters; $client-username is substituted.", "subscribeTopicExceptions"),
     ] = msgspec.field(default_factory=list)
     subscribe_share_name_default: Annotated[
         Action, about("Whether clients may use a share name.", "subscribeShareNameDefaultAction")

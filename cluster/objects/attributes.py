@@ -13,22 +13,23 @@ DEFAULT_NAME: Final = "default"
 MAX_NAME_BYTES: Final = 189
 #: Bytes of one topic, filter or share name.
 MAX_TOPIC_BYTES: Final = 250
-#: The largest count, and the largest number of seconds, that the reference broker takes (facts section 5).
+#: The largest count, and the largest number of seconds, that the reference broker takes.
 COUNT_MAX: Final = 4_294_967_295
-#: Megabytes of the largest spool quota (facts section 5).
+#: Megabytes of the largest spool quota.
 SPOOL_MB_MAX: Final = 6_000_000
-#: Endpoints, and flows to clients, that a Message VPN or a client may be allowed (facts section 4).
+#: Endpoints, and flows to clients, that a Message VPN or a client may be allowed.
 FLOWS_MAX: Final = 200_000
-#: Producers that a Message VPN or a client may be allowed (facts section 4).
+#: Producers that a Message VPN or a client may be allowed.
 PRODUCERS_MAX: Final = 1_000_000
 
 #: The attributes of one object: what operators set, and what the node set beside them.
 Attributes = dict[str, Any]
-#: How safe a message is before it is acknowledged (design section 7.6).
+#: Whether a message is acknowledged after it is on disk (synced) or before (relaxed): docs/guarantees.md.
 Durability = Literal["synced", "relaxed"]
 Text = Annotated[str, Meta(max_length=MAX_TOPIC_BYTES)]
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
+MemoryBytes = Annotated[int, Meta(ge=0, le=1 << 40)]
 SpoolMegabytes = Annotated[int, Meta(ge=0, le=SPOOL_MB_MAX)]
 Flows = Annotated[int, Meta(ge=0, le=FLOWS_MAX)]
 Producers = Annotated[int, Meta(ge=0, le=PRODUCERS_MAX)]

@@ -1,4 +1,4 @@
-"""Static bridges: a bridge takes messages from a remote Message VPN into the one that it belongs to (facts section 3).
+"""Static bridges: a bridge takes messages from a remote Message VPN into the one that it belongs to (docs/bridges.md).
 
 What is remote is written with `remote_`: a Message VPN of another node, or another one of this node if there is no
 address. Two bridges, one in each Message VPN, carry in both directions.
@@ -17,7 +17,7 @@ from cluster.objects.attributes import DEFAULT_NAME, Text, about, level_pattern,
 from cluster.objects.endpoints import EXCEPTION_MARK
 from cluster.objects.links import MAX_ADDRESSES
 
-#: Remote subscriptions of one bridge in each of the two lists: they are asked for anew with every connection.
+#: Remote subscriptions of one bridge in each of the two lists: they are asked for again with every connection.
 MAX_REMOTE_SUBSCRIPTIONS: Final = 1_000
 #: A level of the client name of its session over there.
 BRIDGE_NAME: Final = level_pattern(32)
@@ -30,9 +30,9 @@ _Filters = Annotated[list[Text], Meta(max_length=MAX_REMOTE_SUBSCRIPTIONS)]
 
 
 class Bridge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A bridge: takes messages of a remote Message VPN into the one that it belongs to."""
+    """A bridge: takes messages of a remote Message VPN into its own."""
 
-    enabled: Annotated[bool, about("The bridge is up when it can be.", "enabled")] = True
+    enabled: Annotated[bool, about("Whether the bridge connects.", "enabled")] = True
     remote_vpn: Annotated[
         str,
         Meta(max_length=32),
@@ -47,12 +47,12 @@ class Bridge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     ] = msgspec.field(default_factory=list)
     public_key: Annotated[
         Text,
-        about("CURVE public key of the remote node; needed unless its addresses are of this host."),
+        about("CURVE public key of the remote node; required unless its addresses are on this host."),
     ] = ""
     remote_username: Annotated[
         str,
         Meta(max_length=189),
-        about("Client username over there.", "remoteAuthenticationBasicClientUsername"),
+        about("Client username in the remote Message VPN.", "remoteAuthenticationBasicClientUsername"),
     ] = DEFAULT_NAME
     remote_password_file: Annotated[
         str,
@@ -65,41 +65,39 @@ class Bridge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     remote_subscriptions: Annotated[
         _Filters,
         about(
-            "Direct messages to take; they join deliver-to-one groups with remote_deliver_to_one_priority.",
+            "Filters of direct messages to take, with remote_deliver_to_one_priority for deliver-to-one ones.",
             "remoteSubscriptions",
         ),
     ] = msgspec.field(default_factory=list)
     remote_deliver_always_subscriptions: Annotated[
         _Filters,
         about(
-            "Direct messages to take; deliver-to-one messages always come along.",
+            "Filters of direct messages to take, always including deliver-to-one ones.",
             "remoteSubscriptions.deliverAlwaysEnabled",
         ),
     ] = msgspec.field(default_factory=list)
     remote_deliver_to_one_priority: Annotated[
         Literal["p1", "p2", "p3", "p4", "da"],
         about(
-            "Priority of remote_subscriptions in deliver-to-one groups; da: they are outside.",
+            "Priority of remote_subscriptions for deliver-to-one messages; da: deliver-always.",
             "remoteDeliverToOnePriority",
         ),
     ] = "p1"
     remote_queue: Annotated[
         Text,
-        about(
-            "Exclusive queue over there whose messages are taken, guaranteed.", "remoteMsgVpns.queueBinding"
-        ),
+        about("Exclusive remote queue whose guaranteed messages are taken.", "remoteMsgVpns.queueBinding"),
     ] = ""
     max_hops: Annotated[
         int,
         Meta(ge=1, le=wire.HOPS_MAX),
-        about("Bridges that a message may have crossed, this one included; one more drops it.", "maxTtl"),
+        about("Bridges that a message may cross, including this one; at one more it is dropped.", "maxTtl"),
     ] = 8
 
 
 class BridgeIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the node sets: the place of the bridge process."""
 
-    number: Annotated[int, about("Index of its process, and of no other bridge's.")] = 0
+    number: Annotated[int, about("Index of its process, unique among bridges.")] = 0
 
 
 def check_remote_filter(where: str, text: str) -> None:

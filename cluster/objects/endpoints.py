@@ -1,10 +1,10 @@
 """What endpoints look like: queues, topic endpoints, and the templates of those that clients create.
 
-Attributes, ranges and defaults are the reference broker's (facts section 5) but where we go further on purpose: a new
+Attributes, ranges and defaults are the reference broker's, except where we go further on purpose: a new
 endpoint is up in both directions, respects times to live, and tells publishers of every refusal (R114).
 
 Beside its attributes an endpoint has an identity that the node sets: operators see it and cannot change it. Its id and
-generation are in every spool key, so that nothing of a deleted endpoint ever shows up in its successor (design 7.9).
+generation are in every spool key, so that nothing of a deleted endpoint ever shows up in its successor.
 
     name                  fits
     orders/in             a queue and a topic endpoint
@@ -59,6 +59,9 @@ TEMPLATE_NAME: Final = re.compile(r"[^#?*\x00-\x1f\x7f\ud800-\udfff][^?*\x00-\x1
 TEMPLATE_RULE: Final = "1 to 255 bytes without ? and *, and does not start with #"
 
 Permission = Literal["no-access", "read-only", "consume", "modify-topic", "delete"]
+#: The same level, as operators may write it; it is shown as `no-access`.
+NO_ACCESS: Final = "no-access"
+NO_ACCESS_SYNONYM: Final = "none"
 _DeadMessageQueue = Annotated[str, Meta(max_length=MAX_ENDPOINT_NAME_BYTES)]
 _Subscriptions = Annotated[list[str], Meta(max_length=MAX_QUEUE_SUBSCRIPTIONS)]
 
@@ -69,16 +72,18 @@ class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     access_type: Annotated[
         Literal["exclusive", "non-exclusive"],
         about(
-            "exclusive: the flow bound first gets everything; non-exclusive: flows take turns.", "accessType"
+            "exclusive: one active flow, the others in standby; non-exclusive: all flows in turn.",
+            "accessType",
         ),
     ] = "exclusive"
     permission: Annotated[
         Permission,
         about(
-            "What other clients may: no-access, read-only, consume, modify-topic, delete; each includes the last.",
+            "Rights of other usernames: no-access (or none), read-only, consume, modify-topic, delete;"
+            " each includes the previous.",
             "permission",
         ),
-    ] = "no-access"
+    ] = NO_ACCESS
     max_bind_count: Annotated[
         int, Meta(ge=0, le=10_000), about("Flows bound at the same time.", "maxBindCount")
     ] = 1_000
@@ -86,7 +91,7 @@ class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         int,
         Meta(ge=1, le=1_000_000),
         about(
-            "Delivery to a flow stops at so many messages that it did not settle.",
+            "Unsettled messages at which delivery to a flow stops.",
             "maxDeliveredUnackedMsgsPerFlow",
         ),
     ] = 10_000
@@ -101,7 +106,7 @@ class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         int,
         Meta(ge=0, le=255),
         about(
-            "Further deliveries after the first one, then the message is dead; 0: for ever.",
+            "Redeliveries before the message is dead; 0: no limit.",
             "maxRedeliveryCount",
         ),
     ] = 0
@@ -109,60 +114,72 @@ class _Handling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         bool, about("Whether a message may be delivered more than once.", "redeliveryEnabled")
     ] = True
     redelivery_delay_enabled: Annotated[
-        bool, about("Whether a message that failed waits before its next delivery.", "redeliveryDelayEnabled")
+        bool, about("Whether a failed message waits before its redelivery.", "redeliveryDelayEnabled")
     ] = False
     redelivery_delay_initial_ms: Annotated[
-        int, Meta(ge=1, le=3_600_000), about("The first such wait.", "redeliveryDelayInitialInterval")
+        int,
+        Meta(ge=1, le=3_600_000),
+        about("Delay of the first redelivery.", "redeliveryDelayInitialInterval"),
     ] = 1_000
     redelivery_delay_max_ms: Annotated[
-        int, Meta(ge=1, le=10_800_000), about("The longest one.", "redeliveryDelayMaxInterval")
+        int, Meta(ge=1, le=10_800_000), about("Longest delay of a redelivery.", "redeliveryDelayMaxInterval")
     ] = 64_000
     redelivery_delay_multiplier_percent: Annotated[
         int,
         Meta(ge=100, le=500),
-        about("The next wait in percent of the one before; 200 doubles it.", "redeliveryDelayMultiplier"),
+        about(
+            "Each further delay in percent of the previous one; 200 doubles it.", "redeliveryDelayMultiplier"
+        ),
     ] = 200
     max_ttl_s: Annotated[
         Count,
-        about("Longest time that a message stays; 0: no limit. Needs respect_ttl.", "maxTtl"),
+        about("Longest time that a message stays; 0: no limit. Requires respect_ttl.", "maxTtl"),
     ] = 0
     respect_ttl: Annotated[
         bool, about("Whether messages expire: by their own time to live and max_ttl_s.", "respectTtlEnabled")
     ] = True
     respect_priority: Annotated[
-        bool, about("Whether messages with a higher priority come first.", "respectMsgPriorityEnabled")
+        bool,
+        about("Whether messages with a higher priority are delivered first.", "respectMsgPriorityEnabled"),
     ] = False
     respect_dmq_eligible: Annotated[
         bool,
         about(
-            "Whether only dead messages whose publisher marked them are kept; else all are.",
+            "Whether only dead messages that their publisher marked go to the dead message queue; else all do.",
             "respectDmqEligibleEnabled",
         ),
     ] = False
     dead_message_queue: Annotated[
         _DeadMessageQueue,
-        about("Queue for dead messages; where there is none of this name they are deleted.", "deadMsgQueue"),
+        about("Queue for dead messages; if it does not exist, they are deleted.", "deadMsgQueue"),
     ] = DEAD_MESSAGE_QUEUE
-    delivery_delay_s: Annotated[
-        Count, about("How long a message waits before its first delivery.", "deliveryDelay")
-    ] = 0
+    delivery_delay_s: Annotated[Count, about("Delay of the first delivery.", "deliveryDelay")] = 0
     reject_low_priority: Annotated[
         bool,
-        about("Whether messages of low priority are refused above a limit.", "rejectLowPriorityMsgEnabled"),
+        about(
+            "Whether messages of low priority are refused above reject_low_priority_limit.",
+            "rejectLowPriorityMsgEnabled",
+        ),
     ] = False
     reject_low_priority_limit: Annotated[
-        Count, about("Messages of any priority that are that limit.", "rejectLowPriorityMsgLimit")
+        Count,
+        about(
+            "Number of messages, of any priority, above which those of low priority are refused.",
+            "rejectLowPriorityMsgLimit",
+        ),
     ] = 0
     reject_to_sender: Annotated[
         Literal["never", "when-enabled", "always"],
         about(
-            "When the publisher is told that a message was refused; when-enabled: unless ingress is shut down.",
+            "When its publisher gets a nack for a refused message; when-enabled: unless ingress is shut down.",
             "rejectMsgToSenderOnDiscardBehavior",
         ),
     ] = "always"
     durability: Annotated[
         Durability,
-        about("relaxed: acknowledged before it is on disk; so it is too if the Message VPN is relaxed."),
+        about(
+            "relaxed: acknowledge before the message is on disk. Also applies if the Message VPN is relaxed."
+        ),
     ] = "synced"
     event_spool_usage_set_percent: Annotated[
         Percent,
@@ -200,15 +217,22 @@ class _Endpoint(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     ingress_enabled: Annotated[bool, about("Whether it takes messages.", "ingressEnabled")] = True
     egress_enabled: Annotated[bool, about("Whether it delivers messages.", "egressEnabled")] = True
-    owner: Annotated[Text, about("Client username with all rights on it.", "owner")] = ""
+    owner: Annotated[
+        Text,
+        about(
+            "Client username with all rights on it. Operators who name none make it default's,"
+            " in its Message VPN, while default needs no password.",
+            "owner",
+        ),
+    ] = ""
 
 
 class Queue(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A queue: it keeps messages that were sent to it, or to topics of its subscriptions, for its consumers."""
+    """A queue: stores messages published to it, or to topics of its subscriptions, for its consumers."""
 
     subscriptions: Annotated[
         _Subscriptions,
-        about("Filters whose messages come in; with a leading ! those that stay out.", "subscriptions"),
+        about("Filters of messages that it takes; with a leading ! those that it does not.", "subscriptions"),
     ] = msgspec.field(default_factory=list)
     partition_count: Annotated[
         int,
@@ -217,19 +241,24 @@ class Queue(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = 0
     partition_rebalance_delay_s: Annotated[
         Count,
-        about("How long flows may come and go before partitions move.", "partitionRebalanceDelay"),
+        about("Time that uneven shares last before partitions move.", "partitionRebalanceDelay"),
     ] = 5
     partition_rebalance_max_handoff_s: Annotated[
         Count,
         about(
-            "How long a partition that moves waits for what is not settled.",
+            "Time that a moving partition waits for unsettled messages.",
             "partitionRebalanceMaxHandoffTime",
         ),
     ] = 3
+    max_lease_s: Annotated[
+        int,
+        Meta(ge=1, le=2_592_000),
+        about("Longest time that a reader group may keep it leased without using the lease."),
+    ] = 3_600
 
 
 class TopicEndpoint(_Endpoint, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A topic endpoint: it keeps messages of the one topic that its consumer named at bind."""
+    """A topic endpoint: stores messages of the one topic that its consumer gave at bind."""
 
     max_bind_count: Annotated[
         int, Meta(ge=0, le=10_000), about("Flows bound at the same time.", "maxBindCount")
@@ -247,17 +276,22 @@ class Template(_Handling, frozen=True, kw_only=True, forbid_unknown_fields=True)
     has their `max_bind_count` of 1 unless it names another.
     """
 
-    kind_of_endpoint: Annotated[Literal["queue", "topic-endpoint"], about("What it is for.")] = "queue"
+    kind_of_endpoint: Annotated[
+        Literal["queue", "topic-endpoint"], about("The kind of endpoint it applies to.")
+    ] = "queue"
     name_filter: Annotated[
         Text,
         about(
-            "Endpoints it is for: a name, a/* for one level more, a/> for any; empty: only those of profiles.",
+            "Names it applies to: a name, a/* for one more level, a/> for any; empty: only by client profiles.",
             "queueNameFilter",
         ),
     ] = ""
     durability_override: Annotated[
         Literal["none", "non-durable"],
-        about("non-durable: what is created with it is temporary, whatever was asked.", "durabilityOverride"),
+        about(
+            "non-durable: endpoints created with it are temporary, whatever the client asked for.",
+            "durabilityOverride",
+        ),
     ] = "none"
 
 
@@ -265,7 +299,9 @@ class QueueIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """What the node sets and operators see."""
 
     id: Annotated[int, about("Number that no other endpoint of the node ever had.")] = 0
-    generation: Annotated[int, about("Rises when its content has to go: topic or selector changed.")] = 1
+    generation: Annotated[
+        int, about("Increases when topic or selector change, which deletes its content.")
+    ] = 1
     created_by: Annotated[str, about("operator, or client:USERNAME.")] = OPERATOR
     durable: Annotated[bool, about("False for one that ends with its client.")] = True
     client: Annotated[str, about("Client name that a temporary one belongs to.")] = ""
@@ -280,8 +316,8 @@ class QueueIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 class TopicEndpointIdentity(QueueIdentity, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The same of a topic endpoint."""
 
-    topic: Annotated[str | None, about("What its consumer named at bind.")] = None
-    selector: Annotated[str | None, about("The same.")] = None
+    topic: Annotated[str | None, about("Topic that its consumer gave at bind.")] = None
+    selector: Annotated[str | None, about("Selector that its consumer gave at bind.")] = None
 
 
 def template_defaults(attributes: Attributes) -> Attributes:

@@ -303,7 +303,7 @@ def built_in(vpn: str) -> list[tuple[str, str, Attributes]]:
         ("acl", DEFAULT_NAME, allow_all),
     ]
     if vpn == DEFAULT_NAME:
-        objects.append(("username", DEFAULT_NAME, {"guaranteed_endpoint_permission_override": True}))
+        objects.append(("username", DEFAULT_NAME, {}))
     return objects
 
 
@@ -369,6 +369,8 @@ def _convert_value(kind: ObjectKind, name: str, expected: Any, value: Any) -> An
     try:
         if isinstance(value, str) and (name.endswith("_exceptions") or name in _LISTS):
             value = _split_list(value)
+        elif name == "permission" and value == endpoints.NO_ACCESS_SYNONYM:
+            value = endpoints.NO_ACCESS
         converted = msgspec.convert(value, expected, strict=False)
     except (msgspec.ValidationError, msgspec.DecodeError) as error:
         known = [*attributes_of(kind.name), *identity_of(kind.name)]

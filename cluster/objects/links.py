@@ -1,4 +1,4 @@
-"""Links: the neighbours of a node. A link is named after the node on its other side, and exists on both."""
+"""Links: the neighbours of a node. A link is named after the node on its other side, and is configured on both."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _Addresses = Annotated[list[Text], Meta(max_length=MAX_ADDRESSES)]
 
 
 class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A link to a neighbour: where it is, and which of the two opens it."""
+    """A link to a neighbour: its addresses, and the side that opens it."""
 
-    enabled: Annotated[bool, about("The link is up when it can be.", "enabled")] = True
+    enabled: Annotated[bool, about("Whether the link connects.", "enabled")] = True
     addresses: Annotated[
         _Addresses,
         about("Addresses of the neighbour, as its clients use them, tried in turn.", "remoteAddresses"),
@@ -33,19 +33,20 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     initiator: Annotated[
         Literal["lexical", "local", "remote"],
         about(
-            "Who opens it: lexical is the node with the higher name. Both nodes have to agree.", "initiator"
+            "The side that opens it; lexical: the node whose name sorts last. Both nodes must agree.",
+            "initiator",
         ),
     ] = "lexical"
     public_key: Annotated[
         Text,
-        about("CURVE public key of the neighbour; needed unless its addresses are of this host."),
+        about("CURVE public key of the neighbour; required unless its addresses are on this host."),
     ] = ""
 
 
 class LinkIdentity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the node sets: the place of the link process."""
 
-    number: Annotated[int, about("Index of its process, and of no other link's.")] = 0
+    number: Annotated[int, about("Index of its process, unique among links.")] = 0
 
 
 def check_address(where: str, url: str) -> None:

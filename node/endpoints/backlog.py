@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from node.endpoints.settings import LaneSettings
 
-#: Removed segments that may stay in the list before it is made anew.
+#: Removed segments that may stay in the list before it is rebuilt.
 _HOLES_MAX: Final = 64
 #: Rows that are compared at once; it bounds the copying where states alternate.
 _STEP_ROWS: Final = 512
@@ -318,7 +318,7 @@ class Backlog:
         self.changed[segment] = None
 
     def kill(self, segment: Segment, i: int, j: int, was: int, reason: int) -> None:
-        """Let a run die: it moves to the dead message queue, or it is removed (R202; facts section 5)."""
+        """Let a run die: it moves to the dead message queue, or it is removed (R202)."""
         self.statistics[REASONS[reason]] += j - i
         if self.settings.moves_dead and not self.settings.respect_dmq_eligible:
             self._bury(segment, i, j, was, reason)
@@ -364,7 +364,7 @@ class Backlog:
         return any(positions.count for positions in self._dead.values())
 
     def replace_older(self, newest: int) -> None:
-        """Of a last-value lane: remove what is older than a message that came; what is out waits (facts 5)."""
+        """Of a last-value lane: remove what is older than a message that came; what is delivered waits."""
         if newest <= self.newest:
             return
         first, self.newest = self.newest, newest

@@ -12,6 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
+from node.endpoints.effort import Payer
 from node.endpoints.flow import Flow, FlowEvent, FlowOptions, options_from
 from node.endpoints.reader import Reader, Work, browse, read_range
 from node.endpoints.segment import OUT, READY, Row, Segment
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from node.endpoints.backlog import Backlog
+    from node.endpoints.effort import Effort
     from node.endpoints.lease import Lease
     from node.endpoints.reader import Run
 
@@ -30,9 +32,15 @@ BROWSED_MAX: Final = 1_000
 #: Messages that a reader group gets in one call: it takes whole blocks, which cost little each.
 RANGE_ROWS_MAX: Final = 10_000
 
+#: What it costs to compile a selector, for each character, in steps of `Effort`.
+COMPILE_STEPS: Final = 3_000
+
 
 class Selector(Protocol):
     """What `node.selectors.compile_selector` gives."""
+
+    #: What the last row cost, in the steps of `Effort`.
+    steps: int
 
     def matches(self, row: Any) -> bool:
         """Tell whether it selects a row."""
@@ -45,6 +53,7 @@ class Sources(NamedTuple):
     read_row: Callable[[Segment, int], Row]
     #: Raises an InvalidRequestError for an invalid text (40601).
     compile_selector: Callable[[str], Selector]
+    effort: Effort
 
 
 class Handout(NamedTuple):
@@ -113,13 +122,24 @@ class Consumers:
         if flow_id in self.flows:
             return [self._turn_event(self.flows[flow_id])]
         known = options_from(options)
+        payer = None
+        if selector:
+            payer = Payer(self._backlog.settings.vpn, known.username or known.client)
+            self._sources.effort.charge(payer, len(selector) * COMPILE_STEPS)
         try:
             matches = self._matcher(selector or None, known)
             if known.group:
                 self._check_range(known)
         except errors.AngariumError as error:
             return [FlowEvent(flow_id, wire.FLOW_CLOSED, error.code, error.detail)]
-        flow = Flow(flow_id, is_browser=is_browser, selector=selector or None, matches=matches, options=known)
+        flow = Flow(
+            flow_id,
+            is_browser=is_browser,
+            selector=selector or None,
+            matches=matches,
+            options=known,
+            payer=payer,
+        )
         flow.limit_unacked(self._backlog.settings.max_unacked)
         self.flows[flow_id] = flow
         if known.end >= 0:
@@ -229,7 +249,7 @@ class Consumers:
 
     def selecting(self, selector: Selector) -> Callable[[Segment, int], bool]:
         """Give what tells whether a selector selects a message; one that cannot be read is not selected."""
-        statistics, read_row = self._backlog.statistics, self._sources.read_row
+        statistics, effort, read_row = self._backlog.statistics, self._sources.effort, self._sources.read_row
 
         def matches(segment: Segment, i: int) -> bool:
             statistics["selector_examined"] += 1
@@ -239,6 +259,7 @@ class Consumers:
                 statistics["unreadable"] += 1
                 return False
             selected = selector.matches(row)
+            effort.left -= selector.steps
             statistics["selector_matched"] += selected
             return selected
 
@@ -361,8 +382,9 @@ class Consumers:
                 if not dry and reader.willing:
                     again.append(reader)
             readers = again
+        self._sources.effort.end()
         if left <= 0 and readers and self._backlog.counts[READY]:
-            work.exhausted = True
+            work.leave()
         return self._handouts(runs)
 
     def _turn_of(self, readers: list[Reader[Flow]]) -> int:
@@ -380,10 +402,15 @@ class Consumers:
     ) -> tuple[int, bool]:
         """Give each flow of a reader one turn; tells what is left of the limit and if the reader is dry."""
         willing = reader.willing
+        has_asked = False
         for _ in range(len(willing)):
             if left <= 0:
                 break
             flow = willing[0]
+            if not work.may_pay(flow.payer):
+                willing.rotate(-1)
+                continue
+            has_asked = True
             want = min(turn, left)
             got = self._fill(flow, reader, want, work, runs)
             left -= got
@@ -396,7 +423,7 @@ class Consumers:
                     willing.append(flow)
             if dry:
                 return left, True
-        return left, False
+        return left, left > 0 and not has_asked
 
     def _fill(
         self,
@@ -427,29 +454,34 @@ class Consumers:
 
     def browse_ranges(self, work: Work) -> list[Handout]:
         """Give browsers of a range what they have not seen of it; it is over when nothing more of it is there."""
+        if not self._browsing:
+            return []
         shown = _Shown(RANGE_ROWS_MAX)
-        for flow, end in self._bounded():
-            if flow.options.group:
-                continue
-            own = Work(min(work.upto, end - 1))
-            while shown.left > 0 and flow.cursor < end and (room := flow.room()) > 0:
+        bounded = [flow for flow in self._browsing.values() if flow.end is not None]
+        for flow in self._in_turn(bounded, work):
+            assert flow.end is not None
+            own = Work(work.effort, min(work.upto, flow.end - 1))
+            while shown.left > 0 and flow.cursor < flow.end and (room := flow.room()) > 0:
                 rows, size = min(room, shown.left), flow.room_bytes()
                 flow.cursor, run = browse(self._backlog.segments, flow.cursor, flow.matches, rows, size, own)
                 if run is None:
-                    waits = own.barred and work.upto < end - 1
+                    waits = own.barred and work.upto < flow.end - 1
+                    flow.cursor = flow.cursor if own.exhausted or waits else flow.end
                     work.exhausted |= own.exhausted
+                    work.more |= own.more
+                    work.is_short |= own.is_short
                     work.barred |= waits
-                    flow.cursor = flow.cursor if own.exhausted or waits else end
                     break
                 shown.add(flow, run)
         return self._browsed(shown, work)
 
     def browse(self, work: Work) -> list[Handout]:
         """Give browsers what they have not seen."""
+        if not self._browsing:
+            return []
         shown = _Shown(BROWSED_MAX)
-        for flow in self._browsing.values():
-            if flow.end is not None:
-                continue
+        unbounded = [flow for flow in self._browsing.values() if flow.end is None]
+        for flow in self._in_turn(unbounded, work):
             while shown.left > 0 and (room := flow.room()) > 0:
                 rows, size = min(room, shown.left), flow.room_bytes()
                 flow.cursor, run = browse(self._backlog.segments, flow.cursor, flow.matches, rows, size, work)
@@ -458,9 +490,19 @@ class Consumers:
                 shown.add(flow, run)
         return self._browsed(shown, work)
 
+    def _in_turn(self, flows: list[Flow], work: Work) -> Iterator[Flow]:
+        """Give browsers that want something and can pay; those that used the effort up come last from now on."""
+        for flow in flows:
+            if flow.room() > 0 and work.may_pay(flow.payer):
+                yield flow
+                if work.is_short and flow.payer is not None:
+                    self._browsing[flow.id] = self._browsing.pop(flow.id)
+
     def _browsed(self, shown: _Shown, work: Work) -> list[Handout]:
         """Count what browsers get, and give it."""
-        work.exhausted |= shown.left <= 0
+        if shown.left <= 0:
+            work.leave()
+        work.effort.end()
         self._backlog.statistics["browsed"] += shown.rows
         return self._handouts(shown.runs, browsed=True)
 

@@ -11,6 +11,7 @@ from node.endpoints.positions import PositionSet
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from node.endpoints.effort import Payer
     from node.endpoints.reader import Reader
     from node.endpoints.segment import Segment
 
@@ -33,8 +34,9 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_unacked: int | None = None
     #: The flow existed before its home was restarted, so it may settle what it got then.
     resume: bool = False
-    #: Name of the client.
+    #: Name of the client, and its username.
     client: str = ""
+    username: str = ""
     #: Messages come by rising positions, whatever their priorities and delays.
     in_order: bool = False
     #: Whether the client wants to know that it is active; lanes always tell, the router filters.
@@ -74,6 +76,7 @@ class Flow:
         "messages_sent",
         "options",
         "out",
+        "payer",
         "reader",
         "selector",
         "unacked_max",
@@ -87,6 +90,7 @@ class Flow:
         selector: str | None,
         matches: Callable[[Segment, int], bool] | None,
         options: FlowOptions,
+        payer: Payer | None = None,
     ) -> None:
         self.id = flow_id
         self.is_browser = is_browser
@@ -95,6 +99,8 @@ class Flow:
         #: Tells whether a message is for this flow; None: every one is.
         self.matches = matches
         self.options = options
+        #: Who pays for what its selector examines; None: it has none.
+        self.payer = payer
         #: It never gets more messages than granted.
         self.messages_granted = 0
         self.messages_sent = 0

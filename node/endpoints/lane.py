@@ -15,8 +15,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
+from node import selectors
 from node.endpoints.backlog import Backlog
 from node.endpoints.consumers import Consumers, Handout, Selector, Sources
+from node.endpoints.effort import Effort
 from node.endpoints.flow import Flow, FlowEvent
 from node.endpoints.leasing import Leasing
 from node.endpoints.lifetimes import Lifetimes
@@ -64,6 +66,7 @@ class Lane:
         read_row: Callable[[Segment, int], Row],
         *,
         tried_upto: int | None = None,
+        effort: Effort | None = None,
         compile_selector: Callable[[str], Selector] | None = None,
     ) -> None:
         """Make a lane without messages.
@@ -73,31 +76,31 @@ class Lane:
             generation: of the endpoint.
             settings: of the endpoint.
             next_position: the lowest position that was never used.
-            delivered_upto: the highest position that a flow may have got from an earlier incarnation of the
-                home; 0 if none did.
+            delivered_upto: the highest position that a flow may have got from an earlier process; 0: none did.
             read_row: reads a row; may raise an AngariumError if its block is damaged.
             tried_upto: messages up to it without a recorded attempt count as tried once, because the home did
                 not stop in order; None for `delivered_upto`. After an orderly stop 0.
+            effort: for looking into messages; None: as much as there is.
             compile_selector: None for the real one.
 
         Raises:
             InvalidRequestError: the selector of a topic endpoint is invalid (40601).
         """
         self.lane_id = lane_id
-        #: Of the endpoint; the home sets it after `purge` when the endpoint was made anew.
+        #: Of the endpoint; the home sets it after `purge` when the endpoint was created again.
         self.generation = generation
         #: Above all positions ever used; none is used twice, whatever happened to its message.
         self.next_position = next_position
-        #: After `hand_out`: whether it left something that could have been handed out.
-        self.more = False
-        #: After `hand_out`: whether there is something for somebody above the last position that it was given.
-        self.barred = False
-        self._sources = Sources(read_row, compile_selector or _compile_selector)
+        #: After `hand_out`: whether it left something that could go at once; whether it did for want of effort; whether
+        #: there is something above the last position that it was given.
+        self.more = self._is_short = self.barred = False
+        self._sources = Sources(read_row, compile_selector or selectors.compile_selector, effort or Effort())
         self._backlog = Backlog(settings)
         self._consumers = Consumers(self._backlog, self._sources)
         self._consumers.delivered_upto = delivered_upto
-        self._lifetimes = Lifetimes(self._backlog, self._consumers.readied)
-        self._outcomes = Outcomes(self._backlog, self._lifetimes, self._consumers.readied)
+        readied = self._consumers.readied
+        self._lifetimes = Lifetimes(self._backlog, readied)
+        self._outcomes = Outcomes(self._backlog, self._lifetimes, readied)
         #: Flows that are handed off, in the order of their unbinds.
         self._closing: dict[int, Flow] = {}
         parts = self._backlog, self._consumers, self._lifetimes, self._outcomes
@@ -105,11 +108,11 @@ class Lane:
         #: What a reader group has of it.
         self.leasing = Leasing(*parts, self._follow_consumers)
         self._tried_upto = delivered_upto if tried_upto is None else tried_upto
-        readied = self._consumers.readied
-        self._topic_selector = TopicSelector(self._backlog, self._lifetimes, readied, read_row)
+        self._topic_selector = TopicSelector(self._backlog, self._lifetimes, readied, self._sources)
         #: The times of the last call: monotonic s, wall ms.
-        self._now = 0.0
-        self._wall_ms = 0
+        self._now, self._wall_ms = 0.0, 0
+        #: When flows whose accounts are empty may go on.
+        self._resume_at: float | None = None
         # What is loaded was examined by an earlier incarnation, but how far is not stored.
         self._use_selector(settings.selector, 0)
 
@@ -390,14 +393,16 @@ class Lane:
         `more` tells whether something was left that could go at once, `barred` if only `upto` was in its way.
         """
         self._now, self._wall_ms = now, wall_ms
-        self.more = self.barred = False
+        self.more = self.barred = self._is_short = False
+        self._resume_at = None
         if not self.flows or not self.settings.egress_enabled:
             return []
         # Nothing that has expired may go out, so expiry comes first, in steps.
         if self._lifetimes.run(round(now * 1000), wall_ms):
             self.more = True
             return []
-        work, browsing = Work(upto), Work(min(upto, self._lifetimes.filtered_upto))
+        effort = self._sources.effort
+        work, browsing = Work(effort, upto), Work(effort, min(upto, self._lifetimes.filtered_upto))
         if self.leasing.lease is None:
             handouts = self._consumers.hand_out(min(limit, HAND_OUT_MAX), work)
         else:
@@ -406,15 +411,20 @@ class Lane:
             self.leasing.note_use(now)
         handouts += self._consumers.browse(browsing)
         handouts += self._consumers.browse_ranges(browsing)
-        self.more = work.exhausted or browsing.exhausted
+        self.more = work.more or browsing.more
         self.barred = work.barred or browsing.barred
+        self._is_short = work.is_short or browsing.is_short
+        self._resume_at = work.resume_at
+        if browsing.resume_at is not None:
+            self._resume_at = min(work.resume_at or browsing.resume_at, browsing.resume_at)
         return handouts
 
     def tick(self, now: float, wall_ms: int) -> list[FlowEvent]:
         """Do what is due: expiry, delays, the selector of a topic endpoint, hand-offs whose time is over."""
         self._now, self._wall_ms = now, wall_ms
         self._lifetimes.run(round(now * 1000), wall_ms)
-        self._topic_selector.run(self.next_position, wall_ms)
+        if self.settings.egress_enabled:
+            self._topic_selector.run(self.next_position, wall_ms)
         events = [*self._consumers.take_complete(), *self.leasing.tick(now, wall_ms)]
         for flow in list(self._closing.values()):
             if not flow.out.count:
@@ -423,10 +433,18 @@ class Lane:
                 events += [_closed(flow, errors.PARTITION_LOST), *self._end(flow)]
         return events
 
+    @property
+    def wants_effort(self) -> bool:
+        """Whether `tick` or `hand_out` would go on where they stopped if there is effort again."""
+        is_filtering = self._lifetimes.filtered_upto < self.next_position - 1
+        is_free = self.settings.egress_enabled and self._topic_selector.resume_at is None
+        return self._is_short or (is_filtering and is_free)
+
     def next_due(self) -> float | None:
-        """Give when `tick` has something to do, in monotonic s; a time that is over: at once; None: never."""
-        if self._lifetimes.filtered_upto < self.next_position - 1:
-            return self._now
+        """Give when `tick` has something to do, in monotonic s; a time that is over: at once; None: never.
+
+        What wants nothing but effort is not due.
+        """
         # A purge may have settled the last message of a flow that is handed off.
         times = [flow.closing_at or 0.0 for flow in self._closing.values()]
         if any(not flow.out.count for flow in self._closing.values()) or self._consumers.has_complete:
@@ -434,6 +452,10 @@ class Lane:
         leased_until = self.leasing.next_due()
         if leased_until is not None:
             times.append(leased_until)
+        if self._resume_at is not None:
+            times.append(self._resume_at)
+        if self._topic_selector.resume_at is not None and self.settings.egress_enabled:
+            times.append(self._topic_selector.resume_at)
         wall_ms = self._lifetimes.next_wall_ms()
         if wall_ms is not None:
             times.append(self._now + (wall_ms - self._wall_ms) / 1000)
@@ -541,10 +563,3 @@ class Lane:
 
 def _closed(flow: Flow, code: int) -> FlowEvent:
     return FlowEvent(flow.id, wire.FLOW_CLOSED, code, "")
-
-
-def _compile_selector(text: str) -> Selector:
-    # Late, because it brings a parser with it that most lanes never need.
-    from node.selectors import compile_selector
-
-    return compile_selector(text)

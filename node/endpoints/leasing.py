@@ -75,6 +75,11 @@ class Leasing:
         return self._consumers.lease
 
     @property
+    def group(self) -> str | None:
+        """The reader group that has the lease; None: none has."""
+        return self.lease.group if self.lease is not None else None
+
+    @property
     def held(self) -> int:
         """Messages that are OUT at the reader group."""
         return self.lease.out.count if self.lease is not None else 0
@@ -147,7 +152,7 @@ class Leasing:
         return [*events, *self._follow()]
 
     def drop(self, wall_ms: int) -> list[FlowEvent]:
-        """End the lease of a lane that begins anew."""
+        """End the lease of a lane that starts over."""
         self.is_changed |= self.lease is not None
         return self.end(wall_ms)
 

@@ -1,6 +1,6 @@
 """When messages of a lane may be delivered and when they expire.
 
-Three times, one index (design section 8): a message expires at the smaller of its own time to live and the
+Three times, one index: a message expires at the smaller of its own time to live and the
 endpoint's (R198 to R203); it may not be delivered before the later of its own delay and the endpoint's; after a
 failed delivery it may wait for its redelivery delay. The first two are wall times, because they outlive a
 restart; the third is not stored and counts on the monotonic clock.

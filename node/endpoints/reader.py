@@ -9,8 +9,8 @@ messages keep their place before new ones. With a selector, a message is examine
 If priorities count, a reader has one such track per priority, highest first: higher priorities overtake, in one
 priority the order stays.
 
-No call does unbounded work: `Work` says how much is left in this one. Nor does one go beyond the last position that
-consumers may see.
+No call does unbounded work: `Work` says how much is left in this one, in messages and in effort. Nor does one go
+beyond the last position that consumers may see.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from node.endpoints.backlog import SegmentList
+    from node.endpoints.effort import Effort, Payer
 
 #: A flow; readers do not look at it.
 FlowT = TypeVar("FlowT")
@@ -54,31 +55,70 @@ class Run(NamedTuple):
 class Work:
     """How far one call may go, and how much it may still look at in vain."""
 
-    __slots__ = ("barred", "examined", "exhausted", "skipped", "upto")
+    __slots__ = (
+        "_is_paid",
+        "barred",
+        "effort",
+        "examined",
+        "exhausted",
+        "is_short",
+        "more",
+        "resume_at",
+        "skipped",
+        "upto",
+    )
 
-    def __init__(self, upto: int = POSITION_MAX) -> None:
+    def __init__(self, effort: Effort, upto: int = POSITION_MAX) -> None:
+        self.effort = effort
         self.examined = EXAMINED_MAX
         self.skipped = SKIPPED_MAX
         #: The last position that may be handed out; never less than in the calls before.
         self.upto = upto
         #: Whether there are messages above it that somebody would look at.
         self.barred = False
-        #: Whether something was left undone.
+        #: Whether something was left undone: what another call can do, or for want of effort.
         self.exhausted = False
+        self.more = False
+        self.is_short = False
+        #: When the first of those can go on whose accounts are empty; None: there is none of them.
+        self.resume_at: float | None = None
+        #: Whether what is examined costs effort: without a selector it does not.
+        self._is_paid = False
+
+    def leave(self) -> None:
+        """Take note that something is left to another call."""
+        self.exhausted = self.more = True
 
     def skip(self) -> bool:
         """Take note of a segment in which there was nothing; False if that was enough for this call."""
         self.skipped -= 1
         if self.skipped <= 0:
-            self.exhausted = True
+            self.leave()
         return not self.exhausted
 
     def examine(self) -> bool:
         """Ask to examine a message; False if that was enough for this call."""
         self.examined -= 1
         if self.examined < 0:
-            self.exhausted = True
-        return not self.exhausted
+            self.leave()
+            return False
+        if self._is_paid and self.effort.left <= 0:
+            self.exhausted = self.is_short = True
+            return False
+        return True
+
+    def may_pay(self, payer: Payer | None) -> bool:
+        """Let somebody pay for what is examined from now on, or nobody; False if that has to wait."""
+        self._is_paid = payer is not None
+        if payer is None:
+            return True
+        if self.is_short:
+            return False
+        resume_at = self.effort.begin(payer)
+        if resume_at is None:
+            return True
+        self.resume_at = resume_at if self.resume_at is None else min(self.resume_at, resume_at)
+        return False
 
 
 class Track:

@@ -1,7 +1,7 @@
 """A segment: a run of consecutive positions of one lane whose rows lie in one block of the spool.
 
 The index of spooled messages lives in memory for all of them, so it is made of arrays: a message costs at
-most 64 bytes, about 10 in a plain queue (design section 8). Bodies are never here. A row of a segment is
+most 64 bytes, about 10 in a plain queue. Bodies are never here. A row of a segment is
 named by its number `i` in it, from 0; its position in the lane is `segment.first + i`, and it is row
 `segment.row_in_block(i)` of block `segment.block`.
 
@@ -44,7 +44,7 @@ EXPIRED: Final = 1
 REDELIVERIES: Final = 2
 REJECTED: Final = 3
 
-#: Priority of a message without one; higher than 9 counts as 9 (facts section 10).
+#: Priority of a message without one; higher than 9 counts as 9.
 PRIORITY_UNSET: Final = 4
 PRIORITY_MAX: Final = 9
 #: A stored count of delivery attempts stops here.
@@ -63,7 +63,7 @@ _FORMAT: Final = 3
 _FORMATS: Final = {1: 13, 2: 14, 3: 15}
 _KEY_BYTES: Final = 16
 _STATE_FIELDS: Final = 3
-#: Flags of a row -> 1 if it has low priority: class of service 1 or 2 (facts section 12).
+#: Flags of a row -> 1 if it has low priority: class of service 1 or 2 (R176).
 _LOW_PRIORITY: Final = bytes(int((flags & wire.FLAG_COS) >> wire.COS_SHIFT < 2) for flags in range(256))
 #: Flags of a row -> digit of its bit in a bitmap: may it move to a dead message queue.
 _ELIGIBLE_DIGIT: Final = bytes(b"01"[bool(flags & wire.FLAG_DMQ_ELIGIBLE)] for flags in range(256))

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from angarium import errors
 
-#: Redeliveries after the first attempt; 0 for no limit (facts section 5).
+#: Redeliveries after the first attempt; 0 for no limit.
 MAX_REDELIVERIES: Final = 255
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -28,6 +28,8 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["queue", "topic-endpoint"] = "queue"
     vpn: str = "default"
     name: str = ""
+    #: Client username on whose account the selector of a topic endpoint examines messages.
+    owner: str = ""
     #: Which partition of how many; 0 of 0 for an endpoint without partitions.
     partition: _Natural = 0
     partitions: _Natural = 0
@@ -62,7 +64,7 @@ class LaneSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def by_priority(self) -> bool:
-        """Whether higher priorities go first; partitions and last-value queues ignore them (facts 5, 12)."""
+        """Whether higher priorities go first; partitions and last-value queues ignore them."""
         return self.respect_priority and not self.partitions and not self.last_value
 
     @property

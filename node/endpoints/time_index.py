@@ -1,6 +1,6 @@
 """When something has to happen to messages of a lane: expiry, delivery delay, redelivery delay.
 
-A million timers are not a million objects (design section 8). The index holds one entry per *run* of
+A million timers are not a million objects. The index holds one entry per *run* of
 positions, in buckets of 10 ms; a segment is in it once, at the earliest time of its rows. Inside a segment
 whose rows have different times a `Schedule` has the rows in the order of their times, two bytes each, so
 that a row that is due costs nothing to find. Times are ms of whatever clock the caller uses for an index.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Nothing is early; it may be late by this.
 GRANULARITY_MS: Final = 10
-#: Empty buckets whose numbers may stay in the heap before it is built anew.
+#: Empty buckets whose numbers may stay in the heap before it is built again.
 _STALE_MAX: Final = 64
 
 

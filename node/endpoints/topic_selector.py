@@ -1,8 +1,8 @@
 """The selector of a topic endpoint: it examines messages in the background (R145 to R148).
 
-New messages are held until it has seen them; publishers do not wait for it. What it does not select is removed, so
-the count of the endpoint shrinks; what it selects is ready, or waits for its delivery delay. After a restart
-everything is examined again.
+New messages are held until it has seen them; publishers do not wait for it, and the owner of the endpoint pays for
+the effort. What it does not select is removed, so the count of the endpoint shrinks; what it selects is ready, or
+waits for its delivery delay. After a restart everything is examined again.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 from angarium import errors
 from node.endpoints.backlog import runs_of
-from node.endpoints.segment import HELD, POSITION_MAX, READY, Row, Segment
+from node.endpoints.effort import Payer
+from node.endpoints.segment import HELD, POSITION_MAX, READY, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from node.endpoints.backlog import Backlog
-    from node.endpoints.consumers import Selector
+    from node.endpoints.consumers import Selector, Sources
     from node.endpoints.lifetimes import Lifetimes
 
 #: Messages that are examined in one call; each may have to be read from disk.
@@ -36,12 +37,15 @@ class TopicSelector:
         backlog: Backlog,
         lifetimes: Lifetimes,
         on_ready: Callable[[Segment, int, int], None],
-        read_row: Callable[[Segment, int], Row],
+        sources: Sources,
     ) -> None:
         self._backlog = backlog
         self._lifetimes = lifetimes
         self._on_ready = on_ready
-        self._read_row = read_row
+        self._read_row = sources.read_row
+        self._effort = sources.effort
+        #: When messages are examined again, if the account of the owner is empty; None: it is not.
+        self.resume_at: float | None = None
         self._selector: Selector | None = None
 
     @property
@@ -61,20 +65,33 @@ class TopicSelector:
                 self._backlog.change(segment, i, j, READY, HELD)
 
     def run(self, next_position: int, wall_ms: int) -> None:
-        """Examine the next messages."""
-        lifetimes, segments = self._lifetimes, self._backlog.segments
+        """Examine the next messages, as far as there is effort."""
+        self.resume_at = None
+        if self._selector is None or self._lifetimes.filtered_upto >= next_position - 1:
+            return
+        settings = self._backlog.settings
+        self.resume_at = self._effort.begin(Payer(settings.vpn, settings.owner or settings.name))
+        if self.resume_at is None:
+            self._examine_next(self._selector, next_position, wall_ms)
+        self._effort.end()
+
+    def _examine_next(self, selector: Selector, next_position: int, wall_ms: int) -> None:
+        lifetimes, segments, effort = self._lifetimes, self._backlog.segments, self._effort
         left = EXAMINED_MAX
-        while left > 0 and self._selector is not None:
+        while left > 0 and effort.left > 0:
             at = segments.next_from(segments.index(lifetimes.filtered_upto + 1))
             if at is None:
                 lifetimes.filtered_upto = next_position - 1
                 return
             segment = at[1]
             i = max(lifetimes.filtered_upto + 1 - segment.first, 0)
-            j = min(segment.count, i + left)
-            left -= j - i
-            verdicts = bytearray(self._examine(self._selector, segment, row) for row in range(i, j))
-            lifetimes.filtered_upto = segment.first + j - 1
+            verdicts = bytearray()
+            for row in range(i, min(segment.count, i + left)):
+                if effort.left <= 0:
+                    break
+                verdicts.append(self._examine(selector, segment, row))
+            left -= len(verdicts)
+            lifetimes.filtered_upto = segment.first + i + len(verdicts) - 1
             self._apply(segment, i, verdicts, wall_ms)
 
     def readmit(self, segment: Segment, i: int, wall_ms: int) -> None:
@@ -95,7 +112,9 @@ class TopicSelector:
             self._backlog.statistics["unreadable"] += 1
             return _LEAVE
         self._backlog.statistics["selector_examined"] += 1
-        return _LET_IN if selector.matches(row) else _REMOVE
+        is_selected = selector.matches(row)
+        self._effort.left -= selector.steps
+        return _LET_IN if is_selected else _REMOVE
 
     def _apply(self, segment: Segment, i: int, verdicts: bytearray, wall_ms: int) -> None:
         """Carry out the verdicts on the rows from `i` on."""

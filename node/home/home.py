@@ -1,15 +1,15 @@
 """The home as a state machine: frames of the router and finished writes in, frames and writes out.
 
 A home holds lanes (partitions of endpoints) with their messages, and is the only one that writes them. The
-router admits and numbers; the home stores, tells what is durable, and delivers. `docs/node-protocol.md`
+router admits and numbers; the home stores, reports what is durable, and delivers. `docs/node-protocol.md`
 describes the frames, `node.home.spool.layout` the disk.
 
 Use: `recover` once, step by step. Then hand every frame of `OPERATIONS`, and START, to `handle`; call `tick`
 after each round of the loop and when it asked for it; send what `take_frames` gives; if `take_write` gives a
-write, have it carried out beside the loop and say `written` or `failed`. At the end `stop`, until `is_stopped`.
+write, have it carried out beside the loop and call `written` or `failed`. At the end `stop`, until `is_stopped`.
 
-The way of a message: `Stores.make` gives it a place, `Writing.take` puts it into a group, `written` accepts
-it, `Serving.serve` asks its lane who gets it, `Delivery` packs the frame.
+The path of a message: `Stores.make` assigns its place, `Writing.take` adds it to a group, `written` accepts it,
+`Serving.serve` lets its lane choose a flow, `Delivery` packs the frame.
 
 No clock, no thread, no socket. The disk is read through the port `Spool`; the shell writes it.
 """
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from angarium import errors, wire
+from angarium_server.black_box import DELIVER, BlackBox
 from node.endpoints.lane import Lane
-from node.endpoints.settings import settings_from
+from node.home.disk_room import DiskRoom
 from node.home.gathering import GatherHeader, Gathering
 from node.home.lanes.flow_verbs import FlowHeader, FlowVerbs, decode_flow
-from node.home.lanes.lane_changes import LanesHeader
+from node.home.lanes.lane_changes import LanesHeader, checked_settings
 from node.home.lanes.leases import LeaseHeader
 from node.home.operating.operations import Answer, Operations
 from node.home.reports import Reports
@@ -35,24 +36,22 @@ from node.home.spool import layout
 from node.home.spool.recovery import Recovery
 from node.home.spool.stores import Store, StoreHeader, decode_store
 from node.home.spool.writing import Task
-from node.selectors import compile_selector
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from node.batch import Row
     from node.endpoints.flow import FlowEvent
-    from node.endpoints.segment import Segment
     from node.endpoints.settings import LaneSettings
     from node.home.lanes.adoption import Neighbours
+    from node.home.lanes.held_lanes import HeldLane
     from node.home.operating.jobs import BackupJob
     from storage.spool import Change, Spool
 
 __all__ = ["OPERATIONS", "Home", "HomeLimits"]
 
 #: Operations of the router that are for the home; START is for worker and home.
-OPERATIONS: Final = (wire.LANES, wire.STORE, wire.FLOW, wire.GATHER, wire.MOVED, wire.LEASE)
+OPERATIONS: Final = (wire.LANES, wire.STORE, wire.FLOW, wire.GATHER, wire.MOVED, wire.LEASE, wire.ALLOWANCE)
 #: Frames that wait for the recovery; the oldest is lost first, and the router sends all again to a new process.
 EARLY_MAX: Final = 10_000
 _COUNTERS: Final = ("stale_frames", "stores_resent", "stores_out_of_order", "rows_promoted_dropped")
@@ -75,6 +74,7 @@ _decode_lanes = msgspec.msgpack.Decoder(LanesHeader).decode
 _decode_gather = msgspec.msgpack.Decoder(GatherHeader).decode
 _decode_lease = msgspec.msgpack.Decoder(LeaseHeader).decode
 _decode_moved = msgspec.msgpack.Decoder(MovedHeader).decode
+_decode_allowance = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -87,6 +87,7 @@ class Home:
         incarnation: int,
         limits: HomeLimits | None = None,
         neighbours: Neighbours | None = None,
+        box: BlackBox | None = None,
     ) -> None:
         """Make a home that knows nothing yet; `recover` reads the spool.
 
@@ -95,17 +96,21 @@ class Home:
             incarnation: of the worker.
             limits: what it may use.
             neighbours: the spools of the other workers; without them no lane is taken over.
+            box: takes which lane is served; None: nobody reads it.
         """
+        self._box = box = box or BlackBox()
         self._limits = limits or HomeLimits()
         self._spool = spool
         self.incarnation = incarnation
         rooms = self.rooms = Rooms(spool, incarnation, self._limits, neighbours, self._make_lane, self._event)
+        rooms.serving.box = box
         #: Those that are used most.
         self.lanes, self.stream, self.writing = rooms.lanes, rooms.stream, rooms.writing
-        self._flows = FlowVerbs(rooms.lanes, self._tell)
+        self._flows = FlowVerbs(rooms.lanes, self._tell, box)
         rooms.leases.told, rooms.leases.say = self._flows.told, self._say
         self._gathering = Gathering(rooms.stream, rooms.records, rooms.writing, rooms.adoptions, self._say)
-        self._reports = Reports(spool, rooms, incarnation)
+        self._room = DiskRoom(spool, rooms.writing, self._event)
+        self._reports = Reports(spool, rooms, self._room, incarnation)
         self._operations = Operations(rooms, self.stats)
         #: Frames for the router, in order; deliveries come behind them.
         self._frames: list[list[bytes]] = []
@@ -117,8 +122,6 @@ class Home:
         self._now = 0.0
         self._wall_ms = 0
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
-        #: Whether the disk was full at the last write, as operators were told.
-        self._is_full = False
         self._is_stopping = False
         #: Whether everything is on disk, with the mark of an orderly stop.
         self.is_stopped = False
@@ -133,6 +136,7 @@ class Home:
             wire.GATHER: (_decode_gather, self._gather),
             wire.MOVED: (_decode_moved, self._moved),
             wire.LEASE: (_decode_lease, self._lease),
+            wire.ALLOWANCE: (_decode_allowance, self._allow),
         }
 
     # -- start and end ---------------------------------------------------------------------------------------
@@ -145,6 +149,7 @@ class Home:
         """
         self._now, self._wall_ms = now, wall_ms
         rooms = self.rooms
+        rooms.renew_efforts()
         recovery = Recovery(
             self._spool, self.lanes, rooms.blocks, rooms.records, rooms.staging, self._make_lane
         )
@@ -198,18 +203,17 @@ class Home:
         delivered: int,
         tried: int,
     ) -> Lane:
-        return Lane(lane_id, generation, settings, next_position, delivered, self._read_row, tried_upto=tried)
-
-    def _read_row(self, segment: Segment, i: int) -> Row:
-        """Give a row for a selector.
-
-        Raises:
-            UnavailableError: its block is damaged (50322).
-        """
-        block = self.rooms.blocks.get(segment.block)
-        if block is None:
-            raise layout.damaged(f"block {segment.block} is not here")
-        return self.rooms.blocks.rows(block)[segment.row_in_block(i)]
+        effort = self.rooms.effort
+        return Lane(
+            lane_id,
+            generation,
+            settings,
+            next_position,
+            delivered,
+            lambda segment, i: self.rooms.blocks.row(segment, i, effort),
+            tried_upto=tried,
+            effort=effort,
+        )
 
     def stop(self, now: float, wall_ms: int) -> None:
         """Put everything on disk, and the mark of an orderly stop; no frame is to come any more."""
@@ -261,7 +265,7 @@ class Home:
         handler(header, frames)
 
     def _start(self, header: tuple[int, int, bytes], _frames: list[bytes]) -> None:
-        """Follow a router: a new one ends all flows and numbers anew; the same one may start us any time."""
+        """Follow a router: a new one ends all flows and numbers again; the same one may start us any time."""
         router = header[0]
         is_first, self._is_started = not self._is_started, True
         if router == self.stream.router or (router < self.stream.router and not is_first):
@@ -272,6 +276,7 @@ class Home:
         self._gathering.clear()
         self.rooms.leases.clear()
         self._reports.reset()
+        self.rooms.serving.allowance = 0
         self.rooms.moves.is_open = False
         self.stream.start(router)
         # Nobody sends again what the router before sent: it is on disk with the first word of this one, or lost.
@@ -292,22 +297,38 @@ class Home:
 
     def _change_lanes(self, header: LanesHeader, _frames: list[bytes]) -> None:
         try:
-            puts = [(lane_id, generation, _checked(value)) for lane_id, generation, value in header.puts]
+            puts = [
+                (lane_id, generation, checked_settings(value)) for lane_id, generation, value in header.puts
+            ]
         except errors.AngariumError as error:
             self._fault(f"LANES: {error.detail}")
             return
         self._flows.told(self.rooms.changes.put(puts, self._now, self._wall_ms))
-        gone = [held for held in map(self.lanes.get, header.deletes) if held is not None]
         if header.complete:
-            gone += self.rooms.changes.orphans([lane_id for lane_id, _, _ in puts])
-        for held in gone:
-            self.rooms.serving.forget(held)
-            is_kept = header.complete and self.rooms.adoptions.is_claimed(held.lane_id)
-            part = self.rooms.changes.set_aside if is_kept else self.rooms.changes.delete
-            self._flows.told(part(held, self._now, self._wall_ms))
-        if header.complete:
+            self._sort_out([lane_id for lane_id, _, _ in puts], header.deletes)
             self.stream.flush()
+        else:
+            for held in [held for held in map(self.lanes.get, header.deletes) if held is not None]:
+                self.rooms.serving.forget(held)
+                self._flows.told(self.rooms.changes.delete(held, self._now, self._wall_ms))
         self.writing.add(Task(list, lambda: self._confirm(header)))
+
+    def _sort_out(self, named: list[int], deleted: list[int]) -> None:
+        """Part with the lanes that are not among all that there are, and tell operators which are kept aside."""
+        orphans = self.rooms.changes.orphans(named)
+        for held in orphans:
+            self.rooms.serving.forget(held)
+        told, kept = self.rooms.changes.sort_out(orphans, deleted, self._now, self._wall_ms)
+        self._flows.told(told)
+        if kept:
+            first = kept[0].lane.settings
+            messages = sum(held.lane.messages for held in kept)
+            text = (
+                f"{len(kept)} lanes with {messages} messages, of {first.kind} {first.name!r} first, are kept aside: "
+                "no object claims them; see 'angarium spool show'"
+            )
+            newest = max(held.lane_id for held in kept) >> wire.LANE_BITS
+            self._event("error", "SYSTEM_AD_LANES_KEPT_ASIDE", text, newest_endpoint=newest)
 
     def _confirm(self, header: LanesHeader) -> None:
         """Answer LANES that is durable."""
@@ -372,6 +393,9 @@ class Home:
     def _lease(self, header: LeaseHeader, _frames: list[bytes]) -> None:
         self.rooms.leases.take(header, self._now, self._wall_ms)
 
+    def _allow(self, header: tuple[int, int], _frames: list[bytes]) -> None:
+        self.rooms.serving.allowance = header[1]
+
     def _say(self, operation: bytes, fields: tuple[Any, ...]) -> None:
         """Send a frame with a header of the incarnation and some fields."""
         self._frames.append([operation, _encode((self.incarnation, *fields))])
@@ -384,8 +408,8 @@ class Home:
         self.faults += 1
         self._event("error", "SYSTEM_AD_FRAME_REFUSED", text)
 
-    def _event(self, severity: str, event: str, text: str) -> None:
-        self._events.append({"severity": severity, "scope": "SYSTEM", "event": event, "text": text})
+    def _event(self, severity: str, event: str, text: str, **more: Any) -> None:
+        self._events.append({"severity": severity, "scope": "SYSTEM", "event": event, "text": text, **more})
 
     def request(self, operation: str, arguments: Any, now: float, wall_ms: int) -> Any:
         """Answer an operator: a value, or an `Answer` that `take_answers` gives when it is known.
@@ -395,6 +419,11 @@ class Home:
         """
         self._now, self._wall_ms = now, wall_ms
         return self._operations.request(operation, arguments, now, wall_ms)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the frames since the last tick have cost what one turn may."""
+        return self.rooms.effort.left <= 0
 
     def answers_to(self, operation: str) -> bool:
         """Tell whether `request` knows an operation."""
@@ -411,9 +440,8 @@ class Home:
         """Take note that a group is durable."""
         self._now, self._wall_ms = now, wall_ms
         write = self.writing.written(number)
-        if self._is_full and not write.frees_only:
-            self._is_full = False
-            self._event("info", "SYSTEM_AD_DISK_FULL_CLEAR", "the disk takes messages again")
+        if not write.frees_only:
+            self._room.written(now)
         self._accept()
         for held, _ in write.positions:
             if held.lane.barred and not held.is_gone:
@@ -431,11 +459,7 @@ class Home:
         """Take note that there was no room for a group; it is tried again."""
         self._now = now
         self.writing.failed(number, now)
-        if not self._is_full:
-            self._is_full = True
-            self._event(
-                "error", "SYSTEM_AD_DISK_FULL", f"nothing is stored and nothing acknowledged: {detail}"
-            )
+        self._room.lacks(detail, now)
 
     def _accept(self) -> None:
         """Give lanes what is accepted now."""
@@ -486,11 +510,12 @@ class Home:
         self._now, self._wall_ms = now, wall_ms
         if self._is_stopping:
             return None
+        self.rooms.effort.now = now
         for held in self.lanes.take_due(now):
+            self._tick_lane(held)
             self.lanes.touched[held] = None
-            events = held.lane.tick(now, wall_ms)
-            if events:
-                self._flows.told(events)
+        if self.lanes.short:
+            self._serve_short()
         self.rooms.moves.work(now, wall_ms)
         self.rooms.adoptions.work(now, wall_ms)
         self.rooms.leases.work(now, wall_ms)
@@ -501,10 +526,24 @@ class Home:
         report = self._reports.committed(now)
         if report is not None:
             self._frames.append(report)
+        # What frames cost until the next tick is taken off its turn.
+        self.rooms.renew_efforts()
         return self._next_due(now)
 
+    def _serve_short(self) -> None:
+        for held in self.lanes.take_short(self.rooms.effort):
+            self._tick_lane(held)
+            self.rooms.serving.serve_short(held, self._now, self._wall_ms)
+
+    def _tick_lane(self, held: HeldLane) -> None:
+        self._box.begin(DELIVER, held.lane_id)
+        events = held.lane.tick(self._now, self._wall_ms)
+        self._box.end()
+        if events:
+            self._flows.told(events)
+
     def _next_due(self, now: float) -> float | None:
-        if self.lanes.touched or self._operations.is_busy:
+        if self.lanes.touched or self.lanes.short or self._operations.is_busy:
             return now
         dues = (
             self.lanes.next_due,
@@ -553,15 +592,3 @@ class Home:
         """Check what the comments of the attributes promise."""
         self.rooms.validate()
         assert not self.is_stopped or self._is_stopping
-
-
-def _checked(value: dict[str, Any]) -> LaneSettings:
-    """Give the settings of a map whose selector is valid too.
-
-    Raises:
-        InvalidRequestError: they are not (40001, 40601).
-    """
-    settings = settings_from(value)
-    if settings.selector:
-        compile_selector(settings.selector)
-    return settings

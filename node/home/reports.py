@@ -15,6 +15,7 @@ import msgspec
 from angarium import wire
 
 if TYPE_CHECKING:
+    from node.home.disk_room import DiskRoom
     from node.home.rooms import Rooms
     from storage.spool import Spool
 
@@ -29,18 +30,24 @@ _encode = msgspec.msgpack.Encoder().encode
 class Reports:
     """What the router knows of a home, and when it is told more."""
 
-    def __init__(self, spool: Spool, rooms: Rooms, incarnation: int) -> None:
+    def __init__(self, spool: Spool, rooms: Rooms, room: DiskRoom, incarnation: int) -> None:
         self._spool = spool
         self._lanes = rooms.lanes
         self._blocks = rooms.blocks
         self._stream = rooms.stream
         self._staging = rooms.staging
         self._adoptions = rooms.adoptions
+        self._serving = rooms.serving
+        self._aside = rooms.changes.aside
+        self._room = room
         self._incarnation = incarnation
         #: Whether the router knows our lanes: HOME was sent.
         self.is_known = False
         #: Whether something was accepted or stored that the router does not know.
         self._told = (0, 0)
+        #: The allowance that the router knows to be in force, whether it knows that more is wanted, and that there is
+        #: no room.
+        self._state_told = (0, False, False)
         #: Changed totals are told again then at the earliest.
         self._next_at = 0.0
         #: Bytes of the spool, when they are asked for again, and what the router was told.
@@ -54,6 +61,7 @@ class Reports:
         """Begin with another router: it knows nothing."""
         self.is_known = False
         self._told = (0, 0)
+        self._state_told = (0, False, False)
 
     def note_freed(self) -> None:
         """Note that the spool may have become smaller."""
@@ -77,11 +85,17 @@ class Reports:
         numbers = (self._stream.accepted, self._stream.stored)
         is_changed = self._lanes.changed or self._blocks.files.has_changed
         may_wait = now < self._next_at and not self._lanes.is_urgent
-        if numbers == self._told and (not is_changed or may_wait) and not self._is_smaller(now):
+        state = (self._serving.allowance, self._serving.lacks_allowance, self._room.is_full)
+        if (
+            (numbers, state) == (self._told, self._state_told)
+            and (not is_changed or may_wait)
+            and not self._is_smaller(now)
+        ):
             return None
-        self._told = numbers
+        self._told, self._state_told = numbers, state
         self._lanes.is_urgent = False
-        self._next_at = now + REPORT_INTERVAL_S
+        if is_changed:
+            self._next_at = now + REPORT_INTERVAL_S
         totals = [held.totals() for held in self._lanes.changed]
         self._lanes.changed.clear()
         spool = (*self._blocks.files.take_changes(), 0, *self._sums(now))
@@ -89,7 +103,16 @@ class Reports:
 
     def _sums(self, now: float) -> tuple[int, ...]:
         """Give what is told of the home as a whole, as the router's `HomeUsage` takes it."""
-        return self.disk_bytes(now), self._lanes.unacked, len(self._adoptions), *self._staging.totals
+        allowance = self._serving.allowance, self._serving.wanted
+        return (
+            self.disk_bytes(now),
+            self._lanes.unacked,
+            len(self._adoptions),
+            *self._staging.totals,
+            *allowance,
+            len(self._aside),
+            self._room.bytes,
+        )
 
     def _is_smaller(self, now: float) -> bool:
         """Tell whether the router must learn that the spool became smaller, although nothing else changed."""

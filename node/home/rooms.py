@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from node.endpoints.effort import RATE_DEFAULT_MS, STEPS_PER_MS, Effort
 from node.home.lanes.adoption import Adoptions
 from node.home.lanes.delivery import Delivery
 from node.home.lanes.held_lanes import HeldLanes
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
 class HomeLimits(NamedTuple):
     """What a home is told of its limits and delays."""
 
-    #: Delivered and not settled messages of all flows, at which delivery stops (R195).
-    max_delivered_unacked: int = 1_000_000
     ack_delay_ms: int = 20
     write_delay_ms: int = 50
     #: Bodies kept in memory that are on disk too.
     cache_bytes_max: int = 64 << 20
-    #: Bytes that wait for their write at which promoted copies are dropped (design section 7.6).
+    #: Milliseconds that selectors of one client username may take in a second; 0: there is no limit.
+    selector_ms_per_s: int = RATE_DEFAULT_MS
+    #: Bytes that wait for their write at which promoted copies of direct messages are dropped.
     unwritten_bytes_max: int = 64 << 20
 
 
@@ -67,6 +68,11 @@ class Rooms:
             tell: takes the severity, name and text of an event.
         """
         self.spool = spool
+        #: What clients may spend on looking into messages, and operators: neither takes the turn of the other.
+        self.effort = Effort(limits.selector_ms_per_s)
+        self.operators_effort = Effort()
+        self._tell = tell
+        self._selector_ms_per_s = limits.selector_ms_per_s
         self.lanes = HeldLanes()
         self.blocks = Blocks(spool, limits.cache_bytes_max)
         self.records = Records()
@@ -75,12 +81,12 @@ class Rooms:
         self.writing = Writing(self.blocks, self.stream, self.lanes, self.records, ack_delay_s)
         self.staging = Staging(self.lanes, self.blocks, self.records, self.writing)
         self.delivery = Delivery(self.blocks, incarnation)
-        self.serving = Serving(self.lanes, self.writing, self.delivery, limits.max_delivered_unacked, tell)
+        self.serving = Serving(self.lanes, self.writing, self.delivery, tell)
         #: Takes up what a lane lost, wherever it lost it.
         self.collect = self.serving.collect
         self.leases = Leases(self.lanes, self.stream, self.writing, self.collect, tell)
         self.serving.leases = self.leases
-        self.jobs = MoveJobs(self.blocks, incarnation)
+        self.jobs = MoveJobs(self.blocks, incarnation, self.operators_effort)
         self.moves = Moves(self.lanes, self.blocks, self.writing, self.jobs, incarnation, self.collect)
         self.serving.moves = self.moves
         self.repacking = Repacking(self.lanes, self.blocks, self.writing, self.collect)
@@ -92,14 +98,34 @@ class Rooms:
         )
         self.stores = Stores(self.lanes, self.blocks, self.records, self.staging.add)
 
+    def renew_efforts(self) -> None:
+        """Begin a turn of the loop; tells operators whose selectors have to wait."""
+        self.effort.renew()
+        self.operators_effort.renew()
+        if self.effort.told:
+            self._tell_slowed()
+
+    def _tell_slowed(self) -> None:
+        for payer in self.effort.told:
+            text = (
+                f"selectors of client username {payer.username!r} in Message VPN {payer.vpn!r} have used their"
+                f" {self._selector_ms_per_s} ms in a second: its flows and topic endpoints with selectors wait"
+            )
+            self._tell("warning", "SYSTEM_AD_SELECTORS_SLOWED", text)
+        self.effort.told = []
+
     def stats(self) -> dict[str, int]:
         """Give the counters and sizes of all rooms."""
         return {
+            "selector_ms": self.effort.spent // STEPS_PER_MS,
+            "selector_waits": self.effort.waits,
+            "lanes_waiting_for_effort": len(self.lanes.short),
             "lanes": len(self.lanes),
             "flows": len(self.lanes.flows),
             "messages_spooled": sum(held.lane.messages for held in self.lanes),
             "bytes_spooled": sum(held.lane.bytes for held in self.lanes),
             "delivered_unacked": self.lanes.unacked,
+            "delivered_unacked_allowance": self.serving.allowance,
             "messages_unreadable": self.serving.unreadable,
             "rows_dropped": self.stores.rows_dropped,
             **self.stream.stats(),
@@ -127,6 +153,7 @@ class Rooms:
             self.staging,
             self.moves,
             self.adoptions,
+            self.changes.aside,
         ):
             room.validate()
         for held in self.lanes:

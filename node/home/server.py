@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors
-from angarium.process import Later
+from angarium_server.process import Later
 from node.home.home import Home, HomeLimits
 from node.home.lanes.neighbours import OtherSpools
 from node.home.operating.operations import Answer
@@ -26,7 +26,8 @@ from storage.writer import Writer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from angarium.process import Process
+    from angarium_server.black_box import BlackBox
+    from angarium_server.process import Process
     from node.config import WorkerRuntime
     from node.home.operating.jobs import BackupJob
 
@@ -37,7 +38,7 @@ class HomeServer:
     """A home at work in a worker process."""
 
     def __init__(
-        self, process: Process, settings: WorkerRuntime, send: Callable[[list[bytes]], None]
+        self, process: Process, settings: WorkerRuntime, send: Callable[[list[bytes]], None], box: BlackBox
     ) -> None:
         """Open the spool, and begin to read it.
 
@@ -45,6 +46,7 @@ class HomeServer:
             process: of the worker.
             settings: of the worker; `spool_dir` is not empty.
             send: sends frames to the router.
+            box: takes which lane is served.
 
         Raises:
             UnavailableError: the spool is damaged (50322), or another process has it (50320).
@@ -54,14 +56,15 @@ class HomeServer:
         folder = Path(settings.spool_dir)
         #: How far the start is; None of it is told once the index is read.
         self._news = StartNews(process.progress)
-        self._spool = open_own(folder / str(process.index), settings.spool_map_bytes, self._news)
+        place = folder / str(process.index)
+        self._spool = open_own(place, settings.spool_map_bytes, self._news, settings.data_id)
         limits = HomeLimits(
-            max_delivered_unacked=settings.max_delivered_unacked,
             ack_delay_ms=settings.ack_delay_ms,
             write_delay_ms=settings.write_delay_ms,
+            selector_ms_per_s=settings.selector_ms_per_s,
         )
         self._others = OtherSpools(folder, str(process.index), settings.spool_map_bytes)
-        self._home = Home(self._spool, process.incarnation, limits, self._others)
+        self._home = Home(self._spool, process.incarnation, limits, self._others, box)
         self._recovery: Iterator[str] | None = self._home.recover(time.monotonic(), wall_ms_now())
         #: Readable when something was written, or a copy is ready.
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -79,9 +82,10 @@ class HomeServer:
 
     # -- the loop --------------------------------------------------------------------------------------------
 
-    def handle(self, frames: list[bytes]) -> None:
-        """Take a frame of the router."""
+    def handle(self, frames: list[bytes]) -> bool:
+        """Take a frame of the router; True if a tick should come before the next one."""
         self._home.handle(frames, time.monotonic(), wall_ms_now())
+        return self._home.is_spent
 
     def tick(self, now: float) -> float | None:
         """Do what is due and carry the effects out; gives in how many seconds there is more to do."""
@@ -183,6 +187,11 @@ class HomeServer:
             else:
                 refusal = [answer.error.code, answer.error.detail]
                 self._process.reply(later, False, refusal)  # noqa: FBT003 - the form of every answer
+
+    @property
+    def cached_bytes(self) -> int:
+        """Give what is kept of messages that are on disk."""
+        return self._home.rooms.blocks.cached_bytes
 
     def stats(self) -> dict[str, Any]:
         """Give the figures of the home."""

@@ -1,7 +1,7 @@
-"""Selectors: conditions over the headers and properties of a message, in a subset of SQL-92 (seed 002).
+"""Selectors: conditions over the headers and properties of a message, in a subset of SQL-92 (R140 to R142).
 
 `compile_selector(text)` gives a `Selector`, whose `matches(row)` tells whether a message is selected. The
-grammar and the three-valued logic are those of JMS 1.1, 3.8.1 (facts section 9); `docs/selectors.md`
+grammar and the three-valued logic are those of JMS 1.1, 3.8.1; `docs/selectors.md`
 describes them for users.
 """
 

@@ -1,4 +1,4 @@
-"""Events when clients or their subscriptions near a limit, reach it, and are far from it again (facts section 14).
+"""Events when clients or their subscriptions near a limit, reach it, and are far from it again (docs/metrics.md).
 
 Watched are the clients of the node, of a Message VPN and of a username, and the subscriptions of a Message VPN; of a
 client only that it was refused one. What is empty is not watched, so there is nothing to forget.
@@ -17,20 +17,25 @@ if TYPE_CHECKING:
     from router.session import Session
 
 NODE_CONNECTIONS: Final = "SYSTEM_CLIENT_CONNECTIONS_HIGH"
-VPN_CONNECTIONS: Final = "VPN_VPN_CONNECTIONS_HIGH"
+VPN_CONNECTIONS: Final = "VPN_CONNECTIONS_HIGH"
 USERNAME_CONNECTIONS: Final = "VPN_CLIENT_USERNAME_CONNECTIONS_HIGH"
-VPN_SUBSCRIPTIONS: Final = "VPN_VPN_SUBSCRIPTIONS_HIGH"
-CLIENT_SUBSCRIPTIONS: Final = "CLIENT_CLIENT_MAX_SUBSCRIPTIONS_EXCEEDED"
+VPN_SUBSCRIPTIONS: Final = "VPN_SUBSCRIPTIONS_HIGH"
+VPN_OVERLAPPING: Final = "VPN_OVERLAPPING_FILTERS_HIGH"
+CLIENT_OVERLAPPING: Final = "CLIENT_OVERLAPPING_FILTERS_EXCEEDED"
+CLIENT_SUBSCRIPTIONS: Final = "CLIENT_MAX_SUBSCRIPTIONS_EXCEEDED"
 
 
 class _VpnAlarms:
     """What is watched of one Message VPN."""
 
-    __slots__ = ("connections", "subscriptions")
+    __slots__ = ("connections", "overlapping", "subscriptions")
 
     def __init__(self, vpn: Vpn) -> None:
         fields = {"scope": "VPN", "vpn": vpn.name}
         self.connections = Alarm(VPN_CONNECTIONS, f"Message VPN {vpn.name} has clients", **fields)
+        self.overlapping = Alarm(
+            VPN_OVERLAPPING, f"Message VPN {vpn.name} has kinds of filters that may overlap", **fields
+        )
         self.subscriptions = Alarm(
             VPN_SUBSCRIPTIONS, f"Message VPN {vpn.name} has subscriptions of clients", **fields
         )
@@ -78,8 +83,11 @@ class ClientAlarms:
         limit = int(vpn.attributes["max_subscription_count"])
         share = percents(vpn.attributes, "subscription_count")
         self._of_vpn(vpn).subscriptions.update(vpn.subscriptions, limit, share, self._outbox)
+        limit = int(vpn.attributes["max_overlapping_filters"])
+        self._of_vpn(vpn).overlapping.update(len(vpn.shapes), limit, DEFAULT_PERCENTS, self._outbox)
         limit = session.permissions.subscriptions_max
         client_has_room(session, CLIENT_SUBSCRIPTIONS, len(session.subscriptions), limit)
+        client_has_room(session, CLIENT_OVERLAPPING, len(session.shapes), session.permissions.overlapping_max)
 
     # -- refusals --------------------------------------------------------------------------------------------
 
@@ -102,6 +110,14 @@ class ClientAlarms:
     def client_is_full(self, session: Session, limit: int) -> None:
         """A client was refused a subscription because it has all that it may have."""
         client_is_full(session, CLIENT_SUBSCRIPTIONS, "subscriptions", limit, self._outbox)
+
+    def vpn_overlaps(self, session: Session, limit: int) -> None:
+        """A client was refused a filter because too many of its Message VPN could match one topic."""
+        self._of_vpn(session.vpn).overlapping.exceeded(limit, self._outbox)
+
+    def client_overlaps(self, session: Session, limit: int) -> None:
+        """A client was refused a filter because too many of its own could match one topic."""
+        client_is_full(session, CLIENT_OVERLAPPING, "kinds of overlapping filters", limit, self._outbox)
 
     def _of_vpn(self, vpn: Vpn) -> _VpnAlarms:
         found = self._vpns.get(vpn.id)

@@ -2,7 +2,7 @@
 
 A bridge process has two sessions. The one with its own router publishes into the Message VPN of the bridge: it knows a
 secret that the supervisor made for this run, and is no client. The one with the far router takes messages there: it is
-a client like others, whose client profile has to allow bridges (facts section 4). So nobody from outside ever publishes
+a client like others, whose client profile has to allow bridges. So nobody from outside ever publishes
 as a bridge, and what a message says of where it has been is true.
 """
 

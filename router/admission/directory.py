@@ -7,11 +7,15 @@ connections: `login` and `router` do.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from angarium import errors
-from angarium.access import AddressRules, TopicRules, substitute
 from angarium.errors import error_for
+from angarium_server.access import AddressRules, TopicRules, substitute
+from angarium_server.shapes import Shapes
+
+if TYPE_CHECKING:
+    from router.matching.burden import WorkBucket
 
 Attributes = dict[str, Any]
 
@@ -47,7 +51,7 @@ class Username:
 
 
 class AclProfile:
-    """An ACL profile: four lists, each a default action and its exceptions (facts section 7)."""
+    """An ACL profile: four lists, each a default action and its exceptions."""
 
     __slots__ = ("_attributes", "connect", "name", "share_names")
 
@@ -66,6 +70,11 @@ class AclProfile:
     def publish_list(self, username: str) -> tuple[bool, tuple[str, ...]]:
         """Give default action and exceptions for publishing, with the variables filled in for a username."""
         return self._topic_list("publish_topic", username)
+
+    def publish_rules(self, username: str) -> TopicRules:
+        """Give the rules for the topics that a username may publish to; workers judge messages by the same ones."""
+        default, exceptions = self.publish_list(username)
+        return TopicRules(exceptions, default_allow=default)
 
     def subscribe_rules(self, username: str) -> TopicRules:
         """Give the rules for the filters that a username may subscribe to."""
@@ -92,9 +101,11 @@ class Vpn:
         "id",
         "name",
         "profiles",
+        "shapes",
         "subscriptions",
         "username_clients",
         "usernames",
+        "work_bucket",
     )
 
     def __init__(self, vpn_id: int, name: str, attributes: Attributes) -> None:
@@ -113,10 +124,14 @@ class Vpn:
         self.username_clients: dict[str, int] = {}
         #: Subscriptions of all connected clients.
         self.subscriptions = 0
+        #: Their shapes.
+        self.shapes = Shapes()
         #: Queues and topic endpoints.
         self.endpoints = 0
         #: Flows of all connected clients.
         self.egress_flows = 0
+        #: What matching for its clients may cost; None while that is nothing.
+        self.work_bucket: WorkBucket | None = None
 
     @property
     def enabled(self) -> bool:
@@ -140,15 +155,24 @@ class Directory:
         """Give the Message VPN that somebody wants to join.
 
         Raises:
-            AngariumError: 50304 the configuration is not loaded, 40309 and 50301 it is not there, or disabled.
+            AngariumError: what `vpn_of` raises; 50301 it is disabled.
+        """
+        vpn = self.vpn_of(name)
+        if not vpn.enabled:
+            raise error_for(errors.VPN_UNAVAILABLE, name)
+        return vpn
+
+    def vpn_of(self, name: str) -> Vpn:
+        """Give a Message VPN, enabled or not.
+
+        Raises:
+            AngariumError: 50304 the configuration is not loaded, 40309 it is not there.
         """
         if not self.complete:
             raise error_for(errors.SHUTTING_DOWN, "the node has not loaded its configuration yet")
         vpn = self.vpns.get(name)
         if vpn is None:
             raise error_for(errors.VPN_NOT_ALLOWED, name)
-        if not vpn.enabled:
-            raise error_for(errors.VPN_UNAVAILABLE, name)
         return vpn
 
     def object_keys(self) -> list[tuple[str, str, str]]:

@@ -1,17 +1,21 @@
 """HELLO: who may connect, and under which name.
 
 The checks run in one order, from cheap to dear: shape and version, Message VPN, username, address, limits,
-and the password last, which a bounded pool compares off the loop (scrypt takes tens of milliseconds). A
-client that was here within the resume time presents the token of its WELCOME instead; the token is a MAC
-over (Message VPN, username and its generation, client name), so a changed username voids it, and it says
-nothing about any password.
+and the password last, which a bounded pool compares off the loop (scrypt takes tens of milliseconds). What
+says that a Message VPN or a username exists is judged before, and told to nobody (`HIDDEN`); limits and a
+disabled Message VPN are judged behind the password, and told.
+
+A client that was here within the resume time presents the token of its WELCOME instead; the token is a MAC
+over (Message VPN, username and its state, client name, inbox), so a changed username voids it, and it says
+nothing about any password. The inbox is that of one session: the token is good while that session is the
+newest of its name, so an old one neither logs in nor ends a session that came later.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -25,12 +29,22 @@ from router.links.neighbour import LinkHello  # noqa: TC001 - msgspec reads the 
 if TYPE_CHECKING:
     from router.admission.alarms import ClientAlarms
     from router.admission.directory import Directory, Username, Vpn
+    from router.admission.session_table import SessionTable
     from router.config import RouterConfig
     from router.session import Session
 
 MAX_CLIENT_NAME_BYTES = 160
 MAX_PASSWORD_CHARACTERS = 128
 _MAC_BYTES = 16
+#: Reasons that a stranger does not hear, since they tell what exists: all are 40101 to it.
+HIDDEN: Final = frozenset(
+    (
+        errors.UNAUTHORIZED,
+        errors.USERNAME_SHUTDOWN,
+        errors.CLIENT_CONNECT_DENIED,
+        errors.VPN_NOT_ALLOWED,
+    )
+)
 #: What client names of links and bridges begin with.
 _RESERVED_NAMES = (wire.LINK_NAME_PREFIX, wire.BRIDGE_NAME_PREFIX)
 
@@ -65,7 +79,13 @@ class Ticket(NamedTuple):
     vpn: Vpn
     username: Username
     address: str
-    resumed: bool
+    #: The inbox of the session that it goes on with; empty for a new one.
+    resumed_inbox: str
+
+    @property
+    def resumed(self) -> bool:
+        """Tell whether a token stood for the password."""
+        return bool(self.resumed_inbox)
 
 
 def parse_hello(header: bytes) -> Hello:
@@ -101,16 +121,18 @@ class Doorkeeper:
     """Judges logins against the directory; remembers who left and may resume."""
 
     def __init__(
-        self, directory: Directory, config: RouterConfig, token_key: bytes, alarms: ClientAlarms, now: float
-    ) -> None:
+        self, directory: Directory, sessions: SessionTable, config: RouterConfig, token_key: bytes,
+        alarms: ClientAlarms, now: float,
+    ) -> None:  # fmt: skip
         self._directory = directory
+        self._sessions = sessions
         self._config = config
         self._key = token_key
         self._alarms = alarms
         self._resume_s = config.resume_ms / 1000
         self._started_at = now
-        #: (VPN, client name) -> when the session ended; only what may still resume.
-        self._left: dict[tuple[str, str], float] = {}
+        #: (VPN, client name) -> when the last session ended, and its inbox; only what may still resume.
+        self._left: dict[tuple[str, str], tuple[float, str]] = {}
 
     def check(
         self, routing_id: bytes, hello: Hello, address: str, connected: int, now: float
@@ -122,26 +144,27 @@ class Doorkeeper:
         Raises:
             AngariumError: why this client may not connect.
         """
-        vpn = self._directory.vpn_to_join(hello.vpn)
+        vpn = self._directory.vpn_of(hello.vpn)
         username = vpn.usernames.get(hello.username)
         if username is None:
-            raise error_for(errors.UNAUTHORIZED)
-        resumed = hello.token is not None and self._token_holds(hello, vpn, username, now)
+            raise error_for(errors.UNAUTHORIZED, "no such username")
+        resumed_inbox = self._inbox_of_token(hello, vpn, username, now)
         if not username.enabled:
             raise error_for(errors.USERNAME_SHUTDOWN, hello.username)
         self._check_address(vpn, username, address)
-        ticket = Ticket(routing_id, hello, vpn, username, address, resumed)
-        self._check_limits(ticket, connected)
-        if resumed or not username.password:
-            if not username.password and not _is_local(address):
-                raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
+        ticket = Ticket(routing_id, hello, vpn, username, address, resumed_inbox)
+        if not username.password and not _is_local(address):
+            raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
+        if ticket.resumed or not username.password:
+            self.check_again(ticket, connected)
             return ticket, None
+        self._check_node(ticket, connected)
         if hello.password is None:
-            raise error_for(errors.UNAUTHORIZED)
+            raise error_for(errors.UNAUTHORIZED, "no password")
         return ticket, username.password
 
     def check_again(self, ticket: Ticket, connected: int) -> None:
-        """Judge once more what may have changed while the password was compared.
+        """Judge what only those may know who have shown that they are who they say, and what may have changed.
 
         Raises:
             AngariumError: why this client may not connect any more.
@@ -160,13 +183,18 @@ class Doorkeeper:
         if address and not acl.connect.allows(address):
             raise error_for(errors.CLIENT_CONNECT_DENIED, address)
 
-    def _check_limits(self, ticket: Ticket, connected: int) -> None:
-        vpn, username = ticket.vpn, ticket.username
+    def _check_node(self, ticket: Ticket, connected: int) -> int:
+        """Refuse one client too many; gives how many of those connected make room for this one."""
         # Who resumes before its loss was noticed takes the place of its own dead session.
-        own = int(ticket.resumed and ticket.hello.client_name in vpn.clients)
+        own = int(ticket.resumed and ticket.hello.client_name in ticket.vpn.clients)
         if connected - own >= self._config.max_connections:
             self._alarms.node_is_full()
             raise error_for(errors.TOO_MANY_CLIENTS, f"the node serves {self._config.max_connections}")
+        return own
+
+    def _check_limits(self, ticket: Ticket, connected: int) -> None:
+        vpn, username = ticket.vpn, ticket.username
+        own = self._check_node(ticket, connected)
         vpn_limit = int(vpn.attributes["max_connection_count"])
         if len(vpn.clients) - own >= vpn_limit:
             self._alarms.vpn_is_full(vpn, vpn_limit)
@@ -184,36 +212,42 @@ class Doorkeeper:
     def left(self, session: Session, connected: int, now: float) -> None:
         """A session ended: it may resume for a while; there are so many now."""
         self._alarms.connections_changed(session, connected)
-        self._left[(session.vpn.name, session.client_name)] = now
+        key = (session.vpn.name, session.client_name)
+        self._left.pop(key, None)
+        self._left[key] = now, session.inbox
         while self._left:  # in the order of leaving, so the first ones are the oldest
             oldest = next(iter(self._left))
-            if now - self._left[oldest] <= self._resume_s and len(self._left) <= self._config.max_connections:
+            fresh = now - self._left[oldest][0] <= self._resume_s
+            if fresh and len(self._left) <= self._config.max_connections:
                 break
             del self._left[oldest]
 
-    def token(self, ticket: Ticket, client_name: str) -> bytes:
+    def token(self, ticket: Ticket, session: Session) -> bytes:
         """Make the resume token of a session."""
-        body = wire.pack(
-            [ticket.vpn.name, ticket.username.name, client_name, self._fingerprint(ticket.username)]
-        )
+        claims = [ticket.vpn.name, ticket.username.name, session.client_name]
+        body = wire.pack([*claims, self._fingerprint(ticket.username), session.inbox])
         return hmac.digest(self._key, body, "sha256")[:_MAC_BYTES] + body
 
-    def _token_holds(self, hello: Hello, vpn: Vpn, username: Username, now: float) -> bool:
+    def _inbox_of_token(self, hello: Hello, vpn: Vpn, username: Username, now: float) -> str:
+        """Give the inbox of the session that a token is of; nothing if it is not good, or not any more."""
         token = hello.token or b""
         mac, body = token[:_MAC_BYTES], token[_MAC_BYTES:]
         if not hmac.compare_digest(mac, hmac.digest(self._key, body, "sha256")[:_MAC_BYTES]):
-            return False
-        claims: list[Any] = wire.unpack(body)
+            return ""
+        *claims, inbox = wire.unpack(body)
         if claims != [vpn.name, username.name, hello.client_name, self._fingerprint(username)]:
-            return False
-        # Connected still (the loss was not noticed yet), or gone for less than the resume time; a new router
-        # knows nobody and gives everybody that time from its own start.
-        left_at = (
-            now
-            if hello.client_name in vpn.clients
-            else self._left.get((vpn.name, hello.client_name), self._started_at)
-        )
-        return now - left_at <= self._resume_s
+            return ""
+        return str(inbox) if self._may_resume(vpn.name, hello.client_name, inbox, now) else ""
+
+    def _may_resume(self, vpn: str, client_name: str, inbox: str, now: float) -> bool:
+        session = self._sessions.find(vpn, client_name)
+        if session is not None:  # its loss was not noticed yet
+            # The WELCOME may have been lost: the token before it is good until something comes.
+            is_silent = session.last_heard == session.connected_at
+            return inbox == session.inbox or (is_silent and inbox == session.resumed_inbox)
+        left_at, last_inbox = self._left.get((vpn, client_name), (self._started_at, inbox))
+        # A new router knows nobody, and gives everybody that time from its own start.
+        return inbox == last_inbox and now - left_at <= self._resume_s
 
     def _fingerprint(self, username: Username) -> str:
         """Tell one state of a username from every other one.

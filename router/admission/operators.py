@@ -1,7 +1,7 @@
 """What operators see of the sessions, and what their changes mean for them.
 
 The controller forwards requests here. An object that changes is in force at once: sessions under it get
-their rights anew, or end if they may not be here any more.
+their rights again, or end if they may not be here any more.
 """
 
 from __future__ import annotations
@@ -57,10 +57,16 @@ class Operators:
         self._lanes = lanes
 
     def configure(self, rows: list[list[Any]], now: float) -> None:
-        """Take a whole snapshot of [kind, vpn, name, attributes]; what is not in it is gone."""
+        """Take a whole snapshot of [kind, vpn, name, attributes]; what is not in it is gone.
+
+        What an endpoint holds is deleted only if its deletion was told before.
+        """
         directory = self._directory
         wanted = {(kind, "" if kind == "vpn" else vpn, name) for kind, vpn, name, _ in rows}
-        for key in [*self._endpoints.keys(), *directory.object_keys()]:
+        for key in self._endpoints.keys():  # noqa: SIM118 - it is no map
+            if key not in wanted:
+                self._endpoints.lose(*key)
+        for key in directory.object_keys():
             if key not in wanted:
                 self._drop(*key)
         for kind, vpn, name, attributes in sorted(rows, key=_vpns_first):
@@ -101,7 +107,7 @@ class Operators:
         """Lists of an endpoint changed: {attribute: [added, removed]}; `done` is called when that is in force.
 
         Raises:
-            UnavailableError: there is no such endpoint (50314).
+            NotFoundError: there is no such endpoint (40404).
         """
         endpoint = self._endpoints.find(vpn, kind, name)
         if endpoint is None:
@@ -196,7 +202,7 @@ class Operators:
         """Describe one client with its subscriptions.
 
         Raises:
-            ForbiddenError: there is no such client (40307).
+            NotFoundError: there is no such client (40405).
         """
         session = self._find(vpn, name)
         texts = [describe_subscription(session, one) for one in session.subscriptions.values()]
@@ -226,7 +232,7 @@ class Operators:
         """End a session.
 
         Raises:
-            ForbiddenError: there is no such client (40307).
+            NotFoundError: there is no such client (40405).
         """
         self._close(self._find(vpn, name), error_for(errors.DISCONNECTED_BY_OPERATOR), now)
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
-from angarium.errors import AngariumError, UnauthorizedError, error_for
+from angarium.errors import AngariumError, error_for
+from angarium_server.access import network_of
 from router.admission.bridges import may_follow
-from router.admission.login import Hello, check_version, parse_hello
+from router.admission.failed_logins import FailedLogins
+from router.admission.login import HIDDEN, Hello, check_version, parse_hello
+from router.admission.password_checks import PasswordChecks, check_of
 from router.admission.subscriptions import INBOX_PREFIX
 from router.delivery.queues import EgressQueue
 from router.effects import Outbox, SendClient, VerifyPassword
@@ -37,12 +40,9 @@ STRAY_ANSWERS_PER_SECOND = 200.0
 CONNECT_MEMORY_S = 60.0
 #: Handshakes fail as often as somebody tries: one event in this time is enough.
 HANDSHAKE_EVENT_S = 60.0
-#: Automatic routing ids of ZeroMQ are a zero byte and a number.
-_ROUTING_ID_BYTES = 5
+#: Of the key of the digests of passwords that were right.
+MEMORY_KEY_BYTES = 32
 
-
-#: Password checks that wait for one address: at 50 ms each, who guesses delays others by a second at most.
-PASSWORDS_PER_ADDRESS_MAX = 16
 #: Rounds that a link may have unretired; bytes are what bounds it, so many lone messages fit on a path of 200 ms too.
 LINK_ROUNDS: Final = 32_768
 #: What waits for a slow link in each class of service before the oldest is dropped, in work units: 64 MiB.
@@ -55,7 +55,9 @@ class Decoy(NamedTuple):
     """A login that is refused already, but not told so before a password check took its time."""
 
     routing_id: bytes
+    hello: Hello
     address: str
+    why: AngariumError
 
 
 class Reception:
@@ -93,20 +95,27 @@ class Reception:
         self._replace = replace
         #: True once the node is going down: nobody logs in any more.
         self.closed = False
-        #: Logins whose password is being compared.
+        #: Logins whose password is compared or waits for it, which `_checks` orders.
         self._tickets: dict[int, Ticket | Decoy] = {}
+        self._checks = PasswordChecks(
+            config.password_checks_max, config.password_memory_s, rng.randbytes(MEMORY_KEY_BYTES)
+        )
+        self._failed = FailedLogins(outbox)
         self._next_number = 1
         #: When operators were told of a handshake that failed.
         self._handshake_told_at = float("-inf")
         self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
-        #: Address -> its connect rate; only those that connected lately.
+        #: Network -> its connect rate; only those that connected lately.
         self._connects: dict[str, TokenBucket] = {}
+
+    @property
+    def logins_waiting(self) -> int:
+        """Give the logins whose password is compared, or waits for it."""
+        return len(self._tickets)
 
     def stranger(self, routing_id: bytes, frames: list[bytes], now: float, address: str) -> None:
         """Frames of nobody we know: HELLO, or the rest of a session that ended."""
         try:
-            if len(routing_id) != _ROUTING_ID_BYTES or routing_id[0] != 0:
-                raise error_for(errors.ROUTING_ID_REFUSED)
             if len(frames) < 2 or frames[0] != wire.HELLO:
                 raise error_for(
                     errors.SESSION_UNKNOWN, "send HELLO first" if frames[0:1] != [wire.BYE] else ""
@@ -114,7 +123,7 @@ class Reception:
             self._hello(routing_id, parse_hello(frames[1]), now, address)
         except AngariumError as error:
             if error.code != errors.SESSION_UNKNOWN or self._stray.take(now):
-                self._refuse(routing_id, error)
+                self.refuse(routing_id, error)
 
     def _hello(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
         is_neighbour = hello.link is not None or hello.username == wire.LINK_USERNAME
@@ -126,38 +135,59 @@ class Reception:
         if is_neighbour:
             self._neighbour(routing_id, hello, now, address)
             return
-        if hello.username == wire.BRIDGE_USERNAME:
-            self._own_bridge(routing_id, hello, now, address)
-            return
         if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
             raise error_for(errors.ALREADY_LOGGED_IN)
         try:
+            if hello.username == wire.BRIDGE_USERNAME:
+                self._own_bridge(routing_id, hello, now, address)
+                return
             ticket, stored = self._doorkeeper.check(routing_id, hello, address, len(self._sessions), now)
-        except UnauthorizedError:
-            if hello.password is None:
+        except AngariumError as error:
+            if error.code not in HIDDEN:
                 raise
-            # As long as for a wrong password, so that the time does not tell which usernames exist.
-            self._verify(Decoy(routing_id, address), hello.password, DECOY_HASH)
+            decoy = Decoy(routing_id, hello, address, error)
+            if hello.password is None:
+                self._deny(decoy, error, now)
+            else:
+                # As long as for a wrong password, so that the time does not tell which usernames exist.
+                self._verify(decoy, hello.password, DECOY_HASH, now)
             return
         if stored is None:
             self._welcome(ticket, now)
+        elif self._checks.is_known(stored, hello.password or "", now):
+            self._doorkeeper.check_again(ticket, len(self._sessions))
+            self._welcome(ticket, now)
         else:
-            self._verify(ticket, hello.password or "", stored)
+            self._verify(ticket, hello.password or "", stored, now)
 
-    def _verify(self, ticket: Ticket | Decoy, password: str, stored: str) -> None:
-        if len(self._tickets) >= self._config.password_checks_max:
-            raise error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once")
-        if sum(one.address == ticket.address for one in self._tickets.values()) >= PASSWORDS_PER_ADDRESS_MAX:
-            raise error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once from one address")
+    def _verify(self, ticket: Ticket | Decoy, password: str, stored: str, now: float) -> None:
         number = self._number()
+        owner = ticket.hello.vpn, ticket.hello.username
+        displaced = self._checks.add(check_of(number, ticket.address, owner, password, stored), now)
         self._tickets[number] = ticket
-        self._outbox.effects.append(VerifyPassword(number, password, stored))
+        if displaced is not None:
+            loser = self._tickets.pop(displaced)
+            self.refuse(loser.routing_id, error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once"))
+        self._compare(now)
+
+    def _compare(self, now: float) -> None:
+        """Have the pool compare whatever is next."""
+        while (check := self._checks.next(now)) is not None:
+            self._outbox.effects.append(VerifyPassword(check.number, check.password, check.stored))
+
+    def tick(self, now: float) -> float:
+        """Go on with passwords whose time has come; gives when to call again."""
+        if not self._tickets:
+            return float("inf")
+        self._compare(now)
+        return self._checks.wake(now)
 
     def _check_connect_rate(self, address: str, now: float) -> None:
-        bucket = self._connects.get(address)
+        network = network_of(address)
+        bucket = self._connects.get(network)
         if bucket is None:
             bucket = TokenBucket(self._config.connects_per_second, self._config.connect_burst, now)
-            self._connects[address] = bucket
+            self._connects[network] = bucket
         if not bucket.take(now):
             raise error_for(errors.CONNECT_RATE_EXCEEDED, address)
 
@@ -172,7 +202,7 @@ class Reception:
         if predecessor is not None:
             resumes = ticket.resumed and predecessor.username == ticket.username.name
             if not resumes and not may_follow(bridge, ticket.username.name, predecessor):
-                self._refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
+                self.refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
                 return
             self._replace(predecessor, now)
         session = Session(number, ticket.routing_id, vpn, ticket.username.name, client_name, now)
@@ -180,24 +210,32 @@ class Reception:
         session.local_priority = hello.local_priority
         session.network_priority = hello.network_priority
         session.no_local = hello.no_local
+        session.resumed_inbox = ticket.resumed_inbox
         session.bridge = bridge
         session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
         session.inbox = f"{INBOX_PREFIX}{self._node}/{self._random.getrandbits(96):024x}"
         if not self._rights.grant(session, now):
-            self._refuse(
+            self.refuse(
                 ticket.routing_id,
                 error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone"),
             )
             return
         self._sessions.admit(session)
         self._doorkeeper.entered(session, len(self._sessions))
-        body = self._welcome_header(
-            session, self._doorkeeper.token(ticket, client_name), resumed=ticket.resumed
-        )
+        body = self._welcome_header(session, self._doorkeeper.token(ticket, session), resumed=ticket.resumed)
         if bridge is not None:
             body["link"] = self._links.gate.describe_self(now)
         self._outbox.effects.append(SendClient(session.routing_id, [wire.WELCOME, wire.pack(body)], 0))
         self._counters.count("connects")
+        self._outbox.event(
+            "CLIENT_CONNECT",
+            f"client {client_name} connected from {session.address or 'an unknown address'}"
+            f" as {session.username}",
+            scope="CLIENT",
+            vpn=vpn.name,
+            client=client_name,
+            username=session.username,
+        )
 
     def _furnish(self, session: Session, hello: Hello, address: str, now: float) -> None:
         """Give a new session what clients and neighbours both have."""
@@ -266,10 +304,17 @@ class Reception:
             "max_batch_bytes": config.max_batch_bytes,
             "inbox": session.inbox,
             "guaranteed": True,
+            "reports_unmatched": True,
             "producer_bytes": config.producer_window_bytes if session.is_client else wire.LINK_WINDOW_BYTES,
         }
 
-    def _refuse(self, routing_id: bytes, error: AngariumError) -> None:
+    def _deny(self, ticket: Ticket | Decoy, why: AngariumError, now: float) -> None:
+        """Refuse a login without a word about what was wrong; operators hear it."""
+        self._failed.add(ticket.address, ticket.hello.vpn, ticket.hello.username, why, now)
+        self.refuse(ticket.routing_id, error_for(errors.UNAUTHORIZED))
+
+    def refuse(self, routing_id: bytes, error: AngariumError) -> None:
+        """Tell somebody without a session why there is none."""
         self._counters.error(error.code)
         self._outbox.effects.append(
             SendClient(routing_id, [wire.CLOSED, wire.pack([error.code, error.detail])], 0)
@@ -277,16 +322,18 @@ class Reception:
 
     def password_verified(self, ticket_number: int, now: float, *, correct: bool) -> None:
         """The pool compared a password; what may have changed meanwhile is judged once more."""
-        ticket = self._tickets.pop(ticket_number, None)
-        if ticket is None:
+        ticket = self._tickets.pop(ticket_number)
+        self._checks.done(ticket_number, now, correct=correct)
+        self._compare(now)
+        if isinstance(ticket, Decoy) or not correct:
+            wrong = error_for(errors.UNAUTHORIZED, "wrong password")
+            self._deny(ticket, ticket.why if isinstance(ticket, Decoy) else wrong, now)
             return
         try:
-            if isinstance(ticket, Decoy) or not correct:
-                raise error_for(errors.UNAUTHORIZED)
             self._doorkeeper.check_again(ticket, len(self._sessions))
             self._welcome(ticket, now)
         except AngariumError as error:
-            self._refuse(ticket.routing_id, error)
+            self.refuse(ticket.routing_id, error)
 
     def handshake_failed(self, reason: str, now: float) -> None:
         """A connection was given up before anybody could say who is there; operators hear of it now and then."""
@@ -302,10 +349,27 @@ class Reception:
         """A session ended: it may resume for a while."""
         self._doorkeeper.left(session, len(self._sessions), now)
 
+    def tell_end(self, session: Session, error: AngariumError | None) -> None:
+        """Tell operators that a client is gone."""
+        clean = error is None
+        self._outbox.event(
+            "CLIENT_DISCONNECT",
+            f"client {session.client_name} disconnected"
+            + ("" if clean else f": error {error.code}: {error.text}"),  # type: ignore[union-attr]
+            severity="info" if clean else "warning",
+            scope="CLIENT",
+            vpn=session.vpn.name,
+            client=session.client_name,
+            username=session.username,
+            code=0 if error is None else error.code,
+        )
+
     def sweep(self, now: float) -> None:
-        """Forget addresses that were quiet for long."""
-        for address in [a for a, bucket in self._connects.items() if now - bucket.stamp > CONNECT_MEMORY_S]:
-            del self._connects[address]
+        """Forget addresses that were quiet for long; tell what is due of those that failed."""
+        self._failed.sweep(now)
+        self._checks.sweep(now)
+        for network in [n for n, bucket in self._connects.items() if now - bucket.stamp > CONNECT_MEMORY_S]:
+            del self._connects[network]
 
     def _number(self) -> int:
         number = self._next_number

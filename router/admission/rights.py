@@ -52,8 +52,12 @@ class Rights:
         session.permissions = Permissions(
             shared_allowed=bool(profile["allow_shared_subscriptions"]),
             subscriptions_max=int(profile["max_subscription_count"]),
+            memory_max=int(profile["max_memory_bytes"]),
+            username_memory_max=int(profile["max_memory_bytes_per_client_username"]),
             filters=subscribe,
             share_names=acl.share_names,
+            matching_work_per_s=int(profile["max_matching_work_per_s"]),
+            overlapping_max=int(profile["max_overlapping_filters"]),
         )
         self._set_queues(session, profile)
         self._set_eliding(session, profile, now)

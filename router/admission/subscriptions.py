@@ -3,12 +3,13 @@
 Answered when every worker has confirmed.
 
 A subscription takes effect between rounds, on all its workers in one step; after UNSUBACK nothing more is
-queued for it. A subscription manager acts on another client of its Message VPN, under its own ACL (facts
-section 8).
+queued for it. A subscription manager acts on another client of its Message VPN, under its own ACL
+(R58 to R62).
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import msgspec
@@ -17,12 +18,16 @@ from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import Filter as ParsedFilter
 from angarium.topic import overlaps, parse_filter
+from angarium_server.costs import subscription_bytes
+from angarium_server.shapes import shape_of
+from router.admission.departures import Departures
 from router.session import Subscription
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from router.admission.alarms import ClientAlarms
+    from router.admission.memory import MemoryAccounts
     from router.delivery.egress import Egress
     from router.matching.interest import Filter, Interest
     from router.matching.shards import Shards
@@ -48,6 +53,8 @@ class Change:
         self.removed: list[Filter[Session]] = []
         #: Filters that others had subscribed to before: known, but perhaps not confirmed yet.
         self.known: list[Filter[Session]] = []
+        #: What the new subscriptions cost, which is charged at the end of the request, and how much that may be.
+        self.bytes = self.room = 0
 
 
 #: Adds or removes one subscription: (who acts, for whom, filter, flags, what changes) -> None or [code, detail].
@@ -66,6 +73,7 @@ class Subscriptions:
         on_change: Callable[[int, str], None],
         find_client: Callable[[str, str], Session | None],
         alarms: ClientAlarms,
+        memory: MemoryAccounts,
     ) -> None:
         self._interest = interest
         self._shards = shards
@@ -75,6 +83,9 @@ class Subscriptions:
         #: Gives the connected client of (VPN name, client name).
         self._find_client = find_client
         self._alarms = alarms
+        self._memory = memory
+        #: What sessions leave behind.
+        self.departures = Departures(interest, shards, on_change)
         #: Subscriptions of all sessions.
         self.count = 0
         #: Refusals by code.
@@ -87,6 +98,7 @@ class Subscriptions:
             InvalidRequestError: the frame itself is malformed (40001).
         """
         request, codes, change = self._apply(session, header, self._add)
+        self.departures.step(len(codes))
 
         def answer() -> None:
             self._answer(session, request, codes)
@@ -113,17 +125,33 @@ class Subscriptions:
         change = Change()
         if isinstance(target, AngariumError):
             return request, [self._refusal(target) for _ in entries], change
+        change.room = self._memory.room(target)
         codes = [act(actor, target, text, flags, change) for text, flags in entries]
+        self._memory.charge(target, change.bytes)
         self._alarms.subscriptions_changed(target)
         return request, codes, change
 
     def clear(self, session: Session) -> None:
-        """A session is over: all its subscriptions go at once (R56, R64)."""
-        change = Change()
-        for subscription in list(session.subscriptions.values()):
-            self._take_away(session, subscription, change)
+        """A session is over: nothing is for it any more (R56, R64), and its limits are free."""
+        vpn, count = session.vpn, len(session.subscriptions)
+        vpn.subscriptions -= count
+        vpn.shapes.remove_all(session.shapes)
+        self.count -= count
+        self.departures.add(session)
+        self.departures.step()
         self._alarms.subscriptions_changed(session)
-        self._shards.change_filters([], change.removed)
+
+    def tick(self, now: float) -> float:
+        """Do one step of what is left to do; gives when to come again."""
+        if not self.departures:
+            return math.inf
+        self.departures.step()
+        return now
+
+    def validate(self, sessions: Iterable[Session]) -> None:
+        """Check the sums, given all sessions."""
+        assert self.count == sum(len(one.subscriptions) for one in sessions)
+        self.departures.validate()
 
     def _read(
         self, session: Session, header: bytes
@@ -153,6 +181,12 @@ class Subscriptions:
                 change.known.append(a_filter)
                 return None
             self._check_limits(session)
+            shape = shape_of(parsed.pattern, parsed.share)
+            self._check_shapes(session, shape)
+            size = subscription_bytes(text, parsed.pattern, len(self._shards.shards))
+            if change.bytes + size > change.room:
+                self._memory.refuse(session, change.bytes + size)
+            change.bytes += size
         except AngariumError as error:
             return self._refusal(error)
         a_filter, is_new = self._filter_of(session, parsed, deliver_always=deliver_always)
@@ -160,9 +194,12 @@ class Subscriptions:
         self._interest.join(a_filter, session, text)
         origin = "" if actor is session else actor.client_name
         session.subscriptions[text, deliver_always] = Subscription(
-            text, deliver_always, a_filter, parsed.noexport, origin
+            text, deliver_always, a_filter, size, parsed.noexport, origin
         )
         session.vpn.subscriptions += 1
+        if shape is not None:
+            session.shapes.add(shape)
+            session.vpn.shapes.add(shape)
         self.count += 1
         return None
 
@@ -177,7 +214,7 @@ class Subscriptions:
         return made, True
 
     def _check(self, actor: Session, parsed: ParsedFilter) -> None:
-        """Judge a filter by the rights of whoever acts: for a manager its own ACL, not the target's.
+        """Check a filter by the rights of the acting client: for a manager its own ACL, not the target's.
 
         (R61, R62).
         """
@@ -208,6 +245,20 @@ class Subscriptions:
                 errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"Message VPN {session.vpn.name} allows {limit}"
             )
 
+    def _check_shapes(self, session: Session, shape: str | None) -> None:
+        """Refuse a filter with which too many could match one topic: such topics would be dear to match."""
+        if shape is None:
+            return
+        own = session.permissions.overlapping_max
+        if len(session.shapes) >= own and shape not in session.shapes:
+            self._alarms.client_overlaps(session, own)
+            raise error_for(errors.OVERLAPPING_FILTERS, f"the client profile allows {own}")
+        vpn = session.vpn
+        limit = int(vpn.attributes["max_overlapping_filters"])
+        if len(vpn.shapes) >= limit and shape not in vpn.shapes:
+            self._alarms.vpn_overlaps(session, limit)
+            raise error_for(errors.OVERLAPPING_FILTERS, f"Message VPN {vpn.name} allows {limit}")
+
     def _remove(
         self, actor: Session, session: Session, text: str, flags: int, change: Change
     ) -> list[Any] | None:
@@ -226,10 +277,13 @@ class Subscriptions:
     def _take_away(self, session: Session, subscription: Subscription, change: Change) -> None:
         del session.subscriptions[subscription.text, subscription.deliver_always]
         session.vpn.subscriptions -= 1
+        shape = shape_of(subscription.filter.pattern, subscription.filter.key[3])
+        if shape is not None:
+            session.shapes.remove(shape)
+            session.vpn.shapes.remove(shape)
         self.count -= 1
-        if self._interest.leave(subscription.filter, session, subscription.text):
-            change.removed.append(subscription.filter)
-            self._on_change(subscription.filter.vpn_id, subscription.filter.pattern)
+        self._memory.refund(session, subscription.bytes)
+        self.departures.leave(session, subscription, change.removed)
 
     def _refusal(self, error: AngariumError) -> list[Any]:
         self.refused[error.code] = self.refused.get(error.code, 0) + 1

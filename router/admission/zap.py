@@ -17,6 +17,7 @@ import zmq
 
 from angarium import errors
 from angarium.errors import error_for
+from angarium_server.access import network_of
 from router.session import TokenBucket
 
 if TYPE_CHECKING:
@@ -34,19 +35,42 @@ HANDSHAKE_FACTOR = 2
 ADDRESSES_MAX = 100_000
 
 
+class HandshakeRates:
+    """How many connections each network may open."""
+
+    def __init__(self, config: RouterConfig, on_refused: Callable[[], None]) -> None:
+        self._config = config
+        self._on_refused = on_refused
+        #: Network -> its rate.
+        self._rates: dict[str, TokenBucket] = {}
+
+    def allows(self, network: str, now: float) -> bool:
+        """Tell whether one more may come, and count it."""
+        bucket = self._rates.get(network)
+        if bucket is None:
+            if len(self._rates) >= ADDRESSES_MAX:
+                self._rates.clear()
+            rate = self._config.connects_per_second * HANDSHAKE_FACTOR
+            bucket = self._rates[network] = TokenBucket(
+                rate, self._config.connect_burst * HANDSHAKE_FACTOR, now
+            )
+        if bucket.take(now):
+            return True
+        self._on_refused()
+        return False
+
+
 class ZapHandler:
     """Answers the library's questions about peers."""
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], config: RouterConfig, on_refused: Callable[[], None]
+        self, context: zmq.Context[zmq.Socket[bytes]], config: RouterConfig, rates: HandshakeRates
     ) -> None:
         self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.bind("inproc://zeromq.zap.01")
         self._config = config
-        self._on_refused = on_refused
-        #: Address -> its handshake rate.
-        self._rates: dict[str, TokenBucket] = {}
+        self._rates = rates
 
     def secure(self, socket: zmq.Socket[bytes]) -> None:
         """Make a socket demand CURVE if the node has keys.
@@ -69,26 +93,12 @@ class ZapHandler:
                 return
             delimiter = frames.index(b"")
             version, request, _, address, *_ = frames[delimiter + 1 :]
-            allowed = self._allows(address.decode("ascii", "replace"))
+            network = network_of(address.decode("ascii", "replace"))
+            allowed = self._rates.allows(network, time.monotonic())
             status = (b"200", b"OK") if allowed else (b"400", b"too many connects")
             self.socket.send_multipart(
                 [*frames[: delimiter + 1], version, request, *status, b"", b""], zmq.NOBLOCK
             )
-
-    def _allows(self, address: str) -> bool:
-        now = time.monotonic()
-        bucket = self._rates.get(address)
-        if bucket is None:
-            if len(self._rates) >= ADDRESSES_MAX:
-                self._rates.clear()
-            rate = self._config.connects_per_second * HANDSHAKE_FACTOR
-            bucket = self._rates[address] = TokenBucket(
-                rate, self._config.connect_burst * HANDSHAKE_FACTOR, now
-            )
-        if bucket.take(now):
-            return True
-        self._on_refused()
-        return False
 
 
 def read_secret_key(path: Path) -> bytes:

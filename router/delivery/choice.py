@@ -1,4 +1,4 @@
-"""Who gets a message that only one client gets: deliver-to-one (facts section 2).
+"""Who gets a message that only one client gets: deliver-to-one (R68 to R79).
 
 Clients of this node come first: those of the best priority level that is there, one after the other. Only if there is
 none a neighbour gets it, and the choice is made there, among its clients: the row travels *open*. So at most one copy

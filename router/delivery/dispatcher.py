@@ -1,6 +1,4 @@
-"""From a retired round to its receivers: who gets which rows.
-
-And the choice where only one may (design section 6).
+"""From a retired round to its receivers: which session gets which rows, and the choice where only one may.
 
 Plain rows cost nothing per message here: a set of filters is resolved to sessions, and its batch goes to
 each of them as it is. Rows that need a choice (shared subscriptions, deliver-to-one) come packed one by
@@ -120,7 +118,11 @@ class Dispatcher:
                 rows = [row for row in rows if wire.row_index(row) in a_round.open]
             self._give_to_one(choice.set, rows, publisher, already, chosen, opened)
             return
-        groups = [list(a_filter.members.items()) for a_filter in choice.set.filters if a_filter.members]
+        groups = [
+            group
+            for a_filter in choice.set.filters
+            if (group := [member for member in a_filter.members.items() if not member[0].closed])
+        ]
         for row in rows:
             for group in groups:
                 self._give(group, row, already, chosen)

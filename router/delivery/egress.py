@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from router.session import Session
 
-#: Frames taken from D-1, D-2 and D-3 in one turn of the scheduler (weights: ours; facts section 12 leaves
-#: them open).
+#: Frames taken from D-1, D-2 and D-3 in one turn of the scheduler: each class of
+#: service twice as often as the one below it.
 WEIGHTS: Final = (1, 2, 4)
 #: So many probes go out while a client reads as much as may be unread, and so many are unanswered at most: often
 #: enough never to stop one that reads.
@@ -133,7 +133,7 @@ class Egress:
         self.discarded += dropped
 
     def _shrink(self) -> None:
-        """Take from whoever holds most until the budget holds, with a tenth to spare so that this is rare."""
+        """Drop from the longest queue until the budget is kept, with a tenth to spare so that this is rare."""
         target = self._memory_max - self._memory_max // 10
         while self.queued_bytes > target:
             session = max(self._backlogged, key=_held_bytes)
@@ -166,7 +166,7 @@ class Egress:
 
     def _send_queued(self, session: Session, queue: ClassQueue) -> None:
         bundle, dropped = queue.pop()
-        self.queued_bytes -= len(bundle.batch)
+        self.queued_bytes -= bundle.bytes
         frames = _frames_for(session, [bundle], dropped)
         self._send(session, frames, bundle.rows, len(bundle.batch))
 

@@ -114,12 +114,13 @@ class Eliding:
         if not table.event_raised:
             table.event_raised = True
             self._outbox.event(
-                "CLIENT_CLIENT_MAX_ELIDING_TOPIC_COUNT",
+                "CLIENT_MAX_ELIDING_TOPIC_COUNT",
                 f"client {session.client_name} reached its maximum of {table.topics_max} eliding topics",
                 severity="warning",
                 scope="CLIENT",
                 vpn=session.vpn.name,
                 client=session.client_name,
+                username=session.username,
             )
         oldest = next(iter(table.topics), None)
         if oldest is None:

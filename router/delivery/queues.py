@@ -11,11 +11,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
+from angarium_server.costs import BUNDLE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-#: A work unit of the client profile's queue depths, in bytes (facts section 4).
+#: A work unit of the client profile's queue depths, in bytes.
 WORK_UNIT_BYTES: Final = 2048
 #: A client is called slow when something has been queued for it for so long.
 SLOW_AFTER_S: Final = 3.0
@@ -50,6 +51,11 @@ class Bundle:
         #: All topics that are inside and perhaps some more, if they are known and few; None otherwise.
         self.topics = topics
 
+    @property
+    def bytes(self) -> int:
+        """Give what it costs while it waits: a lone small message takes ten times its size."""
+        return len(self.batch) + BUNDLE_BYTES
+
 
 class ClassQueue:
     """The messages of one class of service that wait for one client: one entry a batch.
@@ -74,7 +80,7 @@ class ClassQueue:
         """Queue a bundle; gives how many messages that cost."""
         self.entries.append(bundle)
         self.messages += bundle.rows
-        self.bytes += len(bundle.batch)
+        self.bytes += bundle.bytes
         dropped = 0
         while self.bytes > self.bytes_max and self.messages > self.burst:
             dropped += self.drop_oldest(self.bytes - self.bytes_max)
@@ -88,7 +94,7 @@ class ClassQueue:
         """
         bundle = self.entries.popleft()
         self.messages -= bundle.rows
-        self.bytes -= len(bundle.batch)
+        self.bytes -= bundle.bytes
         dropped = bundle.rows
         if not self.entries or self.messages < self.burst:
             kept = _drop_rows(bundle, excess, max(0, self.burst - self.messages))
@@ -96,7 +102,7 @@ class ClassQueue:
                 dropped -= kept.rows
                 self.entries.appendleft(kept)
                 self.messages += kept.rows
-                self.bytes += len(kept.batch)
+                self.bytes += kept.bytes
         self.dropped += dropped
         return dropped
 
@@ -104,7 +110,7 @@ class ClassQueue:
         """Take the oldest bundle and the number of messages that were dropped before it."""
         bundle = self.entries.popleft()
         self.messages -= bundle.rows
-        self.bytes -= len(bundle.batch)
+        self.bytes -= bundle.bytes
         dropped, self.dropped = self.dropped, 0
         return bundle, dropped
 
@@ -195,4 +201,4 @@ class EgressQueue:
         """Check the sums. Not the limits: a lower one is in force from the next message on."""
         for queue in self.queues:
             assert queue.messages == sum(bundle.rows for bundle in queue.entries)
-            assert queue.bytes == sum(len(bundle.batch) for bundle in queue.entries)
+            assert queue.bytes == sum(bundle.bytes for bundle in queue.entries)

@@ -1,4 +1,4 @@
-"""Events when flows or endpoints near a limit, and when they are far from it again (facts section 14).
+"""Events when flows or endpoints near a limit, and when they are far from it again (docs/metrics.md).
 
 Watched are the flows bound to an endpoint, the flows and endpoints of a Message VPN, and the endpoints that clients
 of a username created; of a client only that it was refused a flow. A topic endpoint or a temporary queue with its only

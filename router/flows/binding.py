@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
+from angarium_server.costs import flow_bytes
 from router.asking import refusal
 from router.flows.flow import Flow, Range, count_refused_bind
 from router.flows.groups import check_group
@@ -25,11 +26,13 @@ from router.guaranteed.endpoints import QUEUE, TOPIC_ENDPOINT, Endpoint
 from router.guaranteed.permissions import (
     Level,
     check_filter,
+    check_given,
     demand,
     demand_create,
     demand_creator,
     demand_receive,
     level_of,
+    partitions_in,
     profile_of,
     subscriptions_in,
 )
@@ -38,6 +41,7 @@ from router.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at
 if TYPE_CHECKING:
     import random
 
+    from router.admission.memory import MemoryAccounts
     from router.asking import Asks
     from router.flows.alarms import Alarms
     from router.flows.flows import Flows
@@ -107,10 +111,12 @@ class Binding:
         asks: Asks,
         rng: random.Random,
         alarms: Alarms,
+        memory: MemoryAccounts,
         *,
         exceptions: bool,
     ) -> None:
         self._endpoints = endpoints
+        self._memory = memory
         self._flows = flows
         self._asks = asks
         self._random = rng
@@ -148,7 +154,9 @@ class Binding:
         if endpoint.kind == TOPIC_ENDPOINT and not wish.browse and self._wants_other_topic(endpoint, wish):
             self._set_topic(bind, endpoint)
             return
-        self._flows.add(self._flow_of(bind, endpoint), now)
+        flow = self._flow_of(bind, endpoint)
+        self._memory.charge(session, flow_bytes(flow.selector))
+        self._flows.add(flow, now)
 
     def _check_endpoint(self, session: Session, endpoint: Endpoint, wish: BindArguments) -> None:
         if endpoint.durable == wish.temporary:
@@ -211,8 +219,9 @@ class Binding:
         if not wish.temporary:
             raise error_for(errors.UNKNOWN_ENDPOINT, f"{wish.kind} {wish.name}")
         demand_create(session, durable=False)
-        for text in subscriptions_in(wish.attributes):
-            check_filter(session, wish.kind, text, exceptions=self._exceptions)
+        check_given(session, self._endpoints, wish.kind, wish.attributes, exceptions=self._exceptions)
+        filters, partitions = subscriptions_in(wish.attributes), partitions_in(wish.attributes)
+        size = self._endpoints.would_cost(filters, partitions)
         if wish.topic is not None:
             check_filter(session, wish.kind, wish.topic, exceptions=self._exceptions)
         arguments = {
@@ -225,7 +234,7 @@ class Binding:
             "attributes": wish.attributes,
             "ignore_exists": False,
         }
-        self._ask(bind, "endpoint.create", arguments, (errors.OBJECT_EXISTS,))
+        self._ask(bind, "endpoint.create", arguments, (errors.OBJECT_EXISTS,), size=size)
 
     def _set_topic(self, bind: _Bind, endpoint: Endpoint) -> None:
         session, wish = bind.session, bind.wish
@@ -256,10 +265,17 @@ class Binding:
         arguments: dict[str, Any],
         harmless: tuple[int, ...],
         endpoint: Endpoint | None = None,
+        size: int = 0,
     ) -> None:
-        """Ask the controller, then judge again; a refusal with a harmless code is no obstacle."""
+        """Ask the controller, then judge again; a refusal with a harmless code is no obstacle.
+
+        Raises:
+            UnavailableError: no memory is left for what it is to make (50325).
+        """
+        self._memory.charge(bind.session, size)
 
         def done(ok: bool, value: Any, now: float) -> None:  # noqa: FBT001 - the form of an answer
+            self._memory.refund(bind.session, size)
             if endpoint is not None:
                 self._changed(endpoint)
             error = None if ok else refusal(value)
@@ -273,7 +289,7 @@ class Binding:
             else:
                 self._judge_again(bind._replace(attempts=bind.attempts + 1), now)
 
-        self._asks.ask(operation, arguments, done)
+        self._asks.ask(operation, arguments, done, bind.session)
 
     def _judge_again(self, bind: _Bind, now: float) -> None:
         try:

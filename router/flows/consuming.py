@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from angarium import wire
+from angarium_server.costs import flow_bytes
 from router.flows.alarms import Alarms
 from router.flows.binding import BindArguments, Binding
 from router.flows.flows import Flows
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.admission.directory import Attributes
+    from router.admission.memory import MemoryAccounts
     from router.asking import Asks
     from router.config import RouterConfig
     from router.counters import Counters
@@ -57,11 +59,13 @@ class Consuming:
         asks: Asks,
         requests: Requests,
         rng: random.Random,
+        memory: MemoryAccounts,
         *,
         on_filter: Callable[[int, str], None],
         exceptions: bool,
     ) -> None:
         self._counters = counters
+        self._memory = memory
         self.lanes = Lanes(shards)
         self.endpoints = Endpoints(interest, shards, self.lanes, on_filter, exceptions=exceptions)
         self.flows = Flows(self.endpoints, self.lanes, shards, egress, counters, config.egress_unread_bytes)
@@ -70,11 +74,14 @@ class Consuming:
         self.questions = LaneQuestions(shards, self.lanes)
         shards.listeners += [self.lanes, self.flows, self.questions]
         self.endpoints.listeners += [self.flows, self.questions, self]
+        self.endpoints.on_cost = self._endpoint_costs
         self.endpoints.on_change = self._endpoint_changed
         self.flows.on_removed = self._flow_removed
         self.flows.on_bind_count = self._bind_count_changed
-        binding = Binding(self.endpoints, self.flows, asks, rng, self.alarms, exceptions=exceptions)
-        provisioning = Provisioning(self.endpoints, asks, self.alarms.endpoint_refused, exceptions=exceptions)
+        binding = Binding(self.endpoints, self.flows, asks, rng, self.alarms, memory, exceptions=exceptions)
+        provisioning = Provisioning(
+            self.endpoints, asks, self.alarms.endpoint_refused, memory, exceptions=exceptions
+        )
         requests.register("flow.bind", BindArguments, binding.bind)
         requests.register("flow.unbind", UnbindArguments, self._unbind)
         requests.register("endpoint.create", CreateArguments, provisioning.create)
@@ -114,6 +121,10 @@ class Consuming:
         self.flows.endpoint_changed(endpoint, before, now)
         self.alarms.look(endpoint)
 
+    def _endpoint_costs(self, endpoint: Endpoint, size: int) -> None:
+        if not endpoint.link:
+            self._memory.keep(endpoint.vpn, endpoint.creator, size)
+
     def endpoint_gone(self, endpoint: Endpoint) -> None:
         """An endpoint was deleted."""
         self.temporaries.gone(endpoint)
@@ -125,6 +136,7 @@ class Consuming:
         self.alarms.look(endpoint)
 
     def _flow_removed(self, flow: Any, wanted: bool, now: float) -> None:  # noqa: FBT001 - the form of the callback
+        self._memory.refund(flow.session, flow_bytes(flow.selector))
         self.temporaries.unbound(flow.endpoint, now, wanted=wanted)
         self.alarms.flows_changed(flow.session)
 

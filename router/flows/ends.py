@@ -191,6 +191,7 @@ class Ends:
             "max_unacked": flow.max_unacked,
             "resume": end.is_resumed,
             "client": flow.session.client_name,
+            "username": flow.session.username,
             "active_indication": flow.active_indication,
             "in_order": flow.in_order,
         }

@@ -357,7 +357,7 @@ class Flows:
         self.on_bind_count(endpoint)
 
     def _place_anew(self, endpoint: Endpoint, now: float) -> None:
-        """A queue got partitions, or has none any more: its consumers start anew."""
+        """A queue got partitions, or has none any more: its consumers start over."""
         self._assignments.forget(endpoint)
         consumers = [flow for flow in endpoint.flows.values() if not flow.browse]
         for flow in consumers:

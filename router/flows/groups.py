@@ -3,7 +3,8 @@
 A reader group leases all lanes of a durable queue. The leases are at the homes (`node.endpoints.leasing`); here rights
 are judged, questions go to the lanes, and limits of a plan are shared out among them.
 
-    group.open         name, group, lease_ms                    {endpoint_id, lanes: [[partition, figures], ...]}
+    group.open         name, group, lease_ms                    {endpoint_id, lease_ms,
+                                                                 lanes: [[partition, figures], ...]}
     group.positions    name, group, lanes: [[p, epoch]]         [[partition, figures], ...]
     group.count        name, group, lanes: [[p, epoch, start]]  [[partition, [messages, bytes]], ...]
     group.find_time    name, group, lanes: [[p, epoch, ms]]     [[partition, position], ...]
@@ -163,9 +164,12 @@ class Groups:
             raise error_for(errors.ENDPOINT_SHUTDOWN, f"egress of queue {endpoint.name}")
         if endpoint.link:
             raise error_for(errors.QUEUE_UNFIT, f"{endpoint.name} belongs to a link")
-        # A partition that was taken away has what groups have planned in it, and is leased until that is done.
-        first, *others = [*endpoint.lanes, *(lane for lane in endpoint.retiring if lane.held_messages)]
-        arguments = [wish.lease_ms]
+        # A partition that was taken away has what groups have planned in it, and is leased until that is done. Only
+        # its home knows, and gives nil if nothing is there for the group, which has to hear of all that it releases.
+        first, *others = endpoint.all_lanes()
+        # A lease outlives sessions, so that a job that is started again finds its messages; the queue says how long.
+        lease_ms = min(wish.lease_ms, int(endpoint.attributes["max_lease_s"]) * 1000)
+        arguments = [lease_ms]
 
         def opened(results: Results, at: float) -> None:
             """The first lane decides who of several groups gets the queue."""
@@ -178,12 +182,24 @@ class Groups:
             )  # fmt: skip
 
         def give(results: Results) -> None:
-            answer.give({"name": endpoint.name, "endpoint_id": endpoint.id, "lanes": results})
+            endpoint.reader = session.username, session.client_name
+            answer.give(
+                {
+                    "name": endpoint.name,
+                    "endpoint_id": endpoint.id,
+                    "lease_ms": lease_ms,
+                    "lanes": [one for one in results if one[1] is not None],
+                }
+            )
 
         def failed(error: AngariumError, results: Results, at: float) -> None:
             """Let go again what was not leased before."""
             lanes = {lane.partition: lane for lane in endpoint.all_lanes()}
-            taken = [(p, value["epoch"]) for p, value in results if not value["continued"] and p in lanes]
+            taken = [
+                (p, value["epoch"])
+                for p, value in results
+                if value is not None and not value["continued"] and p in lanes
+            ]
             for partition, epoch in taken:
                 self._questions.ask(endpoint, lanes[partition], "release", [wish.group, epoch], _ignore, at)
             answer.refuse(error)
@@ -210,9 +226,13 @@ class Groups:
     ) -> None:
         endpoint = self._find(session, wish)
         lanes = self._lanes(endpoint, list(wish.lanes))
-        self._ask(
-            endpoint, wish.group, verb, lanes, lambda results, _: answer.give(results), _refuse(answer), now
-        )
+
+        def give(results: Results, _now: float) -> None:
+            if verb != "release":  # which is answered whoever has the lease
+                endpoint.reader = session.username, session.client_name
+            answer.give(results)
+
+        self._ask(endpoint, wish.group, verb, lanes, give, _refuse(answer), now)
 
     def _plan(self, session: Session, wish: PlanArguments, answer: Answer, now: float) -> None:
         endpoint = self._find(session, wish)

@@ -1,6 +1,6 @@
 """Which flow has which partition of a queue: balanced, one owner at a time, moved with a hand-off.
 
-Facts section 11. A partition belongs to one flow, a flow may have several, and in the end the flows' shares differ by
+A partition belongs to one flow, a flow may have several, and in the end the flows' shares differ by
 at most one. A partition without owner is given away at once, to the flow that has least, so a spare flow takes over
 when another one goes, and nobody waits while there are flows. Shares are evened out later: when a flow came for which
 there was none, or the number of partitions fell, after the rebalance delay, so that a fleet of consumers that starts
@@ -133,7 +133,7 @@ class Coordinator:
         return Move(step, partition, flow, self.epoch)
 
     def _share_out(self) -> None:
-        """Make the shares anew from what is owned and for whom each hand-off is; those for nobody get a flow."""
+        """Rebuild the shares from owners and hand-offs; partitions without either get a flow."""
         for share in self._shares.values():
             share.clear()
         for partition, flow in self._owners.items():

@@ -10,7 +10,7 @@ The controller owns the objects and pushes them (`Endpoints.put`, `drop`). From 
 whatever the order (R126). What was spooled for a subscription stays when that goes (R179); an endpoint that goes
 takes its filters and flows first, its lanes after (R180).
 
-Attributes: facts section 5, docs/attributes.md; the hidden ones the router reads are `id`, `generation`,
+Attributes: docs/attributes.md; the hidden ones the router reads are `id`, `generation`,
 `created_by`, `durable`, `client`, `homes` (worker of each partition), `topic`, `selector`, `client_subscriptions`.
 """
 
@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from angarium import wire
 from angarium.errors import AngariumError
 from angarium.topic import parse_filter
+from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
 from router.guaranteed.lane_usage import LaneUsage
 from router.guaranteed.lanes import Lane, Lanes, Settings
 from router.matching.shards import Confirmation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from router.admission.directory import Attributes, Vpn
     from router.matching.interest import Filter, FilterSet, Interest
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 QUEUE: Final = "queue"
 TOPIC_ENDPOINT: Final = "topic-endpoint"
 KINDS: Final = (QUEUE, TOPIC_ENDPOINT)
+_CLIENT_PREFIX: Final = "client:"
 #: A filter that keeps messages out starts so.
 EXCEPTION_MARK: Final = "!"
 
@@ -55,13 +57,16 @@ class Endpoint:
         "filters",
         "flows",
         "generation",
+        "holders",
         "id",
         "is_gone",
         "kind",
         "lanes",
         "link",
+        "memory_bytes",
         "name",
         "parsed",
+        "reader",
         "retiring",
         "vpn",
     )
@@ -91,12 +96,24 @@ class Endpoint:
         #: Subscription -> the filter that it names, None if it is no subscription: a change parses what is new only,
         #: however many there are.
         self.parsed: dict[str, _FilterName | None] = {}
+        #: What it and its filters cost, if so many workers hold each that has wildcards.
+        self.memory_bytes = 0
+        self.holders = 1
         #: Bound client flows (`router.flows.flow.Flow`) by their id, in the order of their binding.
         self.flows: dict[int, Any] = {}
         #: Totals for the operators, by name.
         self.counters: dict[str, int] = {}
+        #: Username and client that used the lease of a reader group last; empty: nobody since the router began.
+        self.reader = "", ""
         #: True once it was deleted.
         self.is_gone = False
+
+    @property
+    def creator(self) -> str:
+        """Give the username whose clients created it, empty if an operator did."""
+        return (
+            self.created_by.removeprefix(_CLIENT_PREFIX) if self.created_by.startswith(_CLIENT_PREFIX) else ""
+        )
 
     @property
     def messages(self) -> int:
@@ -139,7 +156,7 @@ class Endpoint:
 
     @property
     def is_last_value(self) -> bool:
-        """Tell whether it keeps only the newest message (facts section 5: quota 0)."""
+        """Tell whether it keeps only the newest message, which a quota of 0 means."""
         return int(self.attributes["max_spool_usage_mb"]) == 0
 
     @property
@@ -181,6 +198,8 @@ class Endpoint:
             "oldest_stored_ms": min(stored, default=0),
             "bind_count": len(self.flows),
             "reader_group": ", ".join(groups),
+            "reader_username": self.reader[0] if groups else "",
+            "reader_client": self.reader[1] if groups else "",
             "lanes": [lane.describe() for lane in self.all_lanes() if self._is_seen(lane)],
             "counters": dict(self.counters),
         }
@@ -230,6 +249,8 @@ class Endpoints:
         #: The number of the newest exception that was made, whether it is there still.
         self.newest_exception = 0
         self.listeners: list[EndpointListener] = []
+        #: Called with an endpoint and how much more it costs now, or less.
+        self.on_cost: Callable[[Endpoint, int], None] = _ignore_cost
         #: How many of them are queues of links.
         self.of_links = 0
         #: How often a lane was given another home.
@@ -276,13 +297,15 @@ class Endpoints:
         """Create or change an endpoint; `done` is called when its filters and lanes are in force everywhere."""
         endpoint = self.find(vpn.name, kind, name)
         if endpoint is not None and (endpoint.id != int(attributes["id"]) or endpoint.vpn is not vpn):
-            self.drop(vpn.name, kind, name)  # it was deleted and made again
+            self.lose(kind, vpn.name, name)  # it was deleted and made again
             endpoint = None
         before: Attributes | None = None
         if endpoint is None:
             endpoint = Endpoint(vpn, kind, name, attributes)
             self.by_id[endpoint.id] = self._by_name[vpn.name, kind, name] = endpoint
             vpn.endpoints += 1
+            endpoint.holders = len(self._shards.shards)
+            self._cost(endpoint, ENDPOINT_BYTES)
             self.of_links += bool(endpoint.link)
         else:
             before, endpoint.attributes = endpoint.attributes, attributes
@@ -299,23 +322,41 @@ class Endpoints:
     def drop(
         self, vpn_name: str, kind: str, name: str, done: Callable[[], None] | None = None
     ) -> Endpoint | None:
-        """Remove an endpoint; `done` is called when its homes have deleted what it held."""
-        endpoint = self._by_name.pop((vpn_name, kind, name), None)
+        """Remove an endpoint that was deleted; `done` is called when its homes have deleted what it held."""
+        endpoint = self._remove(vpn_name, kind, name)
         if endpoint is None:
             if done is not None:
                 done()
+            return None
+        self._homes.deleted[endpoint.id] = None
+        self._homes.change([], [lane.lane_id for lane in endpoint.all_lanes()], done)
+        return endpoint
+
+    def lose(self, kind: str, vpn_name: str, name: str) -> None:
+        """Remove an endpoint that is not there any more; its homes keep what it held unless it was deleted."""
+        endpoint = self.find(vpn_name, kind, name)
+        if endpoint is None:
+            return
+        if endpoint.id in self._homes.deleted:
+            self.drop(vpn_name, kind, name)
+            return
+        self._remove(vpn_name, kind, name)
+        self._homes.lose([lane.lane_id for lane in endpoint.all_lanes()])
+
+    def _remove(self, vpn_name: str, kind: str, name: str) -> Endpoint | None:
+        endpoint = self._by_name.pop((vpn_name, kind, name), None)
+        if endpoint is None:
             return None
         del self.by_id[endpoint.id]
         endpoint.vpn.endpoints -= 1
         self.of_links -= bool(endpoint.link)
         endpoint.is_gone = True
         self._install(endpoint, {}, _nothing)
+        self._cost(endpoint, -endpoint.memory_bytes)
         for listener in self.listeners:
             listener.endpoint_gone(endpoint)
-        lane_ids = [lane.lane_id for lane in endpoint.all_lanes()]
-        for lane_id in lane_ids:
-            del self._lanes[lane_id]
-        self._homes.change([], lane_ids, done)
+        for lane in endpoint.all_lanes():
+            del self._lanes[lane.lane_id]
         return endpoint
 
     def drop_vpn(self, vpn: Vpn) -> None:
@@ -346,6 +387,7 @@ class Endpoints:
             lane = known.pop(partition, None)
             if lane is None:
                 lane = LaneUsage(endpoint.id << wire.LANE_BITS | partition, home)
+                self._cost(endpoint, PARTITION_BYTES)
                 self._lanes[lane.lane_id] = (endpoint, lane)
             if lane.home != home:
                 lane.move_to(home)
@@ -399,6 +441,7 @@ class Endpoints:
         """
         interest, vpn_id = self._interest, endpoint.vpn.id
         # There may be thousands of which one changes.
+        size = 0
         missing = [name for name in wanted if name not in endpoint.filters]
         superfluous = [name for name in endpoint.filters if name not in wanted]
         added, known = [], [one for name, one in endpoint.filters.items() if name in wanted]
@@ -415,14 +458,27 @@ class Endpoints:
                 known.append(found)
             interest.join(found, endpoint, text)
             endpoint.filters[name] = found
+            size += subscription_bytes(text, pattern, endpoint.holders)
         removed = []
         for name in superfluous:
             gone = endpoint.filters.pop(name)
+            size -= subscription_bytes(name[1], name[2], endpoint.holders)
             if interest.leave(gone, endpoint, name[1]):
                 removed.append(gone)
                 self._on_filter(vpn_id, gone.pattern)
+        self._cost(endpoint, size)
         shards = self._shards
         shards.change_filters(added, removed, lambda: shards.await_pending(known, done))
+
+    def would_cost(self, filters: Sequence[str], partitions: int = 0) -> int:
+        """Give what these filters would cost, and with partitions a new endpoint that has so many of them."""
+        workers = len(self._shards.shards)
+        size = sum(subscription_bytes(text, text, workers) for text in filters)
+        return size + (ENDPOINT_BYTES + PARTITION_BYTES * partitions if partitions else 0)
+
+    def _cost(self, endpoint: Endpoint, size: int) -> None:
+        endpoint.memory_bytes += size
+        self.on_cost(endpoint, size)
 
     def resolve(self, a_set: FilterSet[Any]) -> tuple[Endpoint, ...]:
         """Give the endpoints that take a message which matched this set, in a stable order (R113, R126)."""
@@ -483,6 +539,7 @@ def lane_settings(endpoint: Endpoint, partition: int) -> Settings:
         "kind": endpoint.kind,
         "vpn": endpoint.vpn.name,
         "name": endpoint.name,
+        "owner": str(attributes["owner"]),
         "partition": partition,
         "partitions": endpoint.partitions,
         "access_type": "exclusive" if endpoint.is_exclusive else "non-exclusive",
@@ -493,7 +550,7 @@ def lane_settings(endpoint: Endpoint, partition: int) -> Settings:
         "redelivery_delay": delay,
         "max_ttl_s": int(attributes["max_ttl_s"]),
         "respect_ttl": bool(attributes["respect_ttl"]),
-        # Partitions know no priorities (facts section 12).
+        # Partitions know no priorities: a priority would break the order of a key.
         "respect_priority": bool(attributes["respect_priority"]) and not endpoint.partitions,
         "respect_dmq_eligible": bool(attributes["respect_dmq_eligible"]),
         "dead_message_queue": str(attributes["dead_message_queue"]),
@@ -522,6 +579,10 @@ def _nothing() -> None:
 
 def _ignore(_endpoint: Endpoint) -> None:
     """Nobody cares how many lanes there are."""
+
+
+def _ignore_cost(_endpoint: Endpoint, _size: int) -> None:
+    """Nobody is charged."""
 
 
 def _ignore_change(_endpoint: Endpoint, _before: Attributes | None, _now: float) -> None:

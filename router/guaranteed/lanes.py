@@ -1,8 +1,9 @@
 """What each home was told of its lanes, and which requests wait for a home to have it.
 
 A lane is one partition of an endpoint at its home worker. The home learns it by LANES: once completely, after START
-and as soon as the directory is complete (everything else that it finds in its spool is an orphan then), and then
-each change. It answers the complete one with HOME, the others with LANES_CONFIRM, when they are durable and in force.
+and as soon as the directory is complete, with the endpoints whose deletion was decided (what else it finds in its
+spool it purges if it is of one of these, and keeps aside if not), and then each change. It answers the complete one
+with HOME, the others with LANES_CONFIRM, when they are durable and in force.
 Frames to one worker keep their order, so whatever is sent to a home after LANES (STORE, FLOW) finds the lanes.
 
 Frames: docs/node-protocol.md. No clock, no I/O.
@@ -64,6 +65,8 @@ class Lanes:
         self._homes: dict[int, _Home] = {}
         #: False until the directory is complete: no home may take what it has for orphans before.
         self._is_open = False
+        #: Endpoints whose deletion was decided and that a home may still have; it purges nothing else.
+        self.deleted: dict[int, None] = {}
         #: Workers from this index on are leaving, or None: what they hold has other homes already, which take it
         #: over, so they must not take it for orphans.
         self._leaving_from: int | None = None
@@ -128,6 +131,34 @@ class Lanes:
         if not confirmation.waiting:
             confirmation.done()
 
+    def lose(self, lane_ids: list[int]) -> None:
+        """Know nothing of lanes any more whose deletion nobody decided; their homes keep what they have."""
+        for lane_id in lane_ids:
+            gone = self.entries.pop(lane_id, None)
+            if gone is not None:
+                self._home(gone.home).taken_over.pop(lane_id, None)
+
+    def deletions(self, endpoint_ids: list[int]) -> list[int]:
+        """Take note of deletions that were decided; gives those of which no home has anything any more."""
+        self.deleted.update(dict.fromkeys(endpoint_ids))
+        there = {lane_id >> wire.LANE_BITS for lane_id in self.entries}
+        done = [one for one in self.deleted if one not in there] if self._is_settled() else []
+        for endpoint_id in done:
+            del self.deleted[endpoint_id]
+        return done
+
+    def _is_settled(self) -> bool:
+        """Tell whether every worker is there and has confirmed all that it was told."""
+        shards = self._shards.shards
+        homes = [self._home(shard.index) for shard in shards]
+        return self._is_open and all(
+            self._shard(shard.index) is shard
+            and home.ready_for == shard.incarnation
+            and not home.waiting
+            and not home.taken_over
+            for shard, home in zip(shards, homes, strict=True)
+        )
+
     def _tell(
         self, index: int, puts: list[list[Any]], deletes: list[int], confirmation: Confirmation
     ) -> None:
@@ -175,7 +206,8 @@ class Lanes:
             return
         home.complete_for = shard.incarnation
         mine = [_put(lane) for lane in self.entries.values() if lane.home == shard.index]
-        self._send(home, shard, complete=True, puts=mine, deletes=[])
+        deleted = [endpoint_id << wire.LANE_BITS for endpoint_id in self.deleted]
+        self._send(home, shard, complete=True, puts=mine, deletes=deleted)
 
     def shard_lost(self, shard: Shard) -> None:
         """A worker died."""

@@ -1,4 +1,4 @@
-"""What a client may do with an endpoint: the layers of access control for consumers (seed 002, R127-R139).
+"""What a client may do with an endpoint: the layers of access control for consumers (R127 to R139).
 
 The client profile comes first (may it receive, may it create), then the permission on the endpoint: the owner has all
 of it, and so has a username with `guaranteed_endpoint_permission_override`; everybody else what the endpoint says. Each
@@ -24,6 +24,7 @@ from angarium.topic import POINT_TO_POINT_PREFIX, parse_filter
 from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE, Endpoint
 
 if TYPE_CHECKING:
+    from router.guaranteed.endpoints import Endpoints
     from router.session import Session
 
 
@@ -42,6 +43,8 @@ _LEVELS: Final = {level.name.lower().replace("_", "-"): level for level in Level
 _CREATABLE: Final = {"all": (True, False), "durable": (True,), "non-durable": (False,)}
 
 
+#: The queue for dead messages that every Message VPN has.
+DEAD_MESSAGE_QUEUE: Final = "#DEAD_MSG_QUEUE"
 #: What sessions of links and bridges may do.
 CARRIER_PROFILE: Final[dict[str, Any]] = {
     "allow_guaranteed_receive": True,
@@ -147,6 +150,46 @@ def check_filter(session: Session, kind: str, text: str, *, exceptions: bool) ->
     filters = session.permissions.filters
     if not is_exception and (filters is None or not filters.allows_subscribe(parsed.pattern)):
         raise error_for(errors.SUBSCRIBE_DENIED, text)
+
+
+def check_given(
+    session: Session, endpoints: Endpoints, kind: str, attributes: dict[str, Any], *, exceptions: bool
+) -> None:
+    """Judge what a client gives a new endpoint: its subscriptions, and where its dead messages go.
+
+    Raises:
+        AngariumError: what `check_filter` raises; the dead message queue is not for this client (40302).
+    """
+    for text in subscriptions_in(attributes):
+        check_filter(session, kind, text, exceptions=exceptions)
+    named = attributes.get("dead_message_queue")
+    if isinstance(named, str):  # what is none is the controller's to refuse
+        _check_dead_message_queue(session, endpoints.find(session.vpn.name, QUEUE, named), named)
+
+
+def _check_dead_message_queue(session: Session, target: Endpoint | None, name: str) -> None:
+    """Refuse a dead message queue to which a client could not publish by name: its dead messages go there.
+
+    Like for a message to a queue by name, the ACL profile decides, whatever the permission on the queue, which is about
+    consuming; an owner needs no leave for its own queue. The built-in one is open to the dead of all.
+
+    Raises:
+        ForbiddenError: it may not publish there (40302).
+    """
+    is_own = target is not None and target.attributes["owner"] == session.username
+    if name in ("", DEAD_MESSAGE_QUEUE) or is_own or not session.is_client:
+        return
+    username = session.vpn.usernames.get(session.username)
+    acl = None if username is None else session.vpn.acls.get(str(username.attributes["acl_profile"]))
+    address = wire.QUEUE_TOPIC_PREFIX + name
+    if acl is None or not acl.publish_rules(session.username).allows_publish(address):
+        raise error_for(errors.PUBLISH_DENIED, f"{address}, the dead message queue that was asked for")
+
+
+def partitions_in(attributes: dict[str, Any]) -> int:
+    """Give the number of lanes that attributes which a client gave ask for; what is no number is not judged here."""
+    given = attributes.get("partition_count", 0)
+    return min(max(given, 1), wire.MAX_PARTITIONS) if isinstance(given, int) else 1
 
 
 def subscriptions_in(attributes: dict[str, Any]) -> list[str]:

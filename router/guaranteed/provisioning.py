@@ -25,9 +25,11 @@ from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE, Endpoint
 from router.guaranteed.permissions import (
     Level,
     check_filter,
+    check_given,
     demand,
     demand_create,
     demand_creator,
+    partitions_in,
     subscriptions_in,
 )
 from router.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
@@ -36,6 +38,7 @@ from router.session import FILTERS_PER_FRAME
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.admission.memory import MemoryAccounts
     from router.asking import Asks
     from router.guaranteed.endpoints import Endpoints
     from router.requests import Answer
@@ -84,10 +87,13 @@ class Provisioning:
         endpoints: Endpoints,
         asks: Asks,
         on_refused: Callable[[Session, int], None],
+        memory: MemoryAccounts,
         *,
         exceptions: bool,
     ) -> None:
         self._endpoints = endpoints
+        #: Who asks is charged until the answer comes; then the endpoint has what it costs.
+        self._memory = memory
         self._asks = asks
         #: Told the session and the code when the controller refuses a new endpoint.
         self._on_refused = on_refused
@@ -97,11 +103,13 @@ class Provisioning:
         """Create an endpoint (R100, R108).
 
         Raises:
-            ForbiddenError: the profile (40314) or the ACL (40303) does not let it.
+            AngariumError: the profile (40314) or the ACL (40303, 40302) does not let it; 50325 no memory is left.
         """
         demand_create(session, durable=wish.durable)
-        for text in subscriptions_in(wish.attributes):
-            check_filter(session, wish.kind, text, exceptions=self._exceptions)
+        check_given(session, self._endpoints, wish.kind, wish.attributes, exceptions=self._exceptions)
+        filters, partitions = subscriptions_in(wish.attributes), partitions_in(wish.attributes)
+        size = self._endpoints.would_cost(filters, partitions)
+        self._memory.charge(session, size)
         arguments = {
             "vpn": session.vpn.name,
             "kind": wish.kind,
@@ -114,6 +122,7 @@ class Provisioning:
         }
 
         def done(ok: bool, value: Any, _at: float) -> None:  # noqa: FBT001 - the form of an answer
+            self._memory.refund(session, size)
             if ok:
                 answer.give({"name": wish.name, "created": bool(value["created"])})
             else:
@@ -121,13 +130,13 @@ class Provisioning:
                 self._on_refused(session, error.code)
                 answer.refuse(error)
 
-        self._asks.ask("endpoint.create", arguments, done)
+        self._asks.ask("endpoint.create", arguments, done, session)
 
     def delete(self, session: Session, wish: NameArguments, answer: Answer, _now: float) -> None:
         """Delete an endpoint that a client created (R132, R139).
 
         Raises:
-            AngariumError: it is not there (50314), it may not (40315), an operator created it (40317).
+            AngariumError: it is not there (40404), it may not (40315), an operator created it (40317).
         """
         endpoint = self._find(session, wish.kind, wish.name)
         demand_creator(session, endpoint)
@@ -147,13 +156,14 @@ class Provisioning:
             else:
                 answer.refuse(refusal(value))
 
-        self._asks.ask("endpoint.delete", arguments, done)
+        self._asks.ask("endpoint.delete", arguments, done, session)
 
     def subscribe(self, session: Session, wish: FilterArguments, answer: Answer, now: float) -> None:
         """Add subscriptions to a queue (R120).
 
         Raises:
-            AngariumError: it is not there (50314), it may not be changed (40315), or that was too much (42902).
+            AngariumError: it is not there (40404), it may not be changed (40315), that was too much (42902), or no
+                memory is left for it (50325).
         """
         _charge(session, wish, now)
         self._find_changeable(session, wish)
@@ -170,7 +180,7 @@ class Provisioning:
         """Remove subscriptions that clients added.
 
         Raises:
-            AngariumError: it is not there (50314), it may not be changed (40315), or that was too much (42902).
+            AngariumError: it is not there (40404), it may not be changed (40315), or that was too much (42902).
         """
         _charge(session, wish, now)
         self._find_changeable(session, wish)
@@ -190,8 +200,11 @@ class Provisioning:
         if not texts:
             answer.give([verdicts[text] for text in wish.filters])
             return
+        size = self._endpoints.would_cost(texts) if verb == "add" else 0
+        self._memory.charge(session, size)
 
         def done(ok: bool, value: Any, _at: float) -> None:  # noqa: FBT001 - the form of an answer
+            self._memory.refund(session, size)
             if not ok:
                 answer.refuse(refusal(value))
                 return
@@ -199,13 +212,13 @@ class Provisioning:
             answer.give([verdicts[text] for text in wish.filters])
 
         arguments = {"vpn": session.vpn.name, "name": wish.name, verb: texts}
-        self._asks.ask("endpoint.subscribe", arguments, done)
+        self._asks.ask("endpoint.subscribe", arguments, done, session)
 
     def show(self, session: Session, wish: NameArguments, answer: Answer, _now: float) -> None:
         """Give attributes and figures of an endpoint.
 
         Raises:
-            AngariumError: it is not there (50314), or it may not be seen (40315).
+            AngariumError: it is not there (40404), or it may not be seen (40315).
         """
         endpoint = self._find(session, wish.kind, wish.name)
         demand(session, endpoint, Level.READ_ONLY, "showing")

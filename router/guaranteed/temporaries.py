@@ -1,6 +1,6 @@
 """The life of temporary endpoints: they end with their consumer, or a minute after they lost it.
 
-R102 to R107, facts section 13: a temporary endpoint goes when its client unbinds or disconnects cleanly; after an
+R102 to R107: a temporary endpoint goes when its client unbinds or disconnects cleanly; after an
 unexpected disconnect it is kept for 60 s, in which the resumed session can bind again, and takes messages meanwhile.
 A router that starts knows no sessions, so every temporary endpoint has that time from then. The controller deletes;
 it is asked again until it has. Time is a parameter.

@@ -92,13 +92,13 @@ class Gate:
             raise error_for(errors.SHUTTING_DOWN, "the node has not loaded its configuration yet")
         identity = self._identity
         if link.cluster != identity.cluster:
-            detail = f"node {self._node!r} is in cluster {identity.cluster!r}, not in {link.cluster!r}"
-            raise error_for(errors.CLUSTER_MISMATCH, detail)
+            # Who comes has not shown the secret yet, so it does not hear what this cluster is called.
+            raise error_for(errors.CLUSTER_MISMATCH, f"the node is not in cluster {link.cluster!r}")
         if link.node == self._node or link.node_id == identity.node_id:
             raise error_for(errors.LINK_TO_OWN_NODE, f"both ends are node {self._node!r}")
         is_local = is_same(hello.password, identity.local_secret)
         if not is_local and not is_same(hello.password, identity.secret):
-            without = "" if identity.secret else f"; node {self._node!r} has no cluster.secret_file"
+            without = "" if identity.secret else "; the node has no cluster.secret_file"
             raise error_for(errors.LINK_UNAUTHORIZED, f"the secret is not that of the cluster{without}")
         self.check_object(link.node, is_local=is_local)
         vpn = self._directory.vpn_to_join(hello.vpn)

@@ -61,7 +61,7 @@ class _Line:
         self.ask_at = 0.0
 
     def begin(self, session: Session) -> None:
-        """A neighbour tells anew what it wants."""
+        """A neighbour tells again what it wants."""
         self.session = session
         self.wanted.clear()
         self.dropped.clear()
@@ -155,7 +155,7 @@ class StoredInterest:
             self._compare(key, line)
 
         question = {"vpn": vpn, "name": wire.LINK_NAME_PREFIX + node, "add": add, "remove": remove}
-        self._asks.ask("endpoint.subscribe", question, answered)
+        self._asks.ask("endpoint.subscribe", question, answered, line.session)
 
     def _answered(self, key: _Key, line: _Line, added: dict[str, Any], removed: int) -> None:
         """Note what the queue did not take; as many as others made room for are asked for again."""

@@ -1,6 +1,6 @@
-"""What a publisher hears, and the operators see, of messages that were not sent on.
+"""Reports messages that were not sent on: to their publisher, and to operators through counters.
 
-Of direct messages a NOTICE tells; of guaranteed ones the nacks do (`router.spool`), so they are only noted here.
+Direct messages are reported by NOTICE, guaranteed ones by nacks (`router.spool`), so those are only noted here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REFUSED_NAMES: Final = {
     errors.INVALID_TOPIC: "discard.topic-parse-error",
     errors.RESERVED_TOPIC: "discard.topic-reserved",
     errors.MESSAGE_TOO_LARGE: "discard.msg-too-big",
-    errors.QUEUE_NOT_FOUND: "discard.queue-not-found",
+    errors.UNKNOWN_ENDPOINT: "discard.queue-not-found",
     errors.NO_SUBSCRIPTION_MATCH: _NO_MATCH,
 }
 
@@ -36,7 +36,7 @@ def discard_name(code: int) -> str:
 
 
 class Accounting:
-    """Tells publishers and counts."""
+    """Notifies publishers and counts."""
 
     def __init__(
         self, counters: Counters, egress: Egress, close: Callable[[Session, AngariumError, float], None]

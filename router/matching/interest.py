@@ -10,17 +10,25 @@ What a session is does not matter here, so its type is a parameter.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from angarium import wire
 from angarium.topic import Filter as ParsedFilter
 from angarium.topic import has_wildcard, slot_of
+from angarium_server.costs import RESOLVED_SESSION_BYTES, set_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 S = TypeVar("S")
 FilterKey = tuple[int, str, int, str | None]
+#: What the sessions of resolved sets may take; more and the one that was resolved first is resolved again when it is
+#: used.
+RESOLVED_BYTES_MAX: Final = 64 << 20
+#: Sets, and filters in them, that one step of the search for what is wrong looks at.
+_SWEPT_SETS_MAX: Final = 500
+_SWEPT_FILTERS_MAX: Final = 50_000
 
 
 class Filter(Generic[S]):
@@ -55,16 +63,23 @@ class Filter(Generic[S]):
         """Give KIND_PLAIN, KIND_DELIVER_ALWAYS, KIND_SHARED, KIND_ENDPOINT or KIND_EXCEPTION."""
         return self.key[2]
 
+    @property
+    def levels(self) -> int:
+        """Give what it costs a worker to add or remove it: levels of a tree, or a place in a dict."""
+        return 1 if self.shard is not None else self.key[1].count("/") + 1
+
 
 class FilterSet(Generic[S]):
     """A distinct set of filters that matched a topic, resolved to sessions, or to endpoints, on demand."""
 
-    __slots__ = ("endpoints", "filters", "references", "resolved_at", "round_robin", "sessions")
+    __slots__ = ("endpoints", "filters", "references", "resolved_at", "round_robin", "sessions", "topics")
 
     def __init__(self, filters: tuple[Filter[S], ...]) -> None:
         self.filters = filters
         #: Workers that use the set under some number of theirs.
         self.references = 0
+        #: Topics of the fast path that lead to it.
+        self.topics = 0
         #: The change number at which `sessions` was right, or -1.
         self.resolved_at = -1
         self.sessions: dict[S, None] = {}
@@ -72,6 +87,11 @@ class FilterSet(Generic[S]):
         self.endpoints: tuple[S, ...] = ()
         #: The deliver-to-one counter of this candidate set (R74).
         self.round_robin = 0
+
+    @property
+    def bytes(self) -> int:
+        """Give what it costs, without its sessions."""
+        return set_bytes(len(self.filters))
 
 
 class Interest(Generic[S]):
@@ -84,7 +104,18 @@ class Interest(Generic[S]):
         self.changes = 0
         self.filters: dict[int, Filter[S]] = {}
         self._by_key: dict[FilterKey, Filter[S]] = {}
-        self._sets: dict[tuple[int, ...], FilterSet[S]] = {}
+        #: By the filters that were there when it came, of which some may be gone.
+        self._sets: dict[tuple[Filter[S], ...], FilterSet[S]] = {}
+        #: Sets with sessions, those that were resolved first, or found right by a sweep, at the front.
+        self._resolved: OrderedDict[FilterSet[S], None] = OrderedDict()
+        #: What their sessions cost.
+        self.resolved_bytes = 0
+        #: So many at the front were not looked at since something changed.
+        self._unswept = 0
+        #: `changes` when the newest sweep began.
+        self._swept_at = 0
+        #: What was forgotten since the process started: sets.
+        self.freed_bytes = 0
         #: Called with (filter, member, text, 1 or -1) when a subscription comes or goes; None if nobody counts them.
         self.on_member: Callable[[Filter[S], S, str, int], None] | None = None
 
@@ -116,7 +147,7 @@ class Interest(Generic[S]):
         return made
 
     def join(self, a_filter: Filter[S], session: S, text: str) -> None:
-        """Add a subscriber; sets that hold the filter are resolved anew."""
+        """Add a subscriber; sets that hold the filter are resolved again."""
         a_filter.members.setdefault(session, []).append(text)
         self._touch(a_filter)
         if self.on_member is not None:
@@ -152,20 +183,21 @@ class Interest(Generic[S]):
 
         Those that are gone meanwhile count as empty.
         """
-        key = tuple(filter_ids)
+        filters = self.filters
+        key = tuple([filters[i] for i in filter_ids if i in filters])
         found = self._sets.get(key)
         if found is None:
-            found = FilterSet(tuple(self.filters[i] for i in key if i in self.filters))
-            self._sets[key] = found
+            found = self._sets[key] = FilterSet(key)
         found.references += 1
         return found
 
-    def drop_set(self, filter_ids: tuple[int, ...]) -> None:
+    def drop_set(self, a_set: FilterSet[S]) -> None:
         """One worker has retired its number for this set."""
-        found = self._sets[filter_ids]
-        found.references -= 1
-        if not found.references:
-            del self._sets[filter_ids]
+        a_set.references -= 1
+        if not a_set.references:
+            del self._sets[a_set.filters]
+            self.freed_bytes += a_set.bytes
+            self._unresolve(a_set)
 
     def resolve(self, a_set: FilterSet[S]) -> dict[S, None]:
         """Give the sessions subscribed to any filter of a set, each once, in a stable order."""
@@ -174,9 +206,40 @@ class Interest(Generic[S]):
             return a_set.sessions
         at = a_set.resolved_at
         if at < 0 or any(a_filter.changed > at for a_filter in a_set.filters):
+            self._unresolve(a_set)
             a_set.sessions = {session: None for a_filter in a_set.filters for session in a_filter.members}
+            self._resolved[a_set] = None
+            self.resolved_bytes += RESOLVED_SESSION_BYTES * len(a_set.sessions)
+            while self.resolved_bytes > RESOLVED_BYTES_MAX and len(self._resolved) > 1:
+                self._unresolve(next(iter(self._resolved)))
         a_set.resolved_at = changes
         return a_set.sessions
+
+    def _unresolve(self, a_set: FilterSet[S]) -> None:
+        """Forget the sessions of a set. Who has them in hand keeps them."""
+        if a_set in self._resolved:
+            del self._resolved[a_set]
+            self.resolved_bytes -= RESOLVED_SESSION_BYTES * len(a_set.sessions)
+            a_set.sessions = {}
+            a_set.resolved_at = -1
+
+    def sweep(self) -> None:
+        """Do one step of forgetting sessions that are wrong: a set that nobody uses would keep those that are gone."""
+        if not self._unswept and self._swept_at < self.changes:
+            self._swept_at, self._unswept = self.changes, len(self._resolved)
+        looked_at = 0
+        for _ in range(min(self._unswept, len(self._resolved), _SWEPT_SETS_MAX)):
+            a_set = next(iter(self._resolved))
+            at = a_set.resolved_at
+            if any(a_filter.changed > at for a_filter in a_set.filters):
+                self._unresolve(a_set)
+            else:
+                self._resolved.move_to_end(a_set)
+            self._unswept -= 1
+            looked_at += len(a_set.filters)
+            if looked_at > _SWEPT_FILTERS_MAX:
+                break
+        self._unswept = min(self._unswept, len(self._resolved))
 
     def filters_of_shard(self, shard: int) -> list[Filter[S]]:
         """Give what a worker must know: its own exact filters and every filter with wildcards."""
@@ -189,8 +252,13 @@ class Interest(Generic[S]):
             assert self._by_key[a_filter.key] is a_filter
             assert a_filter.members
             assert all(a_filter.members.values())
-        for a_set in self._sets.values():
+        for key, a_set in self._sets.items():
             assert a_set.references > 0
+            assert a_set.filters is key
+        for a_set in self._resolved:
+            assert a_set.resolved_at >= 0
+        found = sum(len(a_set.sessions) for a_set in self._resolved)
+        assert self.resolved_bytes == RESOLVED_SESSION_BYTES * found
 
 
 def filter_entry(a_filter: Filter[S]) -> list[object]:

@@ -36,6 +36,8 @@ _Guaranteed = tuple[
     _Positive,
     Annotated[int, msgspec.Meta(ge=-SEQUENCE_MAX, le=SEQUENCE_MAX)],
 ]
+#: The same, and whether rows that match nothing are to be reported.
+_Reporting = tuple[_Positive, _Natural, bool, _Parts, bool]
 #: The same of a link, with the indices of rows for which a client is to be chosen.
 _Open = tuple[_Positive, _Natural, bool, _Parts, list[_Natural]]
 #: The same, with classes (`wire.CLASS_...`) and topics of the rows of its only batch.
@@ -50,6 +52,7 @@ _Described = tuple[
 ]
 _decode_described = msgspec.msgpack.Decoder(_Described).decode
 _decode_open = msgspec.msgpack.Decoder(_Open).decode
+_decode_reporting = msgspec.msgpack.Decoder(_Reporting).decode
 _decode_direct = msgspec.msgpack.Decoder(_Direct).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
 #: How MessagePack begins arrays of seven, six and five.
@@ -68,11 +71,14 @@ def read_publish(
         also 40026, 40027, 40030 (`Producer.charge`). Each ends the session.
     """
     handle = first = 0
+    reports = False
     opened: list[int] = []
     inside: Inside | None = None
     if frames[1].startswith(_SIX_FIELDS):
         number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
-    elif session.link is not None and frames[1].startswith(_FIVE_FIELDS):
+    elif frames[1].startswith(_FIVE_FIELDS) and session.link is None:
+        number, epoch, flush, parts, reports = wire.decode_header(_decode_reporting, frames[1])
+    elif frames[1].startswith(_FIVE_FIELDS):
         number, epoch, flush, parts, opened = wire.decode_header(_decode_open, frames[1])
     elif session.link is not None and frames[1].startswith(_SEVEN_FIELDS):
         number, epoch, flush, parts, opened, *described = wire.decode_header(_decode_described, frames[1])
@@ -97,6 +103,8 @@ def read_publish(
         a_round.mode = wire.MATCH_AS_DIRECT
         a_round.open = frozenset(opened)
         a_round.inside = inside
+    elif reports:
+        a_round.mode |= wire.MATCH_REPORT
     a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
     if handle and checked:
         _charge_producer(a_round, handle, first, config)

@@ -6,7 +6,7 @@ parameter here and the producer is not looked into.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from angarium import wire
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from router.publishers.producer import Producer
 
 S = TypeVar("S")
+
+
+#: Of a round from whose answer nothing is learned.
+NEVER: Final = -1
 
 
 class Part(NamedTuple):
@@ -146,8 +150,8 @@ class Round(Generic[S]):
         self.rules_id = rules_id
         #: The number of the next filter when it came: workers may have matched it without those from there on.
         self.next_filter = 0
-        #: How many filters had changed when it came.
-        self.stamp = 0
+        #: How many filters had changed when it came; NEVER if a worker was still to be told of some.
+        self.stamp = NEVER
         #: Parts not answered yet; all of them before the round is dispatched.
         self.waiting = len(parts)
         #: True once it has waited in a worker's line.

@@ -1,17 +1,18 @@
 """Rounds: one batch of one session on its way through matching, and the order that they keep.
 
-Sharding by topic breaks the publisher's order across topics; rounds restore it (design section 5). Each
-PUBLISH becomes a round, numbered by its session; it is handed to all its workers in one step; whatever
-order the answers come in, the rounds of a session retire in the order of their numbers, and only then
-anything is sent on.
+Sharding by topic breaks the publisher's order across topics; rounds restore it (R3). Each PUBLISH becomes a
+round, numbered by its session; it is handed to all its workers in one step; whatever order the answers come
+in, the rounds of a session retire in the order of their numbers, and nothing is sent on before that.
 
 A worker has at most `window` frames out. A session whose next round finds a worker full waits in that
 worker's line; when its turn comes and another of its workers is full, it may overdraw that one up to twice
-the window, so that nobody waits for ever.
+the window, so that nobody waits for ever. A frame whose topics are so dear that it waits for turns at its worker does
+not count; its session is held back instead (`router.matching.effort`).
 
 What was out at a worker that dies: direct rows are lost and counted at once. Guaranteed rows are handed to the
 successor, and only their sessions wait for it. One of these frames may have killed the worker, so they are
-replayed one at a time; one that was alone at `DEATHS_MAX` deaths in a row is refused, and costs its session.
+replayed one at a time; one that was alone at `DEATHS_MAX` deaths in a row is refused, and costs its session. The
+death of a worker whose spool failed does not count.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from router.matching.shards import Replay, Shard, Shards, ShardState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from router.matching.effort import Effort
     from router.session import Session
 
 
@@ -43,6 +45,7 @@ class Rounds:
         on_lost: Callable[[Session, int], None],
         on_deadly: Callable[[Session, float], None],
         may_admit: Callable[[Round[Session]], bool],
+        effort: Effort,
     ) -> None:
         """Begin without rounds.
 
@@ -53,7 +56,9 @@ class Rounds:
             on_lost: is told of direct rows that a worker took with it.
             on_deadly: is told of a session whose batch ended a worker again and again.
             may_admit: tells whether a guaranteed round can be judged now; its session waits until `retry`.
+            effort: knows who is held back because of what its messages cost.
         """
+        self._effort = effort
         self._shards = shards
         self._window = window
         self._on_retire = on_retire
@@ -93,6 +98,9 @@ class Rounds:
                 session.parked = True
                 self.held_sessions.append(session)
                 return
+            if session.burden is not None and not self._effort.may_go_on(session, now):
+                session.parked = True
+                return
             blocked = self._blocking_shard(pending[0])
             if blocked is not None:
                 self._park(session, blocked)
@@ -106,12 +114,18 @@ class Rounds:
             if shard.state is not ShardState.READY:
                 if not shard.given_up or a_round.producer is not None:
                     return shard
-            elif len(shard.outstanding) >= limit or shard.replays:
+            elif shard.in_window >= limit or shard.replays:
                 return shard
         return None
 
     def _hand_over(self, a_round: Round[Session], now: float) -> None:
         shards = self._shards
+        if a_round.session.is_aside:
+            for part in a_round.parts:
+                self._on_lost(a_round.session, part.rows)
+            a_round.broken, a_round.waiting = True, 0
+            self._retire(a_round.session, now)
+            return
         # The rules of this moment: those of the moment it came may be unknown to the workers by now.
         a_round.rules_id = a_round.session.publish_rules_id
         for position, part in enumerate(a_round.parts):
@@ -136,6 +150,7 @@ class Rounds:
             wire.LEARN_ALL if part.rows <= LEARN_ROWS_MAX else a_round.learn,
             part.rows,
             a_round.mode if a_round.session.is_client else a_round.mode | wire.MATCH_TRAILS,
+            a_round.session.number,
         ]
         self._shards.send(shard, [wire.MATCH, wire.pack(head), part.batch])
 
@@ -155,6 +170,24 @@ class Rounds:
             session.parked = False
             self._dispatch_one(session, now)
 
+    def tick(self, now: float, grace_s: float) -> float:
+        """Let those go on who waited long enough; gives when to call again, infinite if nobody waits.
+
+        Args:
+            now: the time.
+            grace_s: how long rows wait for a worker that died.
+        """
+        self.go_on(now)
+        wake = self._effort.next_due
+        for shard in self._shards.shards:
+            if shard.state is ShardState.DOWN and not shard.given_up:
+                if now - shard.died_at >= grace_s:
+                    shard.given_up = True
+                    self.release(shard, now)
+                else:
+                    wake = min(wake, shard.died_at + grace_s)
+        return wake
+
     def _replay(self, shard: Shard, now: float) -> None:
         """Hand over the next frame that was out at a death, alone."""
         replays = shard.replays
@@ -163,7 +196,7 @@ class Rounds:
         while replays:
             a_round = replays[0].round
             assert a_round.producer is not None
-            if not a_round.producer.is_over:
+            if not (a_round.producer.is_over or a_round.session.is_aside):
                 a_round.rules_id = a_round.session.publish_rules_id
                 replays[0].is_out = True
                 self._send(shard, a_round, replays[0].position)
@@ -171,7 +204,7 @@ class Rounds:
             self._give_up(replays.popleft(), now)
 
     def hand_elsewhere(self, replay: Replay, parts: list[Part]) -> None:
-        """A frame was cut anew, because its worker is gone for good: its pieces wait at their workers."""
+        """A frame was cut again, because its worker is gone for good: its pieces wait at their workers."""
         a_round = replay.round
         pieces = [replay.position, *range(len(a_round.parts), len(a_round.parts) + len(parts) - 1)]
         a_round.parts = [*a_round.parts, *parts[1:]]
@@ -187,11 +220,11 @@ class Rounds:
         self._answered(replay.round, now)
 
     def _has_room(self, shard: Shard) -> bool:
-        return shard.state is ShardState.READY and len(shard.outstanding) < self._window
+        return shard.state is ShardState.READY and shard.in_window < self._window
 
     def _dispatch_one(self, session: Session, now: float) -> None:
         """Hand over one pending round of a session whose turn came; behind others it queues up again."""
-        if self.held:
+        if self.held or (session.burden is not None and not self._effort.may_go_on(session, now)):
             self.dispatch(session, now)
             return
         blocked = self._blocking_shard(session.pending[0])
@@ -205,14 +238,40 @@ class Rounds:
                 return
         self._park(session, blocked)
 
+    def worked(self, shard: Shard, reference: int, work: int, now: float) -> None:
+        """A worker tells what a frame cost it so far, and perhaps that it goes on with it in turns."""
+        entry = shard.outstanding.get(reference)
+        if entry is None:
+            return
+        session = entry[0].session
+        if reference not in shard.slow:
+            shard.slow[reference] = session
+            self._effort.begin_slow(session, now)
+        self._effort.charge(session, work, now)
+        self.release(shard, now)
+
+    def _end_slow(self, shard: Shard, reference: int, now: float) -> None:
+        """A frame that waited for turns is answered, or lost with its worker."""
+        session = shard.slow.pop(reference, None)
+        if session is not None:
+            self._effort.end_slow(session)
+            self.go_on(now)
+
+    def go_on(self, now: float) -> None:
+        """Hand over what sessions have that are not held back any more."""
+        for session in self._effort.take_free(now):
+            session.parked = False
+            self.dispatch(session, now)
+
     def _park(self, session: Session, blocked: Shard) -> None:
         session.pending[0].waited = True
         session.parked = True
         blocked.waiting.push(session)
 
     def hold_sessions(self, sessions: list[Session]) -> None:
-        """Let sessions that waited for a worker wait for the end of the hold instead."""
-        self.held_sessions.extend(sessions)
+        """Let sessions that waited for a worker, or were held back, wait for the end of the hold instead."""
+        self.held_sessions += [*sessions, *self._effort.waiting]
+        self._effort.waiting.clear()
 
     def resume(self, now: float) -> None:
         """End a hold: everybody who waited goes on."""
@@ -235,6 +294,8 @@ class Rounds:
         if entry is None:
             return None
         a_round, position = entry
+        if shard.slow:
+            self._end_slow(shard, reference, now)
         if shard.replays:
             shard.replays.popleft()
         whole = a_round.parts[position].batch
@@ -263,14 +324,17 @@ class Rounds:
 
     def lose(self, shard: Shard, lost: list[tuple[Round[Session], int]], now: float) -> None:
         """A worker died: complete its direct rows empty, and count them; its successor gets the guaranteed ones."""
+        for reference in list(shard.slow):
+            self._end_slow(shard, reference, now)
         if shard.replays:
             if lost:
                 self._died_alone(shard, now)
             return
         again = []
+        deaths = int(len(lost) == 1 and not shard.spool_failed)
         for a_round, position in lost:
             if a_round.producer is not None:
-                again.append(Replay(a_round, position, deaths=int(len(lost) == 1)))
+                again.append(Replay(a_round, position, deaths=deaths))
             else:
                 self._on_lost(a_round.session, a_round.parts[position].rows)
                 self._answered(a_round, now)
@@ -280,16 +344,23 @@ class Rounds:
         """A worker died with a replayed frame, and nothing else, in its hands."""
         replay = shard.replays[0]
         replay.is_out = False
+        if shard.spool_failed:
+            return
         replay.deaths += 1
         if replay.deaths < DEATHS_MAX:
             return
-        session = replay.round.session
+        self.put_aside(replay.round.session, now)
+
+    def put_aside(self, session: Session, now: float) -> None:
+        """End a session whose frames workers die of; what it has not got an answer to is handed to none again."""
+        session.is_aside = True
         self._on_deadly(session, now)
-        mine = [one for one in shard.replays if one.round.session is session]
-        others = [one for one in shard.replays if one.round.session is not session]
-        shard.replays = deque(others)
-        for one in mine:
-            self._give_up(one, now)
+        for shard in self._shards.shards:
+            mine = [one for one in shard.replays if one.round.session is session and not one.is_out]
+            shard.replays = deque([one for one in shard.replays if one not in mine])
+            for one in mine:
+                self._give_up(one, now)
+            self.release(shard, now)
 
     def _answered(self, a_round: Round[Session], now: float) -> None:
         a_round.waiting -= 1

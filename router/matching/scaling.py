@@ -1,4 +1,4 @@
-"""Changing the number of workers while clients go on: hold, let what is out retire, deal the slots anew.
+"""Changes the number of workers while clients stay connected: hold rounds, drain, assign the slots again.
 
 Go on.
 

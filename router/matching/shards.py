@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from angarium import wire
 from router.effects import Outbox, SendWorker
+from router.matching.feed import Feed
 from router.matching.interest import FilterSet, Interest, filter_entry
 
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
     from router.matching.round import Part, Round
     from router.session import Session
-
-#: Filters in one FILTERS frame of a replay: about half a megabyte.
-REPLAY_CHUNK = 5_000
 
 
 class ShardState(Enum):
@@ -98,23 +96,33 @@ class Shard:
         #: The newest incarnation that announced itself; 0 before the first.
         self.incarnation = 0
         self.state = ShardState.DOWN
+        #: True once it said that it ends because of its spool, until the next one: no frame killed it.
+        self.spool_failed = False
         #: When it was found dead; rows for it wait from then for the grace time only.
         self.died_at = float("-inf")
         #: True once the grace time after a death is over and it is not back: rows for it are lost at once.
         self.given_up = False
         #: Reference -> (round, part) of each frame that is out.
         self.outstanding: dict[int, tuple[Round[Session], int]] = {}
+        #: References of those that wait there for turns, because their topics are dear, and whose they are.
+        self.slow: dict[int, Session] = {}
         #: What was out at the death of a predecessor, oldest first; only the first one may be out. Nothing else is
         #: handed over before these are answered.
         self.replays: deque[Replay] = deque()
         self.waiting = FairQueue()
-        #: Its set numbers -> (filter numbers, set).
-        self.sets: dict[int, tuple[tuple[int, ...], FilterSet[Session]]] = {}
+        #: Its set numbers -> set.
+        self.sets: dict[int, FilterSet[Session]] = {}
         #: Number of the newest FILTERS frame, over all incarnations.
         self.sequence = 0
-        self.confirmed = 0
-        #: The FILTERS frame whose confirmation ends the replay.
+        #: What it is still to be told of filters.
+        self.feed = Feed()
+        #: The filter whose confirmation ends the replay.
         self.replay_end = 0
+
+    @property
+    def in_window(self) -> int:
+        """Count the frames that keep others from being handed over."""
+        return len(self.outstanding) - len(self.slow)
 
     def take_replays(self) -> list[Replay]:
         """Give up what waits to be handed over again."""
@@ -132,7 +140,7 @@ class Shard:
         Raises:
             KeyError: the worker never defined it; that is a fault of ours.
         """
-        return self.sets[number][1]
+        return self.sets[number]
 
 
 class ShardListener(Protocol):
@@ -171,7 +179,11 @@ class Shards:
         self._outbox = outbox
         #: Shards that were let go, by index: a worker that did not end yet does not announce itself again.
         self._known: dict[int, Shard] = {}
-        #: Shard index -> confirmations in the order of their FILTERS frames: (sequence, confirmation).
+        #: Indices of shards that are still to be told of new filters; perhaps of some that were told meanwhile.
+        self._behind: dict[int, None] = {}
+        #: The newest filter that the workers were, or are to be, told of.
+        self._newest = 0
+        #: Shard index -> confirmations in the order in which they were asked for: (newest filter, confirmation).
         self._waiting: list[deque[tuple[int, Confirmation]]] = [deque() for _ in self.shards]
         #: Told in this order; complete before the first worker announces itself.
         self.listeners: list[ShardListener] = []
@@ -188,19 +200,17 @@ class Shards:
         `done` is called when all of them have confirmed.
         """
         confirmation = Confirmation(done) if done is not None else None
+        self._newest = max([self._newest, *(f.id for f in added)])
         for shard in self.shards:
             mine_added = [f for f in added if f.shard is None or f.shard == shard.index]
             mine_removed = [f for f in removed if f.shard is None or f.shard == shard.index]
             if not mine_added and not mine_removed:
                 continue
-            if shard.state is not ShardState.DOWN:
-                self._send_filters(shard, mine_added, [f.id for f in mine_removed])
-                sequence = shard.sequence
-            else:
-                sequence = shard.sequence + 1  # the replay to its successor confirms it
+            if shard.state is not ShardState.DOWN:  # the replay to its successor tells it otherwise
+                shard.feed.put(mine_added, mine_removed)
+                self._feed(shard)
             if confirmation is not None and mine_added:
-                confirmation.waiting += 1
-                self._waiting[shard.index].append((sequence, confirmation))
+                self._await(shard, mine_added, confirmation)
         if confirmation is not None and not confirmation.waiting:
             confirmation.done()
 
@@ -208,16 +218,44 @@ class Shards:
         """Call back when filters that are known, but perhaps not confirmed yet, are in force."""
         confirmation = Confirmation(done)
         for shard in self.shards:
-            if not self._waiting[shard.index]:
-                continue
-            if any(f.shard is None or f.shard == shard.index for f in filters):
-                confirmation.waiting += 1
-                self._waiting[shard.index].append((self._waiting[shard.index][-1][0], confirmation))
+            self._await(
+                shard, [f for f in filters if f.shard is None or f.shard == shard.index], confirmation
+            )
         if not confirmation.waiting:
             done()
 
-    def _send_filters(self, shard: Shard, added: list[Any], removed: list[int]) -> None:
-        body = [self.incarnation, shard.next_sequence(), [filter_entry(f) for f in added], removed]
+    def _await(self, shard: Shard, filters: list[Any], confirmation: Confirmation) -> None:
+        newest = max((f.id for f in filters), default=0)
+        if newest > shard.feed.confirmed:
+            confirmation.waiting += 1
+            self._waiting[shard.index].append((newest, confirmation))
+
+    def _feed(self, shard: Shard) -> None:
+        """Send a worker what it may be told of filters."""
+        while shard.feed.is_due:
+            self._send_filters(shard)
+        if shard.feed.first_untold is not None:
+            self._behind[shard.index] = None
+
+    def told_below(self, next_filter: int) -> int:
+        """Give the number below which the workers were told of all filters, `next_filter` if they were of all.
+
+        What they answer to a batch that is handed on now may lack the filters from there on.
+        """
+        if not self._behind:
+            return next_filter
+        for index in list(self._behind):
+            first = self.shards[index].feed.first_untold if index < len(self.shards) else None
+            if first is None:
+                del self._behind[index]
+            else:
+                next_filter = min(next_filter, first)
+        return next_filter
+
+    def _send_filters(self, shard: Shard) -> None:
+        sequence = shard.next_sequence()
+        added, removed = shard.feed.take(sequence, self._newest)
+        body = [self.incarnation, sequence, [filter_entry(f) for f in added], removed]
         self.send(shard, [wire.FILTERS, wire.pack(body)])
 
     def put_rules(self, rules_id: int, default_allow: bool, exceptions: tuple[str, ...]) -> None:  # noqa: FBT001 - a value of the rules
@@ -243,29 +281,32 @@ class Shards:
         """A worker announced itself: tell it everything it must know."""
         shard.incarnation = incarnation
         shard.state = ShardState.SYNCING
+        shard.spool_failed = False
         self._forget_sets(shard)
         self.send(shard, [wire.START, wire.pack([self.incarnation, self.epoch, self.table])])
         for rules_id in self.rules:
             self._send_rules(shard, rules_id)
-        filters = self._interest.filters_of_shard(shard.index)
-        for start in range(0, max(len(filters), 1), REPLAY_CHUNK):
-            self._send_filters(shard, filters[start : start + REPLAY_CHUNK], [])
-        shard.replay_end = shard.sequence
+        shard.feed.restart(self._interest.filters_of_shard(shard.index))
+        shard.replay_end = self._newest
+        self._send_filters(shard)  # there is one, if only for its confirmation
+        self._feed(shard)
         for listener in self.listeners:
             listener.shard_started(shard)
 
     def confirm(self, shard: Shard, sequence: int) -> bool:
         """A worker confirmed its filters up to a number; true if that made it ready."""
+        if not shard.feed.confirm(sequence, self._newest):
+            return False
         became_ready = False
+        self._feed(shard)
         if shard.state is ShardState.SYNCING:
-            if sequence < shard.replay_end:
+            if shard.feed.confirmed < shard.replay_end:
                 return False
             shard.state = ShardState.READY
             shard.given_up = False
             became_ready = True
-        shard.confirmed = max(shard.confirmed, sequence)
         waiting = self._waiting[shard.index]
-        while waiting and waiting[0][0] <= shard.confirmed:
+        while waiting and waiting[0][0] <= shard.feed.confirmed:
             _, confirmation = waiting.popleft()
             confirmation.waiting -= 1
             if not confirmation.waiting:
@@ -279,14 +320,30 @@ class Shards:
         shard.state = ShardState.DOWN
         lost = list(shard.outstanding.values())
         shard.outstanding.clear()
+        shard.feed.clear()
         self._forget_sets(shard)
         for listener in self.listeners:
             listener.shard_lost(shard)
         return lost
 
+    def define_sets(self, shard: Shard, definitions: list[Any]) -> None:
+        """A worker named sets: `[[number, filter numbers], ...]`."""
+        for number, filter_ids in definitions:
+            shard.sets[number] = self._interest.use_set(filter_ids)
+
+    def retire_sets(self, shard: Shard, numbers: list[int]) -> None:
+        """A worker will not name these sets again.
+
+        It may have said so before it heard that the number of workers changes, when all sets were forgotten.
+        """
+        for number in numbers:
+            a_set = shard.sets.pop(number, None)
+            if a_set is not None:
+                self._interest.drop_set(a_set)
+
     def _forget_sets(self, shard: Shard) -> None:
-        for key, _ in shard.sets.values():
-            self._interest.drop_set(key)
+        for a_set in shard.sets.values():
+            self._interest.drop_set(a_set)
         shard.sets.clear()
 
     def resize(self, count: int, table: bytes) -> None:

@@ -24,11 +24,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from angarium import wire
-from angarium.trie import CacheEntry, TopicCache
+from angarium.topic_cache import CacheEntry, TopicCache
+from angarium_server.costs import CACHED_TOPIC_BYTES
 from router.matching.round import EndpointResult, PlainResult, Round
 
 if TYPE_CHECKING:
     from router.admission.directory import Vpn
+    from router.config import RouterConfig
     from router.matching.interest import FilterSet
     from router.matching.round import Part
     from router.matching.shards import Shard
@@ -37,12 +39,17 @@ if TYPE_CHECKING:
 #: Above this a batch is worth the way to the workers.
 ROWS_MAX: Final = 4
 BYTES_MAX: Final = 8_192
-#: Publish rules remembered for one topic; more start anew.
+#: One step of the search for what is wrong looks at so many topics at least, and at such a part of those that are left.
+_SWEPT_PER_STEP: Final = 100
+_SWEPT_PART: Final = 64
+#: Nodes that are visited at most to test what is known of the topics of one part: about 2 ms.
+_TESTED_MAX: Final = 5_000
+#: Publish rules remembered for one topic; more start over.
 RULES_PER_TOPIC_MAX: Final = 64
 #: Flags of rows that the short way leaves to the workers: deliver-to-one, guaranteed, and what is illegal.
 _LONG_WAY_FLAGS: Final = wire.FLAG_DTO | wire.FLAG_MODE
 _ILLEGAL_COS: Final = wire.FLAG_COS
-#: Class of service 3; what is below has low priority for endpoints (facts section 12).
+#: Class of service 3; what is below has low priority for endpoints (R176).
 _HIGH_PRIORITY: Final = 2 << wire.COS_SHIFT
 
 #: A row without meta. What looks different in any way is for the worker to judge.
@@ -82,7 +89,6 @@ class Entry(CacheEntry):
     __slots__ = ("endpoints", "plain", "rules")
 
     def __init__(self, plain: FilterSet[Session] | None, endpoints: FilterSet[Any] | None) -> None:
-        super().__init__()
         #: Where its rows go, or None if nobody subscribed.
         self.plain = plain
         #: Which endpoints take them, or None.
@@ -90,15 +96,20 @@ class Entry(CacheEntry):
         #: Publish rules under which it was allowed.
         self.rules: dict[int, None] = {}
 
+    def sets(self) -> list[FilterSet[Any]]:
+        """Give every set that the entry refers to."""
+        return [a_set for a_set in (self.plain, self.endpoints) if a_set is not None]
+
 
 class ShortWay:
-    """The router's own knowledge of matches; `topics_max` 0 switches it off."""
+    """The router's own knowledge of matches; `short_way_topics_max` 0 switches it off."""
 
-    def __init__(self, topics_max: int, max_message_bytes: int) -> None:
-        self._topics_max = topics_max
-        self._message_bytes_max = max_message_bytes
+    def __init__(self, config: RouterConfig) -> None:
+        self._topics_max = config.short_way_topics_max
+        self._cache_bytes_max = config.short_way_bytes
+        self._message_bytes_max = config.max_message_bytes
         #: A larger batch might hold a message that is too large, which the worker would refuse.
-        self._bytes_max = min(BYTES_MAX, max_message_bytes)
+        self._bytes_max = min(BYTES_MAX, config.max_message_bytes)
         #: VPN number -> its topics.
         self._caches: dict[int, TopicCache[Entry]] = {}
         #: Counts the changes of filters; an answer older than the newest change is not learned.
@@ -123,7 +134,7 @@ class ShortWay:
         vpn_id = a_round.session.vpn.id
         cache = self._caches.get(vpn_id)
         if cache is None:
-            cache = self._caches[vpn_id] = TopicCache(_nothing, self._topics_max)
+            cache = self._caches[vpn_id] = self._new_cache()
         for topic, plain, shared, _, _, endpoints in learned:
             if shared:
                 continue
@@ -132,10 +143,34 @@ class ShortWay:
                 entry = Entry(
                     shard.find_set(plain) if plain else None, shard.find_set(endpoints) if endpoints else None
                 )
+                for a_set in entry.sets():
+                    a_set.topics += 1
+                    cache.bytes += a_set.bytes if a_set.topics == 1 else 0
                 cache.put(topic, entry)
             elif len(entry.rules) >= RULES_PER_TOPIC_MAX:
                 entry.rules.clear()
             entry.rules[a_round.rules_id] = None
+
+    def _new_cache(self) -> TopicCache[Entry]:
+        def drop(entry: Entry) -> None:
+            for a_set in entry.sets():
+                a_set.topics -= 1
+                cache.bytes -= 0 if a_set.topics else a_set.bytes
+
+        cache: TopicCache[Entry] = TopicCache(
+            drop, self._topics_max, self._cache_bytes_max, CACHED_TOPIC_BYTES
+        )
+        return cache
+
+    def sweep(self) -> None:
+        """Do one step of dropping topics that a change made wrong."""
+        for cache in self._caches.values():
+            cache.sweep(max(_SWEPT_PER_STEP, len(cache) // _SWEPT_PART))
+
+    @property
+    def cache_bytes(self) -> int:
+        """Give what the caches cost."""
+        return sum(cache.bytes for cache in self._caches.values())
 
     def answer(self, a_round: Round[Session]) -> int | None:
         """Answer a round from what is known.
@@ -242,6 +277,8 @@ class ShortWay:
             if flags & wire.FLAG_ELIDING:
                 classes |= wire.CLASS_ELIDING
         assert entry is not None
+        if entry.plain is None and a_round.mode & wire.MATCH_REPORT:
+            return None
         self.rounds += 1
         if entry.plain is None:
             return len(rows)
@@ -303,11 +340,15 @@ class ShortWay:
 
     @staticmethod
     def _common_entry(cache: TopicCache[Entry], topics: dict[str, None], rules_id: int) -> Entry | None:
-        """Give what is known of some topics if all lead to the same sets under these rules."""
+        """Give what is known of some topics if all lead to the same sets under these rules.
+
+        None too if it would take long to find out which of them are still right.
+        """
         common: Entry | None = None
+        tested_max = cache.tested + _TESTED_MAX
         for topic in topics:
             known = cache.get(topic)
-            if known is None or rules_id not in known.rules:
+            if known is None or rules_id not in known.rules or cache.tested > tested_max:
                 return None
             if common is not None and (
                 known.plain is not common.plain or known.endpoints is not common.endpoints
@@ -336,7 +377,3 @@ def _classes_of(flags: dict[int, None]) -> int:
             return 0
         classes |= 1 << cos | (wire.CLASS_ELIDING if one & wire.FLAG_ELIDING else 0)
     return classes
-
-
-def _nothing(_: Entry) -> None:
-    """Entries own nothing that must be given back."""

@@ -10,13 +10,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from angarium import wire
+from router.publishers.producer import join_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.counters import Counters
     from router.delivery.egress import Egress
-    from router.publishers.producer import Nack, Pending, Producer
+    from router.publishers.producer import Nack, Pending, Producer, Range
     from router.session import Session
 
 
@@ -48,6 +49,7 @@ class Acks:
     def _tell(self, producer: Producer[Session], now: float) -> None:
         unsettled = producer.unsettled
         nacks: list[Nack] = []
+        nowhere: list[Range] = []
         rows = size = 0
         told = producer.told
         while unsettled and not unsettled[0].homes:
@@ -56,11 +58,12 @@ class Acks:
             rows += pending.rows
             size += pending.bytes
             nacks += pending.nacks
+            join_ranges(nowhere, pending.unroutable)
         if producer.told == told:
             return
         producer.release(rows, size)
         self._count(producer, rows - len(nacks), nacks)
-        self._send(producer, nacks, 0)
+        self._send(producer, nacks, 0, nowhere)
         if not producer.unacked_rows:
             self._on_idle(producer, now)
 
@@ -76,13 +79,13 @@ class Acks:
     def end(self, producer: Producer[Session], code: int) -> None:
         """Tell a producer that nothing more will come, and why."""
         self.ready.pop(producer, None)
-        self._send(producer, [], code)
+        self._send(producer, [], code, [])
 
-    def _send(self, producer: Producer[Session], nacks: list[Nack], code: int) -> None:
+    def _send(self, producer: Producer[Session], nacks: list[Nack], code: int, nowhere: list[Range]) -> None:
         session = producer.session
         if session.closed:
             return
-        body: list[Any] = [producer.handle, producer.told, nacks, code]
+        body: list[Any] = [producer.handle, producer.told, nacks, code, nowhere]
         self._egress.answer(session, [wire.ACKED, wire.pack(body)])
 
     def validate(self) -> None:

@@ -1,6 +1,6 @@
 """What is known of the sequences of one producer: which were stored or refused before, and where.
 
-Exactly-once publish (design section 7, 5): each lane keeps, per producer, the last sequence that it stored and those
+Exactly-once publish (docs/guarantees.md): each lane keeps, per producer, the last sequence that it stored and those
 below that were refused. They are gathered when the producer is opened, and judge what it sends again:
 
     lane A: last 10, refused 5      a row with sequence 5, for any lane    refused again, with the same code

@@ -1,6 +1,6 @@
 """MOVE: messages that a home publishes itself, to a dead message queue, another queue, another partition.
 
-Every move is a publish (design section 7, 8): by an internal producer, one for each lane, whose sequences the source
+Every move is a publish: by an internal producer, one for each lane, whose sequences the source
 home gives and keeps until it is answered. So a move is exactly once like any other: what the target has of it is
 gathered before the first MOVE of a lane that a source sends in its life, and judges what comes again. Targets are
 named, so nothing is matched. Admission is the router's, as ever; what is refused stays with the source, which is told
@@ -67,7 +67,7 @@ class Move:
         )
         self.batch = batch
         self.rows: list[Row] = decode_rows(batch)
-        #: The home that asked, and its incarnation: another one asks anew.
+        #: The home that asked, and its incarnation: another one asks again.
         self.home = shard.index
         self.incarnation = shard.incarnation
         self.upto = self.first + self.rows[-1].index
@@ -117,7 +117,7 @@ class Moves:
         """A worker was sent START."""
 
     def shard_lost(self, shard: Shard) -> None:
-        """A worker died: its successor asks anew, and what its predecessor asked for is not answered."""
+        """A worker died: its successor asks again, and what its predecessor asked for is not answered."""
         self._lines.pop(shard.index, None)
         self._held = [move for move in self._held if move.home != shard.index]
 
@@ -134,7 +134,7 @@ class Moves:
         lines = self._lines.setdefault(shard.index, {})
         move = Move(shard, header, batch)
         line = lines.get(move.lane_id)
-        if line is None or line.move is not None:  # with one under way it begins anew
+        if line is None or line.move is not None:  # with one under way it starts over
             self._held = [one for one in self._held if line is None or one is not line.move]
             line = lines[move.lane_id] = _Line()
         line.move = move
@@ -154,7 +154,7 @@ class Moves:
                 self._begin(line, move, now)
 
     def _line_of(self, move: Move) -> _Line | None:
-        """Give the line of a move, unless its home asked anew."""
+        """Give the line of a move, unless its home asked again."""
         line = self._lines.get(move.home, {}).get(move.lane_id)
         return line if line is not None and line.move is move else None
 
@@ -247,6 +247,8 @@ class Moves:
             or not self._usage.files.fits(move.file)
         ):
             return _refuse_all(move, errors.SPOOL_OVER_QUOTA), {}
+        if any(lane.home in self._usage.full_homes for lane in target.lanes):
+            return _refuse_all(move, errors.DISK_FULL), {}
         account = self._usage.account(target)
         groups: dict[Any, list[Row]] = {}
         for row in move.rows:
@@ -284,7 +286,7 @@ class Moves:
             self.settled(move)
 
     def again(self, move: Move) -> None:
-        """A home left with rows of a move on their way: judge it anew, by what the others know then."""
+        """A home left with rows of a move on their way: judge it again, by what the others know then."""
         line = self._line_of(move)
         if line is not None:
             fresh = copy(move)  # of the other one STOREs may be on their way

@@ -14,12 +14,16 @@ from angarium.errors import error_for
 from router.publishers.memory import Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 S = TypeVar("S")
 
 #: Sequences and their arithmetic stay far inside 64 bits.
 SEQUENCE_MAX: Final = 1 << 62
+
+
+#: Of sequences: the first, and how many follow each other.
+Range = tuple[int, int]
 
 
 class Nack(NamedTuple):
@@ -33,9 +37,17 @@ class Nack(NamedTuple):
 class Pending(Generic[S]):
     """A round that was judged, until its homes have what they were given."""
 
-    __slots__ = ("bytes", "homes", "nacks", "producer", "rows", "upto")
+    __slots__ = ("bytes", "homes", "nacks", "producer", "rows", "unroutable", "upto")
 
-    def __init__(self, producer: Producer[S], upto: int, rows: int, size: int, nacks: list[Nack]) -> None:
+    def __init__(
+        self,
+        producer: Producer[S],
+        upto: int,
+        rows: int,
+        size: int,
+        nacks: list[Nack],
+        unroutable: list[Range],
+    ) -> None:
         self.producer = producer
         #: Its last sequence.
         self.upto = upto
@@ -43,6 +55,8 @@ class Pending(Generic[S]):
         self.bytes = size
         #: By rising sequence.
         self.nacks = nacks
+        #: What no endpoint took, rising.
+        self.unroutable = unroutable
         #: STOREs of it that are not covered by what their home reported.
         self.homes = 0
 
@@ -149,6 +163,16 @@ class Producer(Generic[S]):
         assert uptos == sorted(uptos)
         assert not uptos or self.told < uptos[0]
         self.memory.validate()
+
+
+def join_ranges(known: list[Range], more: Iterable[Range]) -> list[Range]:
+    """Add ranges to a list of lower ones; neighbours become one."""
+    for first, count in more:
+        if known and sum(known[-1]) == first:
+            known[-1] = known[-1][0], known[-1][1] + count
+        else:
+            known.append((first, count))
+    return known
 
 
 def over(session: S) -> Producer[S]:

@@ -43,7 +43,7 @@ NAME_BYTES_MAX: Final = 160
 #: Producers that were closed, and of which it is remembered how far direct subscribers had their copies; of the oldest
 #: one that is forgotten a copy may come twice.
 CLOSED_MAX: Final = 100_000
-#: Open producers that the controller is told of; with more a full registry refuses new names.
+#: Open producers of a username that the controller is told of; with more its full share refuses new names.
 TOLD_MAX: Final = 1_000
 _Handle = Annotated[int, msgspec.Meta(ge=1, le=1 << 62)]
 
@@ -95,6 +95,8 @@ class Producers:
         self._forget_rounds = forget_rounds
         #: Number in the registry -> who has it; also of a session that ended, until everything is settled.
         self.by_id: dict[int, Producer[Session]] = {}
+        #: (Message VPN, username) -> the numbers of those above; none is empty.
+        self._owned: dict[tuple[str, str], dict[int, None]] = {}
         #: VPN number -> producers of connected clients; no zeros.
         self._vpns: dict[int, int] = {}
         #: The highest id that the controller has given.
@@ -140,8 +142,9 @@ class Producers:
             "resume": arguments.resume,
         }
         if not arguments.stage:
-            # The registry may be full: who is open must not give way.
-            question["in_use"] = list(self.by_id) if len(self.by_id) <= TOLD_MAX else None
+            # The share of its username may be used up: who is open must not give way.
+            owned = self._owned.get((producer.vpn_name, producer.username), {})
+            question["in_use"] = list(owned) if len(owned) <= TOLD_MAX else None
             question["newest"] = self._newest
         self._asks.ask(
             "stage.open" if arguments.stage else "producer.open",
@@ -149,6 +152,7 @@ class Producers:
             lambda ok, value, now: self._registered(
                 producer, answer, value, now, ok=ok, resume=arguments.resume
             ),
+            session,
         )
 
     def _check_rights(self, session: Session) -> None:
@@ -198,7 +202,7 @@ class Producers:
             return
         if older is not None:
             self._fence(older, now)
-        self.by_id[producer.id] = producer
+        self._enter(producer)
         if producer.is_stage and not resume:
             self._gathered(producer, answer, {}, now)  # nobody had its number before
             return
@@ -233,7 +237,7 @@ class Producers:
 
     def _fence(self, producer: Producer[Session], now: float) -> None:
         """Somebody else has the name now."""
-        del self.by_id[producer.id]
+        self._vacate(producer)
         self._remember(producer)
         self._forget_rounds(producer)
         producer.end()
@@ -259,7 +263,7 @@ class Producers:
         producer.end()
         self._acks.ready.pop(producer, None)
         if self.by_id.get(producer.id) is producer:
-            del self.by_id[producer.id]
+            self._vacate(producer)
             self._remember(producer)
 
     def close(self, session: Session, arguments: CloseArguments, answer: Answer, now: float) -> None:
@@ -280,7 +284,7 @@ class Producers:
         if self.by_id.get(producer.id) is not producer:  # it was fenced: the name is another's
             answer.give(None)
             return
-        del self.by_id[producer.id]
+        self._vacate(producer)
         if not forget or producer.is_stage:
             self._remember(producer)
             answer.give(None)
@@ -290,6 +294,7 @@ class Producers:
             "producer.forget",
             {"id": producer.id},
             lambda ok, value, _: self._forgotten(producer, answer, ok, value),
+            producer.session,
         )
 
     def _forgotten(self, producer: Producer[Session], answer: Answer, ok: bool, value: Any) -> None:  # noqa: FBT001 - part of the answer
@@ -317,7 +322,7 @@ class Producers:
         if producer.closed_by is not None:
             producer.closed_by(now)
         elif producer.session.closed and self.by_id.get(producer.id) is producer:
-            del self.by_id[producer.id]
+            self._vacate(producer)
             self._remember(producer)
 
     def session_ended(self, session: Session, now: float) -> None:
@@ -328,6 +333,19 @@ class Producers:
                 self.break_off(producer)
             elif producer.id and not producer.unacked_rows:
                 self.idle(producer, now)
+
+    def _enter(self, producer: Producer[Session]) -> None:
+        """It has its name now."""
+        self.by_id[producer.id] = producer
+        self._owned.setdefault((producer.vpn_name, producer.username), {})[producer.id] = None
+
+    def _vacate(self, producer: Producer[Session]) -> None:
+        """Its name is free, or another session's."""
+        del self.by_id[producer.id]
+        owner = producer.vpn_name, producer.username
+        del self._owned[owner][producer.id]
+        if not self._owned[owner]:
+            del self._owned[owner]
 
     def _leave(self, producer: Producer[Session]) -> None:
         """Give the place back that a producer has in its session and its Message VPN."""
@@ -373,10 +391,13 @@ class Producers:
         """Check that who has a name is not over, and that places are counted."""
         for number, producer in self.by_id.items():
             assert producer.id == number
+            assert number in self._owned[producer.vpn_name, producer.username]
             assert not producer.is_over
             producer.validate()
             if not producer.session.closed:
                 assert producer.session.producers[producer.handle] is producer
+        assert all(self._owned.values())
+        assert sum(len(owned) for owned in self._owned.values()) == len(self.by_id)
         assert all(count > 0 for count in self._vpns.values())
         assert len(self._closed) <= CLOSED_MAX
 

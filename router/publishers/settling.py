@@ -1,14 +1,15 @@
-"""Carrying out what was decided of stages: every home releases them, or drops them, whoever dies meanwhile.
+"""Carries out decisions about stages: every home releases or drops them, whichever process dies meanwhile.
 
-The controller decides durably and tells each router what is not settled (`stages`). The homes are told in the numbered
-streams of STOREs, in rounds of all homes, one at a time: what is decided while one is under way is the next. A home
-does nothing to a stage that it does not have, so a round may come again, and does when
+The controller decides durably and sends each router the list of unsettled decisions (`stages`). The router sends them
+to the homes in the numbered streams of STOREs, in passes over all homes, one at a time; decisions that arrive during a
+pass are in the next one. A home ignores a stage that it does not have, so a pass may be repeated, and is when
 
-- a lane got another home meanwhile: neither of the two may have had its rows when it was told;
-- a home left before it stored the round.
+- a lane moved to another home meanwhile: perhaps neither of the two had its rows when the decision came;
+- a home left before it stored the decision.
 
-A round begins only while every lane is whole at its home. So if none was handed over until all homes have the round on
-disk, nothing is left of its stages, and the controller may forget them. Whoever waits for a release is told then.
+A pass begins only while every lane is complete at its home. So if no lane was handed over until all homes have the pass
+on disk, nothing is left of its stages: the controller may forget them, and callers that wait for a release get their
+answer.
 
 No clock, no I/O; `router.intake` hands the events here.
 """
@@ -207,7 +208,7 @@ class Settling:
         }
 
     def validate(self) -> None:
-        """Check that whoever waits waits for something that will come."""
+        """Check that every caller waits for something that will come."""
         coming = dict.fromkeys([*self._release, *(self._round.release if self._round is not None else ())])
         for waiter in self._waiters:
             assert waiter.missing

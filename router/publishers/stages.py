@@ -1,14 +1,14 @@
 """Stages: what clients ask of them.
 
-A stage is a producer whose messages belong to nobody until somebody commits it (docs/protocol.md, Stages). Opening one
-is `producer.open` with `stage`; here are
+A stage is a producer whose messages stay invisible until it is committed (docs/protocol.md, Stages). `producer.open`
+with `stage` opens one; this module handles
 
     stage.commit   sink, batch, stages     publish them, once for each batch of a sink
-    stage.abort    stages                  let go of them
+    stage.abort    stages                  drop them
 
-The controller decides, in one durable transaction; then `settling` has the homes do it. From the decision on nothing
-more is taken of the stages: whoever has one open still is told that it is over. What was accepted of it before is on
-its way to the homes ahead of the decision, so it is published, or dropped, with the rest.
+The controller decides, in one durable transaction; then `settling` has the homes carry it out. From the decision on no
+more messages of the stages are accepted: a session that has one still open gets an error. Messages that were accepted
+before are ahead of the decision on their way to the homes, so they are published, or dropped, with the rest.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ class Stages:
         if arguments.sink is not None or arguments.batch is not None:
             question |= {"sink": arguments.sink, "batch": arguments.batch}
         self._asks.ask(
-            "stage.commit", question, lambda ok, value, now: self._committed(answer, value, now, ok=ok)
+            "stage.commit",
+            question,
+            lambda ok, value, now: self._committed(answer, value, now, ok=ok),
+            session,
         )
 
     def _committed(self, answer: Answer, value: Any, now: float, *, ok: bool) -> None:
@@ -99,7 +102,10 @@ class Stages:
         _check_rights(session)
         question = {**_owner(session), "stages": arguments.stages}
         self._asks.ask(
-            "stage.abort", question, lambda ok, value, now: self._aborted(answer, value, now, ok=ok)
+            "stage.abort",
+            question,
+            lambda ok, value, now: self._aborted(answer, value, now, ok=ok),
+            session,
         )
 
     def _aborted(self, answer: Answer, value: Any, now: float, *, ok: bool) -> None:

@@ -1,9 +1,9 @@
 """Admission row by row: what is done when a whole frame does not fit, and with what may be known already.
 
-Every check of seed 004, in its order: quota of the node, of the Message VPN, of the endpoint; largest message; shut
-down; low priority; and the node's spool files. A message that one of its endpoints refuses goes to none of them, and
-its publisher is told so, unless that endpoint is set not to tell (`reject_to_sender`): then only this endpoint does
-without it (R114, R177, facts section 10).
+The checks are R171 to R176 and R182, in this order: quota of the node, of the Message VPN, of the endpoint; largest
+message; shut down; low priority; the disk of its home; and the node's spool files. A message that one of its endpoints
+refuses goes to none of them, and its publisher is told so, unless that endpoint is set not to tell
+(`reject_to_sender`): then only this endpoint does without it (R114, R177).
 
 What a producer sends again is judged by the records of the lanes before any quota (`memory`): refused stays refused,
 what a lane has is not given to it again, and what some lanes may have, also those that it does not match any more, is
@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from angarium import errors, wire
-from router.publishers.producer import Nack
+from router.publishers.producer import Nack, Range
 from router.spool.rows import Row, partition_hash, salt_of
-from router.spool.usage import COPIES, FILES, NODE_QUOTA, VPN_QUOTA, Account, Reason
+from router.spool.usage import COPIES, FILES, NO_ROOM, NODE_QUOTA, VPN_QUOTA, Account, Reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -44,12 +44,14 @@ class Discard(NamedTuple):
 class Verdict:
     """What is to become of the rows of a round."""
 
-    __slots__ = ("discards", "left_out", "nacks", "stores", "touched", "waits_from")
+    __slots__ = ("discards", "left_out", "nacks", "stores", "touched", "unroutable", "waits_from")
 
     def __init__(self) -> None:
         #: Targets -> the rows for exactly these, by rising index.
         self.stores: dict[tuple[Target, ...], list[Row]] = {}
         self.nacks: list[Nack] = []
+        #: Ranges of sequences that are acknowledged although nobody took them.
+        self.unroutable: list[Range] = []
         #: Lanes that refused rows matched: their records are told.
         self.touched: dict[LaneUsage, None] = {}
         #: Indices of rows that were refused.
@@ -95,6 +97,8 @@ class Tally:
         for target in targets:
             account = target[0]
             reason = self._refusal(account, row, size, more)
+            if reason is None and target[1].home in self.usage.full_homes:
+                reason = NO_ROOM
             if reason is None:
                 taken.append(target)
                 more += size if account.takes_quota else 0
@@ -230,7 +234,8 @@ def judge(
                 verdict.stores.setdefault(tuple(taken), []).append(row)
         else:
             verdict.discards.append(refusal)
-            verdict.refuse(row, Nack(sequence, refusal.reason.code, refusal.reason.detail), targets)
+            recorded = () if refusal.reason is NO_ROOM else targets
+            verdict.refuse(row, Nack(sequence, refusal.reason.code, refusal.reason.detail), recorded)
     return verdict
 
 

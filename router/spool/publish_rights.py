@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from angarium.access import TopicRules
 from angarium.topic import INBOX_PREFIX
+from angarium_server.access import TopicRules
 from router.spool.rows import decode_rows
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 #: The number of rules that allow everything.
 EVERYTHING: Final = 0
-#: Lists of rules that are kept ready; more start anew.
+#: Lists of rules that are kept ready; more start over.
 _READY_MAX: Final = 64
 
 

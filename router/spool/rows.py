@@ -36,7 +36,7 @@ class Row(msgspec.Struct, array_like=True, gc=False, eq=False):
 
     @property
     def is_low_priority(self) -> bool:
-        """Tell whether it is of class of service 1 or 2 (facts section 12)."""
+        """Tell whether it is of class of service 1 or 2 (R176)."""
         return (self.flags & wire.FLAG_COS) >> wire.COS_SHIFT < 2
 
 
@@ -49,6 +49,11 @@ class _Index(msgspec.Struct, array_like=True, gc=False, eq=False):
 decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
 encode_rows = msgspec.msgpack.Encoder().encode
 _decode_indices = msgspec.msgpack.Decoder(list[_Index]).decode
+
+
+def indices(batch: bytes) -> list[int]:
+    """Give the indices of a batch, which rise."""
+    return [row.index for row in _decode_indices(batch)]
 
 
 def index_span(batches: list[bytes]) -> tuple[int, int]:

@@ -4,9 +4,9 @@ No file of a disk is meant. What a STORE brings to a home lies in one file, the 
 `wire.SPOOL_FILE_BYTES` or more, the next STORE opens another one. A file is used while some home has a message in it,
 or a STORE for it is on its way; homes keep the number with the messages and tell which ones they use.
 
-Whatever is done with messages later, they keep their file: packed anew, at another home, in another endpoint. So one
+Whatever is done with messages later, they keep their file: packed again, at another home, in another endpoint. So one
 file may be used by several homes and is one nevertheless, and only new messages make more of them. `fit` is asked
-before these are admitted, so the limit is never exceeded, whoever dies or comes back.
+before these are admitted, so the limit is never exceeded, also when processes die or restart.
 """
 
 from __future__ import annotations

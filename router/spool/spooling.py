@@ -21,7 +21,7 @@ from angarium.errors import AngariumError, error_for
 from router.matching.accounting import discard_name
 from router.matching.copies import direct_indices, leave_out
 from router.publishers.producer import SEQUENCE_MAX, Nack, Pending, Producer
-from router.spool import late_exceptions
+from router.spool import late_exceptions, unroutable
 from router.spool.crossing import leave_dto_out, only_direct, spooled_for
 from router.spool.cutting import cut
 from router.spool.judging import Tally, Verdict, judge, judge_copies
@@ -108,6 +108,8 @@ class Spooling:
         self._wall_ms = wall_ms
         #: Producer -> its rounds that wait for room, oldest first; no empty lines.
         self._lines: dict[Producer[Session], deque[Round[Session]]] = {}
+        #: Those of them that wait because a home has no room on its disk for what is on its way to it.
+        self._waits_for: dict[Producer[Session], int] = {}
         #: Sessions whose next round waits until all homes have reported.
         self.held: dict[Session, None] = {}
         #: `usage.freed` when the lines were tried last.
@@ -144,6 +146,7 @@ class Spooling:
 
     def forget_rounds(self, producer: Producer[Session]) -> bool:
         """Drop the rounds of a producer that wait for room; true if there were any."""
+        self._waits_for.pop(producer, None)
         return self._lines.pop(producer, None) is not None
 
     def retry(self, now: float) -> None:
@@ -153,11 +156,17 @@ class Spooling:
         if not self._lines or self._tried_at == self._usage.freed:
             return
         self._tried_at = self._usage.freed
+        short: dict[int, None] = {}
         for producer, line in list(self._lines.items()):
+            if self._waits_for.get(producer) in short:
+                continue
+            self._waits_for.pop(producer, None)
             while line and not producer.is_over and self._admit(line[0], producer, now):
                 line.popleft()
             if not line:
                 self._lines.pop(producer, None)
+            elif producer in self._waits_for:
+                short[self._waits_for[producer]] = None
 
     def _admit(self, a_round: Round[Session], producer: Producer[Session], now: float) -> bool:
         """Judge a round and hand it on; false if it, or its rest, has to wait for room."""
@@ -174,7 +183,8 @@ class Spooling:
         if self.repartitioning.waiting and any(self.repartitioning.concerns(ends) for _, ends in frames):
             return False
         stores = None if a_round.resent or _has_orphans(frames) else self._whole(frames, producer, a_round)
-        verdict = Verdict()
+        verdict, is_judged = Verdict(), stores is None
+        denied: dict[int, str] = {}
         if stores is None:
             rules_id = a_round.session.publish_rules_id
             denied = self._rights.denied(rules_id, batches) if a_round.resent else {}
@@ -185,9 +195,17 @@ class Spooling:
                     self._admit(head, producer, now)
                 return False
             stores = _stores_of(verdict)
+        index = self._streams.short_of(stores)
+        if index is not None:
+            self._waits_for[producer] = index
+            return False
+        if is_judged:
             self._judge_denied(a_round, frames, producer, verdict, denied)
             self._judge_orphans(a_round, frames, producer, verdict)
         self._judge_refused(a_round, producer, verdict)
+        if is_judged or sum(result.rows for result, _ in frames) != a_round.rows:
+            taken = [] if is_judged else [result.batch for result, _ in frames]
+            verdict.unroutable = unroutable.find(a_round, taken, verdict, memory, (lowest, highest))
         self._hand_on(a_round, frames, producer, stores, verdict, last, now)
         return True
 
@@ -209,7 +227,7 @@ class Spooling:
         tell_nacks(stores, verdict.touched, memory)
         self._send_copies(a_round, frames, producer, verdict, now)
         self._counters.count("ingress_messages", a_round.rows)
-        pending = Pending(producer, last, a_round.rows, a_round.bytes, nacks)
+        pending = Pending(producer, last, a_round.rows, a_round.bytes, nacks, verdict.unroutable)
         producer.unsettled.append(pending)
         head = [memory.id, a_round.first]
         self._streams.store(
@@ -243,6 +261,9 @@ class Spooling:
         if not frames:
             return stores
         if not self._fits(frames):
+            return None
+        full = self._usage.full_homes
+        if full and any(index in full for index in _homes(frames)):
             return None
         for result, endpoints in frames:
             if any(one.partitions for one in endpoints):
@@ -339,7 +360,7 @@ class Spooling:
         for row in rows:
             if row.index not in direct and row.index not in verdict.left_out:
                 for_queue = row.topic.startswith(wire.QUEUE_TOPIC_PREFIX)
-                code = errors.QUEUE_NOT_FOUND if for_queue else errors.NO_SUBSCRIPTION_MATCH
+                code = errors.UNKNOWN_ENDPOINT if for_queue else errors.NO_SUBSCRIPTION_MATCH
                 self._refuse(a_round, producer, verdict, row.index, code, row.topic)
 
     def _refuse(
@@ -362,7 +383,7 @@ class Spooling:
             verdict.nacks.append(Nack(sequence, code, topic))
 
     def _rejects_no_match(self, session: Session) -> bool:
-        """Tell whether the client profile wants to hear of messages that match nothing (facts section 10)."""
+        """Tell whether the client profile wants to hear of messages that match nothing."""
         profile = session.vpn.profiles.get(session.profile_name)
         return profile is not None and bool(profile["reject_no_subscription_match"])
 
@@ -453,6 +474,7 @@ class Spooling:
     def validate(self) -> None:
         """Check that lines are of producers that are not over."""
         self.repartitioning.validate()
+        assert self._waits_for.keys() <= self._lines.keys()
         for producer, line in self._lines.items():
             assert line
             assert not producer.is_over
@@ -488,7 +510,7 @@ def _stores_of(verdict: Verdict) -> Stores:
 
 
 def _is_relaxed(stores: Stores) -> bool:
-    """Tell whether all endpoints are content with less than the disk; the strongest counts (design section 7, 6)."""
+    """Tell whether all endpoints are content with less than the disk; the strongest counts."""
     for store in stores.values():
         if store.refused:
             return False

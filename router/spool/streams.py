@@ -2,7 +2,7 @@
 
 A STORE is numbered per home, from 1 in the life of a router; the home tells up to which number it has accepted and
 stored (COMMITTED), and when it comes (back), up to which it had stored (HOME). What is not stored is kept here and sent
-again then, so that nothing admitted depends on one process (design section 7, 4). A home that is down is waited for:
+again then, so that nothing admitted depends on one process. A home that is down is waited for:
 what waits is bounded by the windows of producers, by the limit of promoted copies, and by one MOVE per lane.
 
     number   1 2 3 4 5 6 7 8
@@ -54,7 +54,7 @@ class Charge(NamedTuple):
 class Store:
     """What one home is to store of one round."""
 
-    __slots__ = ("batches", "charges", "counts", "groups", "refused", "size")
+    __slots__ = ("batches", "charges", "counts", "groups", "packed_bytes", "refused", "size")
 
     def __init__(self) -> None:
         #: `[[lane_id, ...], rows, origins]` and, in the same order, their batches.
@@ -67,12 +67,24 @@ class Store:
         self.counts: list[list[int]] = []
         #: Spool bytes; a message for several lanes counts once.
         self.size = 0
+        #: Bytes of the batches.
+        self.packed_bytes = 0
 
 
 class _Sent:
     """A STORE that is not known to be on disk."""
 
-    __slots__ = ("charges", "file", "header", "number", "pending", "promoted", "size", "store")
+    __slots__ = (
+        "charges",
+        "file",
+        "header",
+        "number",
+        "packed_bytes",
+        "pending",
+        "promoted",
+        "size",
+        "store",
+    )
 
     def __init__(
         self, header: list[Any], store: Store, file: int, pending: Any | None, *, promoted: bool
@@ -84,6 +96,7 @@ class _Sent:
         self.store = store
         self.charges = store.charges
         self.size = store.size
+        self.packed_bytes = store.packed_bytes
         #: Whose acknowledgement waits for it; None once it was counted, or if nobody waits.
         self.pending = pending
         #: Whether these are promoted copies, which have a limit of their own.
@@ -114,7 +127,16 @@ class _Sent:
 class _Stream:
     """The stream to one home."""
 
-    __slots__ = ("accepted", "is_reported", "is_up", "kept", "number", "on_their_way", "promoted_bytes")
+    __slots__ = (
+        "accepted",
+        "is_reported",
+        "is_up",
+        "kept",
+        "number",
+        "on_their_way",
+        "packed_bytes",
+        "promoted_bytes",
+    )
 
     def __init__(self) -> None:
         #: The number of the newest STORE.
@@ -125,6 +147,8 @@ class _Stream:
         self.is_reported = False
         #: Not accepted yet, oldest first; consecutive numbers that end with `number`.
         self.on_their_way: deque[_Sent] = deque()
+        #: Bytes of their batches.
+        self.packed_bytes = 0
         #: Accepted and not stored, oldest first.
         self.kept: deque[_Sent] = deque()
         #: Spool bytes of promoted copies in both.
@@ -142,6 +166,8 @@ class Streams:
         self._on_settled = on_settled
         #: By index of the worker.
         self._streams: dict[int, _Stream] = {}
+        #: Whether a round waits for room on a disk.
+        self._is_short = False
         #: Totals for the operators.
         self.stores = self.resent = 0
 
@@ -212,9 +238,31 @@ class Streams:
             if sent.promoted:
                 stream.promoted_bytes += sent.size
             stream.on_their_way.append(sent)
+            stream.packed_bytes += sent.packed_bytes
             self.stores += 1
             if stream.is_up:
                 self.send(index, sent.frames())
+
+    def short_of(self, stores: dict[int, Store]) -> int | None:
+        """Give a home that has not told of room on its disk for what is on its way to it and these; None: all have.
+
+        What it is given cannot be refused any more, so it has to find room. It waits until something that was sent
+        before is on disk, and the home tells how much room is left. What is alone goes.
+        """
+        for index, store in stores.items():
+            stream = self._stream(index)
+            if stream.packed_bytes and stream.is_up:
+                room = self._usage.home(index).room_bytes
+                if room is not None and stream.packed_bytes + store.packed_bytes > room:
+                    self._is_short = True
+                    return index
+        return None
+
+    def _have_retried(self) -> None:
+        """Have rounds tried again that wait for room on a disk."""
+        if self._is_short:
+            self._is_short = False
+            self._usage.freed += 1
 
     def settle(self, release: list[int], drop: list[int], wall_ms: int, pending: Any) -> None:
         """Have every home release stages, and drop others."""
@@ -268,6 +316,7 @@ class Streams:
     def shard_lost(self, shard: Shard) -> None:
         """A worker died: nothing is sent to it until its successor has reported."""
         self._stream(shard.index).is_up = False
+        self._have_retried()
 
     def home_reported(
         self, shard: Shard, stored: int, totals: list[list[Any]], spool: list[Any]
@@ -279,15 +328,17 @@ class Streams:
         self._advance(stream, shard.index, stored, stored)
         for sent in stream.kept:  # accepted by a predecessor, which took it along
             self._count(sent)
+            stream.packed_bytes += sent.packed_bytes
         stream.on_their_way.extendleft(reversed(stream.kept))
         stream.kept.clear()
         usage.files_freed(shard.index, [file for file in usage.home(shard.index).files if file not in files])
         usage.files.go_on(shard.index, max(files, default=0), spool[2])
         changed = usage.report(shard.index, totals, spool)
+        self._have_retried()
         stream.is_up = stream.is_reported = True
         stream.accepted = stored
         if not stream.on_their_way:
-            stream.number = stored  # a home that begins anew counts from its own beginning
+            stream.number = stored  # a home that starts over counts from its own beginning
         for sent in stream.on_their_way:
             for account, lane, messages, size, _ in sent.leave_out_stale():
                 self._usage.uncharge(account, lane, messages, size)
@@ -304,6 +355,7 @@ class Streams:
             return []
         self._usage.files_used(shard.index, numbers_of(spool[0]))
         self._advance(stream, shard.index, accepted, stored)
+        self._have_retried()
         return self._usage.report(shard.index, totals, spool)
 
     def _advance(self, stream: _Stream, index: int, accepted: int, stored: int) -> None:
@@ -312,6 +364,7 @@ class Streams:
         waiting = stream.on_their_way
         while waiting and waiting[0].number <= accepted:
             sent = waiting.popleft()
+            stream.packed_bytes -= sent.packed_bytes
             self._uncount(index, sent)
             self._settle(sent)
             if sent.number <= stored:
@@ -354,6 +407,7 @@ class Streams:
             self._forget(stream, sent)
         stream.kept.clear()
         stream.on_their_way.clear()
+        stream.packed_bytes = 0
         return list(dict.fromkeys(sent.pending for sent in lost if sent.pending is not None))
 
     def _uncount_lost(self, sent: _Sent) -> None:
@@ -386,6 +440,7 @@ class Streams:
             assert numbers == list(range(stream.number - len(numbers) + 1, stream.number + 1)), index
             promoted = [sent.size for sent in (*stream.kept, *stream.on_their_way) if sent.promoted]
             assert stream.promoted_bytes == sum(promoted), index
+            assert stream.packed_bytes == sum(sent.packed_bytes for sent in stream.on_their_way), index
             assert all(sent.pending is None for sent in stream.kept)
         sent_files = [
             sent.file for stream in self._streams.values() for sent in stream.on_their_way if sent.file
@@ -431,6 +486,7 @@ def add_group(
         store.groups.append([lane_ids, rows, origins])
         store.batches.append(batch)
         store.size += size
+        store.packed_bytes += len(batch)
 
 
 def tell_nacks(stores: dict[int, Store], touched: Iterable[LaneUsage], memory: Memory) -> None:

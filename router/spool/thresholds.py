@@ -1,4 +1,4 @@
-"""Events when the spool becomes too full, is full, and is empty enough again (R185, R197; facts sections 5, 6 and 14).
+"""Events when the spool becomes too full, is full, and is empty enough again (R185, R197).
 
 Watched are the spool usage of endpoints, Message VPNs and the node, the node's spool files and delivered messages
 without settlement, how near an endpoint is to refusing messages of low priority, and the producers of a Message VPN.
@@ -77,10 +77,8 @@ class Thresholds:
             self._look_at_vpn(vpn)
 
     def _look_at_unacked(self) -> None:
-        """Each home has an equal part of the limit (R195): the fullest one is watched, for it stops first."""
-        limits, homes = self._usage.limits, self._usage.homes
-        limit = max(1, limits.max_delivered_unacked // max(1, len(homes)))
-        value = max((home.delivered_unacked for home in homes.values()), default=0)
+        limits, value = self._usage.limits, self._usage.delivered_unacked
+        limit = limits.max_delivered_unacked
         share = (limits.event_delivered_unacked_set_percent, limits.event_delivered_unacked_clear_percent)
         self._unacked.update(value, limit, share, self._outbox)
         if value >= limit:

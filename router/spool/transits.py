@@ -1,4 +1,4 @@
-"""Messages that move from one endpoint to another: in both for a moment, and counted once (design section 7, 8).
+"""Messages that move from one endpoint to another: in both for a moment, and counted once.
 
 When a MOVE is admitted it is certain that the source deletes what was not refused. So from then on these rows count
 where they go to, and no more where they are; else a node that is full of dead messages could not move them to the dead
@@ -83,7 +83,7 @@ class Transit:
             self._take_off()
 
     def end(self) -> None:
-        """Nothing is taken off any more, before it is judged anew."""
+        """Nothing is taken off any more, before it is judged again."""
         self._still, still = NOTHING, self._still
         self._take_off()
         self._still = still

@@ -1,9 +1,9 @@
 """What endpoints, Message VPNs and the node hold, and what they may: the accounts that admission asks.
 
-Limits are never exceeded, not by one message (design section 7, 3). So an account counts what homes have reported and
+Limits are never exceeded, not by one message. So an account counts what homes have reported and
 what is on its way to them; a report covers exactly what the home had accepted. Homes report lanes; sizes are spool
 sizes: payload, properties and `wire.SPOOL_OVERHEAD_BYTES` for each message. A message in two endpoints counts twice.
-A last-value queue takes no quota (facts section 5), and is in the accounts of its endpoint only.
+A last-value queue takes no quota, and is in the accounts of its endpoint only.
 
 While a lane goes from one home to another (`worker scale`) the old home may hold messages that the new one does not
 know yet. They count as the old one told them until the figures of the new one are complete. A router that was not there
@@ -76,9 +76,10 @@ LOW_PRIORITY: Final = Reason(
 FILES: Final = Reason(
     errors.SPOOL_FILES_EXCEEDED, "discard.spool-file-limit-exceeded", "spool_files_exceeded", ""
 )
+#: Nobody records such a refusal before there is room again: it goes with what the producer stores next (`memory`).
+NO_ROOM: Final = Reason(errors.DISK_FULL, "discard.disk-full", "disk_full_discard", "the disk of a worker")
 
-
-#: There is no room for copies of direct messages, whoever they are for; it counts like the quota.
+#: There is no room for copies of direct messages, in any endpoint; it counts like the quota.
 COPIES: Final = NODE_QUOTA._replace(detail="direct messages that wait for a disk")
 
 
@@ -155,7 +156,7 @@ class Account:
         self.reject_to_sender = str(attributes["reject_to_sender"])
 
     def refusal(self, messages: int, size: int, largest: int, low_priority: int) -> Reason | None:
-        """Say why it cannot take messages in one go, by the order of seed 004; None if it can.
+        """Say why it cannot take messages in one go, in the order of R171 to R176; None if it can.
 
         Node and Message VPN were asked before. With several messages it may be that some fit: they are asked for
         one by one then.
@@ -185,8 +186,8 @@ class Account:
         return largest > self.max_message_bytes or (limit is not None and low_priority > 0 and limit < 1)
 
     def tells_sender(self, reason: Reason) -> bool:
-        """Tell whether the publisher hears of it, so that the message goes nowhere (facts section 10)."""
-        if reason is FILES:  # all publishers do (R184)
+        """Tell whether the publisher hears of it, so that the message goes nowhere (R114)."""
+        if reason is FILES or reason is NO_ROOM:  # all publishers do (R184)
             return True
         if self.reject_to_sender == "when-enabled":
             return reason is not SHUT_DOWN
@@ -197,12 +198,16 @@ class HomeUsage:
     """What one home holds, as it reported last."""
 
     __slots__ = (
+        "allowance",
         "delivered_unacked",
         "disk_bytes",
         "files",
         "lanes_importing",
+        "lanes_kept_aside",
+        "room_bytes",
         "staged_bytes",
         "staged_messages",
+        "wanted",
     )
 
     def __init__(self) -> None:
@@ -212,15 +217,32 @@ class HomeUsage:
         self.delivered_unacked = 0
         #: Lanes that it takes over from other homes and does not have yet.
         self.lanes_importing = 0
+        #: Lanes that it has and that no object claims.
+        self.lanes_kept_aside = 0
         #: Of messages that it has and that belong to a stage.
         self.staged_messages = self.staged_bytes = 0
+        #: What may be on its way to it for its disk; 0: nothing new. None: it did not tell.
+        self.room_bytes: int | None = None
+        #: What it may have delivered and not settled, and what it would have; 0: no more (`allowances`).
+        self.allowance = self.wanted = 0
 
     def report(
-        self, disk_bytes: int, unacked: int, importing: int = 0, messages: int = 0, size: int = 0
+        self,
+        disk_bytes: int,
+        unacked: int,
+        importing: int = 0,
+        messages: int = 0,
+        size: int = 0,
+        allowance: int = 0,
+        wanted: int = 0,
+        aside: int = 0,
+        room_bytes: int | None = None,
     ) -> None:
         """Take what it tells of itself as a whole."""
         self.disk_bytes, self.delivered_unacked, self.lanes_importing = disk_bytes, unacked, importing
         self.staged_messages, self.staged_bytes = messages, size
+        self.allowance, self.wanted, self.lanes_kept_aside = allowance, wanted, aside
+        self.room_bytes = room_bytes
 
 
 class Usage:
@@ -239,6 +261,8 @@ class Usage:
         self.transits = Transits()
         #: By index of the worker.
         self.homes: dict[int, HomeUsage] = {}
+        #: Homes whose disk has no room for anything new.
+        self.full_homes: dict[int, None] = {}
         #: Files of homes that left, while others take over what is in them; they count as users of these.
         self._left: list[int] = []
         #: Lanes whose figures nobody knows: nothing is admitted meanwhile.
@@ -358,7 +382,8 @@ class Usage:
             totals: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`, absolute; a sixth field says whether
                 that is all, or a worker before holds more, a seventh what of it is on the way to another endpoint.
             spool: `[files in use, files not in use, bytes in the newest one, disk_bytes, delivered_unacked, lanes that
-                are being taken over, staged messages, staged bytes]`; more is for others.
+                are being taken over, staged messages, staged bytes, allowance, wanted, lanes that are kept
+                aside, room on disk]`; more is for others.
         """
         before: dict[LaneUsage, tuple[Account, int, int, bool]] = {}
         for entry in totals:
@@ -381,7 +406,12 @@ class Usage:
             if found is not None and found[1] in before:
                 self.transits.told(entry[0], entry[6] if len(entry) > 6 else None)
         self.files_freed(index, numbers_of(spool[1]))
-        self.home(index).report(*spool[3:8])
+        self.home(index).report(*spool[3:12])
+        if self.home(index).room_bytes == 0:
+            self.full_homes[index] = None
+        elif index in self.full_homes:
+            del self.full_homes[index]
+            self.freed += 1
         if is_completed:
             self._release_left()
         return list(dict.fromkeys(account for account, *_ in before.values()))
@@ -407,6 +437,7 @@ class Usage:
 
     def home_left(self, index: int) -> None:
         """A worker is no home any more: what it holds is taken over by others."""
+        self.full_homes.pop(index, None)
         self._left += self.homes.pop(index, HomeUsage()).files
         self.files.close(index)
         self._release_left()
@@ -448,9 +479,11 @@ class Usage:
             "files_max": self.limits.max_files,
             "delivered_unacked": self.delivered_unacked,
             "delivered_unacked_max": self.limits.max_delivered_unacked,
+            "homes_full": sorted(self.full_homes),
             "staged_messages": sum(home.staged_messages for home in self.homes.values()),
             "staged_bytes": sum(home.staged_bytes for home in self.homes.values()),
             "endpoints": len(self._endpoints),
+            "lanes_kept_aside": sum(home.lanes_kept_aside for home in self.homes.values()),
         }
 
     def validate(self) -> None:

@@ -1,28 +1,30 @@
-"""Runs `angarium` commands as a shell would: real processes, of which none is left behind."""
+"""Runs `angarium` commands as a shell would: real processes, of which none is left behind.
+
+Those that are waited for are forked by a process of the installation, which has imported them already; `up`, and what
+goes on in the background, is started as a shell does.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from installation import clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+    from command_server import CommandServer
+
+#: The command that is tried: that of the installation, which conftest.py fills in.
+COMMAND: list[str] = []
+#: What forks commands of the installation, which conftest.py fills in.
+SERVERS: list[CommandServer] = []
 #: Generous: a loaded machine is slow, a hang is not the machine's fault.
 TIMEOUT_S = 60.0
-
-
-def installed_command() -> list[str]:
-    """Give the command installed beside this interpreter; in a tree that is not installed, its module."""
-    found = shutil.which("angarium", path=str(Path(sys.executable).parent))
-    return [found] if found else [sys.executable, "-m", "cluster.cli"]
 
 
 def wait_for(condition: Callable[[], Any], what: str, timeout_s: float = TIMEOUT_S) -> Any:
@@ -45,13 +47,11 @@ class Shell:
         self.folder = folder
         self.data = folder / "angarium-data"
         self._started: list[subprocess.Popen[bytes]] = []
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("ANGARIUM_")}
-        path = os.pathsep.join(filter(None, [str(ROOT), kept.get("PYTHONPATH", "")]))
-        self.environment = {**kept, "PYTHONPATH": path, "ANGARIUM_DATA": str(self.data)}
+        self.environment = {**clean_environment(), "ANGARIUM_DATA": str(self.data), "ANGARIUM_YES": "1"}
 
     def start(self, *arguments: str, stdin: int | None = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [*installed_command(), *arguments],
+            [*COMMAND, *arguments],
             cwd=self.folder,
             env=self.environment,
             stdin=stdin,
@@ -62,17 +62,18 @@ class Shell:
         return process
 
     def run(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> Finished:
-        process = self.start(*arguments, stdin=subprocess.PIPE)
-        return self.finish(process, stdin=stdin, status=status)
+        if arguments[:1] == ("up",):
+            return self.finish(self.start(*arguments, stdin=subprocess.PIPE), stdin=stdin, status=status)
+        done = SERVERS[0].run(
+            arguments, environment=self.environment, timeout_s=TIMEOUT_S, stdin=stdin, cwd=self.folder
+        )
+        return _finished(arguments, done.returncode, done.stdout, done.stderr, status)
 
     def finish(
         self, process: subprocess.Popen[bytes], *, stdin: bytes | None = None, status: int = 0
     ) -> Finished:
         out, err = process.communicate(stdin, timeout=TIMEOUT_S)
-        assert process.returncode == status, (
-            f"{process.args} ended with {process.returncode}\n{out!r}\n{err.decode()}"
-        )
-        return Finished(out, err.decode())
+        return _finished(process.args, process.returncode, out, err, status)
 
     def subscribe(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a `sub` and give it when its subscriptions are in effect."""
@@ -98,6 +99,11 @@ class Shell:
             process.communicate(timeout=TIMEOUT_S)
         self._started.clear()
         assert [process.args for process in left] == []
+
+
+def _finished(arguments: Any, found: int, out: bytes, err: bytes, status: int) -> Finished:
+    assert found == status, f"{arguments} ended with {found}\n{out!r}\n{err.decode()}"
+    return Finished(out, err.decode())
 
 
 class Finished:

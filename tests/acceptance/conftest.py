@@ -1,22 +1,40 @@
-"""The node that the acceptance tests share, and the shell in which they use it."""
+"""The installation that the acceptance tests try, the node that they share, and the shell in which they use it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import command_shell
 import pytest
+from command_server import CommandServer
 from command_shell import Shell
+from document import Desk
+from installation import Installation, shared_installation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installation(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Installation]:
+    """Give both wheels, installed into an environment of their own; every command runs from there."""
+    own = tmp_path_factory.getbasetemp()
+    made = shared_installation(own if worker_id == "master" else own.parent)
+    command_shell.COMMAND[:] = [str(made.command)]
+    command_shell.SERVERS[:] = [CommandServer(str(made.python))]
+    yield made
+    command_shell.SERVERS[0].close()
 
 
 @pytest.fixture(scope="session")
-def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def node(tmp_path_factory: pytest.TempPathFactory, installation: Installation) -> Iterator[Shell]:
     """Give a shell with a running node of two workers."""
     shell = Shell(tmp_path_factory.mktemp("node"))
     shell.run("up", "--detach", "--workers", "2", "--listen", "tcp://127.0.0.1:0")
     try:
+        # One test makes the first password; the others go on without one.
+        shell.run("username", "update", "default", "--set", "enabled=true")
         yield shell
     finally:
         shell.run("down")
@@ -26,3 +44,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 def shell(node: Shell) -> Iterator[Shell]:
     yield node
     node.clear()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, installation: Installation) -> Iterator[Desk]:
+    """Give a place where pages of the documentation are read, command by command."""
+    desk = Desk(tmp_path, installation.folder / "bin")
+    yield desk
+    desk.clear()

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def spooled(shell: Shell, queue: str) -> int:
-    found: int = shell.run("queue", "show", queue).object["messages_spooled"]
+    found: int = shell.run("queue", "show", queue, "--json").object["messages_spooled"]
     return found
 
 
@@ -31,8 +31,10 @@ def fill(shell: Shell, queue: str, *payloads: str) -> None:
 
 
 def payloads(shell: Shell, queue: str) -> list[str]:
-    rows = shell.run("queue", "messages", queue).rows
-    return [shell.run("message", "show", queue, str(row["position"])).object["payload"] for row in rows]
+    rows = shell.run("queue", "messages", queue, "--json").rows
+    return [
+        shell.run("message", "show", queue, str(row["position"]), "--json").object["payload"] for row in rows
+    ]
 
 
 def expect_payloads(shell: Shell, wanted: dict[str, list[str]]) -> None:
@@ -46,14 +48,17 @@ def expect_payloads(shell: Shell, wanted: dict[str, list[str]]) -> None:
 @pytest.mark.requirement("R92", "R98", "R119", "R133", "R134")
 def test_an_endpoint_is_created_listed_shown_updated_and_deleted(shell: Shell) -> None:
     for kind in ("queue", "topic-endpoint"):
-        made = shell.run(kind, "create", "first/q", "--set", "max_ttl_s=9").object
+        made = shell.run(kind, "create", "first/q", "--set", "max_ttl_s=9", "--json").object
         assert made.items() >= {"kind": kind, "max_ttl_s": 9, "permission": "no-access"}.items()
-        assert [row["name"] for row in shell.run(kind, "list", "first/*").rows] == ["first/q"]
-        changed = shell.run(kind, "update", "first/q", "--set", "permission=consume").object
+        assert [row["name"] for row in shell.run(kind, "list", "first/*", "--json").rows] == ["first/q"]
+        changed = shell.run(kind, "update", "first/q", "--set", "permission=consume", "--json").object
         assert (changed["permission"], changed["id"]) == ("consume", made["id"])
-        shown = shell.run(kind, "show", "first/q").object
+        closed = shell.run(kind, "update", "first/q", "--set", "permission=none", "--json").object
+        assert closed["permission"] == "no-access"
+        shell.run(kind, "update", "first/q", "--set", "permission=consume")
+        shown = shell.run(kind, "show", "first/q", "--json").object
         assert shown.items() >= {"permission": "consume", "messages_spooled": 0, "bind_count": 0}.items()
-        assert shell.run(kind, "delete", "first/q").object["deleted"] is True
+        assert shell.run(kind, "delete", "first/q", "--json").object["deleted"] is True
         assert shell.run(kind, "show", "first/q", status=1).err.startswith("error 40401: ")
 
 
@@ -92,13 +97,13 @@ def test_what_cannot_be_is_refused_with_what_to_do(
 
 
 def test_the_attributes_of_a_queue_are_listed(shell: Shell) -> None:
-    rows = {row["attribute"]: row for row in shell.run("queue", "attributes").rows}
+    rows = {row["attribute"]: row for row in shell.run("queue", "attributes", "--json").rows}
     assert rows["max_delivered_unacked_per_flow"]["range"] == "1..1000000"
     assert "id" not in rows
 
 
 def test_a_template_is_an_object_like_others(shell: Shell) -> None:
-    made = shell.run("template", "create", "small", "--set", "name_filter=tmp/>").object
+    made = shell.run("template", "create", "small", "--set", "name_filter=tmp/>", "--json").object
     assert (made["name_filter"], made["kind_of_endpoint"]) == ("tmp/>", "queue")
     assert shell.run("template", "update", "small", "--set", "name_filter=*", status=1).err.startswith(
         "error 40015: "
@@ -111,23 +116,24 @@ def test_a_template_is_an_object_like_others(shell: Shell) -> None:
 
 def test_messages_are_listed_shown_and_deleted(shell: Shell) -> None:
     fill(shell, "L", "one", "two", "three")
-    rows = shell.run("queue", "messages", "L").rows
+    rows = shell.run("queue", "messages", "L", "--json").rows
     assert [(row["position"], row["topic"], row["state"]) for row in rows] == [
         (1, "to/L", "ready"),
         (2, "to/L", "ready"),
         (3, "to/L", "ready"),
     ]
     assert [
-        row["position"] for row in shell.run("queue", "messages", "L", "--after", "1", "--limit", "1").rows
+        row["position"]
+        for row in shell.run("queue", "messages", "L", "--after", "1", "--limit", "1", "--json").rows
     ] == [2]
     assert (
-        shell.run("message", "show", "L", "2").object.items()
+        shell.run("message", "show", "L", "2", "--json").object.items()
         >= {"payload": "two", "mode": "non-persistent"}.items()
     )
-    assert shell.run("message", "delete", "L", "2", "9").object["deleted"] == 1
+    assert shell.run("message", "delete", "L", "2", "9", "--json").object["deleted"] == 1
     expect_payloads(shell, {"L": ["one", "three"]})
     assert shell.run("message", "show", "L", "2", status=1).err.startswith("error 40401: ")
-    assert shell.run("queue", "purge", "L").object["purged"] == 2
+    assert shell.run("queue", "purge", "L", "--json").object["purged"] == 2
     wait_for(lambda: spooled(shell, "L") == 0, "an empty queue")
     shell.run("queue", "delete", "L")
 
@@ -137,7 +143,7 @@ def test_a_selector_chooses_and_a_wrong_one_is_refused(shell: Shell) -> None:
     for price in (5, 15, 25):
         shell.run("pub", "to/S", str(price), "--property", f"price={price}")
     wait_for(lambda: spooled(shell, "S") == 3, "three messages")
-    rows = shell.run("queue", "messages", "S", "--selector", "price > 10").rows
+    rows = shell.run("queue", "messages", "S", "--selector", "price > 10", "--json").rows
     assert [row["position"] for row in rows] == [2, 3]
     assert shell.run("queue", "messages", "S", "--selector", "price >", status=1).err.startswith(
         "error 40601: "
@@ -148,16 +154,18 @@ def test_a_selector_chooses_and_a_wrong_one_is_refused(shell: Shell) -> None:
 def test_messages_are_copied_moved_and_sent_back(shell: Shell) -> None:
     fill(shell, "from", "a", "b", "c")
     shell.run("queue", "create", "to")
-    assert shell.run("queue", "copy", "from", "--to", "to", "--limit", "1").object == {
+    assert shell.run("queue", "copy", "from", "--to", "to", "--limit", "1", "--json").object == {
         "done": 1,
         "refused": 0,
+        "kept": 0,
     }
     expect_payloads(shell, {"from": ["a", "b", "c"], "to": ["a"]})
-    assert shell.run("queue", "move", "from", "--to", "to").object["done"] == 3
+    assert shell.run("queue", "move", "from", "--to", "to", "--json").object["done"] == 3
     expect_payloads(shell, {"from": [], "to": ["a", "a", "b", "c"]})
-    ended = shell.run("queue", "redrive", "to", status=1)
-    assert ended.object == {"done": 3, "refused": 1}
-    assert "copied" in ended.err
+    assert shell.run("queue", "redrive", "to", "--json").object == {"done": 3, "refused": 0, "kept": 1}
+    again = shell.run("queue", "redrive", "to")
+    assert again.lines == ["0 messages sent back, 1 stays: copied to it, published to it or sent back before"]
+    assert again.err == ""
     expect_payloads(shell, {"from": ["a", "b", "c"], "to": ["a"]})
     for queue in ("from", "to"):
         shell.run("queue", "delete", queue)
@@ -181,9 +189,9 @@ def test_expired_messages_are_found_in_the_queue_for_dead_messages(shell: Shell)
     shell.run("pub", "to/brief", "late", "--ttl-ms", "50")
     dead = "#DEAD_MSG_QUEUE"
     wait_for(lambda: spooled(shell, dead) == 1, "a dead message")
-    (row,) = shell.run("queue", "messages", dead).rows
+    (row,) = shell.run("queue", "messages", dead, "--json").rows
     assert row["origin"] == ["queue", "brief", "expired"]
-    assert shell.run("queue", "redrive", dead).object["done"] == 1
+    assert shell.run("queue", "redrive", dead, "--json").object["done"] == 1
     wait_for(lambda: payloads(shell, "brief") == ["late"], "the message where it came from")
     shell.run("queue", "delete", "brief")
 
@@ -193,11 +201,11 @@ def test_expired_messages_are_found_in_the_queue_for_dead_messages(shell: Shell)
 
 def test_the_spool_is_shown_and_checked(shell: Shell) -> None:
     fill(shell, "V", "x" * 1000)
-    shown = shell.run("spool", "show").object
+    shown = shell.run("spool", "show", "--json").object
     assert shown["messages"] >= 1
     assert {row["worker"] for row in shown["workers"]} == {0, 1}
-    assert shell.run("status").object["spool"]["files"] >= 1
-    assert shell.run("spool", "verify").object == {"good": True, "faults": []}
+    assert shell.run("status", "--json").object["spool"]["files"] >= 1
+    assert shell.run("spool", "verify", "--json").object == {"good": True, "faults": []}
     shell.run("queue", "delete", "V")
 
 
@@ -205,7 +213,7 @@ def test_the_spool_is_shown_and_checked(shell: Shell) -> None:
 def own_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """Give a node that a test may stop and start as it likes."""
     shell = Shell(tmp_path_factory.mktemp("own"))
-    shell.run("up", "--detach", "--workers", "2")
+    shell.run("up", "--detach", "--workers", "2", "--listen", "tcp://127.0.0.1:0")
     try:
         yield shell
     finally:
@@ -218,15 +226,15 @@ def test_a_backup_brings_back_queues_and_messages(own_node: Shell) -> None:
     shell = own_node
     fill(shell, "one", "a", "b")
     fill(shell, "two", "c")
-    made = shell.run("spool", "backup", "node.backup").object
+    made = shell.run("spool", "backup", "node.backup", "--json").object
     assert made["workers"] == 2
     assert shell.run("spool", "backup", "node.backup", status=1).err.startswith("error 40901: ")
     assert shell.run("spool", "restore", "node.backup", status=1).err.startswith("error 40902: ")
     shell.run("queue", "purge", "one")
     shell.run("queue", "delete", "two")
     shell.run("down")
-    assert shell.run("spool", "verify").object["good"] is True
-    restored: dict[str, Any] = shell.run("spool", "restore", "node.backup").object
+    assert shell.run("spool", "verify", "--json").object["good"] is True
+    restored: dict[str, Any] = shell.run("spool", "restore", "node.backup", "--json").object
     assert restored["replaced"]
     shell.run("up", "--detach")
     expect_payloads(shell, {"one": ["a", "b"], "two": ["c"]})
@@ -239,13 +247,13 @@ def test_queues_and_messages_survive_a_restart_and_a_change_of_workers(own_node:
     shell = own_node
     for queue in ("one", "two", "three"):
         fill(shell, queue, f"{queue}-a", f"{queue}-b")
-    assert {row["homes"][0] for row in shell.run("queue", "list").rows} == {0, 1}
+    assert {row["homes"][0] for row in shell.run("queue", "list", "--json").rows} == {0, 1}
     shell.run("down")
     shell.run("up", "--detach")
     shell.run("worker", "scale", "1", "--wait")
 
     def counts() -> dict[str, int]:
-        rows = shell.run("queue", "list").rows
+        rows = shell.run("queue", "list", "--json").rows
         return {row["name"]: row["messages_spooled"] for row in rows if not row["name"].startswith("#")}
 
     wait_for(lambda: counts() == {"one": 2, "two": 2, "three": 2}, "all at the worker that is left")
@@ -253,4 +261,4 @@ def test_queues_and_messages_survive_a_restart_and_a_change_of_workers(own_node:
         wait_for(
             lambda name=queue: payloads(shell, name) == [f"{name}-a", f"{name}-b"], f"the content of {queue}"
         )
-    assert {row["homes"][0] for row in shell.run("queue", "list").rows} == {0}
+    assert {row["homes"][0] for row in shell.run("queue", "list", "--json").rows} == {0}

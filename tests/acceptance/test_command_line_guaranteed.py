@@ -45,12 +45,22 @@ def bind(shell: Shell, *arguments: str) -> subprocess.Popen[bytes]:
 # pub.
 
 
+@pytest.mark.requirement("R277")
+def test_what_is_acknowledged_and_went_to_no_queue_is_counted(shell: Shell, queue: str) -> None:
+    done = shell.run("pub", f"nobody/{queue}/{{line}}", "--count", "300", "--mode", "persistent", "--json")
+    assert done.object.items() >= {"acknowledged": 300, "unroutable": 300, "nacked": 0}.items()
+    assert "unroutable: 300 acknowledged, but no queue took them: none subscribes to the topic" in done.err
+    taken = shell.run("pub", queue, "--queue", "--json")
+    assert taken.object.items() >= {"acknowledged": 1, "unroutable": 0}.items()
+    assert "unroutable" not in taken.err
+
+
 @pytest.mark.requirement("R163")
 def test_lines_are_published_acknowledged_and_consumed_in_order(shell: Shell, queue: str) -> None:
     path = lines_file(shell, 1_500)
     acked = shell.folder / "acked"
     acked.unlink(missing_ok=True)
-    done = shell.run("pub", queue, "--queue", "--lines", str(path), "--acked-file", str(acked))
+    done = shell.run("pub", queue, "--queue", "--lines", str(path), "--acked-file", str(acked), "--json")
     assert done.object.items() >= {"published": 1_500, "acknowledged": 1_500, "nacked": 0}.items()
     assert done.object["seconds"] > 0
     assert acked.read_text().split() == [str(number) for number in range(1_500)]
@@ -69,6 +79,20 @@ def test_a_queue_option_and_its_modes(shell: Shell, queue: str) -> None:
         ("two", "non-persistent"),
         ("three", "persistent"),
     ]
+
+
+@pytest.mark.requirement("R156")
+def test_a_subscriber_sees_its_copy_of_a_guaranteed_message_as_direct(shell: Shell) -> None:
+    shell.run("queue", "create", "copied", "--subscription", "copied/>")
+    subscriber = shell.subscribe("copied/>", "--count", "2", "--json")
+    for mode in ("persistent", "non-persistent"):
+        shell.run("pub", "copied/a", mode, "--mode", mode)
+    assert [(row["payload"], row["mode"]) for row in shell.finish(subscriber).rows] == [
+        ("persistent", "direct"),
+        ("non-persistent", "direct"),
+    ]
+    kept = shell.run("consume", "copied", "--count", "2", "--json").rows
+    assert [row["mode"] for row in kept] == ["persistent", "non-persistent"]
 
 
 def test_options_of_a_message_reach_its_consumer(shell: Shell, queue: str) -> None:
@@ -102,7 +126,7 @@ def test_what_is_refused_is_told_counted_and_not_in_the_acked_file(shell: Shell)
     path.write_text("short\nmuch too long for it\nshort\n")
     acked = shell.folder / "acked-mixed"
     arguments = ["--queue", "--lines", str(path), "--acked-file", str(acked)]
-    done = shell.run("pub", "narrow", *arguments, status=1)
+    done = shell.run("pub", "narrow", *arguments, "--json", status=1)
     assert done.object.items() >= {"published": 3, "acknowledged": 2, "nacked": 1}.items()
     assert "error 40007" in done.err
     assert acked.read_text().split() == ["0", "2"]
@@ -118,7 +142,7 @@ def test_a_named_producer_goes_on_where_it_was(shell: Shell, queue: str) -> None
 
 
 def test_a_topic_that_nobody_wants_is_acknowledged(shell: Shell) -> None:
-    done = shell.run("pub", "nobody/wants/this", "x", "--mode", "persistent", "--count", "10")
+    done = shell.run("pub", "nobody/wants/this", "x", "--mode", "persistent", "--count", "10", "--json")
     assert done.object.items() >= {"acknowledged": 10, "nacked": 0}.items()
 
 
@@ -174,7 +198,7 @@ def test_a_consumer_that_stands_by_says_so_and_takes_over(shell: Shell, queue: s
     shell.run("pub", queue, "two", "--queue")
     done = shell.finish(second)
     assert done.out.endswith(b" two\n")
-    told = [line.partition(":")[0] for line in done.err.splitlines()]
+    told = [line.partition(":")[0] for line in done.err.splitlines() if not line.startswith("consuming ")]
     assert told == ["standing by", "active"]
 
 
@@ -203,7 +227,7 @@ def test_a_topic_endpoint_gets_its_topic_from_its_consumer(shell: Shell) -> None
 
 
 def test_consuming_what_does_not_exist_fails(shell: Shell) -> None:
-    assert "error 50314" in shell.run("consume", "there is no such queue", status=1).err
+    assert "error 40404" in shell.run("consume", "there is no such queue", status=1).err
 
 
 def test_an_interrupted_consumer_says_how_far_it_came(shell: Shell, queue: str) -> None:

@@ -20,19 +20,21 @@ pytestmark = pytest.mark.slow
 
 def test_an_object_is_created_listed_shown_updated_and_deleted(shell: Shell) -> None:
     made = shell.run(
-        "profile", "create", "slow", "--set", "eliding=true", "--set", "eliding_delay_ms=200"
+        "profile", "create", "slow", "--set", "eliding=true", "--set", "eliding_delay_ms=200", "--json"
     ).object
     assert (
         made.items() >= {"kind": "profile", "name": "slow", "eliding": True, "eliding_delay_ms": 200}.items()
     )
-    assert "slow" in [row["name"] for row in shell.run("profile", "list").rows]
-    assert [row["name"] for row in shell.run("profile", "list", "sl*").rows] == ["slow"]
+    assert "slow" in [row["name"] for row in shell.run("profile", "list", "--json").rows]
+    assert [row["name"] for row in shell.run("profile", "list", "sl*", "--json").rows] == ["slow"]
     assert (
-        shell.run("profile", "update", "slow", "--set", "eliding_delay_ms=50").object["eliding_delay_ms"]
+        shell.run("profile", "update", "slow", "--set", "eliding_delay_ms=50", "--json").object[
+            "eliding_delay_ms"
+        ]
         == 50
     )
-    assert shell.run("profile", "show", "slow").object["eliding_delay_ms"] == 50
-    assert shell.run("profile", "delete", "slow").object["deleted"] is True
+    assert shell.run("profile", "show", "slow", "--json").object["eliding_delay_ms"] == 50
+    assert shell.run("profile", "delete", "slow", "--json").object["deleted"] is True
     assert shell.run("profile", "show", "slow", status=1).err.startswith("error 40401: ")
 
 
@@ -43,14 +45,14 @@ def test_a_wrong_attribute_is_refused_with_a_hint(shell: Shell) -> None:
 
 
 def test_the_attributes_of_a_kind_are_listed(shell: Shell) -> None:
-    rows = shell.run("acl", "attributes").rows
+    rows = shell.run("acl", "attributes", "--json").rows
     assert "publish_topic_exceptions" in [row["attribute"] for row in rows]
 
 
 def test_a_username_needs_its_password(shell: Shell) -> None:
     (shell.folder / "right").write_text("s3cret\n")
     (shell.folder / "wrong").write_text("guess\n")
-    made = shell.run("username", "create", "bob", "--password-file", "right").object
+    made = shell.run("username", "create", "bob", "--password-file", "right", "--json").object
     assert made["password_set"] is True
     assert "s3cret" not in json.dumps(made)
     shell.run("pub", "a", "--user", "bob", "--password-file", "right")
@@ -70,7 +72,7 @@ def test_a_publisher_and_a_subscriber_are_told_what_an_acl_denies(shell: Shell) 
     shell.run("acl", "create", "narrow", *(part for one in allow for part in ("--set", one)))
     shell.run("username", "create", "carol", "--set", "acl_profile=narrow")
     shell.run("pub", "ok/1", "--user", "carol")
-    refused = shell.run("pub", "not/ok", "x", "--count", "3", "--user", "carol", status=1)
+    refused = shell.run("pub", "not/ok", "x", "--count", "3", "--user", "carol", "--json", status=1)
     assert refused.object["nacked"] == 3
     assert refused.err.startswith("error 40302: ")
     assert shell.run("sub", "not/ok", "--user", "carol", status=1).err.startswith("error 40303: ")
@@ -82,11 +84,11 @@ def test_a_publisher_and_a_subscriber_are_told_what_an_acl_denies(shell: Shell) 
 def test_subscriptions_are_listed_with_their_priority(shell: Shell) -> None:
     subscriber = shell.subscribe("listed/a", "--priority", "3", "--client-name", "lister")
     always = shell.subscribe("listed/a", "--da", "--client-name", "always")
-    rows = shell.run("subscription", "list", "--client", "lister").rows
+    rows = shell.run("subscription", "list", "--client", "lister", "--json").rows
     assert {(row["filter"], row["dto_priority"]) for row in rows if row["filter"] == "listed/a"} == {
         ("listed/a", "P3")
     }
-    rows = shell.run("subscription", "list").rows
+    rows = shell.run("subscription", "list", "--json").rows
     found = {(row["client"], row["dto_priority"]) for row in rows if row["filter"] == "listed/a"}
     assert found == {("lister", "P3"), ("always", "DA")}
     for process in (subscriber, always):
@@ -101,10 +103,14 @@ def test_a_subscription_manager_adds_and_removes_for_another_client(shell: Shell
     add = ("subscription", "add", "managed/topic", "--client", "target")
     assert shell.run(*add, status=1).err.startswith("error 40306: ")
     shell.run(*add, "--user", "manager")
-    filters = [row["filter"] for row in shell.run("subscription", "list", "--client", "target").rows]
+    filters = [
+        row["filter"] for row in shell.run("subscription", "list", "--client", "target", "--json").rows
+    ]
     assert "managed/topic" in filters
     shell.run("subscription", "remove", "managed/topic", "--client", "target", "--user", "manager")
-    filters = [row["filter"] for row in shell.run("subscription", "list", "--client", "target").rows]
+    filters = [
+        row["filter"] for row in shell.run("subscription", "list", "--client", "target", "--json").rows
+    ]
     assert "managed/topic" not in filters
     target.send_signal(signal.SIGINT)
     shell.finish(target)
@@ -113,7 +119,7 @@ def test_a_subscription_manager_adds_and_removes_for_another_client(shell: Shell
 
 def test_clients_are_listed_shown_and_disconnected(shell: Shell) -> None:
     subscriber = shell.subscribe("x", "--client-name", "visible")
-    (row,) = [row for row in shell.run("client", "list").rows if row["name"] == "visible"]
+    (row,) = [row for row in shell.run("client", "list", "--json").rows if row["name"] == "visible"]
     expected = {
         "name",
         "address",
@@ -126,7 +132,7 @@ def test_clients_are_listed_shown_and_disconnected(shell: Shell) -> None:
         "discards",
     }
     assert row.keys() >= expected
-    assert shell.run("client", "show", "visible").object["username"] == "default"
+    assert shell.run("client", "show", "visible", "--json").object["username"] == "default"
     shell.run("client", "disconnect", "visible")
     assert "50306" in shell.finish(subscriber, status=1).err
     assert shell.run("client", "show", "visible", status=1).err.startswith("error 4")
@@ -139,7 +145,7 @@ def test_the_defaults_are_a_configuration_file_that_is_good(shell: Shell) -> Non
     shown = shell.run("config", "show", "--defaults").out
     assert tomllib.loads(shown.decode())
     (shell.folder / "node.toml").write_bytes(shown)
-    assert shell.run("config", "check", "node.toml").object["good"] is True
+    assert shell.run("config", "check", "node.toml", "--json").object["good"] is True
 
 
 def test_every_fault_of_a_configuration_file_is_named(shell: Shell) -> None:
@@ -155,7 +161,7 @@ def test_the_configuration_of_the_running_node_is_shown(shell: Shell) -> None:
     shown = shell.run("config", "show").out
     assert "router" in tomllib.loads(shown.decode())
     (shell.folder / "shown.toml").write_bytes(shown)
-    assert shell.run("config", "check", "shown.toml").object["good"] is True
+    assert shell.run("config", "check", "shown.toml", "--json").object["good"] is True
     assert shell.run("config", "show", "--json").object["router"]["workers"] >= 1
 
 
@@ -164,17 +170,17 @@ def test_objects_are_exported_and_applied_again(shell: Shell) -> None:
     exported = shell.run("config", "export").out
     (shell.folder / "objects.toml").write_bytes(exported)
     shell.run("vpn", "update", "exported", "--set", "max_connection_count=8")
-    planned = shell.run("config", "apply", "objects.toml", "--dry-run").rows
+    planned = shell.run("config", "apply", "objects.toml", "--dry-run", "--json").rows
     (change,) = [row for row in planned if row["name"] == "exported" and row["kind"] == "vpn"]
     assert change["action"] == "update"
-    assert shell.run("vpn", "show", "exported").object["max_connection_count"] == 8
+    assert shell.run("vpn", "show", "exported", "--json").object["max_connection_count"] == 8
     shell.run("config", "apply", "objects.toml")
-    assert shell.run("vpn", "show", "exported").object["max_connection_count"] == 7
+    assert shell.run("vpn", "show", "exported", "--json").object["max_connection_count"] == 7
     shell.run("vpn", "delete", "exported")
 
 
 def test_keys_are_made_once_and_never_overwritten(shell: Shell) -> None:
-    made = shell.run("keys", "create", "some.key").object
+    made = shell.run("keys", "create", "some.key", "--json").object
     assert len(made["public_key"]) == 40
     assert (shell.folder / "some.key").stat().st_mode & 0o077 == 0
     assert made["public_key"] in (shell.folder / "some.key.pub").read_text()

@@ -47,7 +47,7 @@ def secured(
     shell = Shell(tmp_path_factory.mktemp("secured"))
     for name in ("node", "stranger"):
         shell.run("keys", "create", f"{name}.key")
-    operator = shell.run("keys", "create", "operator.key").object["public_key"]
+    operator = shell.run("keys", "create", "operator.key", "--json").object["public_key"]
     (shell.folder / "alice.password").write_text("pretzel\n")
     (shell.folder / "node.toml").write_text(CONFIGURATION.format(operator=operator))
     syslog = f"udp://127.0.0.1:{log_server.getsockname()[1]}"
@@ -83,8 +83,21 @@ def test_a_client_without_the_key_or_with_another_one_is_kept_out(shell: Shell) 
 
 
 def test_an_operator_with_a_key_reaches_the_node_from_afar(shell: Shell, afar: tuple[str, ...]) -> None:
-    names = [row["name"] for row in shell.run("username", "list", *afar, "--key-file", "operator.key").rows]
+    names = [
+        row["name"]
+        for row in shell.run("username", "list", *afar, "--key-file", "operator.key", "--json").rows
+    ]
     assert "alice" in names
+
+
+def test_the_address_for_clients_is_said_to_be_none_for_operators(
+    shell: Shell, afar: tuple[str, ...]
+) -> None:
+    url = shell.run("status", "--json").object["url"]
+    keys = ("--server-key-file", "node.key.pub", "--key-file", "operator.key")
+    told = shell.run("status", "--admin-url", url, *keys, status=1).err
+    assert told.startswith(f"error 60003: Connect Failed: {url} is an address for clients")
+    assert "--admin-url is that of [admin] listen" in told
 
 
 @pytest.mark.requirement("R42")
@@ -105,15 +118,15 @@ def test_an_operator_fetches_a_backup_from_afar(shell: Shell, afar: tuple[str, .
     shell.run("pub", "to/kept", "x", *client, "--mode", "persistent")
     file = tmp_path / "far.backup"
     for _ in range(2):
-        made = shell.run("spool", "backup", str(file), *operator).object
+        made = shell.run("spool", "backup", str(file), *operator, "--json").object
         assert made["size_bytes"] == file.stat().st_size
         assert list((shell.data / "copies").iterdir()) == [], "what was fetched is gone there"
         file.rename(tmp_path / "kept.backup")
     other = Shell(tmp_path)
     other.run("spool", "restore", "kept.backup")
-    other.run("up", "--detach")
+    other.run("up", "--detach", "--listen", "tcp://127.0.0.1:0")
     try:
-        assert [row["topic"] for row in other.run("queue", "messages", "kept").rows] == ["to/kept"]
+        assert [row["topic"] for row in other.run("queue", "messages", "kept", "--json").rows] == ["to/kept"]
     finally:
         other.run("down")
         other.clear()

@@ -35,12 +35,15 @@ class Account:
                 self.late.append(line)
             self._newest = max(self._newest, line)
 
-    def judge(self, attempted: int, acknowledged: set[int]) -> dict[str, list[int]]:
+    def judge(
+        self, attempted: int, acknowledged: set[int], refused: frozenset[int] = frozenset()
+    ) -> dict[str, list[int]]:
         """Give what is wrong, by kind; nothing if all is well."""
         found = {
             "lost": sorted(acknowledged - set(self.got)),
             "duplicated": sorted(set(self.unflagged)),
             "unexpected": sorted(line for line in self.got if not 0 <= line < attempted),
+            "refused": sorted(refused & set(self.got)),
             "out_of_order": self.late,
         }
         return {kind: lines for kind, lines in found.items() if lines}

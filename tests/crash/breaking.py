@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 ROLES = ("worker", "worker", "worker", "router", "router", "controller", "supervisor")
 #: A stop of more than five seconds is taken for a hang; both sides of that are tried.

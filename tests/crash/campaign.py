@@ -3,7 +3,8 @@
 Each round starts a node, publishes a file of numbered lines with the `pub` command (a named producer that
 retries over everything), consumes one queue all the time, breaks something every few seconds, waits until the
 publisher is done, and drains a second queue. Every acknowledged line must be in both queues; in the second
-one once and in order; in the first one again only with the redelivered flag.
+one once and in order; in the first one again only with the redelivered flag. A line that was refused, because the disk
+was full, must be in none.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import angarium
-from angarium.testing import Node
+from angarium import errors
+from angarium_server.testing import Node
 from tests.crash.accounts import Account
 from tests.crash.breaking import Breaker, describe, lacking
 
@@ -89,7 +91,7 @@ class Round:
     def _publisher(self, lines: int) -> Iterator[subprocess.Popen[bytes]]:
         source = self._directory / "lines"
         source.write_bytes(b"".join(b"%d\n" % number for number in range(lines)))
-        command = [sys.executable, "-m", "cluster.cli", "pub", TOPIC, "--lines", str(source)]
+        command = [sys.executable, "-P", "-m", "angarium_server", "pub", TOPIC, "--lines", str(source)]
         command += ["--mode", "persistent", "--producer", "campaign", "--retry-for", str(RETRY_S)]
         command += ["--acked-file", str(self._acked), "--rate", str(RATE), "--json"]
         process = subprocess.Popen(
@@ -112,9 +114,10 @@ class Round:
             done += 1
 
     def _wait(self, publisher: subprocess.Popen[bytes]) -> dict[str, Any]:
-        output, errors = publisher.communicate(timeout=2 * RETRY_S)
-        if publisher.returncode != 0:
-            self._failures.append(RuntimeError(f"pub: {publisher.returncode} {errors.decode()[-2_000:]}"))
+        output, told = publisher.communicate(timeout=2 * RETRY_S)
+        is_refusal = "enospc" in self.breaker.done and f"error {errors.DISK_FULL}".encode() in told
+        if publisher.returncode != 0 and not is_refusal:
+            self._failures.append(RuntimeError(f"pub: {publisher.returncode} {told.decode()[-2_000:]}"))
             return {}
         summary: dict[str, Any] = json.loads(output.splitlines()[-1])
         return summary
@@ -160,8 +163,11 @@ class Round:
     def _judge(self, lines: int, summary: dict[str, Any]) -> dict[str, Any]:
         acknowledged = self._acknowledged()
         found: dict[str, Any] = {}
+        self.refused = summary.get("nacked", 0)
+        others = frozenset(range(lines)) - acknowledged
+        refused = others if len(others) == self.refused else frozenset()
         for account in (self.live, self.final):
-            wrong = account.judge(lines, acknowledged)
+            wrong = account.judge(lines, acknowledged, refused)
             if wrong:
                 found[account.queue] = {kind: [len(some), some[:5]] for kind, some in wrong.items()}
         if summary and summary["acknowledged"] != len(acknowledged):
@@ -200,7 +206,7 @@ def campaign(
     deadline = time.monotonic() + minutes * 60
     faults: dict[str, int] = {}
     broken: list[Any] = []
-    rounds = acknowledged = 0
+    rounds = acknowledged = refused = 0
     with (
         tempfile.TemporaryDirectory(prefix="angarium-crash-") as name,
         small_disk(Path(name), wanted="enospc" in kinds) as disk,
@@ -212,6 +218,7 @@ def campaign(
             wrong = one.run(deadline, lines, faults_min)
             rounds += 1
             acknowledged += one.acknowledged
+            refused += one.refused
             for what, count in one.breaker.done.items():
                 faults[what] = faults.get(what, 0) + count
             if wrong:
@@ -225,6 +232,7 @@ def campaign(
         "faults": describe(faults),
         "skipped": missing,
         "acknowledged": acknowledged,
+        "refused": refused,
         "broken": broken,
         "verdict": "bad" if broken else "good",
     }

@@ -34,7 +34,7 @@ def test_hangs_full_disks_and_failing_syncs_lose_and_double_nothing() -> None:
     """What cannot be done here (no right to mount, no strace) is skipped by the campaign and said in its verdict."""
     verdict = campaign(["stop", "enospc", "eio"], minutes=0.0, seed=SEED, lines=LINES, faults_min=5)
     assert verdict["broken"] == []
-    assert verdict["acknowledged"] == LINES
+    assert verdict["acknowledged"] + verdict["refused"] == LINES
     assert sum(verdict["faults"].values()) >= 2
 
 
@@ -59,3 +59,7 @@ def test_a_repetition_is_fine_where_consumers_live_through_faults_and_if_it_says
     assert account_of((0, False), (0, True), redelivers=True).judge(1, {0}) == {}
     assert account_of((0, False), (0, False), redelivers=True).judge(1, {0}) == {"duplicated": [0]}
     assert account_of((0, False), (0, True)).judge(1, {0}) == {"duplicated": [0]}
+
+
+def test_the_account_finds_what_was_refused_and_is_there() -> None:
+    assert account_of((0, False), (2, False)).judge(3, {0}, frozenset({1, 2})) == {"refused": [2]}

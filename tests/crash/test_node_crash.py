@@ -18,7 +18,7 @@ from steady_pair import SteadyPair
 from watched_node import all_ready, figure, is_replaced, look_until, state_of
 
 from angarium import blocking, errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 from cluster.admin import Admin, process_runs, read_node_file
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_messages_flow_on_without_a_controller_and_operators_objects_are_there_a
     with Admin(node.data) as admin:
         assert admin.call("objects.show", kind="vpn", name="kept")["max_connection_count"] == 7
         admin.call("objects.update", kind="username", vpn="kept", name="alice", attributes={"enabled": False})
-    with pytest.raises(errors.ForbiddenError, match="error 40310"):
+    with pytest.raises(errors.UnauthorizedError, match="error 40101"):
         blocking.connect(node.url, vpn="kept", username="alice", timeout_s=LIMIT_S)
     figure("longest_pause_ms", noticed.longest_pause_ms)
 
@@ -130,7 +130,7 @@ def test_a_node_whose_supervisor_died_is_told_apart_from_one_that_runs(mortal: N
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "cluster.cli", *arguments],
+        [sys.executable, "-P", "-m", "angarium_server", *arguments],
         capture_output=True,
         text=True,
         timeout=60,
@@ -144,7 +144,7 @@ def start_up(data: Path, ready: Path, log: Path) -> subprocess.Popen[bytes]:
     with log.open("wb") as output:
         started = subprocess.Popen(
             [
-                *[sys.executable, "-m", "cluster.cli", "up", "--data", str(data), "--workers", "2"],
+                *[sys.executable, "-P", "-m", "angarium_server", "up", "--data", str(data), "--workers", "2"],
                 *["--listen", "tcp://127.0.0.1:0", "--ready-file", str(ready)],
             ],
             stdout=output,

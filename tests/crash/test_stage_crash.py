@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import DeliveryMode, Message, blocking, errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

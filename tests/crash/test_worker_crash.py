@@ -14,7 +14,7 @@ from steady_pair import SteadyPair
 from watched_node import events, figure, is_replaced, look_until, state_of, topics_of_worker
 
 from angarium import blocking
-from angarium.testing import Node
+from angarium_server.testing import Node
 from cluster.admin import Admin
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def test_subscriptions_made_and_dropped_while_a_worker_is_away_are_in_force_when
         kept, dropped = client.subscribe([topics[0]]), client.subscribe([topics[1]])
         pid = node.kill("worker", 1)
         added = client.subscribe([topics[2], "away/*"], timeout_s=LIMIT_S)
-        dropped.unsubscribe()
+        dropped.close()
         look_until(node, "the worker is back", is_replaced("worker", 1, pid))
         client.publish_many([(topic, topic.encode()) for topic in topics for _ in range(ROUND)])
         client.flush(LIMIT_S)

@@ -9,7 +9,7 @@ from angarium.errors import AngariumError
 from cluster.admin import Admin
 
 if TYPE_CHECKING:
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 _LOOK_INTERVAL_S = 0.05
 _PATIENCE_S = 20.0

@@ -13,7 +13,7 @@ from cluster.admin import Admin
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 LOOK_INTERVAL_S = 0.02
 

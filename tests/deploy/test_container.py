@@ -108,6 +108,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def copy(root: Path, source: Path, names: list[str]) -> None:
     *names, target = names
+    (source / target).parent.mkdir(parents=True, exist_ok=True)
     for name in names:
         if (root / name).is_dir():
             shutil.copytree(root / name, source / target, ignore=shutil.ignore_patterns("__pycache__"))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from angarium.testing import Node
+from angarium_server.testing import Node, NodeFailedError
 from cluster.config import check_config
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def make_keys(section: str, folder: Path) -> Path:
     for command in commands:
         program, *arguments = shlex.split(command)
         subprocess.run(
-            [*([sys.executable, "-m", "cluster.cli"] if program == "angarium" else [program]), *arguments],
+            [*([sys.executable, "-P", "-m", "angarium_server"] if program == "angarium" else [program]), *arguments],
             cwd=folder, env=environment(), check=True, capture_output=True, timeout=60,
         )  # fmt: skip
     return folder / "keys"
@@ -137,11 +137,21 @@ def test_three_nodes_start_with_the_files_and_are_joined(nodes: dict[str, Node])
                 break
             assert time.monotonic() < deadline, rows
             time.sleep(0.1)
-        assert json.loads(node.run("health", "--json"))["ready"] is True
+        while not is_ready(node):
+            assert time.monotonic() < deadline, f"{name} is not ready"
+            time.sleep(0.1)
         told = node.output() + "".join(
             node.run(*command) for command in (("config", "show"), ("events",), ("status",))
         )
         assert [secret for secret in secrets_of(node) if secret in told] == []
+
+
+def is_ready(node: Node) -> bool:
+    """Tell whether the node says that it is ready; its command ends with 1 while it does not."""
+    try:
+        return json.loads(node.run("health", "--json"))["ready"] is True
+    except NodeFailedError:
+        return False
 
 
 def secrets_of(node: Node) -> list[str]:

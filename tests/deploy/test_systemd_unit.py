@@ -95,7 +95,13 @@ def test_a_node_that_is_started_as_the_unit_says_tells_its_manager(
         "/var/lib/angarium/berlin": tmp_path / "data",
         "/etc/angarium/berlin.toml": tmp_path / "berlin.toml",
     }
-    program = [sys.executable, "-m", "cluster.cli", *(str(places.get(part, part)) for part in command[1:])]
+    program = [
+        sys.executable,
+        "-P",
+        "-m",
+        "angarium_server",
+        *(str(places.get(part, part)) for part in command[1:]),
+    ]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(f"\0{tmp_path}")
         manager.settimeout(60.0)

@@ -15,7 +15,7 @@ from raw_client import RawClient
 from steady_pair import ROOT, SteadyPair
 
 from angarium import errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 from cluster.admin import Admin
 
 if TYPE_CHECKING:
@@ -103,6 +103,10 @@ class AttackedNode(Counted):
         found: dict[str, Any] = self._admin.call("status")
         return found
 
+    def operator(self, operation: str, **arguments: Any) -> Any:
+        """Do what an operator may."""
+        return self._admin.call(operation, **arguments)
+
     def wait_for(self, what: str, condition: Any, timeout_s: float = 20.0) -> None:
         """Look at the status until a condition holds for it."""
         deadline = time.monotonic() + timeout_s
@@ -118,8 +122,13 @@ class AttackedNode(Counted):
             time.sleep(0.02)
 
     def create_user(self, name: str, password: str) -> None:
-        """Make a username that needs a password."""
+        """Make a username that needs a password; `default` stays without one."""
+        self._admin.call("objects.update", kind="username", name="default", attributes={"enabled": True})
         self._admin.call("objects.create", kind="username", name=name, attributes={"password": password})
+
+    def allow(self, kind: str, vpn: str | None, **attributes: int) -> None:
+        """Change limits of an object of the name `default`."""
+        self._admin.call("objects.update", kind=kind, name="default", vpn=vpn, attributes=attributes)
 
     @contextlib.contextmanager
     def python(self, script: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -17,7 +17,7 @@ from raw_guaranteed import RawGuaranteed
 from steady_pair import SteadyPair
 
 from angarium import errors
-from angarium.testing import Node, NodeFailedError
+from angarium_server.testing import Node, NodeFailedError
 from cluster.admin import Admin
 
 if TYPE_CHECKING:
@@ -116,9 +116,7 @@ class Operated(Counted):
     @contextlib.contextmanager
     def stopped(self, role: str, index: int = 0) -> Iterator[None]:
         """Let a process stand still: for less than the five seconds after which it is killed."""
-        (pid,) = [
-            row["pid"] for row in self.node.ready["processes"] if (row["role"], row["index"]) == (role, index)
-        ]
+        pid = self.node.process(role, index)["pid"]
         os.kill(pid, signal.SIGSTOP)
         try:
             yield

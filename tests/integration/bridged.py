@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 DEADLINE_S = 20.0
 Row = dict[str, Any]
@@ -34,7 +34,11 @@ class Operator:
         self.admin.close()
 
     def make_vpns(self, *names: str) -> None:
-        """Make Message VPNs with a username default, and let bridges use it; that of `default` too."""
+        """Make Message VPNs with a username default, and let bridges use it; that of `default` too.
+
+        It stays without a password when others get one.
+        """
+        self.update("username", "default", "default", enabled=True)
         for name in names:
             self.make("vpn", "", name)
             self.make("username", name, "default", guaranteed_endpoint_permission_override=True)

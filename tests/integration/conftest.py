@@ -1,4 +1,7 @@
-"""Fixtures of the modules that attack a node: each has a node of its own, and every test watches for harm."""
+"""Fixtures of several modules: certificates; and of those that attack a node.
+
+Each of the latter has a node of its own, and every test watches for harm.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,26 @@ from typing import TYPE_CHECKING
 
 import pytest
 from attacked_spool import AttackedSpool
+from certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from attacked_node import AttackedNode
+    from certificates import Pair
     from raw_guaranteed import RawGuaranteed
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Give an authority that signs certificates."""
+    return Authority(tmp_path_factory.mktemp("certificates") / "good")
+
+
+@pytest.fixture(scope="session")
+def server_pair(authority: Authority) -> Pair:
+    """Give a certificate for the loopback addresses."""
+    return authority.issue("server")
 
 
 @pytest.fixture(scope="module")

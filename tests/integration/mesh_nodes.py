@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

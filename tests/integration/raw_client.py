@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import zmq
 
-from angarium import wire
+from angarium import errors, wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,6 +54,8 @@ class RawClient:
         if routing_id:
             self.socket.setsockopt(zmq.ROUTING_ID, routing_id)
         self.socket.connect(url)
+        #: Tells of the end of the connection of one who has logged in.
+        self._monitor: zmq.Socket[bytes] | None = None
         #: What WELCOME held.
         self.welcome: dict[str, Any] = {}
         self.round = 0
@@ -68,6 +70,7 @@ class RawClient:
         frame = self.receive()
         assert frame.operation == wire.WELCOME, frame
         self.welcome = frame.header
+        self._monitor = self.socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         return self
 
     def send(self, operation: bytes, header: Any, *batches: bytes) -> None:
@@ -119,8 +122,7 @@ class RawClient:
     def ended(self, timeout_s: float = RECEIVE_S) -> int:
         """Ask until the session has ended, and give the code.
 
-        CLOSED itself may find no room behind what the client did not read yet; then its next question is answered
-        with SESSION_UNKNOWN.
+        CLOSED itself may find no room behind what the client did not read yet; then the connection just ends.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -129,6 +131,8 @@ class RawClient:
                 frame = self.receive()
                 if frame.operation == wire.CLOSED:
                     return int(frame.header[0])
+            if self._monitor is not None and self._monitor.poll(0):
+                return errors.NOT_CONNECTED
             assert time.monotonic() < deadline, f"the session goes on after {timeout_s:g} s"
 
     def is_open(self) -> bool:
@@ -144,6 +148,10 @@ class RawClient:
 
     def close(self) -> None:
         """Let go of the connection, without a word."""
+        if self._monitor is not None:
+            self.socket.disable_monitor()
+            self._monitor.close()
+            self._monitor = None
         self.socket.close()
 
     def __enter__(self) -> Self:

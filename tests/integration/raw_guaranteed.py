@@ -29,6 +29,8 @@ class Acked(NamedTuple):
     upto: int
     nacks: list[list[Any]]
     code: int
+    #: The first sequence and the number of messages that no endpoint took.
+    unroutable: list[list[int]]
 
     @property
     def codes(self) -> dict[int, int]:

@@ -66,6 +66,8 @@ class Router(threading.Thread):
         self.filter_refusals: dict[str, int] = {}
         self.retires = True
         self.answers_pings = True
+        #: Answers to SUBSCRIBE that wait for `let_subscribe`; None while they are sent at once.
+        self.held_subacks: list[tuple[bytes, Any]] | None = None
         self.honours_credit = False
         self.inbox_serial = 0
         self.dead = False
@@ -100,6 +102,12 @@ class Router(threading.Thread):
         """Close all connections, and listen at the same address again."""
         self.do(self.unbind)
         self.do(self.bind)
+
+    def let_subscribe(self) -> None:
+        """Send the answers to SUBSCRIBE that were held, and hold no more; to be done in the router's thread."""
+        held, self.held_subacks = self.held_subacks or [], None
+        for identity, header in held:
+            self._reply(identity, wire.SUBACK, header)
 
     def unbind(self) -> None:
         """Close all connections; to be done in the router's thread."""
@@ -208,7 +216,10 @@ class Router(threading.Thread):
                 known[text, flags] = None
                 if operation == wire.UNSUBSCRIBE:
                     del known[text, flags]
-        self._reply(peer.identity, wire.SUBACK, [request, results])
+        if self.held_subacks is None:
+            self._reply(peer.identity, wire.SUBACK, [request, results])
+        else:
+            self.held_subacks.append((peer.identity, [request, results]))
 
     def _publish(self, peer: Peer, header: Any, batches: list[bytes]) -> None:
         number, _, _, parts = header

@@ -120,7 +120,7 @@ class Watch:
             self.newest = max(self.newest, number)
 
     def report(self, reconnects: int) -> dict[str, Any]:
-        """Give what was counted, and begin anew; a pause that has not ended counts."""
+        """Give what was counted, and start over; a pause that has not ended counts."""
         pause_s = max(self.longest_pause_s, time.monotonic() - self.arrived_at)
         noticed = Noticed(
             self.received, self.not_rising, round(pause_s * 1000, 1), reconnects, self.published - self.total

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 LIMIT_S = 20.0
 MIB = 1 << 20
 #: A session ends for its rate, or for answers that it does not read, and is not always told.
-ENDS_OF_A_FLOOD = (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED, errors.SESSION_UNKNOWN)
+ENDS_OF_A_FLOOD = (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED, errors.NOT_CONNECTED)
 #: A rate of control frames that a busy machine exceeds too.
 LOADED = f"{CONFIG}control_frames_per_second = 4000\n[worker]\ntopic_cache_max = 20000\n"
 #: Enough to see growth, little enough to be quick.
@@ -314,9 +314,10 @@ def test_a_storm_of_connects_from_one_address_is_refused_and_counted(tmp_path: P
             for code in storm(context, attacked.url):
                 answers[code] = answers.get(code, 0) + 1
         seconds = time.monotonic() - started
-        assert set(answers) == {0, errors.CONNECT_RATE_EXCEEDED}
-        assert answers[0] <= 50 + 20 * seconds
-        refused = max(answers[errors.CONNECT_RATE_EXCEEDED], sent - answers[0])
+        # Beyond twice the rate nobody is told: the connection is closed before anything is said.
+        assert set(answers) <= {0, errors.CONNECT_RATE_EXCEEDED}
+        assert 0 < answers[0] <= 50 + 20 * seconds
+        refused = sent - answers[0]
         wait_until(lambda: attacked.errors(errors.CONNECT_RATE_EXCEEDED) >= refused, "every refusal counts")
         assert attacked.rss() - before < RSS_GROWTH_MAX
         attacked.expect_unharmed()

@@ -11,7 +11,7 @@ import pytest
 from bridged import Operator, receive, receive_all
 
 from angarium import blocking, errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,7 @@ def test_deliver_to_one_counts_the_bridge_with_its_priority(operator: Operator) 
 @pytest.mark.parametrize(
     ("attributes", "code"),
     [
-        ({"remote_vpn": "nowhere"}, errors.VPN_NOT_ALLOWED),
+        ({"remote_vpn": "nowhere"}, errors.UNAUTHORIZED),
         ({"remote_vpn": "default"}, errors.BRIDGE_TO_ITSELF),
         ({"remote_username": "nobody"}, errors.UNAUTHORIZED),
         ({"remote_vpn": "closed"}, errors.BRIDGE_NOT_ALLOWED),
@@ -134,25 +134,26 @@ def test_deliver_to_one_counts_the_bridge_with_its_priority(operator: Operator) 
 def test_a_bridge_that_cannot_come_up_says_why(
     operator: Operator, attributes: dict[str, Any], code: int
 ) -> None:
+    name = f"wrong-{next(iter(attributes))}-{code}"
     if attributes.get("remote_vpn") == "closed":
         operator.make("vpn", "", "closed")
         operator.make("username", "closed", "default")
     operator.make(
         "bridge",
         "default",
-        f"wrong-{code}",
+        name,
         **{"remote_vpn": "sales", **attributes},
         remote_subscriptions=["a"],
     )
     try:
-        row = operator.wait_for("default", f"wrong-{code}", lambda row: row.get("attempts", 0) > 1)
+        row = operator.wait_for("default", name, lambda row: row.get("attempts", 0) > 1)
         assert row["state"] == "down"
         assert str(code) in row["error"]
-        told = [one for one in operator.events("VPN_BRIDGE_REFUSED") if one.get("bridge") == f"wrong-{code}"]
+        told = [one for one in operator.events("VPN_BRIDGE_REFUSED") if one.get("bridge") == name]
         passes_by_itself = code == errors.CONNECT_FAILED
         assert [event["code"] for event in told] == ([] if passes_by_itself else [code])
     finally:
-        operator.delete("bridge", "default", f"wrong-{code}")
+        operator.delete("bridge", "default", name)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from bridged import DEADLINE_S, Operator, receive
 
 from angarium import Message, blocking, errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import Message, blocking, errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,7 +106,7 @@ def test_a_leased_queue_is_browsed_too_and_so_is_a_topic_endpoint(client: blocki
     with client.consume("endpoint", kind="topic-endpoint", topic="a/b", max_messages=1):
         publish(client, "a/b", 3)
     assert browsed(client, "endpoint", 0, 1, 4, kind="topic-endpoint") == [1, 2, 3]
-    with pytest.raises(errors.UnavailableError, match="50314"):
+    with pytest.raises(errors.NotFoundError, match="40404"):
         client.positions("endpoint")
 
 

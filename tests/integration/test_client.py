@@ -37,7 +37,7 @@ def test_a_published_message_reaches_a_subscription(router: Router) -> None:
             message = await subscription.receive(LIMIT_S)
             assert (message.topic, message.payload, message.mode) == ("a/b", b"hello", "direct")
             assert (message.cos, message.correlation_id) == (2, "c")
-            client.validate()
+            client._validate()
 
     run(test())
     assert router.sent_operations() == b"HSPB"
@@ -188,9 +188,9 @@ def test_more_requests_than_may_be_under_way_wait_their_turn(router: Router) -> 
         async with angarium.connect(router.url) as client:
             for name in ("x", "y") * 30:
                 client._interest.ask_for(wire.SUBSCRIBE, ("a", 0), name)
-            with pytest.raises(angarium.ForbiddenError):
+            with pytest.raises(angarium.NotFoundError):
                 await client.subscribe_for("x", "a")
-            client.validate()
+            client._validate()
 
     run(test())
     assert router.sent_operations().count(b"S") == 61
@@ -204,14 +204,14 @@ def test_a_filter_is_asked_for_once_however_many_want_it(router: Router) -> None
             assert router.sent_operations() == b"HSS"
             await client.publish("a", b"x")
             assert [(await each.receive(LIMIT_S)).payload for each in (one, two, three)] == [b"x"] * 3
-            await one.unsubscribe()
+            await one.close()
             assert router.sent_operations() == b"HSSP"
-            await two.unsubscribe()
-            await two.unsubscribe()
+            await two.close()
+            await two.close()
             assert router.sent_operations() == b"HSSPU"
             (peer,) = router.peers.values()
             assert list(peer.filters) == [("a", wire.SUBSCRIBE_DELIVER_ALWAYS)]
-            client.validate()
+            client._validate()
 
     run(test())
 
@@ -226,7 +226,7 @@ def test_a_refused_subscription_is_an_error_and_leaves_nothing(router: Router) -
             assert client.stats["subscriptions"] == 0
             (peer,) = router.peers.values()
             await until(lambda: not peer.filters)
-            client.validate()
+            client._validate()
 
     run(test())
     assert router.sent_operations() == b"HSUB"
@@ -264,7 +264,7 @@ def test_a_local_subscription_is_no_business_of_the_router(router: Router) -> No
             assert (await local.receive(0)).topic == "a/b"
             with pytest.raises(angarium.TimeoutExpiredError):
                 await local.receive(0)
-            await local.unsubscribe()
+            await local.close()
 
     run(test())
     assert router.sent_operations().count(b"S") == 1
@@ -298,7 +298,7 @@ def test_a_manager_subscribes_for_another_client_which_reads_locally(router: Rou
             await manager.publish("jobs/1")
             assert (await local.receive(LIMIT_S)).topic == "jobs/1"
             await manager.unsubscribe_for("worker", "jobs/>")
-            with pytest.raises(angarium.ForbiddenError, match="40307"):
+            with pytest.raises(angarium.NotFoundError, match="40405"):
                 await manager.subscribe_for("nobody", "jobs/>")
 
     run(test())
@@ -323,6 +323,24 @@ def test_callbacks_are_called_in_order_and_closing_waits_for_them(router: Router
     assert later == seen == [b"%d" % index for index in range(1000)]
 
 
+def test_a_callback_may_close_the_client_and_does_not_wait_for_itself(router: Router) -> None:
+    async def test() -> None:
+        client = await angarium.connect(router.url)
+        closed = asyncio.Event()
+
+        async def close(message: angarium.Message) -> None:
+            await client.close(timeout_s=LIMIT_S)
+            await asyncio.sleep(0)
+            closed.set()
+
+        await client.subscribe("a", close)
+        await client.publish("a")
+        async with asyncio.timeout(LIMIT_S / 2):
+            await closed.wait()
+
+    run(test())
+
+
 @pytest.mark.requirement("R8")
 def test_a_slow_application_holds_one_window_and_gets_everything_that_it_was_sent(router: Router) -> None:
     router.honours_credit = True
@@ -330,7 +348,7 @@ def test_a_slow_application_holds_one_window_and_gets_everything_that_it_was_sen
 
     async def test() -> None:
         async with angarium.connect(router.url, window_messages=100) as client:
-            subscription = await client.subscribe(">")
+            subscription = await client.subscribe(">", on_full="stall")
             for index in range(1, 2001):
                 await client.publish("a", b"%d" % index)
                 if index % 10 == 0:
@@ -379,7 +397,7 @@ def test_a_request_gets_its_reply(router: Router) -> None:
             assert [reply.payload for reply in replies] == [b"A%d" % n for n in range(50)]
             reply = await client.request("service", b"x", correlation_id="mine")
             assert (reply.correlation_id, reply.is_reply, reply.topic) == ("mine", True, client.inbox)
-            client.validate()
+            client._validate()
 
     run(test())
 
@@ -392,6 +410,26 @@ def test_a_request_that_nobody_answers_ends_in_time_and_a_late_reply_hurts_nobod
                 await client.request("service", timeout_s=0.05)
             await client.reply(await requests.receive(LIMIT_S), b"late")
             await until(lambda: client.stats["late_replies"] == 1)
+
+    run(test())
+
+
+def test_a_request_that_times_out_while_there_is_no_credit_leaves_nothing_behind(router: Router) -> None:
+    router.retires = False
+
+    async def test() -> None:
+        async with angarium.connect(router.url) as client:
+            for _ in range(router.rounds):
+                await client.publish("a")
+                await asyncio.sleep(0)
+            await until(lambda: client.stats["published_rounds"] == router.rounds)
+            with pytest.raises(angarium.TimeoutExpiredError):
+                await client.request("service", timeout_s=0.05)
+            assert client.stats["gathered_messages"] == 1
+            router.retires = True
+            router.send(wire.RETIRED, wire.pack([router.rounds]))
+            await client.flush()
+            assert not client._requests._sent
 
     run(test())
 

@@ -1,4 +1,4 @@
-"""What a client needs of its transports, the same of both, against a ROUTER of libzmq."""
+"""What a client needs of its transports, the same of all, against a ROUTER of libzmq."""
 
 from __future__ import annotations
 
@@ -8,111 +8,110 @@ import random
 import socket
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 import pytest
 import zmq
 from scripted_router import LIMIT_S, run, until
+from tls_front import tls_front
+from transport_line import Line
 
 from angarium import errors
-from angarium.client.transport.plain import PlainTransport
-from angarium.client.transport.secure import SecureTransport
+from angarium.client.transport import stream
+from angarium.client.transport.stream import StreamTransport
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from certificates import Authority, Pair
+
+
+#: The transports, with "joined" as tcp is on a system that takes one piece at a time.
+KINDS = ("tcp", "joined", "ipc", "tls", "curve")
 
 
 class Peer:
     """A ROUTER socket, used by one thread at a time."""
 
-    def __init__(self, *, is_secure: bool = False, **options: int) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.socket = self.context.socket(zmq.ROUTER)
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], kind: str, folder: Path, **options: int
+    ) -> None:
+        self.socket = context.socket(zmq.ROUTER)
         self.socket.setsockopt(zmq.LINGER, 1_000)
         self.socket.setsockopt(zmq.RCVTIMEO, round(LIMIT_S * 1_000))
         for name, value in options.items():
             self.socket.set(getattr(zmq, name), value)
+        self.kind = kind
         self.key: str | None = None
-        if is_secure:
+        self.context: ssl.SSLContext | None = None
+        if kind == "curve":
             public, secret = zmq.curve_keypair()
             self.key = public.decode()
             self.socket.curve_server = True
             self.socket.curve_secretkey = secret
-        self.url = f"tcp://127.0.0.1:{self.socket.bind_to_random_port('tcp://127.0.0.1')}"
-
-    def close(self) -> None:
-        self.socket.close()
-        self.context.term()
-
-
-class Line:
-    """A transport of a running loop, and what it told."""
-
-    def __init__(self, url: str, key: str | None) -> None:
-        self.got: list[list[bytes]] = []
-        self.lost: list[str] = []
-        self.drained = 0
-        self.outgoing: deque[list[bytes]] = deque()
-        self.on_message: Callable[[list[bytes]], None] = self.got.append
-        loop = asyncio.get_running_loop()
-        calls = (lambda frames: self.on_message(frames)), self._on_drained, self.lost.append
-        self.transport: PlainTransport | SecureTransport
-        if key is None:
-            self.transport = PlainTransport(loop, url, *calls)
+        if kind == "ipc":
+            self.url = f"ipc://{folder}/peer"
+            self.socket.bind(self.url)
         else:
-            self.transport = SecureTransport(loop, url, key, *calls)
+            self.port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+            self.url = f"tcp://127.0.0.1:{self.port}"
 
-    def _on_drained(self) -> None:
-        self.drained += 1
-        self.transport.send(self.outgoing)
-
-    def await_arrival(self, size: int) -> None:
-        """Wait until so many bytes have come that nobody has read."""
-        assert isinstance(self.transport, PlainTransport)
-        connected = self.transport._socket
-        assert connected is not None
-        deadline = time.monotonic() + LIMIT_S
-        arrived = 0
-        while arrived < size:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-            with contextlib.suppress(BlockingIOError):
-                arrived = len(connected.recv(size, socket.MSG_PEEK))
-
-    def send(self, *frames: bytes) -> None:
-        self.outgoing.append(list(frames))
-        self.transport.send(self.outgoing)
+    def line(self) -> Line:
+        return Line(self.url, key=self.key, context=self.context)
 
 
 @pytest.fixture
-def make_peer() -> Iterator[Callable[..., Peer]]:
+def make_peer(tmp_path: Path, authority: Authority, server_pair: Pair) -> Iterator[Callable[..., Peer]]:
     """Give a maker of peers; each is closed at the end."""
     made: list[Peer] = []
+    with contextlib.ExitStack() as stack:
+        context = stack.enter_context(zmq.Context())
 
-    def make(*, is_secure: bool = False, **options: int) -> Peer:
-        made.append(Peer(is_secure=is_secure, **options))
-        return made[-1]
+        def make(kind: str = "tcp", **options: int) -> Peer:
+            peer = Peer(context, kind, tmp_path, **options)
+            made.append(peer)
+            if kind == "tls":
+                peer.url = stack.enter_context(tls_front(peer.port, server_pair.server_context()))
+                peer.context = authority.client_context()
+            return peer
 
-    yield make
-    for peer in made:
-        peer.close()
+        yield make
+        for peer in made:
+            peer.socket.close()
 
 
-@pytest.fixture(params=[False, True], ids=["plain", "secure"])
-def is_secure(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param)
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Tell which transport."""
+    if request.param == "joined":
+        monkeypatch.setattr(stream, "GATHERS", False)
+    return str(request.param)
 
 
 @pytest.fixture
-def peer(make_peer: Callable[..., Peer], is_secure: bool) -> Peer:
-    return make_peer(is_secure=is_secure)
+def peer(make_peer: Callable[..., Peer], kind: str) -> Peer:
+    return make_peer(kind)
+
+
+def await_arrival(line: Line, size: int) -> None:
+    """Wait until so many bytes have come that nobody has read."""
+    assert isinstance(line.transport, StreamTransport)
+    connected = line.transport._socket
+    assert connected is not None
+    deadline = time.monotonic() + LIMIT_S
+    arrived = 0
+    while arrived < size:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+        with contextlib.suppress(BlockingIOError):
+            arrived = len(connected.recv(size, socket.MSG_PEEK))
 
 
 async def greeted(peer: Peer) -> tuple[Line, bytes]:
     """Give a line over which a first message went, and its routing id."""
-    line = Line(peer.url, peer.key)
+    line = peer.line()
     line.send(b"H", b"")
     identity, *frames = await asyncio.to_thread(peer.socket.recv_multipart)
     assert frames == [b"H", b""]
@@ -144,7 +143,7 @@ def test_many_small_messages_that_leave_together_come_in_order(peer: Peer) -> No
     count = 5_000
 
     async def test() -> None:
-        line = Line(peer.url, peer.key)
+        line = peer.line()
         for number in range(count):
             line.send(b"%d" % number, b"")
         received = [(await asyncio.to_thread(peer.socket.recv_multipart))[1] for _ in range(count)]
@@ -155,9 +154,9 @@ def test_many_small_messages_that_leave_together_come_in_order(peer: Peer) -> No
 
 
 def test_what_a_slow_peer_does_not_take_waits_and_comes_in_order(
-    make_peer: Callable[..., Peer], is_secure: bool
+    make_peer: Callable[..., Peer], kind: str
 ) -> None:
-    peer = make_peer(is_secure=is_secure, RCVHWM=1)
+    peer = make_peer(kind, RCVHWM=1)
     count, size = 200, 200_000  # more than the system keeps for a connection
     received: list[bytes] = []
 
@@ -183,9 +182,9 @@ def test_what_came_before_the_end_is_handed_on_before_the_end_is_told(peer: Peer
         line.transport._on_lost = lambda _: ends.append(len(line.got))
         for number in range(100):
             peer.socket.send_multipart([identity, b"%d" % number, b""])
-        if peer.key is None:
+        if peer.kind != "curve":
             # Who closes while something is unread takes back what has not arrived: a rule of TCP.
-            line.await_arrival(sum(4 + len(b"%d" % number) for number in range(100)))
+            await_arrival(line, sum(4 + len(b"%d" % number) for number in range(100)))
         peer.socket.close()
         for _ in range(3):
             line.send(b"to nobody")  # which fails as soon as the end is here
@@ -198,12 +197,15 @@ def test_what_came_before_the_end_is_handed_on_before_the_end_is_told(peer: Peer
     run(test())
 
 
-def test_nobody_at_the_address_is_told_once(peer: Peer) -> None:
+def test_nobody_at_the_address_is_told_once(peer: Peer, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        url = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        scheme = peer.url.partition(":")[0]
+        peer.url = f"{scheme}://127.0.0.1:{server.getsockname()[1]}"
+    if peer.kind == "ipc":
+        peer.url = f"ipc://{tmp_path}/nobody"
 
     async def test() -> None:
-        line = Line(url, peer.key)
+        line = peer.line()
         await until(lambda: line.lost)
         assert "nobody answers" in line.lost[0]
         await asyncio.sleep(0)
@@ -237,7 +239,7 @@ def test_nothing_is_told_after_close(peer: Peer) -> None:
 def test_a_close_while_connecting_leaves_nothing(peer: Peer) -> None:
     async def test() -> None:
         tasks = asyncio.all_tasks()
-        line = Line(peer.url, peer.key)
+        line = peer.line()
         line.transport.close()
         await asyncio.sleep(0)
         assert asyncio.all_tasks() == tasks
@@ -247,20 +249,21 @@ def test_a_close_while_connecting_leaves_nothing(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("url", ["nonsense", "tcp://127.0.0.1", "tcp://127.0.0.1:x", "udp://127.0.0.1:1"])
-def test_an_address_that_cannot_be_is_refused_at_once(url: str, is_secure: bool) -> None:
+def test_an_address_that_cannot_be_is_refused_at_once(url: str, peer: Peer) -> None:
     async def test() -> None:
-        key = zmq.curve_keypair()[0].decode() if is_secure else None
-        with pytest.raises(errors.ConnectionLostError, match=url):
-            Line(url, key)
+        with pytest.raises(errors.AngariumError, match=url) as caught:
+            Line(url, key=peer.key, context=peer.context)
+        is_of_libzmq = peer.kind == "curve"
+        assert caught.value.code == (errors.CONNECT_FAILED if is_of_libzmq else errors.INVALID_ARGUMENT)
 
     run(test())
 
 
 def test_a_wrong_key_is_told(make_peer: Callable[..., Peer]) -> None:
-    peer = make_peer(is_secure=True)
+    peer = make_peer("curve")
 
     async def test() -> None:
-        line = Line(peer.url, zmq.curve_keypair()[0].decode())
+        line = Line(peer.url, key=zmq.curve_keypair()[0].decode())
         await until(lambda: line.lost)
         assert "handshake" in line.lost[0]
 
@@ -268,12 +271,12 @@ def test_a_wrong_key_is_told(make_peer: Callable[..., Peer]) -> None:
 
 
 def test_without_a_key_a_node_that_wants_one_is_told(make_peer: Callable[..., Peer]) -> None:
-    peer = make_peer(is_secure=True)
+    peer = make_peer("curve")
 
     async def test() -> None:
-        line = Line(peer.url, None)
+        line = Line(peer.url)
         await until(lambda: line.lost)
-        assert "does it want a server key?" in line.lost[0]
+        assert "does it want a server key" in line.lost[0]
 
     run(test())
 
@@ -287,7 +290,7 @@ def test_what_is_no_node_is_told() -> None:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         async def test() -> None:
-            line = Line(f"tcp://127.0.0.1:{server.getsockname()[1]}", None)
+            line = Line(f"tcp://127.0.0.1:{server.getsockname()[1]}")
             await until(lambda: line.lost)
             assert "is it a node" in line.lost[0]
 
@@ -297,9 +300,9 @@ def test_what_is_no_node_is_told() -> None:
         thread.join(LIMIT_S)
 
 
-def test_heartbeats_of_the_router_are_answered(make_peer: Callable[..., Peer]) -> None:
+def test_heartbeats_of_the_router_are_answered(make_peer: Callable[..., Peer], kind: str) -> None:
     """A router of libzmq closes a connection that leaves them unanswered."""
-    peer = make_peer(HEARTBEAT_IVL=10, HEARTBEAT_TIMEOUT=200)
+    peer = make_peer(kind, HEARTBEAT_IVL=10, HEARTBEAT_TIMEOUT=200)
 
     async def test() -> None:
         line, identity = await greeted(peer)
@@ -312,15 +315,23 @@ def test_heartbeats_of_the_router_are_answered(make_peer: Callable[..., Peer]) -
     run(test())
 
 
-def test_a_name_and_a_path_are_addresses_too(make_peer: Callable[..., Peer], tmp_path: Path) -> None:
-    peer = make_peer()
-    path = f"ipc://{tmp_path}/it"
-    peer.socket.bind(path)
+@pytest.mark.parametrize("kind", ["tcp", "tls"])
+def test_a_name_is_an_address_too(make_peer: Callable[..., Peer], kind: str) -> None:
+    peer = make_peer(kind)
+    peer.url = peer.url.replace("127.0.0.1", "localhost")
 
     async def test() -> None:
-        for url in (peer.url.replace("127.0.0.1", "localhost"), path):
-            peer.url = url
-            line, _ = await greeted(peer)
-            line.transport.close()
+        line, _ = await greeted(peer)
+        line.transport.close()
+
+    run(test())
+
+
+@pytest.mark.parametrize("url", [f"tcp://{'a' * 64}:1", "tcp://a..b:1", "ipc://\0", f"ipc:///{'a' * 200}"])
+def test_a_host_or_path_that_cannot_be_is_nobody(url: str) -> None:
+    async def test() -> None:
+        line = Line(url)
+        await until(lambda: line.lost)
+        assert "nobody answers" in line.lost[0]
 
     run(test())

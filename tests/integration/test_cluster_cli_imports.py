@@ -1,4 +1,4 @@
-"""What the command line loads, seen in a process of its own: `--help` has to be there at once."""
+"""What the command line and a process of a node load, seen in a process of its own: they have to be there at once."""
 
 from __future__ import annotations
 
@@ -23,3 +23,18 @@ def test_help_loads_neither_the_sdk_nor_any_command() -> None:
     )
     for module in ("zmq", "asyncio", "rich", "msgspec", "angarium", "cluster.commands.node", "cluster.admin"):
         assert f"'{module}'" not in done.stderr, module
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "module",
+    ["router.server", "node.server", "cluster.server", "cluster.controller.server", "cluster.link.server"],
+)
+def test_a_process_of_a_node_loads_neither_the_client_nor_asyncio(module: str) -> None:
+    """They would be a third of the CPU time of its start."""
+    code = f"import sys, {module}; print(*sys.modules, sep='\\n')"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    assert module in loaded
+    assert {"asyncio", "angarium.client.client"}.isdisjoint(loaded)

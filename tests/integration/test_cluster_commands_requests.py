@@ -38,6 +38,7 @@ def answering(command: list[str], **changes: Any) -> tuple[Answering, list[dict[
         "count": None,
         "idle_timeout": None,
         "ready_file": None,
+        "quiet": True,
         "show": shown.append,
     }
     return Answering(**(usual | changes)), shown

@@ -15,7 +15,7 @@ from numbered import Tally, expect_value, payload, wait_until
 
 import angarium
 from angarium import Message, blocking, errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 from cluster.admin import Admin
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def expect_properties(message: Message) -> None:
 # What a message carries.
 
 
-@pytest.mark.requirement("R1", "R2", "R4", "R5")
+@pytest.mark.requirement("R1", "R2")
 def test_every_property_of_a_message_arrives_as_it_was_sent(node: Node) -> None:
     async def test() -> None:
         async with angarium.connect(node.url) as source, angarium.connect(node.url) as sink:
@@ -127,9 +127,40 @@ def test_the_blocking_client_sends_and_gets_the_same(node: Node) -> None:
         assert (bare.cos, bare.dto, bare.eliding, bare.ttl_ms) == (1, False, False, 0)
 
 
+@pytest.mark.requirement("R10")
+def test_batches_stay_whole_and_a_lone_message_passes_no_worker(node: Node) -> None:
+    """What makes it fast is counted: a clock would measure what else the machine does."""
+    with (
+        blocking.connect(node.url) as source,
+        blocking.connect(node.url) as sink,
+        Admin(node.data) as admin,
+    ):
+
+        def rounds() -> tuple[int, int, int]:
+            router = admin.call("stats", role="router")["router"]
+            return router["messages_in"], router["rounds"], router["short_way_rounds"]
+
+        subscription = sink.subscribe("rate/>")
+        start = rounds()
+        for _ in range(20):
+            source.publish_many([("rate/many", b"x")] * 500)
+        source.flush(LIMIT_S)
+        messages, batches, _ = (after - before for after, before in zip(rounds(), start, strict=True))
+        assert messages == 10_000
+        assert batches <= 2 * 20
+        for _ in range(10_000):
+            subscription.receive(LIMIT_S)
+        start = rounds()
+        for _ in range(50):
+            source.publish("rate/lone", b"x")
+            subscription.receive(LIMIT_S)
+        messages, _, short = (after - before for after, before in zip(rounds(), start, strict=True))
+        assert messages == 50
+        assert short >= 40
+
+
 @pytest.mark.parametrize("dto", [False, True])
 @pytest.mark.parametrize("text", ["flags/>", "#share/group/flags/>", ">"])
-@pytest.mark.requirement("R26", "R68")
 def test_properties_survive_every_kind_of_subscription(node: Node, text: str, dto: bool) -> None:
     async def test() -> None:
         async with angarium.connect(node.url) as client:
@@ -195,7 +226,7 @@ def test_local_dispatch_only_gets_what_comes_anyway_and_is_refused_for_shares(no
             await other.publish("a/c", b"one")
             assert [(await known.receive(LIMIT_S)).payload for _ in range(2)] == [b"both", b"one"]
             assert (await local.receive(LIMIT_S)).payload == b"both"
-            await known.unsubscribe()
+            await known.close()
             await other.publish("a/b", b"nobody")
             await other.flush()
             with pytest.raises(errors.TimeoutExpiredError):
@@ -217,7 +248,7 @@ def test_after_unsubscribe_nothing_more_comes_and_before_it_nothing_is_missed(no
                 )
                 got = [(await subscription.receive(LIMIT_S)).payload for _ in range(100)]
                 assert got == [n.to_bytes(2, "big") for n in range(100)]
-                await subscription.unsubscribe()
+                await subscription.close()
                 await source.publish(f"turn/{turn}/0", b"late")
             await source.flush()
             assert sink.stats["unclaimed_messages"] == 0
@@ -250,9 +281,9 @@ def test_requests_find_their_replies_whoever_answers_first(node: Node) -> None:
             assert all(reply.is_reply and reply.content_type == "text/plain" for reply in replies)
             own = await asker.request("ask/own", b"\0", correlation_id="mine", properties={"k": 1})
             assert own.correlation_id == "mine"
-            with pytest.raises(errors.TimeoutExpiredError, match="error 40801"):
-                await asker.request("nobody/there", b"", timeout_s=0.1)
-            asker.validate()
+            with pytest.raises(errors.NoRespondersError, match="error 50323"):
+                await asker.request("nobody/there", b"", timeout_s=LIMIT_S)
+            asker._validate()
 
     run(test)
 
@@ -278,7 +309,7 @@ def test_the_blocking_client_asks_and_answers_from_threads(node: Node) -> None:
         for thread in asking:
             thread.join(LIMIT_S)
         assert replies == {number: b"%d,%d," % (number, number) for number in range(20)}
-        subscription.unsubscribe()
+        subscription.close()
         serving.join(LIMIT_S)
 
 
@@ -294,7 +325,7 @@ def test_a_slow_application_grows_no_memory_and_is_told_what_it_lost(node: Node)
         blocking.connect(node.url, window_messages=window, on_event=happened.append) as sink,
         blocking.connect(node.url) as source,
     ):
-        subscription = sink.subscribe("slow")
+        subscription = sink.subscribe("slow", on_full="stall")
         filler = bytes(size - 8)
         tracemalloc.start()
         for start in range(0, count, 2_000):
@@ -334,7 +365,7 @@ def test_an_application_that_is_slow_for_a_while_loses_nothing_within_its_queue(
         blocking.connect(node.url) as other,
         blocking.connect(node.url) as source,
     ):
-        subscription = sink.subscribe("patient")
+        subscription = sink.subscribe("patient", on_full="stall")
         quick: list[bytes] = []
         other.subscribe("patient", callback=lambda message: quick.append(message.payload))
         source.publish_many([("patient", payload(0, n)) for n in range(count)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import blocking, errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +22,7 @@ def test_a_queue_is_visible_on_its_node_only(tmp_path: Path) -> None:
             client.create_queue("orders", subscriptions=["orders/>"])
             client.publish("orders/1", b"here", mode="persistent")
         with blocking.connect(there.url) as other:
-            with pytest.raises(errors.UnavailableError) as caught:
+            with pytest.raises(errors.NotFoundError) as caught:
                 other.consume("orders")
             assert caught.value.code == errors.UNKNOWN_ENDPOINT
             other.create_queue("orders", subscriptions=["orders/>"])

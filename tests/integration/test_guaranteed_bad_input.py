@@ -222,7 +222,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
     ),
     "partitions-of-an-exclusive-queue": (
         "endpoint.create",
-        {"name": "n", "attributes": {"partition_count": 2}},
+        {"name": "n", "attributes": {"partition_count": 2, "access_type": "exclusive"}},
         errors.INVALID_ATTRIBUTE,
     ),
     "partitions-of-a-temporary-queue": (

@@ -11,7 +11,7 @@ from numbered import wait_until
 
 import angarium
 from angarium import blocking
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def queue(client: blocking.Client) -> str:
 def fill(client: blocking.Client, queue: str, count: int) -> None:
     with client.producer() as producer:
         report = producer.publish_many((f"#P2P/QUE/{queue}", b"%d" % n) for n in range(count))
-        assert report == (count, [])
+        assert report == (count, [], 0)
 
 
 def is_empty(client: blocking.Client, queue: str) -> None:
@@ -76,7 +76,7 @@ def test_receipts_reports_and_refusals(client: blocking.Client, queue: str) -> N
         assert receipt.done
         assert receipt.error is None
         refused = producer.send(payload=b"a", queue="none of these")
-        with pytest.raises(angarium.InvalidRequestError, match="40029"):
+        with pytest.raises(angarium.NotFoundError, match="40404"):
             refused.wait()
         assert producer.publish(payload=b"b", queue=queue) == 3
         address = f"#P2P/QUE/{queue}"
@@ -95,7 +95,7 @@ def test_receipts_reports_and_refusals(client: blocking.Client, queue: str) -> N
 def test_publish_waits_for_a_guaranteed_message_only(client: blocking.Client, queue: str) -> None:
     client.publish(payload=b"1", queue=queue)
     client.publish(f"#P2P/QUE/{queue}", b"2", mode="non-persistent")
-    with pytest.raises(angarium.InvalidRequestError, match="40029"):
+    with pytest.raises(angarium.NotFoundError, match="40404"):
         client.publish(payload=b"", queue="none of these")
     with client.consume(queue) as flow:
         assert [flow.receive(LIMIT_S).payload for _ in range(2)] == [b"1", b"2"]
@@ -164,8 +164,20 @@ def test_a_callback_is_called_in_a_thread_of_its_own(client: blocking.Client, qu
     assert sorted(int(payload) for payload, _ in seen) == list(range(10))
     assert len({thread for _, thread in seen}) == 1
     assert threading.get_ident() not in {thread for _, thread in seen}
-    assert flow.callback_errors == 1
-    assert client.stats["flow_callback_errors"] == 0, "of flows that are in use"
+    assert flow.stats["callback_errors"] == 1
+    assert client.stats["flow_callback_errors"] == 1, "flows that are over count too"
+
+
+def test_a_callback_that_would_have_to_be_awaited_is_refused(client: blocking.Client, queue: str) -> None:
+    """Nobody would await it, and its messages would be accepted all the same."""
+
+    async def take(message: object) -> None:
+        raise AssertionError("nobody awaits this")
+
+    with pytest.raises(ValueError, match="an 'async def', which"):
+        client.consume(queue, take)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="an 'async def', which"):
+        client.subscribe("a", take)  # type: ignore[arg-type]
 
 
 def test_a_browser_settles_nothing(client: blocking.Client, queue: str) -> None:
@@ -187,7 +199,7 @@ def test_credit_comes_back_as_messages_are_read(client: blocking.Client, queue: 
 def test_a_deleted_queue_ends_the_loop_with_the_reason(client: blocking.Client, queue: str) -> None:
     flow = client.consume(queue)
     client.delete_queue(queue)
-    with pytest.raises(angarium.UnavailableError, match="50314"):
+    with pytest.raises(angarium.NotFoundError, match="40404"):
         list(flow)
     assert flow.closed
 

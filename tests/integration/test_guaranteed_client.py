@@ -11,7 +11,7 @@ import pytest
 
 import angarium
 from angarium import Message, errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -77,7 +77,7 @@ def test_no_local_keeps_own_messages_from_a_flow_and_leaves_them_to_others(node:
         async with connected(node) as own, connected(node) as other:
             await own.create_queue(queue, subscriptions=[f"{queue}/>"], access_type="non-exclusive")
             flow = await own.consume(queue, no_local=True)
-            async with await own.producer() as mine, await other.producer() as theirs:
+            async with own.producer() as mine, other.producer() as theirs:
                 await mine.publish(f"{queue}/1", b"own")
                 await theirs.publish(f"{queue}/1", b"other")
                 await own.publish(f"{queue}/1", b"own, direct")
@@ -87,7 +87,8 @@ def test_no_local_keeps_own_messages_from_a_flow_and_leaves_them_to_others(node:
             assert [message.payload for message in received] == [b"other", b"other, the last"]
             for message in received:
                 message.accept()
-            left = await take(await other.consume(queue), 3)
+            async with other.consume(queue) as rest:
+                left = await take(rest, 3)
             assert {message.payload for message in left} == {b"own", b"own, direct", b"own, the last"}
 
     run(test())
@@ -103,10 +104,10 @@ def test_what_was_acknowledged_is_consumed_in_order_and_gone_when_it_was_accepte
     async def test() -> None:
         async with connected(node) as client:
             await client.create_queue(queue, subscriptions=[f"{queue}/>"])
-            async with await client.producer() as producer:
+            async with client.producer() as producer:
                 topics = [(f"{queue}/{topic}", payload) for topic, payload in numbered(3_000)]
                 report = await producer.publish_many(topics)
-                assert report == (3_000, [])
+                assert report == (3_000, [], 0)
                 assert producer.last_sequence == 3_000
             flow = await client.consume(queue)
             received = []
@@ -122,6 +123,58 @@ def test_what_was_acknowledged_is_consumed_in_order_and_gone_when_it_was_accepte
     run(test())
 
 
+def test_what_is_printed_names_the_thing_and_its_state_and_no_secret(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node, client_name=f"till-{queue}", password="hunter2") as client:
+            await client.create_queue(queue)
+            producer = await client.producer(f"p-{queue}")
+            receipt = await producer.send(queue=queue, payload=b"payload")
+            assert repr(receipt) == "<Receipt of sequence 1, pending>"
+            await receipt
+            flow = await client.consume(queue, ack="manual")
+            message = await flow.receive(LIMIT_S)
+            shown = [repr(one) for one in (client, producer, receipt, flow, message)]
+            assert shown == [
+                f"<Client 'till-{queue}' of Message VPN 'default' at {node.url}, connected>",
+                f"<Producer 'p-{queue}', open, 0 unacknowledged>",
+                "<Receipt of sequence 1, stored>",
+                f"<Flow of queue '{queue}', active, 0 buffered>",
+                f"GuaranteedMessage('#P2P/QUE/{queue}', 7 bytes, persistent, position 1, unsettled)",
+            ]
+            message.accept()
+            await flow.close()
+            await producer.close()
+            await producer.close()
+            assert repr(message).endswith(", settled)")
+            assert repr(flow) == f"<Flow of queue '{queue}', closed, 0 buffered>"
+            assert repr(producer) == f"<Producer 'p-{queue}', closed, 0 unacknowledged>"
+        await client.close()
+        assert repr(client).endswith(", closed>")
+
+    run(test())
+
+
+@pytest.mark.requirement("R277")
+def test_an_acknowledgement_tells_what_no_queue_took(node: Node, queue: str) -> None:
+    async def test() -> None:
+        async with connected(node) as client, connected(node) as other:
+            await client.create_queue(queue, subscriptions=[f"{queue}/taken"])
+            await other.subscribe(f"{queue}/direct")
+            async with client.producer() as producer:
+                receipts = [
+                    await producer.send(f"{queue}/{topic}") for topic in ("taken", "direct", "nobody")
+                ]
+                assert [await receipt for receipt in receipts] == [1, 2, 3]
+                assert [receipt.unroutable for receipt in receipts] == [False, True, True]
+                topics = [f"{queue}/taken", f"{queue}/nobody"] * 1_000
+                report = await producer.publish_many((topic, b"") for topic in topics)
+                assert report == (2_000, [], 1_000)
+            await client.publish(f"{queue}/nobody", b"", mode="persistent")
+            assert client.stats["unroutable_messages"] == 1_003
+
+    run(test())
+
+
 def test_publish_waits_for_the_acknowledgement_and_raises_the_refusal(node: Node, queue: str) -> None:
     async def test() -> None:
         async with connected(node) as client:
@@ -130,7 +183,7 @@ def test_publish_waits_for_the_acknowledgement_and_raises_the_refusal(node: Node
             await client.publish(
                 f"#P2P/QUE/{queue}", b"two", mode="non-persistent", cos=3, properties={"a": 1}
             )
-            with pytest.raises(angarium.InvalidRequestError, match="40029"):
+            with pytest.raises(angarium.NotFoundError, match="40404"):
                 await client.publish(payload=b"", queue="there is none")
             await client.publish(f"{queue}/nobody/asked", b"", mode="persistent")
             flow = await client.consume(queue)
@@ -157,7 +210,7 @@ def test_publish_many_takes_both_kinds_of_messages(node: Node, queue: str) -> No
             assert [one.payload for one in await take(flow, 600)] == [b"%d" % n for n in range(600)]
             direct = [(await subscription.receive(LIMIT_S)).payload for _ in range(600)]
             assert direct == [b"%d" % n for n in range(600)]
-            with pytest.raises(angarium.InvalidRequestError, match="40029"):
+            with pytest.raises(angarium.NotFoundError, match="40404"):
                 await client.publish_many([Message("#P2P/QUE/none of these", b"", mode="persistent")])
 
     run(test())
@@ -169,7 +222,7 @@ def test_a_queue_that_is_full_refuses_and_the_receipts_tell(node: Node, queue: s
         async with connected(node) as client:
             await client.create_queue(queue, max_spool_usage_mb=1)
             seen: list[Acknowledgement] = []
-            async with await client.producer(on_ack=seen.append) as producer:
+            async with client.producer(on_ack=seen.append) as producer:
                 address = f"#P2P/QUE/{queue}"
                 report = await producer.publish_many([(address, bytes(20_000))] * 100)
                 assert report.acknowledged + len(report.refused) == 100
@@ -192,11 +245,11 @@ def test_a_named_producer_goes_on_where_it_was_and_an_old_sequence_keeps_its_ver
     async def test() -> None:
         async with connected(node) as client:
             await client.create_queue(queue)
-            async with await client.producer(f"import-{queue}", window=10) as producer:
+            async with client.producer(f"import-{queue}", window=10) as producer:
                 for number in range(5):
                     await producer.publish(payload=b"%d" % number, queue=queue)
                 assert producer.last_sequence == 5
-            async with await client.producer(f"import-{queue}") as producer:
+            async with client.producer(f"import-{queue}") as producer:
                 assert producer.last_sequence == 5
                 for sequence in range(1, 8):
                     again = await producer.publish(
@@ -249,12 +302,12 @@ def test_what_is_not_settled_comes_again_and_says_so(node: Node, queue: str) -> 
         async with connected(node) as client:
             await client.create_queue(queue)
             await fill(client, queue, 10)
-            async with await client.consume(queue, ack="manual") as flow:
+            async with client.consume(queue, ack="manual") as flow:
                 messages = await take(flow, 10)
                 assert [one.position for one in messages] == list(range(1, 11))
                 assert not any(one.redelivered for one in messages)
                 flow.accept(messages[::2])
-            async with await client.consume(queue) as flow:
+            async with client.consume(queue) as flow:
                 again = await take(flow, 5)
                 assert [one.position for one in again] == [2, 4, 6, 8, 10]
                 assert [(one.redelivered, one.delivery_count) for one in again] == [(True, 2)] * 5
@@ -272,7 +325,7 @@ def test_a_failed_message_comes_again_and_a_rejected_one_goes_to_the_dead_messag
             await client.create_queue(dead)
             await client.create_queue(queue, dead_message_queue=dead)
             await fill(client, queue, 3)
-            async with await client.consume(queue, ack="manual") as flow:
+            async with client.consume(queue, ack="manual") as flow:
                 first, second, third = await take(flow, 3)
                 first.accept()
                 second.fail()
@@ -280,7 +333,7 @@ def test_a_failed_message_comes_again_and_a_rejected_one_goes_to_the_dead_messag
                 (again,) = await take(flow, 1)
                 assert (again.payload, again.delivery_count) == (b"1", 2)
                 again.accept()
-            async with await client.consume(dead) as flow:
+            async with client.consume(dead) as flow:
                 (corpse,) = await take(flow, 1)
                 assert corpse.payload == b"2"
                 assert corpse.origin == ("queue", queue, "rejected")
@@ -329,7 +382,7 @@ def test_a_browser_sees_everything_and_takes_nothing(node: Node, queue: str) -> 
             await client.create_queue(queue)
             await fill(client, queue, 300)
             for selector, expected in ((None, range(300)), ("n >= 290", range(290, 300))):
-                async with await client.browse(queue, selector, window=50) as browser:
+                async with client.browse(queue, selector, window=50) as browser:
                     seen = await take(browser, len(expected))
                     assert [one.payload for one in seen] == [b"%d" % n for n in expected]
             assert (await client.show_queue(queue))["messages"] == 300
@@ -343,12 +396,12 @@ def test_an_exclusive_queue_has_one_active_consumer_and_the_next_one_takes_over(
 ) -> None:
     async def test() -> None:
         async with connected(node) as one, connected(node) as other:
-            await one.create_queue(queue, permission="consume")
-            first = await one.consume(queue)
+            await one.create_queue(queue, permission="consume", access_type="exclusive")
+            first = await one.consume(queue, ack="manual")
             states: list[bool] = []
             second = await other.consume(queue, on_active=states.append)
             assert (first.active, second.active) == (True, False)
-            await fill(one, queue, 2)
+            await fill(one, queue, 3)
             await take(first, 2)
             await first.close()
             await until(lambda: second.active, "the second one is active")
@@ -396,7 +449,7 @@ def test_a_temporary_queue_lives_with_its_client_and_takes_replies(node: Node, q
             with pytest.raises(angarium.AngariumError):
                 await replier.consume(queue, temporary=True)
             await replies.close()
-            with pytest.raises(angarium.InvalidRequestError, match="40029"):
+            with pytest.raises(angarium.NotFoundError, match="40404"):
                 await publish_until_refused(replier, queue)
 
     run(test())
@@ -415,7 +468,7 @@ def test_one_message_reaches_queues_topic_endpoints_and_subscribers(node: Node, 
             flow = await client.consume(queue)
             assert (await take(flow, 1))[0].payload == b"1"
             assert (await take(endpoint, 1))[0].payload == b"1"
-            assert [(await subscription.receive(LIMIT_S)).mode for _ in range(2)] == ["persistent"] * 2
+            assert [(await subscription.receive(LIMIT_S)).mode for _ in range(2)] == ["direct"] * 2
             with pytest.raises(angarium.TimeoutExpiredError):
                 await flow.receive(0.2)
 
@@ -448,9 +501,9 @@ def test_endpoints_are_created_shown_changed_and_deleted(node: Node, queue: str)
             with pytest.raises(angarium.NotFoundError, match="40402"):
                 await client.remove_queue_subscription(queue, f"{queue}/a")
             await client.delete_queue(queue)
-            with pytest.raises(angarium.UnavailableError, match="50314"):
+            with pytest.raises(angarium.NotFoundError, match="40404"):
                 await client.show_queue(queue)
-            with pytest.raises(angarium.UnavailableError, match="50314"):
+            with pytest.raises(angarium.NotFoundError, match="40404"):
                 await client.consume(queue)
 
     run(test())
@@ -463,7 +516,7 @@ def test_a_deleted_queue_ends_its_flows(node: Node, queue: str) -> None:
             await client.create_queue(queue)
             flow = await client.consume(queue)
             await client.delete_queue(queue)
-            with pytest.raises(angarium.UnavailableError, match="50314"):
+            with pytest.raises(angarium.NotFoundError, match="40404"):
                 await flow.receive(LIMIT_S)
 
     run(test())
@@ -478,7 +531,7 @@ async def publish_until_refused(client: Client, queue: str) -> None:
 
 async def fill(client: Client, queue: str, count: int) -> None:
     """Let a queue have numbered messages."""
-    async with await client.producer() as producer:
+    async with client.producer() as producer:
         messages = [
             Message(f"#P2P/QUE/{queue}", b"%d" % n, mode="persistent", properties={"n": n})
             for n in range(count)

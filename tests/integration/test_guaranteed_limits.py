@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from attacked_spool import AttackedSpool, new_name
@@ -301,18 +301,25 @@ def test_an_overdraft_of_a_window_that_is_not_acknowledged_ends_the_session(atta
 
 
 @pytest.mark.requirement("R192", "R193", "R194")
+@pytest.mark.parametrize("kind", ["queue", "topic-endpoint"])
 def test_a_flow_has_so_many_messages_unsettled_and_the_next_comes_for_each_settled(
-    attacked: AttackedSpool, client: RawGuaranteed
+    attacked: AttackedSpool, client: RawGuaranteed, kind: str
 ) -> None:
-    queue = attacked.queue(max_delivered_unacked_per_flow=7)
-    RawProducer(client).publish(*rows(queue, *[b"%d" % number for number in range(20)]))
-    flow = client.bind(queue, max_unacked=1_000)
+    topic = new_name("limited")
+    name = attacked.create(kind, new_name(), permission="delete", max_delivered_unacked_per_flow=7)
+    wish: dict[str, Any] = {"kind": kind, "max_unacked": 1_000}
+    if kind == "queue":
+        attacked.ask("objects.subscribe", name=name, add=[topic])
+    else:
+        wish["topic"] = topic
+    flow = client.bind(name, **wish)
+    RawProducer(client).publish(*[kept(number, topic, b"%d" % number) for number in range(20)])
     assert [message.position for message in client.messages(flow, 7)] == [*range(1, 8)]
     client.none_within(wire.MESSAGES, HOME_STOPS_S / 4)
     client.settle(flow, [[0, 3, 3]])
     assert [message.position for message in client.messages(flow, 1)] == [8]
     client.none_within(wire.MESSAGES, HOME_STOPS_S / 4)
-    attacked.update("queue", queue, max_delivered_unacked_per_flow=8)
+    attacked.update(kind, name, max_delivered_unacked_per_flow=8)
     assert [message.position for message in client.messages(flow, 1)] == [9]
 
 

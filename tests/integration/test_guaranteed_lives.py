@@ -426,25 +426,3 @@ def test_what_operators_ask_for_that_cannot_be_is_refused(attacked: AttackedSpoo
             attacked.ask(operation, **arguments)
         assert caught.value.code == code, (operation, arguments, caught.value)
     assert attacked.ask("messages.delete", name=queue, positions=[7]) == {"deleted": 0}
-
-
-@pytest.mark.requirement("R169")
-def test_messages_are_written_in_large_blocks(attacked: AttackedSpool, client: RawGuaranteed) -> None:
-    queue = attacked.queue()
-    (home,) = attacked.endpoint(queue)["homes"]
-
-    def figures() -> dict[str, int]:
-        return dict(next(row for row in attacked.ask("spool.show")["workers"] if row["worker"] == home))
-
-    before, started = figures(), time.monotonic()
-    handle = client.producer()
-    for number in range(10):
-        client.publish(handle, number * 255 + 1, [to_queue(n, queue, bytes(100)) for n in range(255)])
-        assert client.acked(handle, number * 255 + 255) == {}
-    after, seconds = figures(), time.monotonic() - started
-    attacked.ask("endpoints.purge", name=queue)
-    # The pair beside it writes small ones of its own meanwhile, forty a second.
-    blocks = after["blocks_made"] - before["blocks_made"]
-    rows = after["messages_spooled"] - before["messages_spooled"]
-    assert rows >= 2_550 - 200
-    assert blocks <= 10 + 100 * (1 + seconds)

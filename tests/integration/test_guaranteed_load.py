@@ -111,13 +111,14 @@ class Load:
     async def _consume(self, queue: str) -> None:
         while not self._stopping.is_set() or self.missing(queue):
             try:
-                async for message in await self._consumer.consume(queue, window=50):
-                    self.received[queue].append((int(message.payload), message.redelivered))
+                async with self._consumer.consume(queue, window=50) as flow:
+                    async for message in flow:
+                        self.received[queue].append((int(message.payload), message.redelivered))
             except angarium.UnavailableError:  # shut down, or too many consumers
                 await asyncio.sleep(0.05)
 
     async def _publish(self) -> None:
-        async with await self._client.producer("load") as producer:
+        async with self._client.producer("load") as producer:
             number = 0
             while not self._stopping.is_set():
                 numbers = range(number, number + 40)

@@ -136,7 +136,7 @@ def test_what_a_lower_limit_finds_above_it_stays_and_can_be_taken(tmp_path: Path
         lone.node.stop()
         file = tmp_path / "node.toml"
         file.write_text(
-            "[spool]\nmax_usage_mb = 1\nmax_files = 1\nmax_delivered_unacked = 2\n", encoding="utf-8"
+            "[spool]\nmax_usage_mb = 1\nmax_files = 1\nmax_delivered_unacked = 1\n", encoding="utf-8"
         )
         lone.node.start()
         client = lone.client()
@@ -194,7 +194,7 @@ def test_an_endpoint_is_on_its_own_node_only(
     queue = lone.queue(subscriptions=["both/>"])
     with LoneSpool(tmp_path_factory.mktemp("other"), CONFIG, workers=1) as other, other.client() as stranger:
         assert stranger.refused("endpoint.show", name=queue) == errors.UNKNOWN_ENDPOINT
-        assert RawProducer(stranger).fill(queue, b"") == [errors.QUEUE_NOT_FOUND]
+        assert RawProducer(stranger).fill(queue, b"") == [errors.UNKNOWN_ENDPOINT]
         assert RawProducer(stranger).publish(kept(0, "both/x")) == [0]
     lone.expect_held(queue, 0)
 

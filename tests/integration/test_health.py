@@ -12,7 +12,8 @@ from urllib.request import urlopen
 import pytest
 
 from angarium import blocking
-from angarium.testing import Node
+from angarium_server import launch
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -77,7 +78,7 @@ def test_readiness_ends_before_anything_else_when_a_node_stops(tmp_path: Path) -
     config.write_text("[health]\ndrain_ms = 1000\n", encoding="utf-8")
     with Node(tmp_path / "data", workers=1, config=config) as node:
         wait_for(lambda: get(node, "/readyz")[0] == 200)
-        down = subprocess.Popen([*node._command[:3], "down", "--data", str(node.data)])
+        down = subprocess.Popen(launch.command("down", "--data", str(node.data)))
         wait_for(lambda: get(node, "/readyz")[0] == 503)
         assert "[-]node stops" in get(node, "/readyz")[1]
         assert get(node, "/healthz")[0] == 200

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
-from angarium.watch import Watch
+from angarium_server.watch import Watch
 from cluster.health.http import Answer, Request
 from cluster.health.server import CLIENT_S, CLIENTS_MAX, HealthServer
 

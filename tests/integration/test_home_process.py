@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,7 +24,7 @@ import zmq
 
 from angarium import wire
 from node.endpoints.segment import Segment
-from storage.spool import Table, is_owned, open_readonly
+from storage.spool import Table, is_owned, open_readonly, open_spool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +65,8 @@ class PlayedRouter:
     def clear(self) -> None:
         self.home: list[Any] | None = None
         self.stored = 0
+        #: Whether the process said that its spool failed.
+        self.has_failed = False
         #: The flow that ended last.
         self.ended = 0
         self.totals: list[Any] = []
@@ -73,16 +76,20 @@ class PlayedRouter:
 
     def begin(self, *lanes: int) -> None:
         """Start the process, and tell it everything until it says HOME."""
-        self.clear()
-        self.incarnation += 1
-        index, incarnation = str(self.index), str(self.incarnation)
-        arguments = ["--runtime", str(self.runtime), "--index", index, "--incarnation", incarnation]
-        self.process = subprocess.Popen([sys.executable, "-m", "node", *arguments], cwd=ROOT)
+        self.start()
         self.until(lambda: self.identity == b"w%d.%d" % (self.index, self.incarnation), "READY")
         self.send(wire.START, [ROUTER, 1, bytes(1024)])
         puts = [[lane, 1, {"name": "q"}] for lane in lanes or (LANE,)]
         self.send(wire.LANES, [ROUTER, 1, True, puts, []])
         self.until(lambda: self.home is not None, "HOME")
+        self.send(wire.ALLOWANCE, [ROUTER, 1_000_000])
+
+    def start(self) -> None:
+        self.clear()
+        self.incarnation += 1
+        index, incarnation = str(self.index), str(self.incarnation)
+        arguments = ["--runtime", str(self.runtime), "--index", index, "--incarnation", incarnation]
+        self.process = subprocess.Popen([sys.executable, "-m", "node", *arguments], cwd=ROOT)
 
     def end(self, how: signal.Signals) -> None:
         assert self.process is not None
@@ -154,6 +161,8 @@ class PlayedRouter:
             self.identity = identity
         elif operation == wire.HOME:
             self.home, self.stored, self.totals = body, body[3], body[4]
+        elif operation == wire.SPOOL_FAILED:
+            self.has_failed = True
         elif operation == wire.FLOW_EVENT:
             self.ended = body[1]
         elif operation == wire.COMMITTED:
@@ -228,6 +237,44 @@ def test_a_damaged_spool_ends_the_process_with_a_sentence(router: PlayedRouter, 
         heartbeats.append(wire.unpack(supervisor.recv_multipart()[1]))
     supervisor.close()
     assert heartbeats[-1][4:6] == ["starting", said.partition("this worker ")[2]]
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R190")
+def test_the_last_frame_of_a_process_whose_disk_fails_says_so(router: PlayedRouter) -> None:
+    """A file that must not grow is an error that LMDB does not know, as a failed sync is."""
+    router.begin()
+    process = router.process
+    assert process is not None
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
+    router.store(1, b"lost")
+    # 120: its log is a file here, which must not grow either, and Python says so.
+    assert process.wait(PATIENCE_S) in (1, 120)
+    router.until(lambda: router.has_failed, "SPOOL_FAILED")
+    assert not router.stored
+    router.begin()
+    router.store(1, b"kept")
+    router.until(lambda: router.stored == 1, "COMMITTED")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R190")
+def test_damage_that_is_found_while_the_spool_is_read_is_told_in_the_last_frame(
+    router: PlayedRouter, tmp_path: Path
+) -> None:
+    """The worker has announced itself by then, and may have a frame of a publisher."""
+    router.begin()
+    router.store(1, b"m")
+    router.until(lambda: router.stored == 1, "COMMITTED")
+    router.end(signal.SIGTERM)
+    spool = open_spool(tmp_path / "spool" / "0", 1 << 28)
+    ((key, _),) = spool.scan(Table.SEGMENTS)
+    spool.commit([(Table.SEGMENTS, key, b"\x90")])
+    spool.close()
+    router.start()
+    assert router.process is not None
+    assert router.process.wait(PATIENCE_S) == 1
+    router.until(lambda: router.has_failed, "SPOOL_FAILED")
 
 
 @pytest.mark.slow

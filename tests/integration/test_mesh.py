@@ -6,12 +6,13 @@ import json
 import os
 import signal
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from mesh_nodes import Mesh
 
-from angarium import blocking, errors
+from angarium import Message, blocking, errors
 from cluster.keys import create_keys
 
 if TYPE_CHECKING:
@@ -60,6 +61,12 @@ def has_one(subscription: Any) -> Callable[[], bool]:
         return True
 
     return got
+
+
+def remote_filters(mesh: Mesh, name: str, text: str) -> list[dict[str, Any]]:
+    """Give which neighbours of a node want a filter, as the node knows it."""
+    lines = mesh[name].run("subscription", "list", "--remote", "--json").splitlines()
+    return [row for row in map(json.loads, lines) if row["filter"] == text]
 
 
 @pytest.mark.requirement("R214")
@@ -121,7 +128,7 @@ def test_one_member_of_a_group_gets_a_copy_on_each_node(three: Mesh) -> None:
             client.close()
 
 
-@pytest.mark.requirement("R75", "R76", "R78", "R82")
+@pytest.mark.requirement("R75", "R76", "R78", "R82", "R216")
 def test_one_client_in_the_whole_mesh_gets_a_deliver_to_one_message(three: Mesh) -> None:
     clients = {name: blocking.connect(three[name].url) for name in "abc"}
     try:
@@ -145,6 +152,54 @@ def test_one_client_in_the_whole_mesh_gets_a_deliver_to_one_message(three: Mesh)
             client.close()
 
 
+@pytest.mark.requirement("R77", "R79", "R216")
+def test_one_neighbour_gets_all_of_it_and_its_own_clients_take_turns(three: Mesh) -> None:
+    with ExitStack() as stack:
+        publisher = stack.enter_context(blocking.connect(three["a"].url))
+        clients = [stack.enter_context(blocking.connect(three[name].url)) for name in "bbc"]
+        takers = [client.subscribe("turns/x") for client in clients]
+        for taker in takers:
+            publish_until(publisher, "turns/x", has_one(taker))
+        for taker in takers:
+            receive_all(taker)
+        sent = [b"%d" % number for number in range(20)]
+        publisher.publish_many([Message("turns/x", body, dto=True) for body in sent])
+        publisher.flush()
+        got = [receive_all(taker, 0.5) for taker in takers]
+        assert [len(one) for one in got] == [10, 10, 0], "nothing is balanced over neighbours"
+        assert sorted(got[0] + got[1], key=int) == sent
+        for client in clients[:2]:
+            client.close()
+        deadline = time.monotonic() + DEADLINE_S
+        while (wanted := [row["node"] for row in remote_filters(three, "a", "turns/x")]) != ["c"]:
+            assert time.monotonic() < deadline, wanted
+        publisher.publish_many([Message("turns/x", body, dto=True) for body in sent])
+        publisher.flush()
+        assert receive_all(takers[2], 0.5) == sent, "the next neighbour takes its place, with all of it"
+
+
+@pytest.mark.requirement("R89", "R90")
+def test_neighbours_hear_of_what_a_queue_wants_and_never_of_the_queue(three: Mesh) -> None:
+    three["a"].run("queue", "create", "hidden/plain")
+    three["a"].run("queue", "create", "hidden/wanting", "--subscription", "wanted/>")
+    try:
+        with blocking.connect(three["b"].url) as there:
+            deadline = time.monotonic() + DEADLINE_S
+            while not remote_filters(three, "b", "wanted/>"):
+                assert time.monotonic() < deadline
+            assert "hidden" not in three["b"].run("subscription", "list", "--remote", "--json")
+            for name in ("hidden/plain", "hidden/wanting"):
+                with pytest.raises(errors.NotFoundError):
+                    there.consume(name)
+            there.publish("#P2P/QUE/hidden/plain", b"to nobody here")
+            there.flush()
+        shown = json.loads(three["a"].run("queue", "show", "hidden/plain", "--json"))
+        assert shown["messages_spooled"] == 0, "its address means nothing on another node"
+    finally:
+        for name in ("hidden/plain", "hidden/wanting"):
+            three["a"].run("queue", "delete", name, "--yes")
+
+
 def test_a_request_is_answered_on_another_node(three: Mesh) -> None:
     with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
 
@@ -157,8 +212,9 @@ def test_a_request_is_answered_on_another_node(three: Mesh) -> None:
             try:
                 assert here.request("ping", b"", timeout_s=0.3).payload == b"pong"
                 return
-            except errors.TimeoutExpiredError:
+            except (errors.TimeoutExpiredError, errors.NoRespondersError):
                 assert time.monotonic() < deadline
+                time.sleep(0.05)
 
 
 def test_a_link_process_that_is_killed_comes_back_and_synchronises(three: Mesh) -> None:
@@ -224,7 +280,10 @@ def test_a_hundred_thousand_subscriptions_synchronise_in_seconds(tmp_path: Path)
 def test_what_neighbours_want_is_listed(three: Mesh) -> None:
     with blocking.connect(three["a"].url) as here, blocking.connect(three["b"].url) as there:
         publish_until(there, "listed/x", has_one(here.subscribe("listed/>")))
-        rows = [json.loads(line) for line in three["b"].run("subscription", "list", "--remote").splitlines()]
+        rows = [
+            json.loads(line)
+            for line in three["b"].run("subscription", "list", "--remote", "--json").splitlines()
+        ]
         (row,) = [row for row in rows if row["filter"] == "listed/>"]
         assert row == {
             "node": "a", "vpn": "default", "filter": "listed/>", "dto_priority": "P1",

@@ -18,7 +18,7 @@ from angarium import Message, blocking, errors
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 DEADLINE_S = 40.0
 pytestmark = pytest.mark.slow

@@ -1,14 +1,18 @@
-"""Two nodes on two hosts, as far as one machine can have them: network namespaces joined by a cable that can be pulled.
+"""Two nodes on two hosts, as far as one machine can have them.
 
-The addresses are not loopback, so links are encrypted and both nodes need keys, as in a real cluster. Clients come over
-ipc, which goes through the file system and not through the network.
+Network namespaces are joined by a cable that can be pulled; they need root. Without root the nodes have two addresses
+of the loopback network and one port, as two hosts have. Links are encrypted and both nodes need keys, as in a real
+cluster. Clients come over ipc, which goes through the file system and not through the network.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import secrets
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -18,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import Message, blocking
-from angarium.testing import Node
+from angarium_server.testing import Node
 from cluster.admin import Admin
 from cluster.keys import create_cluster_keys, read_public
 
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 40.0
 ADDRESSES = {"a": "10.213.77.1", "b": "10.213.77.2"}
+LOOPBACK = {"a": "127.0.0.2", "b": "127.0.0.3"}
 PORT = 55_555
 PASSWORD = "a password of the application"
 pytestmark = pytest.mark.slow
@@ -85,11 +90,12 @@ def hosts() -> Iterator[Hosts]:
 
 
 class NodeElsewhere(Node):
-    """A node in a namespace; clients of this host reach it over ipc."""
+    """A node with an address of its own, in a namespace if one is named; clients of this host reach it over ipc."""
 
-    def __init__(self, folder: Path, name: str, space: str) -> None:
+    def __init__(self, folder: Path, name: str, space: str = "") -> None:
         super().__init__(folder / name, workers=1, listen=None, config=folder / f"{name}.toml")
-        self._command = ["ip", "netns", "exec", space, *self._command]
+        if space:
+            self._command = ["ip", "netns", "exec", space, *self._command]
 
     def connect(self) -> blocking.Client:
         """Connect a client; a node that others can reach demands keys and a password of everybody."""
@@ -114,35 +120,62 @@ class NodeElsewhere(Node):
         return [event["event"] for event in self.ask("events")]
 
 
-def configuration(folder: Path, name: str) -> str:
+def configuration(folder: Path, name: str, addresses: dict[str, str], port: int) -> str:
     """Give the file of a node: all have the same links, for a node leaves out the one to itself."""
     links = "".join(
-        f'[[links]]\nnode = "{other}"\naddresses = ["tcp://{address}:{PORT}"]\npublic_key_file = "{other}.key.pub"\n'
-        for other, address in ADDRESSES.items()
+        f'[[links]]\nnode = "{other}"\naddresses = ["tcp://{address}:{port}"]\npublic_key_file = "{other}.key.pub"\n'
+        for other, address in addresses.items()
     )
     return (
         f'[node]\nname = "{name}"\n[cluster]\nname = "test"\nsecret_file = "cluster.secret"\n'
-        f'[router]\nlisten = ["ipc://{folder}/{name}.sock", "tcp://{ADDRESSES[name]}:{PORT}"]\n'
+        f'[router]\nlisten = ["ipc://{folder}/{name}.sock", "tcp://{addresses[name]}:{port}"]\n'
         f'curve_secret_key_file = "{name}.key"\n{links}'
         '[vpn.default.username.app]\npassword_file = "app.password"\n'
     )
 
 
-@pytest.fixture(scope="module")
-def nodes(hosts: Hosts) -> Iterator[dict[str, NodeElsewhere]]:
+@contextlib.contextmanager
+def nodes_at(
+    addresses: dict[str, str], port: int, spaces: dict[str, str]
+) -> Iterator[dict[str, NodeElsewhere]]:
+    """Run a node at each address, with the keys and the files of one cluster."""
     folder = Path(tempfile.mkdtemp(prefix="angarium-hosts-"))  # short, for a socket is in it
     try:
-        create_cluster_keys(folder, list(ADDRESSES))
+        create_cluster_keys(folder, list(addresses))
         (folder / "app.password").write_text(PASSWORD, encoding="utf-8")
-        for name in ADDRESSES:
-            (folder / f"{name}.toml").write_text(configuration(folder, name), encoding="utf-8")
+        for name in addresses:
+            text = configuration(folder, name, addresses, port)
+            (folder / f"{name}.toml").write_text(text, encoding="utf-8")
         with (
-            NodeElsewhere(folder, "a", hosts.spaces["a"]) as a,
-            NodeElsewhere(folder, "b", hosts.spaces["b"]) as b,
+            NodeElsewhere(folder, "a", spaces.get("a", "")) as a,
+            NodeElsewhere(folder, "b", spaces.get("b", "")) as b,
         ):
             yield {"a": a, "b": b}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def free_port() -> int:
+    """Give a port that is free at both addresses, or skip where this system has only one of them."""
+    for _ in range(100):
+        with contextlib.ExitStack() as stack:
+            held = [stack.enter_context(socket.socket()) for _ in LOOPBACK]
+            try:
+                held[0].bind((LOOPBACK["a"], 0))
+                port: int = held[0].getsockname()[1]
+                held[1].bind((LOOPBACK["b"], port))
+            except OSError as error:
+                if error.errno == errno.EADDRNOTAVAIL:
+                    pytest.skip(f"there is no second loopback address here: {error}")
+                continue
+            return port
+    raise AssertionError("no port is free at both addresses")
+
+
+@pytest.fixture(scope="module")
+def nodes(hosts: Hosts) -> Iterator[dict[str, NodeElsewhere]]:
+    with nodes_at(ADDRESSES, PORT, hosts.spaces) as nodes:
+        yield nodes
 
 
 def wait_for(what: str, condition: Callable[[], Any], wanted: Any = True) -> None:
@@ -154,6 +187,32 @@ def wait_for(what: str, condition: Callable[[], Any], wanted: Any = True) -> Non
 
 def numbers(first: int, count: int) -> list[Message]:
     return [Message("orders/x", b"%d" % number, mode="persistent") for number in range(first, first + count)]
+
+
+@pytest.mark.requirement("R218")
+def test_nodes_of_two_addresses_are_one_cluster_and_a_dead_host_loses_nothing() -> None:
+    with nodes_at(LOOPBACK, free_port(), {}) as nodes:
+        a, b = nodes["a"], nodes["b"]
+        for node in (a, b):
+            wait_for("the link being up", node.link_state, "up")
+        shown = [row["addresses"][0].split("//")[1].split(":")[0] for row in a.ask("links.list")]
+        assert shown == [LOOPBACK["b"]]
+        attributes = {"subscriptions": ["orders/>"], "permission": "consume"}
+        b.ask("objects.create", kind="queue", name="orders", vpn="default", attributes=attributes)
+        interest = lambda: a.ask("endpoints.show", name="#link/b")["client_subscriptions"]  # noqa: E731 - one place
+        wait_for("interest", interest, ["orders/>"])
+        with a.connect() as here:
+            here.publish_many(numbers(0, 50))
+            wait_for("crossing", lambda: b.spooled("orders"), 50)
+            b.kill_all()
+            wait_for("noticing", lambda: a.link_state().startswith("down"))
+            here.publish_many(numbers(50, 50))
+            assert a.spooled("#link/b") == 50, "they wait for the other host"
+            b.start()
+            wait_for("crossing", lambda: b.spooled("orders"), 100)
+        with b.connect() as there, there.consume("orders") as flow:
+            got = [flow.receive(10.0).payload for _ in range(100)]
+        assert got == [message.payload for message in numbers(0, 100)]
 
 
 @pytest.mark.requirement("R218")

@@ -12,7 +12,7 @@ from numbered import Tally, payload, wait_until
 from raw_client import RawClient, row
 
 from angarium import blocking, wire
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

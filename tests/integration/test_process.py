@@ -14,8 +14,9 @@ import msgspec
 import pytest
 import zmq
 
-from angarium import errors, process, wire
-from angarium.process import Process, load_config
+from angarium import errors, wire
+from angarium_server import process
+from angarium_server.process import Process, load_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -368,7 +369,7 @@ def test_the_configuration_comes_from_the_file_of_the_role(tmp_path: Path) -> No
 
 PROGRAM = """
 import sys
-from angarium.process import Process
+from angarium_server.process import Process
 made = Process("worker", 0, 1, sys.argv[1])
 print("up", flush=True)
 made.run(lambda now: None, lambda: True)

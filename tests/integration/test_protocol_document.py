@@ -21,7 +21,7 @@ import msgpack
 import pytest
 import zmq
 
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -375,7 +375,7 @@ def test_a_token_brings_the_name_back_and_no_subscriptions(node: Node) -> None:
         token = first.welcome["token"]
         with DocumentedClient(node.url, client_name="comes back") as stranger:
             assert stranger.closed is not None
-            assert stranger.closed[0] == 40308
+            assert stranger.closed[0] == 40907
         with DocumentedClient(node.url, client_name="comes back", token=token) as second:
             assert second.welcome["resumed"] is True
             assert second.welcome["inbox"] != first.welcome["inbox"]

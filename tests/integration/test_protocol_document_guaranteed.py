@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_protocol_document import WORKERS, DocumentedClient, Row, pack, row, unpack
 
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ class GuaranteedClient(DocumentedClient):
     def __init__(self, url: str, **hello: Any) -> None:
         #: Request -> code and value.
         self.values: dict[int, tuple[int, Any]] = {}
-        #: What ACKED said: producer, upto, nacks, code.
+        #: What ACKED said: producer, upto, nacks, code, unroutable.
         self.acked: list[list[Any]] = []
         #: (flow, partition, position, count, row) in order.
         self.messages: list[tuple[int, int, int, int, Row]] = []
@@ -165,7 +165,8 @@ def test_what_is_refused_is_told_with_its_sequence_and_is_refused_again(
     ]
     client.publish_guaranteed(1, 10, rows)
     nacks = client.acknowledged(1, 16)
-    assert sorted((sequence, code) for sequence, code, _ in nacks) == [(11, 40007), (12, 40029), (16, 40311)]
+    assert sorted((sequence, code) for sequence, code, _ in nacks) == [(11, 40007), (12, 40404), (16, 40311)]
+    assert [pair for one in client.acked for pair in one[4]] == [[15, 1]]
     client.ask("producer.close", producer=1)
     opened = client.ask("producer.open", name=f"p-{queue}", resume=True)
     assert opened["last_sequence"] >= 10
@@ -230,15 +231,16 @@ def test_outcomes_bring_messages_back_or_away(client: GuaranteedClient, queue: s
 def test_flows_are_told_when_they_become_active_and_why_they_end(
     client: GuaranteedClient, queue: str
 ) -> None:
-    arguments = {"name": queue, "messages": 1, "bytes": 1, "active_indication": True}
+    client.ask("endpoint.create", name=f"{queue}-alone", attributes={"access_type": "exclusive"})
+    arguments = {"name": f"{queue}-alone", "messages": 1, "bytes": 1, "active_indication": True}
     assert client.ask("flow.bind", **arguments)["active"] is True
     assert client.ask("flow.bind", **arguments)["active"] is False
     client.ask("flow.unbind", flow=1)
     client.read_until(lambda: client.indications)
     assert client.indications.pop()[:3] == [2, 1, 0]
-    client.ask("endpoint.delete", name=queue)
+    client.ask("endpoint.delete", name=f"{queue}-alone")
     client.read_until(lambda: client.indications)
-    assert client.indications[0][:3] == [2, 0, 50314]
+    assert client.indications[0][:3] == [2, 0, 40404]
     client.send("E", [2, 0, [[0, 1, 1]]])
     client.send("F", [2, 100, 100])
     client.ping()
@@ -266,7 +268,7 @@ def test_endpoints_are_made_changed_shown_and_deleted(client: GuaranteedClient, 
     assert [one[4][1] for one in client.consume(1)] == ["a/c"]
     assert client.ask("endpoint.unsubscribe", name=queue, filters=["a/>", "b"])[1][0] == 40402
     client.ask("endpoint.delete", name=queue)
-    assert client.asked("endpoint.show", name=queue)[0] == 50314
+    assert client.asked("endpoint.show", name=queue)[0] == 40404
 
 
 def test_a_request_that_cannot_be_is_answered_and_ends_nothing(client: GuaranteedClient, queue: str) -> None:
@@ -277,7 +279,7 @@ def test_a_request_that_cannot_be_is_answered_and_ends_nothing(client: Guarantee
     assert client.asked("producer.open", name="x" * 161)[0] == 40018
     assert client.asked("producer.open", name=f"never-{queue}", resume=True)[0] == 40019
     assert client.asked("producer.close", producer=7)[0] == 40030
-    assert client.asked("flow.bind", name="nobody has this")[0] == 50314
+    assert client.asked("flow.bind", name="nobody has this")[0] == 40404
     assert client.asked("flow.bind", name=queue, selector="a = = 1")[0] == 40601
     assert client.asked("flow.bind", name=queue, temporary=True)[0] == 40021
     client.ping()

@@ -13,7 +13,7 @@ import pytest
 
 import angarium
 from angarium import errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 from cluster.admin import Admin
 from storage.config_store import ConfigStore, Counter
 

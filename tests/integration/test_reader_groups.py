@@ -13,7 +13,7 @@ import pytest
 
 import angarium
 from angarium import blocking, errors
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -67,7 +67,7 @@ async def fill(
     client: Client, queue: str, count: int, *, first: int = 0, keys: int = 0, ttl_ms: int = 0
 ) -> None:
     """Publish numbers; over so many partition keys, or living so long."""
-    async with await client.producer() as producer:
+    async with client.producer() as producer:
         for n in range(first, first + count):
             key = f"key-{n % keys}" if keys else None
             await producer.send(queue=queue, payload=b"%d" % n, partition_key=key, ttl_ms=ttl_ms)
@@ -371,6 +371,31 @@ def test_a_group_that_does_nothing_loses_the_queue_to_its_consumers(node: Node, 
             with pytest.raises(angarium.ConflictError) as lost:
                 await group.plan({0: 6})
             assert lost.value.code == errors.LEASE_LOST
+
+    run(test())
+
+
+@pytest.mark.requirement("R280")
+def test_a_consumer_that_leases_a_queue_and_leaves_keeps_it_no_longer_than_the_queue_allows(
+    node: Node, queue: str
+) -> None:
+    """It asks for 30 days; the consumers of another user get their messages after a second."""
+    node.run("username", "create", f"greedy-{queue}")
+
+    async def test() -> None:
+        async with connected(node) as client:
+            await client.create_queue(queue, permission="consume", max_lease_s=1, access_type="non-exclusive")
+            await fill(client, queue, 3)
+            flow = await client.consume(queue)
+            for _ in range(3):
+                (await flow.receive(LIMIT_S)).fail()
+            async with connected(node, username=f"greedy-{queue}", client_name="gone") as greedy:
+                await greedy.reader_group(queue, "mine", lease_s=30 * 86_400.0)
+                shown = json.loads(await asyncio.to_thread(node.run, "queue", "show", queue, "--json"))
+                assert (shown["reader_group"], shown["reader_client"]) == ("mine", "gone")
+                assert (shown["reader_username"], shown["longest_lease_s"]) == (f"greedy-{queue}", 1)
+                assert abs(shown["oldest_lease_ms"] / 1000 - time.time()) < LIMIT_S
+            assert len([await flow.receive(LIMIT_S) for _ in range(3)]) == 3
 
     run(test())
 

@@ -10,7 +10,7 @@ import pytest
 from attacked_spool import LoneSpool
 
 from angarium import DeliveryMode, Message, blocking, errors
-from angarium.testing import NodeFailedError
+from angarium_server.testing import NodeFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,15 +19,18 @@ import zmq
 from machine import back_within_s
 
 from angarium import errors
-from angarium.testing import Node, NodeFailedError
+from angarium_server.testing import Node, NodeFailedError
 from cluster import keys
 from cluster.admin import Admin, process_runs, read_node_file, shut_down
-from cluster.server import UpOptions, run_detached
+from cluster.server import run_supervisor
+from cluster.starting import UpOptions, run_detached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.slow
+
+ANY_PORT = "tcp://127.0.0.1:0"
 
 
 @pytest.fixture
@@ -87,18 +91,49 @@ def test_sockets_and_secrets_are_for_this_user_only(node: Node) -> None:
     assert (runtime / "router.json").stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("detach", [False, True])
+def test_nobody_else_reads_what_is_in_a_data_directory(*, detach: bool, tmp_path: Path) -> None:
+    """Whatever the umask is: messages, events, log and secrets are in it."""
+    data, earlier = tmp_path / "data", os.umask(0)
+    try:
+        node = Node(data)
+        if detach:
+            run_detached(UpOptions(data_dir=str(data), listen=(ANY_PORT,), workers=2))
+        else:
+            node.start()
+        node.kill("worker")
+        poll("an event is written", (data / "events.jsonl").exists)
+        node.wait_for("everything is ready", all_ready)
+        node.run("spool", "backup", str(tmp_path / "backup"))
+        found = {str(path.relative_to(tmp_path)): path.stat().st_mode for path in (data, *data.rglob("*"))}
+        assert {"data/spool", "data/spool/1/data.mdb", "data/events.jsonl", "data/config/data.mdb"} <= set(
+            found
+        )
+        assert [name for name, mode in found.items() if mode & 0o077] == []
+        assert [path.name for path in (node.ready_file, data / "ready.json") if _is_open(path)] == []
+        assert not _is_open(tmp_path / "backup")
+    finally:
+        os.umask(earlier)
+        shut_down(data)
+        node.kill_all()
+
+
+def _is_open(path: Path) -> bool:
+    return path.exists() and path.stat().st_mode & 0o077 != 0
+
+
 def test_a_stopped_node_leaves_nothing_behind(tmp_path: Path) -> None:
     with Node(tmp_path / "data") as node:
         pids = [row["pid"] for row in node.ready["processes"]]
         runtime = runtime_directory(node)
-        shut_down(node.data)
+        assert shut_down(node.data) is True
         assert not any(process_runs(pid) for pid in pids)
         assert not runtime.exists()
         assert not node.ready_file.exists()
     assert read_node_file(tmp_path / "data").pid == 0
     with pytest.raises(errors.UnavailableError, match="no node runs"):
         Admin(tmp_path / "data")
-    shut_down(tmp_path / "data")
+    assert shut_down(tmp_path / "data") is False
 
 
 @pytest.mark.parametrize(("role", "index"), [("worker", 0), ("router", 0), ("controller", 0)])
@@ -215,10 +250,21 @@ def test_a_second_node_on_a_data_directory_is_refused(shared: Node) -> None:
         Node(shared.data).start()
 
 
+def test_a_copy_of_a_running_node_harms_it_nothing(node: Node, tmp_path: Path) -> None:
+    runtime = runtime_directory(node)
+    shutil.copytree(node.data, tmp_path / "copy")
+    with Node(tmp_path / "copy", listen=ANY_PORT.replace("127.0.0.1", "127.0.0.2")) as copy:
+        assert runtime_directory(copy) != runtime
+        assert shut_down(copy.data) is True
+    assert (runtime / "admin").exists()
+    node.kill("worker")
+    node.wait_for("everything is ready", all_ready)
+
+
 def test_an_address_in_use_fails_the_start_and_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(NodeFailedError, match="in use"):
+        with pytest.raises(NodeFailedError, match="In Use"):
             Node(tmp_path / "data", workers=1, listen=url).start()
 
 
@@ -236,7 +282,7 @@ def test_the_number_of_workers_is_kept_from_the_first_start(tmp_path: Path) -> N
 
 
 def test_a_detached_node_is_ready_when_the_call_returns(tmp_path: Path) -> None:
-    node = run_detached(UpOptions(data_dir=str(tmp_path / "data"), workers=1))
+    node = run_detached(UpOptions(data_dir=str(tmp_path / "data"), listen=(ANY_PORT,), workers=1))
     try:
         assert process_runs(node.pid)
         with Admin(tmp_path / "data") as admin:
@@ -247,16 +293,52 @@ def test_a_detached_node_is_ready_when_the_call_returns(tmp_path: Path) -> None:
         shut_down(tmp_path / "data")
 
 
-def test_a_detached_node_that_fails_shows_its_log(tmp_path: Path) -> None:
+def test_a_detached_node_that_fails_says_why_in_one_line(tmp_path: Path) -> None:
+    """Somebody listens where its controller has to: that is known only when the node runs."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(errors.UnavailableError, match="in use") as caught:
-            run_detached(UpOptions(data_dir=str(tmp_path / "data"), listen=(url,), workers=1))
+        config = tmp_path / "node.toml"
+        config.write_text(f'[health]\nlisten = ["{url}"]\n')
+        options = UpOptions(
+            data_dir=str(tmp_path / "data"), config_file=str(config), listen=(ANY_PORT,), workers=1
+        )
+        with pytest.raises(errors.InvalidRequestError, match="already in use") as caught:
+            run_detached(options)
     shown = str(caught.value)
-    assert "listen elsewhere" in shown
-    assert "Traceback" not in shown
-    assert shown.count(url) == 1, "it is said once, however often the router was started"
-    assert "node.log has all of it" in shown
+    assert shown.startswith("error 40017: Invalid Configuration: health.listen: ")
+    assert (shown.count("error"), shown.count(url), shown.count("\n")) == (1, 1, 0)
+
+
+def test_a_detached_node_that_fails_otherwise_shows_its_log(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "spool").write_text("no directory")
+    with pytest.raises(errors.UnavailableError, match=r"spool.*(Not a directory|File exists)") as caught:
+        run_detached(UpOptions(data_dir=str(tmp_path / "data"), listen=(ANY_PORT,), workers=1))
+    assert "Traceback" not in str(caught.value)
+    assert "node.log has all of it" in str(caught.value)
+
+
+@pytest.mark.parametrize("start", [run_detached, run_supervisor])
+def test_an_address_in_use_is_refused_at_once_and_in_one_line(start: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        url = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
+        began = time.monotonic()
+        with pytest.raises(errors.ConflictError) as caught:
+            start(UpOptions(data_dir=str(tmp_path / "data"), listen=(url,), workers=1))
+    assert time.monotonic() - began < 1
+    assert str(caught.value) == (
+        f"error 40902: In Use: another process listens on {url} (end what listens there, or choose another port: "
+        "--listen tcp://127.0.0.1:0 takes any free one)"
+    )
+
+
+def test_a_second_start_on_a_data_directory_says_that_a_node_runs_there(tmp_path: Path) -> None:
+    with Node(tmp_path / "data", workers=1) as node:
+        with pytest.raises(errors.ConflictError, match=r"a node runs on .*angarium down --data"):
+            run_detached(UpOptions(data_dir=str(node.data), listen=(ANY_PORT,)))
+        with pytest.raises(errors.ConflictError, match=f"the node of {node.data} listens on {node.url}"):
+            run_detached(UpOptions(data_dir=str(tmp_path / "other"), listen=(node.url,)))
+        assert node.status()["node"]
 
 
 def test_the_admin_api_stops_the_node(tmp_path: Path) -> None:
@@ -353,7 +435,7 @@ def test_operators_elsewhere_need_an_authorized_key(tmp_path: Path) -> None:
 
 def test_signals_of_the_terminal_stop_the_node_in_order(tmp_path: Path) -> None:
     """A Ctrl-C goes to the whole process group of the terminal; only the supervisor may take it."""
-    command = [sys.executable, "-m", "cluster.cli", "up", "--workers", "1"]
+    command = [sys.executable, "-P", "-m", "angarium_server", "up", "--workers", "1", "--listen", ANY_PORT]
     with (tmp_path / "log").open("wb") as log:
         supervisor = subprocess.Popen(
             [*command, "--data", str(tmp_path / "data"), "--ready-file", str(tmp_path / "ready")],
@@ -375,18 +457,26 @@ def test_signals_of_the_terminal_stop_the_node_in_order(tmp_path: Path) -> None:
 
 
 def test_tests_of_other_projects_get_a_node_by_naming_a_fixture(tmp_path: Path) -> None:
+    """Also where somebody set variables for a node of their own, which is none of the tests' business."""
+    theirs = {
+        "ANGARIUM_CONFIG": "missing.toml",
+        "ANGARIUM_CONTEXT": "prod",
+        "ANGARIUM_ADMIN_URL": "tcp://prod:1",
+    }
     (tmp_path / "test_theirs.py").write_text(
         "def test_theirs(angarium_node):\n"
         "    assert angarium_node.url.startswith('tcp://127.0.0.1:')\n"
         "    assert angarium_node.status()['sessions'] == 0\n",
         encoding="utf-8",
     )
-    installed = any(point.value == "angarium.testing" for point in metadata.entry_points(group="pytest11"))
-    plugin = [] if installed else ["-p", "angarium.testing"]
+    installed = any(
+        point.value == "angarium_server.pytest_plugin" for point in metadata.entry_points(group="pytest11")
+    )
+    plugin = [] if installed else ["-p", "angarium_server.pytest_plugin"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, str(tmp_path)],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env={**os.environ, **theirs, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
         capture_output=True,
         text=True,
         timeout=60,

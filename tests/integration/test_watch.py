@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 import zmq
 
-from angarium.watch import Watch
+from angarium_server.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.watch import Watched
+    from angarium_server.watch import Watched
 
 #: Longer than any wait that ends by itself here; a wait that lasts so long has missed something.
 LONG_S = 5.0

@@ -32,7 +32,7 @@ from tests.mesh.traffic import CHURN, PATIENCE_S, Churner, Consumer, Place, Publ
 from tests.mesh.trial import NODES_MAX, TOPOLOGIES, Trial, pairs_of
 
 if TYPE_CHECKING:
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 #: Everybody hears everybody within this time, when nothing is disturbed.
 QUIET_S: Final = 60.0

@@ -12,14 +12,14 @@ import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from angarium.testing import NodeFailedError
+from angarium_server.testing import NodeFailedError
 from tests.crash.breaking import ROLES, Breaker
 from tests.mesh.delay_proxy import DOWN, UP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from angarium.testing import Node
+    from angarium_server.testing import Node
     from tests.mesh.delay_proxy import DelayProxy
     from tests.mesh.trial import Pair
 

@@ -367,7 +367,7 @@ class Churner(Watcher):
         elif is_of_queue:
             await self.client.add_queue_subscription(CHURN_QUEUE, text)
         elif text in self._subscriptions:
-            await self._subscriptions.pop(text).unsubscribe()
+            await self._subscriptions.pop(text).close()
         else:
             await self._subscribe(text)
 

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium.testing import Node, NodeFailedError
+from angarium_server.testing import Node, NodeFailedError
 from cluster.keys import create_cluster_keys
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Trial:
         return self.nodes[number].data.name
 
     def join(self, pairs: Sequence[Pair], paths: Mapping[Pair, str] | None = None) -> None:
-        """Make the links on both sides, those that are there already anew, and wait until they are up.
+        """Make the links on both sides, those that are there already again, and wait until they are up.
 
         Args:
             pairs: of nodes, each once.

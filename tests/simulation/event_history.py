@@ -15,8 +15,8 @@ from angarium import wire
 from angarium.topic import parse_filter, slot_of
 
 if TYPE_CHECKING:
-    from angarium.access import TopicRules
     from angarium.topic import Filter
+    from angarium_server.access import TopicRules
 
 FOREVER = float("inf")
 BROKEN_MAX = 8

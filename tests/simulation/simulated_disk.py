@@ -36,7 +36,7 @@ class SimulatedDisk:
 
     def __init__(self) -> None:
         self._tables: dict[Table, dict[bytes, bytes]] = {table: {} for table in Table}
-        #: Table -> its keys in order, or None if they have to be sorted anew.
+        #: Table -> its keys in order, or None if they have to be sorted again.
         self._sorted: dict[Table, list[bytes] | None] = dict.fromkeys(Table)
         #: The group that was handed over and is not finished.
         self._begun: list[Change] | None = None
@@ -47,6 +47,8 @@ class SimulatedDisk:
         self.is_full = False
         #: A commit that adds blocks fails if the tables would take more; like LMDB it leaves room to delete.
         self.capacity_bytes: int | None = None
+        #: What may be under way; 0: commits find room, and nothing new is to be admitted.
+        self.room_bytes = 1 << 40
         #: The next commit fails, as a disk does whose sync fails.
         self.is_failing = False
         #: Commits are said to be durable and are not before `sync`.

@@ -76,9 +76,10 @@ class Pipe:
         self.closed = False
         self._end_due: float | None = None
 
-    def __len__(self) -> int:
-        """Count the frames under way."""
-        return len(self._flight)
+    @property
+    def waiting_bytes(self) -> int:
+        """Give the bytes under way."""
+        return sum(len(frame) for _, frames in self._flight for frame in frames)
 
     def send(self, frames: Frames) -> None:
         """Put frames on their way; nothing happens if the pipe is closed."""

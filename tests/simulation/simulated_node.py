@@ -17,7 +17,7 @@ from simulated_network import Connection, Endpoint, Frames, Loop
 from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S, SimulatedSupervisor
 
 from angarium import wire
-from angarium.access import TopicRules
+from angarium_server.access import TopicRules
 from cluster import objects
 from router.admission.directory import AclProfile
 from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from router.config import RouterConfig
     from router.effects import Effect
 
-#: As in `router.server`: at most one look at everybody in this time.
-PROBE_INTERVAL_S = 0.25
-#: As there: a router that starts waits no longer for its workers.
+#: As in `router.server`: a router that starts waits no longer for its workers.
 WORKERS_WAIT_S = 5.0
 #: A process that stops looks so often whether it has drained, and ends after so long in any case.
 DRAIN_POLL_S = 0.02
@@ -102,7 +100,6 @@ class SimulatedNode:
         self._started_at = 0.0
         self._next_tick = FOREVER
         self._is_carry_scheduled = False
-        self._probe_scheduled = False
         self._epoch = 0
 
     # Configuration.
@@ -315,7 +312,7 @@ class SimulatedNode:
         elif isinstance(effect, EmitEvent):
             event = effect.event
             self.history.events.append((self.loop.now, event))
-            if event["event"] == "CLIENT_CLIENT_DISCONNECT":
+            if event["event"] == "CLIENT_DISCONNECT":
                 self.history.end_session(event["client"], event["vpn"], self.loop.now)
         else:
             self.carry_more(router, effect)
@@ -329,7 +326,7 @@ class SimulatedNode:
             router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=False)
         elif (
             link.connection.down.stalled
-            and len(link.connection.down) >= self.settings.router.send_queue_frames
+            and link.connection.down.waiting_bytes > self.settings.router.send_queue_bytes
         ):
             router.unreachable(effect.routing_id, effect.rows, self.loop.now, blocked=True)
         else:
@@ -352,7 +349,8 @@ class SimulatedNode:
         def ended() -> None:
             link.is_gone = True
             self.links.pop(routing_id, None)
-            self._probe_later(router)
+            if self.router is router:
+                self.act(lambda same: same.unreachable(routing_id, 0, self.loop.now, blocked=False))
 
         far = Endpoint(arrived, ended)
         delay = self.settings.client_delay_max_s if delay_max_s is None else delay_max_s
@@ -370,18 +368,6 @@ class SimulatedNode:
             rounds, size = len(session.open_rounds), session.unretired_bytes
             text = f"{session.client_name} has {rounds} open rounds with {size} bytes, and stays connected"
             self.history.break_rule(text)
-
-    def _probe_later(self, router: Router) -> None:
-        """Some connection was closed: soon the router tries to reach everybody."""
-        if self._probe_scheduled:
-            return
-        self._probe_scheduled = True
-
-        def probe() -> None:
-            self._probe_scheduled = False
-            self.act(lambda same: same.connection_closed())
-
-        self.loop.after(PROBE_INTERVAL_S, probe)
 
     def validate(self) -> None:
         """Let every state machine check itself."""

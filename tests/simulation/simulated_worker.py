@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 READY_INTERVAL_S = 0.2
 #: Between the end of one router and the connection to the next.
 RECONNECT_S = 0.05
+#: Between two steps of matching.
+STEP_S = 0.002
 
 
 class Side(Protocol):
@@ -73,6 +75,8 @@ class SimulatedWorker:
         self._paused_at: float | None = None
         self._paused_until = 0.0
         self._inbox: deque[Frames] = deque()
+        #: Whether a step of matching is due.
+        self._steps = False
 
     def connect(self, on_frames: Callable[[Frames], None], on_end: Callable[[], None]) -> Connection:
         """Connect to a router, whose side of the connection is given."""
@@ -109,11 +113,28 @@ class SimulatedWorker:
             if self.side is not None:
                 self.side.handle(frames)
             return
-        for answer in self.worker.handle(frames, self.loop.now):
-            if connection is not None:
-                connection.up.send(answer)
+        answers = self.worker.handle(frames, self.loop.now)
+        self._answer(connection, answers + self.worker.tidy(self.loop.now)[0])
         if self.side is not None and frames[0] == wire.START:
             self.side.handle(frames)
+
+    def _answer(self, connection: Connection | None, answers: list[Frames]) -> None:
+        """Send what the worker has to say, and let it take its next step a moment later."""
+        for answer in answers:
+            if connection is not None:
+                connection.up.send(answer)
+        if not self._steps:
+            self._steps = True
+            self.loop.after(STEP_S, self._step)
+
+    def _step(self) -> None:
+        """Take one step of matching, and another one later if there is more."""
+        self._steps = False
+        if self.is_dead or self.is_paused:
+            return
+        answers = self.worker.work()
+        if answers or self.worker.has_work:
+            self._answer(self.connection, answers)
 
     @property
     def is_paused(self) -> bool:
@@ -135,6 +156,7 @@ class SimulatedWorker:
         if self.is_dead or self.loop.now < self._paused_until:
             return
         self._paused_at = None
+        self._step()
         while self._inbox:
             self._handle(self._inbox.popleft())
         if self.side is not None:

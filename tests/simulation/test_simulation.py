@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from event_history import History
 
 SERIES = 0
-#: About fifteen seconds on one core.
-SEEDS_DEFAULT = 200
+#: Seconds on one core.
+SEEDS_DEFAULT = 100
 #: Seeds of one test, so that a failure is found, and named, soon.
 SEEDS_PER_TEST = 10
 

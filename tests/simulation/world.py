@@ -103,13 +103,13 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         worker_window=rng.choice([1, 2, 8]),
         egress_memory_bytes=rng.choice([20_000, 512 << 20]),
         egress_unread_bytes=rng.choice([20_000, *[WIDE_UNREAD_BYTES] * 3]),
-        send_queue_frames=rng.choice([100, 100_000]),
+        send_queue_bytes=rng.choice([20_000, 256 << 20]),
         keepalive_ms=500,
         shard_grace_ms=rng.choice([0, 60, 250]),
         short_way_topics_max=rng.choice([0, 5, 20_000]),
         connect_burst=100_000,
     )
-    worker = WorkerConfig(topic_cache_max=rng.choice([3, 100_000]))
+    worker = worker_config(small=rng.choice([True, False]))
     return NodeSettings(
         router=router,
         worker=worker,
@@ -119,6 +119,11 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         laziness=rng.choice([0.0, 0.3]),
         router_class=router_class,
     )
+
+
+def worker_config(*, small: bool) -> WorkerConfig:
+    """Give the configuration of workers; small ones forget most topics, and pause at each that they do not know."""
+    return WorkerConfig(topic_cache_max=3, matching_step_nodes=1) if small else WorkerConfig()
 
 
 def _plan(rng: random.Random, name: str, vpn: str) -> ClientPlan:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from event_history import ConnectionRecord, Delivery, History, Message, Rights, SubscriptionRecord
 
 from angarium import wire
-from angarium.access import TopicRules
 from angarium.slots import slot_table
+from angarium_server.access import TopicRules
 
 VPN = "default"
 #: Subscriptions are in force from here, messages are sent every tenth of a second from then on.

@@ -1,6 +1,6 @@
 """A Spark of two cores and a node for the tests of the pipeline.
 
-Starting Spark takes seconds, so the modules that one process runs share a session, and each module has a node.
+Starting Spark takes seconds, so all modules share a session (tests/conftest.py sees to that); each has a node.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from angarium.testing import Node
+from angarium_server.testing import Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +21,19 @@ if TYPE_CHECKING:
 
 #: Set by scripts/test where there is no Java: the line that says what to install.
 JAVA_MISSING = os.environ.get("ANGARIUM_JAVA_MISSING", "")
-_REPOSITORY = str(Path(__file__).resolve().parents[2])
+#: Faults of one run, each of which costs a start of Java; CI runs a short share.
+FAULTS = int(os.environ.get("ANGARIUM_SPARK_FAULTS", "1"))
+#: Java starts slowly on a machine that is busy.
+TIMEOUT_S = 480
+_HERE = Path(__file__).resolve().parent
+_REPOSITORY = str(_HERE.parents[1])
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give time: a limit that cuts off a call to Java leaves the session, which all modules share, of no use to any."""
+    for item in items:
+        if item.path.parent == _HERE and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -30,6 +42,12 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if os.environ.get("CI"):
             pytest.fail(JAVA_MISSING)
         pytest.skip(JAVA_MISSING)
+
+
+@pytest.fixture
+def faults() -> int:
+    """Give how many faults a long run has."""
+    return FAULTS
 
 
 @pytest.fixture
@@ -69,7 +87,7 @@ def _let_workers_import() -> None:
     """Have Spark's Python workers run this interpreter, with the code under test."""
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    paths = [_REPOSITORY, *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [_REPOSITORY, f"{_REPOSITORY}/sdk", *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 import angarium.blocking
-from angarium.testing import Node, NodeFailedError
+from angarium_server.testing import Node, NodeFailedError
 from tests.spark.demo_messages import FILTER, messages
 
 if TYPE_CHECKING:
@@ -143,7 +143,17 @@ class Demo:
     def _start_job(self, name: str, *arguments: str) -> bool:
         """Run a job once; tells whether it ended well, and was not killed."""
         log = self._folder / f"{name}.log"
-        command = [sys.executable, "-m", "cluster.cli", "pipeline", name, "--url", self.node.url, *arguments]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "angarium_server",
+            "pipeline",
+            name,
+            "--url",
+            self.node.url,
+            *arguments,
+        ]
         with log.open("ab") as output:
             job = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         killer = Killer(self, job)
@@ -195,7 +205,7 @@ class Demo:
     def _run_once(self, name: str, *arguments: str, allowed: Sequence[int] = (0,)) -> tuple[int, Any]:
         """Run a command that needs no node; gives its status and what it printed."""
         started = time.monotonic()
-        command = [sys.executable, "-m", "cluster.cli", "pipeline", name, "--json", *arguments]
+        command = [sys.executable, "-P", "-m", "angarium_server", "pipeline", name, "--json", *arguments]
         done = subprocess.run(command, timeout=JOB_TIMEOUT_S, check=False, capture_output=True, text=True)
         if done.returncode not in allowed:
             raise DemoFailedError(f"{name} ended with status {done.returncode}\n{done.stderr[-4_000:]}")

@@ -76,6 +76,7 @@ def main(url: str, files: str, checkpoint: str, queue: str) -> None:
     builder = SparkSession.builder.master("local[2,4]").appName("sink-driver")
     for name, value in {
         "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.host": "127.0.0.1",

@@ -17,7 +17,7 @@ from angarium.spark.schema import NAMES, schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 
@@ -188,7 +188,7 @@ def test_a_stop_ends_after_a_batch_and_a_wrong_target_is_named(
     job = ReplayJob(path=archive_path, queue="nowhere", options={"url": node.url})
     done = replay(spark, job, stop=stop)
     assert (done.messages, done.finished) == (0, False)
-    with pytest.raises(errors.AngariumError, match=r"error 40029: .*nowhere"):
+    with pytest.raises(errors.AngariumError, match=r"error 40404: .*nowhere"):
         replay(spark, job)
     nothing = ReplayJob(path=archive_path, selection=Selection(topics=("x",)), options={"url": node.url})
     with pytest.raises(errors.NotFoundError, match="has no such messages"):

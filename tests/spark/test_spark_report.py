@@ -19,6 +19,7 @@ from angarium.pipeline.report.job import ReportOptions, report_on
 from angarium.pipeline.report.sequences import largest_gaps, publishers, runs
 from angarium.spark.schema import NAMES, schema
 from cluster.cli import run
+from cluster.commands.pipeline.report_view import summary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -239,6 +240,18 @@ def test_gaps_duplicates_and_restarts_of_each_publisher(spark: SparkSession) -> 
     found.unpersist()
 
 
+@pytest.mark.parametrize("sender", [None, "p"])
+def test_messages_without_numbers_say_nothing_about_numbering(
+    spark: SparkSession, sender: str | None
+) -> None:
+    """Neither of nobody, nor of a publisher that has a name and numbers nothing, anything is missing."""
+    found = figures_of(spark, [message(sender_id=sender) for _ in range(5)])
+    sequences = found["sequences"]
+    assert set(sequences["totals"].values()) == {0}
+    assert (sequences["rows"], sequences["gaps"]) == ([], [])
+    assert not any("numbering" in line for line in summary(found))
+
+
 def test_publishers_that_number_each_topic_on_its_own(spark: SparkSession) -> None:
     messages = [
         numbered("p", number, place, topic=topic)
@@ -271,7 +284,7 @@ def test_the_command_prints_json_and_writes_a_page_and_all_tables(
 ) -> None:
     archive, page, tables = tmp_path / "archive", tmp_path / "report.html", tmp_path / "tables"
     frame(spark, messages).write.parquet(str(archive / "date=2026-03-01" / "topic_1=shop"))
-    options = ["--json", "--html", str(page), "--output", str(tables), "--top", "2"]
+    options = ["--json", "--html", str(page), "--tables", str(tables), "--top", "2"]
     assert run(["pipeline", "report", str(archive), *options]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["totals"]["messages"] == len(messages)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 
@@ -80,7 +80,8 @@ def test_columns_become_what_a_message_has(spark: SparkSession, node: Node, clie
         "12L as position",
     )
     save(frame, node, delivery="at-least-once")
-    message = next(iter(client.consume("columns", max_messages=1)))
+    with client.consume("columns", max_messages=1) as flow:
+        message = flow.receive(20.0)
     assert (message.topic, message.payload, message.mode) == ("columns/a", b"p", "non-persistent")
     assert (message.sender_timestamp_ms, message.priority) == (1_700_000_000_123, 4)
     assert (message.correlation_id, message.reply_to, message.sequence_number) == ("c", "r/1", 7)
@@ -115,7 +116,7 @@ def test_a_queue_that_is_not_there_is_named(spark: SparkSession, node: Node) -> 
     frame = numbers(spark, 3, 1).selectExpr("cast('p' as binary) as payload")
     text = failure(lambda: save(frame, node, queue="nowhere", delivery="at-least-once"))
     assert "row 1 of task 0 (queue 'nowhere')" in text
-    assert "error 40029" in text
+    assert "error 40404" in text
 
 
 def test_a_payload_over_the_limit_of_the_queue_is_named_and_the_batch_can_be_run_again(

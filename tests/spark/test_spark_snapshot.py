@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 

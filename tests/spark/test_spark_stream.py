@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from angarium.testing import Node
+    from angarium_server.testing import Node
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 

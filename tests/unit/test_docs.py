@@ -6,6 +6,7 @@ so that a fault of the script does not hide what is missing.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import tomllib
@@ -18,14 +19,18 @@ import msgspec
 import pytest
 
 from angarium import errors
-from cluster import config, objects
+from angarium.documentation import DOCUMENTATION
+from cluster import config, documentation, objects
 from cluster.cli import command_tree
+from cluster.commands.group import variable_of
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
+#: A page as commands and texts name it.
+CITED = re.compile(r"angarium docs ([a-z][\w/-]*)")
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -59,7 +64,7 @@ def test_every_command_and_every_option_is_documented() -> None:
         missing += [] if page else [path]
         for parameter in command.params:
             names = parameter.opts if isinstance(parameter, click.Option) else []
-            missing += [f"{path} {name}" for name in names if f"`{name}" not in page]
+            missing += [f"{path} {name}" for name in names if not re.search(rf"(`|, ){name}\b", page)]
     assert missing == []
 
 
@@ -100,6 +105,46 @@ def test_every_key_of_the_configuration_is_documented_with_its_default() -> None
     table = tomllib.loads(block)
     for name, struct in config.SECTIONS.items():
         assert table[name] == msgspec.to_builtins(struct()), name
+
+
+def test_every_page_that_a_text_cites_is_there_for_an_installed_user() -> None:
+    """A text names a page by command and address; a path is for those who have the source."""
+    cited, paths = set(), []
+    for package in ("sdk", "angarium_server", "cluster", "node", "router", "storage"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            told = docstrings(tree)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "documented":
+                    cited.add(ast.literal_eval(node.args[0]))
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    cited.update(CITED.findall(node.value))
+                    if node not in told and re.search(r"\bdocs/[\w-]+\.md", node.value):
+                        paths.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert paths == [], "cite pages with documented(), or as 'angarium docs PAGE'"
+    assert {"connecting", "selectors", "spark"} <= cited
+    assert cited <= {page.name for page in documentation.pages(DOCS)}
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        assert tomllib.load(file)["project"]["urls"]["Documentation"] == DOCUMENTATION
+
+
+def test_every_variable_that_options_share_is_on_the_page_about_them() -> None:
+    page = read("connecting.md")
+    variables: set[str] = set()
+    for path, command in command_tree().items():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                names = [option.envvar] if isinstance(option.envvar, str) else option.envvar or []
+                # What a command that ran before in this process has named after itself is not shared.
+                variables.update(set(names) - {variable_of(path, option)})
+    assert {"ANGARIUM_URL", "ANGARIUM_PASSWORD_FILE", "ANGARIUM_LISTEN"} <= variables
+    assert sorted(name for name in variables if f"`{name}`" not in page) == []
+
+
+def docstrings(tree: ast.AST) -> set[ast.AST]:
+    holders = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, holders) and node.body]
+    return {body[0].value for body in bodies if isinstance(body[0], ast.Expr)}
 
 
 def test_the_changelog_starts_with_what_is_not_released_yet() -> None:

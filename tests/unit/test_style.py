@@ -7,6 +7,7 @@ Each rule is one test that names every place where it is broken, so that one run
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,11 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Which of our packages each may import, besides itself. Imports run one way; type-only imports count.
 MAY_IMPORT = {
     "angarium": set(),
-    "storage": {"angarium"},
-    "router": {"angarium"},
-    "node": {"angarium", "storage"},
-    "cluster": {"angarium", "storage", "router", "node"},
+    "angarium_server": {"angarium"},
+    "storage": {"angarium", "angarium_server"},
+    "router": {"angarium", "angarium_server"},
+    "node": {"angarium", "angarium_server", "storage"},
+    "cluster": {"angarium", "angarium_server", "storage", "router", "node"},
 }
+#: Where the SDK is, a distribution of its own; everything else is at the top.
+SDK = ROOT / "sdk"
 MAX_FUNCTION_LINES = 60
 MAX_MODULE_LINES = 600
 #: A module with such a name has no single purpose.
@@ -51,11 +55,16 @@ class Module(NamedTuple):
         return f"{self.path.relative_to(ROOT)}:{line}"
 
 
-def load(folder: str) -> list[Module]:
+def folder_of(package: str) -> Path:
+    return SDK / package if (SDK / package).is_dir() else ROOT / package
+
+
+def load(package: str) -> list[Module]:
     modules = []
-    for path in sorted((ROOT / folder).rglob("*.py")):
+    folder = folder_of(package)
+    for path in sorted(folder.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        parts = path.relative_to(ROOT).with_suffix("").parts
+        parts = path.relative_to(folder.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         modules.append(Module(path, name, ast.parse(text), len(text.splitlines())))
     return modules
@@ -94,9 +103,20 @@ def functions(module: Module) -> Iterator[Function]:
             yield node
 
 
+def texts() -> Iterator[tuple[Path, str]]:
+    """Give every text of the project, with where it is."""
+    for folder in (*MAY_IMPORT, "tests", "docs", "scripts", "deploy", "benchmarks", ".ci"):
+        for path in sorted(folder_of(folder).rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path, path.read_text(encoding="utf-8", errors="replace")
+    for path in sorted(ROOT.iterdir()):
+        if path.suffix in {".md", ".toml"}:
+            yield path, path.read_text(encoding="utf-8")
+
+
 @pytest.mark.requirement("R209")
 def test_the_packages_that_operators_know_are_top_folders() -> None:
-    expected = ["cluster", "node", "router", "storage", "tests", "deploy", "scripts", "angarium"]
+    expected = ["cluster", "node", "router", "storage", "tests", "deploy", "scripts", "sdk"]
     assert [name for name in expected if not (ROOT / name).is_dir()] == []
     assert [name for name in ("pyproject.toml", "README.md") if not (ROOT / name).is_file()] == []
 
@@ -114,7 +134,7 @@ def test_imports_run_one_way(modules: list[Module]) -> None:
 
 
 def test_nothing_that_is_installed_imports_tests_or_test_tools(modules: list[Module]) -> None:
-    allowed = {"angarium.testing"}  # it is the pytest plugin
+    allowed = {"angarium_server.pytest_plugin"}
     wrong = [
         f"{module.place(line)} imports {name}"
         for module in modules
@@ -161,7 +181,7 @@ def reachable(start: str, graph: dict[str, set[str]]) -> set[str]:
 
 def test_every_module_is_used(modules: list[Module]) -> None:
     known = {module.name for module in modules}
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    project = "".join(folder.joinpath("pyproject.toml").read_text(encoding="utf-8") for folder in (ROOT, SDK))
     texts = {module.name: module.path.read_text(encoding="utf-8") for module in modules}
     used = {resolve(name, known) for module in modules for _, name in imported_names(module)}
     dead = [
@@ -220,19 +240,23 @@ def test_no_text_names_a_path_of_one_machine_or_leaves_work_behind() -> None:
     marks = ["TO" + "DO", "FIX" + "ME"]
     if len(ROOT.parts) > 2:  # A root like /app is a word that a text may hold for good reason.
         marks.append(f"{ROOT}/")
-    files = [
-        path
-        for folder in (*MAY_IMPORT, "tests", "docs", "scripts", "deploy", "benchmarks", ".ci")
-        for path in sorted((ROOT / folder).rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    ]
-    files += [path for path in ROOT.iterdir() if path.suffix in {".md", ".toml"}]
     found = [
         f"{path.relative_to(ROOT)}:{number} {mark}"
-        for path in files
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        for path, text in texts()
+        for number, line in enumerate(text.splitlines(), 1)
         for mark in marks
         if mark in line
+    ]
+    assert found == []
+
+
+def test_no_text_refers_to_a_document_that_readers_do_not_have() -> None:
+    """What is cited by section is a standard; our own rules have a page in docs/ or a number in requirements.md."""
+    reference = re.compile(r"\b(?:design|facts)[\s#:]+(?:sections?\b|\d)|\bseed\s+00\d|\u00a7", re.IGNORECASE)
+    found = [
+        f"{path.relative_to(ROOT)}:{len(text[: match.end()].splitlines())} {match.group()!r}"
+        for path, text in texts()
+        for match in reference.finditer(text)
     ]
     assert found == []
 
@@ -241,7 +265,7 @@ def test_an_ignored_rule_says_why() -> None:
     """A `noqa` or `type: ignore` names its rule; a `noqa` has its reason behind a dash."""
     wrong = []
     for folder in MAY_IMPORT:
-        for path in sorted((ROOT / folder).rglob("*.py")):
+        for path in sorted(folder_of(folder).rglob("*.py")):
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
                 _, mark, rest = line.partition("# noqa")
                 if mark and (not rest.startswith(": ") or " - " not in rest):

@@ -16,15 +16,19 @@ import click
 
 from angarium import errors, wire
 from cluster.commands import sink
+from cluster.commands.completion import complete_names
 from cluster.commands.connection import ConnectOptions, client_options
+from cluster.commands.hints import filter_hint, print_hints, quiet_option
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
-from cluster.commands.output import counted, progress
-from cluster.commands.receiving import announce, receive, withdraw
+from cluster.commands.output import Output, output_option, progress
+from cluster.commands.receiving import announce, ready_file, receive
+from cluster.commands.table import counted
 from cluster.visible import visible
 
 if TYPE_CHECKING:
     from angarium import Client, Flow
+    from angarium.client.guaranteed.attributes import EndpointKind
     from cluster.commands.output import Progress
 
 _EXAMPLES: Final = """\b
@@ -54,8 +58,9 @@ class _Consumption:
     #: One of `wire.OUTCOME_...`; None to settle nothing.
     outcome: int | None
     window: int
-    kind: str
+    kind: EndpointKind
     topic: str | None
+    quiet: bool
 
 
 @dataclasses.dataclass(slots=True)
@@ -68,62 +73,68 @@ class _Consumed:
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("queue")
-@click.option("--count", type=click.IntRange(min=1), help="End after so many messages.")
+@click.argument("queue", shell_complete=complete_names("queue"))
+@click.option("-n", "--count", type=click.IntRange(min=1), help="End after N messages.")
 @click.option(
     "--idle-timeout",
     type=click.FloatRange(min=0, min_open=True),
-    help="End when no message came for so many seconds, counted from ready and from each message.",
+    help="End after so many seconds without a message, counted from ready and from each message.",
 )
-@click.option("--ready-file", type=click.Path(dir_okay=False), help="File to write when the queue is bound.")
+@click.option(
+    "--ready-file",
+    type=click.Path(dir_okay=False),
+    help="File to write when the queue is bound; it goes at the end.",
+)
 @click.option("--raw", is_flag=True, help="Print payloads only, each with a line feed.")
-@click.option("--selector", metavar="S", help="Get only messages that this condition holds for.")
-@click.option("--browse", is_flag=True, help="Look only: the messages stay where they are.")
+@click.option("--selector", metavar="S", help="Get only messages that match this condition.")
+@click.option("--browse", is_flag=True, help="Browse: the messages stay in the queue.")
 @click.option(
     "--settle",
     type=click.Choice(list(_OUTCOMES)),
     default="accept",
     show_default=True,
-    help="What to say of each message: delete it, deliver it again, or give it up.",
+    help="How to settle each message: delete it, have it redelivered, or give it up.",
 )
-@click.option("--no-ack", is_flag=True, help="Say nothing of the messages: they are delivered again later.")
+@click.option("--no-ack", is_flag=True, help="Do not settle the messages: they are redelivered later.")
 @click.option(
     "--window",
     type=click.IntRange(1, 1_000_000),
     default=255,
     show_default=True,
-    help="Messages that may come ahead of being printed.",
+    help="Messages in flight: delivered and not yet printed.",
 )
 @click.option("--topic-endpoint", is_flag=True, help="QUEUE is the name of a topic endpoint.")
-@click.option("--topic", metavar="FILTER", help="The topic that the topic endpoint attracts.")
-@click.option("--json", "as_json", is_flag=True, help="Print each message as one JSON object.")
+@click.option("--topic", metavar="FILTER", help="Topic of the topic endpoint.")
+@quiet_option
+@output_option
 @client_options
 def consume(
     *,
     connect: ConnectOptions,
     raw: bool,
-    as_json: bool,
+    out: Output,
     settle: str,
     no_ack: bool,
     topic_endpoint: bool,
     **options: Any,
 ) -> int:
-    """Take messages from QUEUE and print them, as 'TOPIC PAYLOAD' unless told otherwise."""
-    if raw and as_json:
+    """Take messages from QUEUE and print them, by default as 'TOPIC PAYLOAD'."""
+    if raw and out.is_json:
         text = "--raw and --json exclude each other."
         raise click.UsageError(text)
     if options["topic"] is not None and not topic_endpoint:
         text = "--topic needs --topic-endpoint."
         raise click.UsageError(text)
-    withdraw(options["ready_file"])
+    print_hints([filter_hint(options["topic"] or "")], quiet=options["quiet"])
     consumption = _Consumption(
-        form=sink.choose_format(raw=raw, as_json=as_json),
+        form=sink.choose_format(raw=raw, as_json=out.is_json),
         outcome=None if no_ack or options["browse"] else _OUTCOMES[settle],
         kind="topic-endpoint" if topic_endpoint else "queue",
         **options,
     )
-    consumed = asyncio.run(_consume(connect, consumption))
-    if consumed.interrupted or sys.stderr.isatty():
+    with ready_file(consumption.ready_file):
+        consumed = asyncio.run(_consume(connect, consumption))
+    if (consumed.interrupted or sys.stderr.isatty()) and not consumption.quiet:
         click.echo(f"consumed {counted(consumed.messages, 'message')} in {consumed.seconds:.3f} s", err=True)
     count = consumption.count
     if count is not None and consumed.messages < count:
@@ -140,7 +151,8 @@ async def _consume(connect: ConnectOptions, consumption: _Consumption) -> _Consu
     ):
         standby.bound(flow)
         started = time.monotonic()
-        announce(client, [consumption.queue], consumption.ready_file)
+        doing = f"{'browsing' if consumption.browse else 'consuming'} {consumption.queue}"
+        announce(client, [consumption.queue], consumption.ready_file, doing, quiet=consumption.quiet)
         with progress("consuming", consumption.count) as show:
             finished = await until_signal(_print_all(flow, consumption, consumed, show))
         consumed.interrupted = not finished

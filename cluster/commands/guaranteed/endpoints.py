@@ -11,29 +11,33 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from angarium import errors
-from cluster.commands.connection import AdminOptions, admin_options, json_option
+from cluster.commands.completion import complete_names
+from cluster.commands.confirming import confirm, yes_option
+from cluster.commands.connection import AdminOptions, admin_options
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.guaranteed.jobs import wait_for
 from cluster.commands.guaranteed.messages import list_messages_command
+from cluster.commands.hints import attribute_hints, print_hints, quiet_option
 from cluster.commands.objects import (
     any_vpn_option,
     attributes_command,
+    content_of,
     delete_command,
     print_change,
     set_option,
     vpn_option,
 )
 from cluster.commands.output import (
-    counted,
-    print_attributes,
+    Output,
+    list_option,
+    output_option,
     print_exactly,
-    print_json,
-    print_json_lines,
     print_part,
     print_table,
     telling,
-    wants_json,
 )
+from cluster.commands.table import counted
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,19 +46,27 @@ QUEUE: Final = "queue"
 TOPIC_ENDPOINT: Final = "topic-endpoint"
 #: What the table of a list shows; `--json` and `show` have everything.
 COLUMNS: Final = (
-    "vpn",
     "name",
+    "vpn",
     "messages_spooled",
     "spool_usage_bytes",
     "delivered_unacked",
     "bind_count",
     "access_type",
 )
+#: What `-o wide` shows besides.
+WIDE_COLUMNS: Final = ("oldest_stored_ms", "owner", "permission", "max_spool_usage_mb", "dead_message_queue")
 #: What of a view has a table of its own.
 _TABLES: Final = ("flows", "lanes", "counters")
 
 #: Figures that are shown when they are 0, too.
 _ALWAYS_SHOWN: Final = ("messages_spooled", "spool_usage_bytes", "delivered_unacked", "bind_count")
+
+_EXCLUSIVE_HINT: Final = (
+    "the queue is exclusive: one consumer at a time; --set access_type=non-exclusive shares it"
+)
+#: What a transfer has done to messages.
+_DONE: Final = {"copy": "copied", "move": "moved"}
 
 _kind_choice = click.Choice((QUEUE, TOPIC_ENDPOINT))
 
@@ -89,16 +101,13 @@ def _list_command(kind: str) -> click.Command:
     @click.command(
         "list", help=f"List each {kind} whose name matches PATTERN (* and ? stand for characters)."
     )
-    @click.argument("pattern", default="*")
+    @click.argument("pattern", shell_complete=complete_names(kind), default="*")
     @any_vpn_option(kind)
-    @json_option
+    @list_option
     @admin_options
-    def list_endpoints(*, admin: AdminOptions, pattern: str, vpn: str | None, as_json: bool) -> None:
+    def list_endpoints(*, admin: AdminOptions, pattern: str, vpn: str | None, out: Output) -> None:
         found = admin.call("endpoints.list", kind=kind, vpn=vpn, name=pattern)
-        if wants_json(as_json):
-            print_json_lines(found)
-        else:
-            print_table(found, COLUMNS, empty=f"no {kind} matches '{pattern}'")
+        out.rows(found, COLUMNS, wide=WIDE_COLUMNS, empty=f"no {kind} matches '{pattern}'")
 
     return list_endpoints
 
@@ -107,16 +116,12 @@ def _show_command(kind: str) -> click.Command:
     @click.command(
         "show", help=f"Show attributes, figures, flows and counters of refusals of the {kind} NAME."
     )
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(kind))
     @vpn_option(kind)
-    @json_option
+    @output_option
     @admin_options
-    def show(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
-        found = admin.call("endpoints.show", kind=kind, vpn=vpn, name=name)
-        if wants_json(as_json):
-            print_json(found)
-            return
-        _print_endpoint(found)
+    def show(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
+        out.one(admin.call("endpoints.show", kind=kind, vpn=vpn, name=name), _print_endpoint)
 
     return show
 
@@ -129,7 +134,7 @@ def _print_endpoint(found: dict[str, Any]) -> None:
     known = {one.name for one in (*attributes_of(kind), *identity_of(kind))} | {"kind", "vpn", "name"}
     print_exactly({name: value for name, value in found.items() if name in known})
     others = {name: value for name, value in found.items() if name not in known and name not in _TABLES}
-    print_part("figure", telling(others, always=_ALWAYS_SHOWN))
+    print_part("figures", telling(others, always=_ALWAYS_SHOWN))
     if found["counters"]:
         print_part("refused or discarded", found["counters"])
     for title, rows in (
@@ -147,8 +152,9 @@ def _create_command(kind: str) -> click.Command:
     )
     @click.argument("name")
     @set_option
+    @quiet_option
     @vpn_option(kind)
-    @json_option
+    @output_option
     @admin_options
     def create(
         *,
@@ -156,17 +162,21 @@ def _create_command(kind: str) -> click.Command:
         name: str,
         vpn: str,
         attributes: dict[str, Any],
-        as_json: bool,
+        quiet: bool,
+        out: Output,
         added: tuple[str, ...] = (),
     ) -> None:
         if added:
             attributes["subscriptions"] = list(added)
+        print_hints(attribute_hints(attributes), quiet=quiet)
         made = admin.call("objects.create", kind=kind, vpn=vpn, name=name, attributes=attributes)
-        print_change(made, "create", attributes, as_json=as_json)
+        if kind == QUEUE and "access_type" not in attributes and made.get("access_type") == "exclusive":
+            print_hints([_EXCLUSIVE_HINT], quiet=quiet or out.is_json)
+        print_change(made, "create", attributes, out=out)
 
     if kind == QUEUE:
         _subscription_option(
-            "Filter whose messages come in, with a leading ! those that stay out. Repeatable."
+            "Filter of messages to take; with a leading ! of messages not to take. Repeatable."
         )(create)
     return create
 
@@ -176,10 +186,11 @@ def _update_command(kind: str) -> click.Command:
         "update",
         help=f"Change attributes of the {kind} NAME. 'angarium {kind} attributes' lists the attributes.",
     )
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(kind))
     @set_option
+    @quiet_option
     @vpn_option(kind)
-    @json_option
+    @output_option
     @admin_options
     def update(
         *,
@@ -187,10 +198,12 @@ def _update_command(kind: str) -> click.Command:
         name: str,
         vpn: str,
         attributes: dict[str, Any],
-        as_json: bool,
+        quiet: bool,
+        out: Output,
         added: tuple[str, ...] = (),
         removed: tuple[str, ...] = (),
     ) -> None:
+        print_hints(attribute_hints({**attributes, "subscriptions": [*added]}), quiet=quiet)
         with admin.open() as connection:
             changed = connection.call("objects.update", kind=kind, vpn=vpn, name=name, attributes=attributes)
             if added or removed:
@@ -198,7 +211,7 @@ def _update_command(kind: str) -> click.Command:
                     "objects.subscribe", vpn=vpn, name=name, add=list(added), remove=list(removed)
                 )
         shown = [*attributes, "subscriptions"] if added or removed else attributes
-        print_change(changed, "update", shown, as_json=as_json)
+        print_change(changed, "update", shown, out=out)
 
     if kind == QUEUE:
         click.option(
@@ -214,16 +227,18 @@ def _update_command(kind: str) -> click.Command:
 
 def _purge_command(kind: str) -> click.Command:
     @click.command("purge", help=f"Delete all messages of the {kind} NAME.")
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(kind))
+    @yes_option
     @vpn_option(kind)
-    @json_option
+    @output_option
     @admin_options
-    def purge(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+    def purge(*, admin: AdminOptions, name: str, vpn: str, yes: bool, out: Output) -> None:
+        confirm(f"delete {content_of(admin, kind, vpn, name, yes=yes)} of {kind} {name}", yes=yes)
         done = admin.call("endpoints.purge", kind=kind, vpn=vpn, name=name)
-        if wants_json(as_json):
-            print_json({"kind": kind, "name": name, **done})
-        else:
-            click.echo(f"{counted(done['purged'], 'message')} of {kind} {name} deleted")
+        out.done(
+            f"{counted(done['purged'], 'message')} of {kind} {name} deleted",
+            {"kind": kind, "name": name, **done},
+        )
 
     return purge
 
@@ -234,19 +249,16 @@ def _release_command() -> click.Command:
         help="End the lease that a reader group has of the queue NAME: consumers get its messages again, those too that"
         " the group has planned and not acknowledged.",
     )
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(QUEUE))
     @vpn_option(QUEUE)
-    @json_option
+    @output_option
     @admin_options
-    def release(*, admin: AdminOptions, name: str, vpn: str, as_json: bool) -> None:
+    def release(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
         done = admin.call("endpoints.release", kind=QUEUE, vpn=vpn, name=name)
-        if wants_json(as_json):
-            print_json({"kind": QUEUE, "name": name, **done})
-        elif done["groups"]:
-            groups = ", ".join(repr(group) for group in done["groups"])
-            click.echo(f"queue {name} released, reader group {groups} had it")
-        else:
-            click.echo(f"queue {name} is leased by no reader group")
+        groups = ", ".join(repr(group) for group in done["groups"])
+        released = f"queue {name} released, reader group {groups} had it"
+        text = released if groups else f"queue {name} is leased by no reader group"
+        out.done(text, {"kind": QUEUE, "name": name, **done})
 
     return release
 
@@ -257,7 +269,7 @@ def _which_messages(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--selector", help="Only messages that it selects, SQL-92: \"price > 10 AND region = 'eu'\"."
         ),
-        click.option("--limit", type=click.IntRange(min=1), help="At most so many, the oldest first."),
+        click.option("--limit", type=click.IntRange(min=1), help="At most N, the oldest first."),
         click.option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]"),
     )
     for option in reversed(options):
@@ -269,20 +281,22 @@ def _transfer_command(kind: str, verb: str, sentence: str) -> click.Command:
     @click.command(
         verb,
         help=sentence.format(kind=kind)
-        + " A message that the target cannot take stays where it is; each counts as published anew.",
+        + " A message that the target cannot take stays where it is; each counts as published again.",
     )
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(kind))
     @click.option("--to", "target", required=True, metavar="NAME", help="The endpoint to take them.")
     @click.option("--to-kind", type=_kind_choice, default=QUEUE, show_default=True, help="Its kind.")
     @_which_messages
     @vpn_option(kind)
-    @json_option
+    @output_option
     @admin_options
     def transfer(
-        *, admin: AdminOptions, name: str, target: str, to_kind: str, vpn: str, as_json: bool, **which: Any
+        *, admin: AdminOptions, name: str, target: str, to_kind: str, vpn: str, out: Output, **which: Any
     ) -> int:
         where = {"kind": kind, "vpn": vpn, "name": name, "target": target, "target_kind": to_kind}
-        return _run_job(admin, f"endpoints.{verb}", {**where, **which}, f"{verb} {name}", as_json=as_json)
+        return _run_job(
+            admin, f"endpoints.{verb}", {**where, **which}, f"{verb} {name}", done=_DONE[verb], out=out
+        )
 
     return transfer
 
@@ -293,37 +307,46 @@ def _redrive_command(kind: str) -> click.Command:
         help=f"Send dead messages of the {kind} NAME, and those that were moved there, back to the endpoints that they"
         " came from. What was published or copied there stays.",
     )
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(kind))
     @_which_messages
     @vpn_option(kind)
-    @json_option
+    @output_option
     @admin_options
-    def redrive(*, admin: AdminOptions, name: str, vpn: str, as_json: bool, **which: Any) -> int:
+    def redrive(*, admin: AdminOptions, name: str, vpn: str, out: Output, **which: Any) -> int:
         where = {"kind": kind, "vpn": vpn, "name": name}
-        return _run_job(admin, "endpoints.redrive", {**where, **which}, f"redrive {name}", as_json=as_json)
+        return _run_job(
+            admin, "endpoints.redrive", {**where, **which}, f"redrive {name}", done="sent back", out=out
+        )
 
     return redrive
 
 
 def _run_job(
-    admin: AdminOptions, operation: str, arguments: dict[str, Any], description: str, *, as_json: bool
+    admin: AdminOptions,
+    operation: str,
+    arguments: dict[str, Any],
+    description: str,
+    *,
+    done: str,
+    out: Output,
 ) -> int:
-    """Do a job to its end; messages that a target refused make it a failure."""
+    """Do a job to its end; messages that a target refused make it a failure, those that are to stay do not."""
     with admin.open() as connection:
         jobs = connection.call(operation, **arguments)["jobs"]
         found = wait_for(connection, jobs, description)
-    result = {"done": found["done"], "refused": found["refused"]}
-    if wants_json(as_json):
-        print_json(result)
-    else:
-        print_attributes(result)
+    text = f"{counted(found['done'], 'message')} {done}"
+    if found["kept"]:
+        verb = "stays" if found["kept"] == 1 else "stay"
+        text += f", {found['kept']:,} {verb}: copied to it, published to it or sent back before"
+    out.done(text, {name: found[name] for name in ("done", "refused", "kept")})
     if found["error"] is not None:
         code, detail = found["error"]
-        click.echo(str(errors.error_for(code, f"{detail}; {found['refused']} messages stay")), err=True)
+        left = f"{detail}; {counted(found['refused'], 'message')} left in place"
+        click.echo(visible(str(errors.error_for(code, left))), err=True)
     return 1 if found["refused"] else 0
 
 
-queue = _make_group(QUEUE, "Queues: they keep messages for consumers, also while nobody consumes.")
+queue = _make_group(QUEUE, "Queues: they store messages for consumers, also while no consumer is bound.")
 topic_endpoint = _make_group(
-    TOPIC_ENDPOINT, "Topic endpoints: they keep the messages of one topic for a consumer."
+    TOPIC_ENDPOINT, "Topic endpoints: they store the messages of one topic for a consumer."
 )

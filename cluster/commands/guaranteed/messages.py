@@ -10,35 +10,26 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from angarium import errors
-from cluster.commands.connection import AdminOptions, admin_options, json_option
+from cluster.commands.completion import complete_names
+from cluster.commands.confirming import confirm, yes_option
+from cluster.commands.connection import AdminOptions, admin_options
 from cluster.commands.group import SuggestingGroup
 from cluster.commands.objects import vpn_option
-from cluster.commands.output import (
-    moment,
-    print_attributes,
-    print_json,
-    print_json_lines,
-    print_table,
-    wants_json,
-)
+from cluster.commands.output import TABLE, WIDE, Output, list_option, output_option
+from cluster.commands.table import counted, moment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from cluster.admin import Admin
 
 #: What of a message the table shows.
-COLUMNS: Final = (
-    "partition",
-    "position",
-    "topic",
-    "size_bytes",
-    "stored",
-    "expires",
-    "priority",
-    "redeliveries",
-    "state",
-)
+COLUMNS: Final = ("position", "topic", "size_bytes", "stored", "state", "redeliveries", "partition")
+#: The same where a message was moved or copied from another endpoint, in a dead message queue for instance.
+COLUMNS_WITH_ORIGIN: Final = (
+    "position", "topic", "from", "reason", "redeliveries", "stored", "size_bytes", "state", "partition",
+)  # fmt: skip
+WIDE_COLUMNS: Final = ("priority", "expires")
 #: What fits a screen that one reads; `--limit 0` gives all.
 DEFAULT_LIMIT: Final = 100
 #: Wall times, and the name under which they are shown to people.
@@ -53,21 +44,22 @@ def list_messages_command(kind: str) -> click.Command:
     """Make the command that lists the messages of an endpoint."""
 
     @click.command("messages", help=f"List the messages of the {kind} NAME, the oldest first.")
-    @click.argument("name")
+    @click.argument("name", shell_complete=complete_names(kind))
     @click.option(
         "--selector", help="Only messages that it selects, SQL-92: \"price > 10 AND region = 'eu'\"."
     )
     @click.option("--after", type=click.IntRange(min=0), default=0, help="Only positions above this one.")
     @click.option(
+        "-n",
         "--limit",
         type=click.IntRange(min=0),
         default=DEFAULT_LIMIT,
         show_default=True,
-        help="At most so many; 0: all.",
+        help="At most N; 0: all.",
     )
     @click.option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]")
     @vpn_option(kind)
-    @json_option
+    @list_option
     @admin_options
     def messages(
         *,
@@ -78,17 +70,17 @@ def list_messages_command(kind: str) -> click.Command:
         after: int,
         partition: int | None,
         selector: str | None,
-        as_json: bool,
+        out: Output,
     ) -> None:
         where = {"kind": kind, "vpn": vpn, "name": name, "selector": selector}
         with admin.open() as connection:
-            rows = _messages(connection, where, partition, after, limit)
-            if wants_json(as_json):
-                print_json_lines(rows)
-            else:
-                print_table(
-                    [_readable(row) for row in rows], COLUMNS, empty=f"{kind} {name} holds no such message"
-                )
+            rows: Iterable[dict[str, Any]] = _messages(connection, where, partition, after, limit)
+            columns: tuple[str, ...] = COLUMNS
+            if out.form in (TABLE, WIDE):
+                rows = list(rows)
+                columns = COLUMNS_WITH_ORIGIN if any(row.get("origin") for row in rows) else COLUMNS
+            empty = f"{kind} {name} holds no such message"
+            out.rows(rows, columns, wide=WIDE_COLUMNS, name="position", empty=empty, readable=_readable)
 
     return messages
 
@@ -116,8 +108,11 @@ def _messages(
 
 
 def _readable(row: dict[str, Any]) -> dict[str, Any]:
-    """Give a row with its wall times as people read them."""
+    """Give a row with its wall times and its origin as people read them."""
     shown = {name: value for name, value in row.items() if name not in _WALL_TIMES}
+    if row.get("origin"):
+        kind, name, shown["reason"] = row["origin"]
+        shown["from"] = name if kind == "queue" else f"{kind} {name}"
     return {**shown, **{new: moment(row.get(name)) for name, new in _WALL_TIMES.items()}}
 
 
@@ -140,7 +135,7 @@ def _which_endpoint(function: Callable[..., Any]) -> Callable[..., Any]:
             "--partition", type=click.IntRange(min=0), default=0, show_default=True, help="Partition of it."
         ),
         vpn_option("queue"),
-        json_option,
+        output_option,
         admin_options,
     )
     for option in reversed(options):
@@ -149,11 +144,11 @@ def _which_endpoint(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @message.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names("queue"))
 @click.argument("position", type=click.IntRange(min=1))
 @_which_endpoint
 def show_message(
-    *, admin: AdminOptions, name: str, position: int, kind: str, partition: int, vpn: str, as_json: bool
+    *, admin: AdminOptions, name: str, position: int, kind: str, partition: int, vpn: str, out: Output
 ) -> None:
     """Show the message at POSITION of the endpoint NAME, with its payload; 'queue messages' lists positions."""
     where = {"kind": kind, "vpn": vpn, "name": name, "partition": partition}
@@ -162,29 +157,27 @@ def show_message(
     except errors.NotFoundError as error:
         advice = f"'angarium {kind} messages {name}' lists those that are there"
         raise errors.error_for(error.code, error.detail, advice) from None
-    found = _described(found)
-    if wants_json(as_json):
-        print_json(found)
-    else:
-        print_attributes(_readable(found))
+    found = described(found)
+    out.one(found)
 
 
-def _described(found: dict[str, Any]) -> dict[str, Any]:
+def described(found: dict[str, Any]) -> dict[str, Any]:
     """Give a message with its flags, properties and payload opened, as 'angarium sub --json' names them."""
+    from angarium.client.consuming.messages import mode_at_endpoint
     from angarium.message import Delivery, ReceivedMessage
     from cluster.commands.sink import as_dict
 
     flags, properties, payload = (found.pop(name) for name in ("flags", "properties", "payload"))
     row = (0, found["topic"], flags, None, properties, payload)
     opened = as_dict(ReceivedMessage(row, Delivery([row], None, found["size_bytes"])))
-    if opened["mode"] == "direct":
-        opened["mode"] = "non-persistent"  # what a direct message became when it matched an endpoint (R151)
+    opened["mode"] = mode_at_endpoint(flags)
     return {**{name: value for name, value in opened.items() if name not in _OF_DELIVERIES}, **found}
 
 
 @message.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=complete_names("queue"))
 @click.argument("positions", type=click.IntRange(min=1), nargs=-1, required=True)
+@yes_option
 @_which_endpoint
 def delete_messages(
     *,
@@ -194,13 +187,15 @@ def delete_messages(
     kind: str,
     partition: int,
     vpn: str,
-    as_json: bool,
+    yes: bool,
+    out: Output,
 ) -> None:
-    """Delete the messages at POSITIONS of the endpoint NAME; they go to no dead message queue."""
+    """Delete the messages at POSITIONS of the endpoint NAME; they do not go to a dead message queue."""
+    confirm(f"delete {counted(len(positions), 'message')} of {kind} {name}", yes=yes)
     done = admin.call(
         "messages.delete", kind=kind, vpn=vpn, name=name, partition=partition, positions=list(positions)
     )
-    if wants_json(as_json):
-        print_json({"kind": kind, "name": name, **done})
-    else:
-        click.echo(f"{done['deleted']} of {len(positions)} messages of {kind} {name} deleted")
+    out.done(
+        f"{done['deleted']} of {len(positions)} messages of {kind} {name} deleted",
+        {"kind": kind, "name": name, **done},
+    )

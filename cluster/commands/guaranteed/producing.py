@@ -20,6 +20,8 @@ from angarium import errors
 from cluster.commands.interrupt import until_signal
 from cluster.commands.notices import Notices
 from cluster.commands.output import progress
+from cluster.commands.table import counted
+from cluster.visible import visible
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -65,6 +67,8 @@ class Acknowledgements:
         #: Refused sequences above it.
         self._refused: set[int] = set()
         self.acknowledged = 0
+        #: Those of them that no queue or topic endpoint took.
+        self.unroutable = 0
         self.nacked = 0
         #: Why the first ones were refused.
         self._refusal: AngariumError | None = None
@@ -87,6 +91,7 @@ class Acknowledgements:
         self._refused = {sequence for sequence in self._refused if sequence > acknowledgement.upto}
         self._upto = max(self._upto, acknowledgement.upto)
         self.acknowledged += len(stored)
+        self.unroutable += sum(map(len, acknowledgement.unroutable))
         if self._descriptor is not None and stored:
             _write_all(self._descriptor, b"".join(b"%d\n" % line for line in stored))
 
@@ -94,7 +99,7 @@ class Acknowledgements:
         """Give the error of the first refusal with the number of all, or None."""
         if self._refusal is None:
             return None
-        detail = f"{self._refusal.detail}; {self.nacked} messages refused".removeprefix("; ")
+        detail = f"{self._refusal.detail}; {counted(self.nacked, 'message')} refused".removeprefix("; ")
         return errors.error_for(self._refusal.code, detail)
 
     def close(self) -> None:
@@ -115,6 +120,8 @@ class Produced:
 
     published: int = 0
     acknowledged: int = 0
+    #: Acknowledged messages that no queue or topic endpoint took.
+    unroutable: int = 0
     nacked: int = 0
     seconds: float = 0.0
 
@@ -154,6 +161,7 @@ async def produce(
         acks.close()
     produced.seconds = round(time.monotonic() - started, 6)
     produced.acknowledged, produced.nacked = acks.acknowledged, acks.nacked
+    produced.unroutable = acks.unroutable
     return produced, failure or acks.refusal()
 
 
@@ -205,4 +213,4 @@ async def _settle(producer: Producer, timeout_s: float) -> None:
     try:
         await producer.flush(timeout_s)
     except errors.AngariumError as error:
-        click.echo(str(error), err=True)
+        click.echo(visible(str(error)), err=True)

@@ -15,10 +15,20 @@ import click
 
 from angarium import errors
 from cluster.admin import node_runs, read_node_file
-from cluster.commands.connection import AdminOptions, admin_options, json_option
+from cluster.commands.confirming import confirm, yes_option
+from cluster.commands.connection import AdminOptions, admin_options
 from cluster.commands.group import SuggestingGroup
+from cluster.commands.guaranteed.aside import aside
 from cluster.commands.guaranteed.jobs import wait_for
-from cluster.commands.output import print_attributes, print_json, print_table, progress, telling, wants_json
+from cluster.commands.output import (
+    Output,
+    output_option,
+    print_figures,
+    print_table,
+    progress,
+    telling,
+)
+from cluster.commands.table import counted
 
 #: What of a view has a table of its own, and what of each worker that shows.
 _WORKERS: Final = "workers"
@@ -42,44 +52,48 @@ def spool() -> None:
     """The spool: guaranteed messages on disk."""
 
 
+spool.add_command(aside)
+
+
 @spool.command("show")
-@json_option
+@output_option
 @admin_options
-def show_spool(*, admin: AdminOptions, as_json: bool) -> None:
+def show_spool(*, admin: AdminOptions, out: Output) -> None:
     """Show usage, limits, spool files and unsettled messages of the node, and the spool of each worker."""
-    found = admin.call("spool.show")
-    if wants_json(as_json):
-        print_json(found)
-        return
+    out.one(admin.call("spool.show"), _print_spool)
+
+
+def _print_spool(found: dict[str, Any]) -> None:
     workers = found.pop(_WORKERS)
-    print_attributes(telling(found, always=_ALWAYS_SHOWN))
+    print_figures(telling(found, always=_ALWAYS_SHOWN))
     click.echo()
     print_table(workers, _WORKER_COLUMNS, empty="no worker runs")
+    if found.get("lanes_kept_aside"):
+        lanes = counted(found["lanes_kept_aside"], "lane")
+        click.echo(f"\n{lanes} that no object claims are kept aside: angarium spool aside list")
 
 
 @spool.command("verify")
-@json_option
+@output_option
 @admin_options
-def verify_spool(*, admin: AdminOptions, as_json: bool) -> int:
-    """Read every message of the spool and compare its checksum; of a node that runs, or of its data directory."""
-    if admin.admin_url is None and not _runs(admin.data):
+def verify_spool(*, admin: AdminOptions, out: Output) -> int:
+    """Read every message and every object, and verify checksums, of a running node or of its data directory."""
+    if not admin.admin_url and admin.data.exists() and not _runs(admin.data):
         faults = _verify_directory(admin.data)
     else:
         with admin.open() as connection:
-            jobs = connection.call("spool.verify")["jobs"]
+            begun = connection.call("spool.verify")
+            faults = list(begun["faults"])
             try:
-                wait_for(connection, jobs, "verify")
-                faults = []
+                wait_for(connection, begun["jobs"], "verify")
             except errors.UnavailableError as error:
                 if error.code != errors.SPOOL_DAMAGED:
                     raise
-                faults = [error.detail]
+                faults.append(error.detail)
     for fault in faults:
         click.echo(str(errors.error_for(errors.SPOOL_DAMAGED, fault)), err=True)
-    if wants_json(as_json):
-        print_json({"good": not faults, "faults": faults})
-    elif not faults:
-        click.echo("the spool is sound")
+    if out.is_json or not faults:
+        out.done("config store and spool are sound", {"good": not faults, "faults": faults})
     return 1 if faults else 0
 
 
@@ -88,11 +102,13 @@ def _runs(data_dir: Path) -> bool:
 
 
 def _verify_directory(data_dir: Path) -> list[str]:
-    """Verify the spools of a node that does not run."""
+    """Verify the config store and the spools of a node that does not run."""
     from cluster.backup import spools_of
+    from cluster.data_dir import CONFIG_FOLDER
+    from storage.config_store import config_faults
     from storage.maintenance import verify
 
-    faults = []
+    faults = config_faults(data_dir / CONFIG_FOLDER)
     for directory in spools_of(data_dir):
         with progress(f"spool {directory.name}", None) as show:
             try:
@@ -107,10 +123,10 @@ def _verify_directory(data_dir: Path) -> list[str]:
 
 @spool.command("backup")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@json_option
+@output_option
 @admin_options
-def back_up(*, admin: AdminOptions, file: Path, as_json: bool) -> None:
-    """Write everything that the running node keeps to FILE: objects, messages, names of producers.
+def back_up(*, admin: AdminOptions, file: Path, out: Output) -> None:
+    """Back up the running node to FILE: objects, messages, names of producers.
 
     With --admin-url the node copies into its own data directory, which needs the room, and the copies are fetched.
     """
@@ -132,20 +148,22 @@ def back_up(*, admin: AdminOptions, file: Path, as_json: bool) -> None:
         with progress("pack", None) as show:
             manifest = backup.pack(stage, file, *about, show)
     result = {"file": str(file), "size_bytes": file.stat().st_size, "workers": manifest.workers}
-    _print(result, as_json=as_json)
+    _print(result, out=out)
 
 
 @spool.command("restore")
 @click.argument("file", type=click.Path(exists=True, path_type=Path, dir_okay=False))
-@json_option
+@yes_option
+@output_option
 @admin_options
-def restore(*, admin: AdminOptions, file: Path, as_json: bool) -> None:
-    """Make the data directory of a node that does not run hold what FILE holds; what it held is put aside."""
+def restore(*, admin: AdminOptions, file: Path, yes: bool, out: Output) -> None:
+    """Restore the backup FILE into the data directory of a stopped node; its old content is set aside."""
     from cluster import backup
 
-    if admin.admin_url is not None:
+    if admin.admin_url:
         detail = "a backup is restored on the host of the node: run it there, with --data"
         raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+    confirm(f"restore {file} into {admin.data}, and set aside its present content", yes=yes)
     with progress("restore", None) as show:
         done = backup.restore(file, admin.data, lambda _what, done, total: show(done, total))
     result = {
@@ -155,11 +173,8 @@ def restore(*, admin: AdminOptions, file: Path, as_json: bool) -> None:
         "workers": done.manifest.workers,
         "replaced": None if done.replaced is None else str(done.replaced),
     }
-    _print(result, as_json=as_json)
+    _print(result, out=out)
 
 
-def _print(result: dict[str, Any], *, as_json: bool) -> None:
-    if wants_json(as_json):
-        print_json(result)
-    else:
-        print_attributes(result)
+def _print(result: dict[str, Any], *, out: Output) -> None:
+    out.one(result)

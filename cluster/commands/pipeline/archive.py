@@ -18,8 +18,9 @@ from angarium.pipeline.archive import (
 from angarium.pipeline.layout import DIRECTORIES_MAX, LEVELS_MAX
 from angarium.pipeline.session import SparkSettings, open_session
 from cluster.commands import output
-from cluster.commands.connection import json_option
-from cluster.commands.pipeline.options import node_options, spark_options, told_to_stop
+from cluster.commands.output import Output, output_option
+from cluster.commands.pipeline.options import check_sources, node_options, spark_options, told_to_stop
+from cluster.commands.table import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +38,7 @@ def _source_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 "topics",
                 multiple=True,
                 metavar="FILTER",
-                help="Topic filter instead, for which a durable queue is made and kept. Repeatable.",
+                help="Topic filter instead, for which a durable queue is created and kept. Repeatable.",
             ),
             click.option(
                 "--trigger",
@@ -56,13 +57,13 @@ def _source_options(function: Callable[..., Any]) -> Callable[..., Any]:
             click.option(
                 "--start",
                 metavar="PLACE",
-                help="Where the very first run begins: earliest, latest or a time as 2026-03-01T12:00:00Z."
+                help="Start of the first run: earliest, latest or a time such as 2026-03-01T12:00:00Z."
                 "  [default: earliest]",
             ),
             click.option(
                 "--accept-loss",
                 is_flag=True,
-                help="Go on when messages are gone that were not archived yet.",
+                help="Continue although messages were lost before they were archived.",
             ),
         )
     ):
@@ -113,11 +114,11 @@ def _archive_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.argument("path", metavar="ARCHIVE")
 @_source_options
 @_archive_options
-@json_option
+@output_option
 @spark_options
 @node_options
-def archive(path: str, *, node: dict[str, str], spark: SparkSettings, as_json: bool, **values: Any) -> None:
-    """Archive queues as Parquet, each message once, and take it out of its queue.
+def archive(path: str, *, node: dict[str, str], spark: SparkSettings, out: Output, **values: Any) -> None:
+    """Archive queues as Parquet, each message exactly once, and delete it from its queue.
 
     ARCHIVE is a directory, here or on any file system that Spark knows and that renames files in one step. The same
     command again goes on where the last one ended, however that was. While it runs the queues are leased to it: other
@@ -129,12 +130,13 @@ def archive(path: str, *, node: dict[str, str], spark: SparkSettings, as_json: b
     """  # noqa: D301 - click looks for the character that \b stands for
     job = _job(path, node, **values)
     job.validate()
+    check_sources(node, job.queues)
     with open_session("archive", spark) as session, told_to_stop() as stop:
         from angarium.pipeline.archive import archive as run
 
         with output.progress("archiving", None) as show:
             done = run(session, job, show, stop)
-    _print(done, as_json=as_json)
+    out.one(dataclasses.asdict(done), lambda _: _print(done))
 
 
 def _job(
@@ -157,14 +159,11 @@ def _job(
     )
 
 
-def _print(done: Archived, *, as_json: bool) -> None:
-    if output.wants_json(as_json):
-        output.print_json(dataclasses.asdict(done))
-        return
+def _print(done: Archived) -> None:
     batches = f"{done.batches:,} {'batch' if done.batches == 1 else 'batches'}"
-    click.echo(f"{output.counted(done.messages, 'message')} in {batches}: {done.archive}")
+    click.echo(f"{counted(done.messages, 'message')} in {batches}: {done.archive}")
     if done.files_before_compaction:
-        after = output.counted(done.files_after_compaction, "file")
-        click.echo(f"{output.counted(done.files_before_compaction, 'small file')} became {after}")
+        after = counted(done.files_after_compaction, "file")
+        click.echo(f"{counted(done.files_before_compaction, 'small file')} became {after}")
     if not done.released:
         click.echo("the queues stay leased: run the same command again to finish the batch that was cut off")

@@ -12,7 +12,9 @@ import click
 from angarium.errors import AngariumError
 from angarium.pipeline.session import SparkSettings, open_session
 from cluster.commands import output
+from cluster.commands.output import Output, output_option
 from cluster.commands.pipeline.options import spark_options
+from cluster.commands.table import cell, counted
 from cluster.visible import visible
 
 if TYPE_CHECKING:
@@ -34,22 +36,22 @@ _SHOWN_CHARACTERS: Final = 60
 @click.argument("right")
 @click.option("--ignore", multiple=True, metavar="COLUMN", help="Leave out a column. Repeatable.")
 @click.option(
-    "--arrival", is_flag=True, help="Compare queue, position and all else that tells of the arrival, too."
+    "--arrival", is_flag=True, help="Compare the columns of the arrival too: queue, position and so on."
 )
-@click.option("--missing-as-null", is_flag=True, help="Take a column that one side lacks for one of NULLs.")
+@click.option("--missing-as-null", is_flag=True, help="Treat a column that one side lacks as NULLs.")
 @click.option(
     "--samples",
     type=click.IntRange(0, _SAMPLES_MAX),
     default=_SAMPLES,
     show_default=True,
-    help="Show so many rows that differ.",
+    help="Show N rows that differ.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@output_option
 @spark_options
-def compare(left: str, right: str, *, as_json: bool, spark: SparkSettings, **wanted: Any) -> int:
+def compare(left: str, right: str, *, out: Output, spark: SparkSettings, **wanted: Any) -> int:
     """Compare two archives, or directories of Parquet, row for row.
 
-    The order of rows does not count, how often each is there does. Exit code 0 if they are equal, 1 if they differ, 2
+    The order of rows does not matter, the number of equal rows does. Exit code 0 if they are equal, 1 if they differ, 2
     if that could not be told.
     """
     try:
@@ -58,10 +60,7 @@ def compare(left: str, right: str, *, as_json: bool, spark: SparkSettings, **wan
     except AngariumError as error:
         click.echo("\n".join(visible(line) for line in str(error).splitlines()), err=True)
         return EXIT_UNKNOWN
-    if output.wants_json(as_json):
-        output.print_json({"left": left, "right": right} | found.to_dict())
-    else:
-        _show(found)
+    out.one({"left": left, "right": right} | found.to_dict(), lambda _: _show(found))
     return EXIT_EQUAL if found.equal else EXIT_DIFFERENT
 
 
@@ -93,7 +92,7 @@ def _compared(
 
 def _show(found: Comparison) -> None:
     columns = found.columns
-    rows = f"{output.counted(found.left_rows, 'row')} left, {output.counted(found.right_rows, 'row')} right"
+    rows = f"{counted(found.left_rows, 'row')} left, {counted(found.right_rows, 'row')} right"
     click.echo(f"{'equal' if found.equal else 'different'}: {rows}")
     for side, names in (("left", columns.only_left), ("right", columns.only_right)):
         if names:
@@ -104,11 +103,11 @@ def _show(found: Comparison) -> None:
     if not found.only_left and not found.only_right:
         return
     click.echo(
-        f"{output.counted(found.only_left, 'row')} only left, {output.counted(found.only_right, 'row')} only right; "
-        f"of them {output.counted(found.counted_differently, 'distinct row')} on both sides, but not as often"
+        f"{counted(found.only_left, 'row')} only left, {counted(found.only_right, 'row')} only right; "
+        f"of them {counted(found.counted_differently, 'distinct row')} on both sides, but not as often"
     )
     click.echo()
-    output.draw(output.table(found.groups, ("topic", "day", "only_left", "only_right"), "Where"))
+    output.print_table(found.groups, ("topic", "day", "only_left", "only_right"), empty="")
     click.echo()
     shown = [{name: _cut(value) for name, value in row.items()} for row in found.samples]
     for row in shown:
@@ -120,5 +119,5 @@ def _show(found: Comparison) -> None:
 def _cut(value: Any) -> Any:
     if isinstance(value, int):
         return value
-    text = output.cell(value)
+    text = cell(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

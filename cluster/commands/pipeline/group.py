@@ -16,7 +16,7 @@ from cluster.commands.pipeline.report import report
 
 @click.group(cls=SuggestingGroup)
 def pipeline() -> None:
-    """Jobs on Spark: queues to Parquet and back, reports on what went through, and comparing.
+    """Spark jobs: archive queues as Parquet, replay, report and compare.
 
     Needs pip install 'angarium[spark]' and Java 17 or later.
     """

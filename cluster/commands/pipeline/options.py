@@ -7,17 +7,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import signal
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from angarium import blocking, errors
 from angarium.pipeline.session import DEFAULT_MASTER, SparkSettings
-from cluster.commands.connection import ConnectOptions, client_options
+from cluster.commands.connection import ConnectOptions, client_options, somebody_listens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+#: Arguments of `angarium.connect` for TLS, in the words of the format.
+_TLS_OPTIONS: Final = {"ca_file": "caFile", "cert_file": "certFile", "key_file": "keyFile"}
+#: Why somebody may not look into a queue that he may send to.
+_SENDS_ONLY: Final = frozenset({errors.PERMISSION_DENIED, errors.GUARANTEED_RECEIVE_DENIED})
 
 
 def spark_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,11 +64,11 @@ def _pairs(_ctx: click.Context, _option: click.Parameter, texts: Iterable[str]) 
 def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of client commands but for a client name, of which a job has many.
 
-    The function gets them as `node: dict[str, str]`, options of the format "angarium".
+    The function gets them as `node: NodeSettings`. The node is looked for when it reads them: not every job needs one.
     """
 
     def command(*, connect: ConnectOptions, **values: Any) -> Any:
-        return function(node=node_settings(connect), **values)
+        return function(node=NodeSettings(connect), **values)
 
     with_name = client_options(functools.update_wrapper(command, function))
 
@@ -71,6 +79,27 @@ def node_options(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters: list[click.Parameter] = with_name.__click_params__  # type: ignore[attr-defined]
     wrapped.__click_params__ = [one for one in parameters if one.name != "client_name"]  # type: ignore[attr-defined]
     return wrapped
+
+
+class NodeSettings(Mapping[str, str]):
+    """The options of the format "angarium" that say where the node is, found when they are read."""
+
+    def __init__(self, connect: ConnectOptions) -> None:
+        """Remember where to look."""
+        self._connect = connect
+
+    @functools.cached_property
+    def _found(self) -> dict[str, str]:
+        return node_settings(self._connect)
+
+    def __getitem__(self, name: str) -> str:
+        return self._found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        return len(self._found)
 
 
 def node_settings(connect: ConnectOptions) -> dict[str, str]:
@@ -85,7 +114,55 @@ def node_settings(connect: ConnectOptions) -> dict[str, str]:
         found["password"] = connect.password
     if connect.server_key is not None:
         found["serverKey"] = connect.server_key
+    arguments = connect.arguments()
+    found |= {option: arguments[name] for name, option in _TLS_OPTIONS.items() if name in arguments}
     return found
+
+
+def check_sources(node: Mapping[str, str], queues: Iterable[str]) -> None:
+    """Ask the node whether a job can read queues, before Spark starts, which takes many seconds.
+
+    Raises:
+        AngariumError: nobody listens there, the node refuses this user, or a queue is unknown or not for this user.
+    """
+    with _connect(node) as client:
+        for queue in queues:
+            client.positions(queue)
+
+
+def check_target(node: Mapping[str, str], queue: str | None) -> None:
+    """Ask the node likewise whether there is a queue to send to; None for topics.
+
+    Raises:
+        AngariumError: nobody listens there, the node refuses this user, or the queue is unknown.
+    """
+    with _connect(node) as client:
+        try:
+            if queue is not None:
+                client.positions(queue)
+        except errors.AngariumError as error:
+            if error.code not in _SENDS_ONLY:
+                raise
+
+
+def _connect(node: Mapping[str, str]) -> blocking.Client:
+    url = node["url"]
+    # A client would try again and again: the node may be starting.
+    if not somebody_listens(url):
+        raise errors.error_for(errors.CONNECT_FAILED, f"{url}: nobody listens there")
+    # What matters of these warnings the command says itself, in its own words.
+    logging.getLogger("angarium").setLevel(logging.ERROR)
+    return blocking.connect(
+        url,
+        vpn=node["vpn"],
+        username=node["username"],
+        password=node.get("password"),
+        server_key=node.get("serverKey"),
+        ca_file=node.get("caFile"),
+        cert_file=node.get("certFile"),
+        key_file=node.get("keyFile"),
+        timeout_s=float(node["timeoutSeconds"]),
+    )
 
 
 @contextlib.contextmanager

@@ -11,8 +11,9 @@ from angarium.pipeline.replay import Replayed, ReplayJob
 from angarium.pipeline.selection import Selection, moment
 from angarium.pipeline.session import SparkSettings, open_session
 from cluster.commands import output
-from cluster.commands.connection import json_option
-from cluster.commands.pipeline.options import node_options, spark_options, told_to_stop
+from cluster.commands.output import Output, output_option
+from cluster.commands.pipeline.options import check_target, node_options, spark_options, told_to_stop
+from cluster.commands.table import counted
 
 
 @click.command()
@@ -40,14 +41,14 @@ from cluster.commands.pipeline.options import node_options, spark_options, told_
 @click.option(
     "--speed",
     type=click.FloatRange(min=0.0, min_open=True),
-    help="Keep time: 1 as it was, 2 in half the time.  [default: as fast as possible]",
+    help="Speed: 1 keeps the original timing, 2 is twice as fast.  [default: as fast as possible]",
 )
-@click.option("--again", is_flag=True, help="Begin anew if this very replay is finished.")
-@json_option
+@click.option("--again", is_flag=True, help="Start another replay if this one is finished.")
+@output_option
 @spark_options
 @node_options
-def replay(path: str, *, node: dict[str, str], spark: SparkSettings, as_json: bool, **values: Any) -> None:
-    """Publish messages of an archive again, in the order in which they were stored, each once.
+def replay(path: str, *, node: dict[str, str], spark: SparkSettings, out: Output, **values: Any) -> None:
+    """Publish messages of an archive again, in the order in which they were stored, each exactly once.
 
     The same command again goes on with a replay that was killed or stopped, and does nothing when it is finished;
     --again begins another one.
@@ -58,12 +59,13 @@ def replay(path: str, *, node: dict[str, str], spark: SparkSettings, as_json: bo
     """  # noqa: D301 - click looks for the character that \b stands for
     job = _job(path, node, **values)
     job.validate()
+    check_target(node, job.queue)
     with open_session("replay", spark) as session, told_to_stop() as stop:
         from angarium.pipeline.replay import replay as run
 
         with output.progress("replaying", None) as show:
             done = run(session, job, show, stop)
-    _print(done, as_json=as_json)
+    out.one(dataclasses.asdict(done), lambda _: _print(done))
 
 
 def _job(
@@ -82,18 +84,15 @@ def _job(
         topics=topics,
         queues=queues,
     )
-    return ReplayJob(path=path, selection=selection, options=node, **values)
+    return ReplayJob(path=path, selection=selection, options=dict(node), **values)
 
 
-def _print(done: Replayed, *, as_json: bool) -> None:
-    if output.wants_json(as_json):
-        output.print_json(dataclasses.asdict(done))
-        return
+def _print(done: Replayed) -> None:
     if done.finished and not done.messages:
-        before = output.counted(done.messages_before, "message")
+        before = counted(done.messages_before, "message")
         click.echo(f"this replay is finished, {before} were sent; --again begins another one")
         return
     before = f", {done.messages_before:,} by earlier runs" if done.messages_before else ""
-    click.echo(f"{output.counted(done.messages, 'message')} sent in {done.seconds:.1f} s{before}")
+    click.echo(f"{counted(done.messages, 'message')} sent in {done.seconds:.1f} s{before}")
     if not done.finished:
         click.echo("not finished: the same command goes on")

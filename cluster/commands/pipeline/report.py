@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from angarium.pipeline.session import SparkSettings, open_session
-from cluster.commands import output
-from cluster.commands.connection import json_option
-from cluster.commands.pipeline.options import node_options, spark_options, told_to_stop
+from cluster.commands import output, screen
+from cluster.commands.output import Output, output_option
+from cluster.commands.pipeline.options import check_sources, node_options, spark_options, told_to_stop
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ def _wanted_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 type=click.IntRange(1, _REORDER_MAX),
                 default=_REORDER,
                 show_default=True,
-                help="A number that lies so far below the highest one begins a new numbering.",
+                help="A number this far below the highest one starts a new numbering.",
             ),
         )
     ):
@@ -87,9 +87,14 @@ def _follow_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add when a live report is updated."""
     for option in reversed(
         (
-            click.option("--follow", is_flag=True, help="Go on with what comes, until SIGINT or SIGTERM."),
             click.option(
-                "--consume", is_flag=True, help="With --follow: take what is counted out of the queues."
+                "-f",
+                "--follow",
+                is_flag=True,
+                help="Update the report with new messages, until SIGINT or SIGTERM.",
+            ),
+            click.option(
+                "--consume", is_flag=True, help="With --follow: remove counted messages from the queues."
             ),
             click.option(
                 "--interval",
@@ -105,12 +110,12 @@ def _follow_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 default=_WATERMARK_S,
                 show_default=True,
                 metavar="S",
-                help="With --follow: how long a window waits for messages that come late.",
+                help="With --follow: seconds that a window waits for late messages.",
             ),
             click.option(
                 "--checkpoint",
                 metavar="DIR",
-                help="With --follow: go on with the report that is here.  [default: begin a new one]",
+                help="With --follow: continue the report in this directory.  [default: begin a new one]",
             ),
         )
     ):
@@ -167,12 +172,12 @@ class _Sinks:
 @click.option("--html", metavar="FILE", help="Write the report as one HTML page with charts.")
 @click.option("--title", help="Title of the page.  [default: what the report is on]")
 @click.option(
-    "--output",
+    "--tables",
     "output_path",
     metavar="DIR",
     help="Write all tables as Parquet, replacing those of a report before.",
 )
-@json_option
+@output_option
 @spark_options
 @node_options
 def report(
@@ -184,7 +189,7 @@ def report(
     consume: bool,
     **values: Any,
 ) -> None:
-    """Tell what the messages of an archive, a queue or a stream were like.
+    """Analyse the messages of an archive, a queue or a stream.
 
     Rates, sizes, latency and losses by topic and client (sender id), and gaps and duplicates in the numbering of each
     publisher. ARCHIVE may be any directory of Parquet with the columns of an archive. A queue is looked through and
@@ -198,6 +203,8 @@ def report(
     _check(archive, queues, topics, follow=follow, consume=consume)
     sources = [f"archive {archive}"] if archive else [f"queue {name}" for name in queues]
     source = ", ".join(sources or [f"topics {' '.join(topics)}"])
+    if not archive:
+        check_sources(values["node"], queues)
     if follow:
         _follow(queues, topics, source, **values)
     else:
@@ -232,7 +239,7 @@ def _report(
     *,
     node: dict[str, str],
     spark: SparkSettings,
-    as_json: bool,
+    out: Output,
     **values: Any,
 ) -> None:
     sinks, options = _taken_apart(source, values)
@@ -246,12 +253,14 @@ def _report(
             with report_on(messages, options, read_once=archive is None) as tables:
                 figures = collect_figures(tables, options.top)
                 sinks.write(tables, figures)
-    if output.wants_json(as_json):
-        output.print_json(figures)
-    else:
-        from cluster.commands.pipeline.report_view import view
+    out.one(figures, _print_figures)
 
-        output.draw(view(figures))
+
+def _print_figures(figures: dict[str, Any]) -> None:
+    from cluster.commands.pipeline.report_view import view
+
+    for line in view(figures, output.width()):
+        click.echo(line)
 
 
 def _messages(
@@ -275,7 +284,7 @@ def _follow(
     *,
     node: dict[str, str],
     spark: SparkSettings,
-    as_json: bool,
+    out: Output,
     interval: float,
     watermark: float,
     checkpoint: str | None,
@@ -286,7 +295,7 @@ def _follow(
         tempfile.TemporaryDirectory(prefix="angarium-report-") as folder,
         open_session("report", spark) as session,
         told_to_stop() as stop,
-        output.screen(plain=output.wants_json(as_json)) as show,
+        screen.live() as draw,
     ):
         import angarium.spark
         from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
@@ -297,6 +306,7 @@ def _follow(
         wanted = {"queue": list_text(queues)} if queues else {"topics": list_text(topics)}
         live = LiveOptions(checkpoint=checkpoint or folder, trigger_s=interval, watermark_s=watermark)
         stream = session.readStream.format("angarium").options(**node, **wanted).load()
+        show = output.print_json if out.is_json else functools.partial(_draw, draw)
         take = functools.partial(_update, sinks, options, show)
         with spark_errors(source):
             kept = LiveReport(session, options, live)
@@ -306,16 +316,21 @@ def _follow(
 def _update(
     sinks: _Sinks,
     options: ReportOptions,
-    show: Callable[[dict[str, Any], Any], None],
+    show: Callable[[dict[str, Any]], None],
     tables: Tables,
     behind: int,
 ) -> None:
     from angarium.pipeline.report.figures import collect_figures
-    from cluster.commands.pipeline.report_view import view
 
     figures = collect_figures(tables, options.top) | {"behind_watermark": behind}
     sinks.write(tables, figures)
-    show(figures, view(figures))
+    show(figures)
+
+
+def _draw(draw: Callable[[list[str]], None], figures: dict[str, Any]) -> None:
+    from cluster.commands.pipeline.report_view import view
+
+    draw(view(figures, output.width()))
 
 
 def _wait(query: StreamingQuery, live: LiveReport, stop: Event) -> None:

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cluster.commands import output
+from cluster.commands import table
 from cluster.visible import visible
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-#: Columns of topics and clients, with the figure each shows.
+#: Columns of topics and clients with the figure each shows, those first that are looked at most.
 _PARTY: Final = {
     "messages": "messages",
-    "per_s": "messages_per_s",
-    "peak_per_s": "peak_messages_per_s",
-    "payload_bytes": "bytes",
-    "size_p50_bytes": "size_p50_bytes",
-    "size_max_bytes": "size_max_bytes",
+    "rate_per_s": "messages_per_s",
     "p50_ms": "latency_p50_ms",
-    "p90_ms": "latency_p90_ms",
     "p99_ms": "latency_p99_ms",
     "max_ms": "latency_max_ms",
     "late": "late",
     "expired": "expired",
     "dead": "dead",
+    "payload_bytes": "bytes",
+    "peak_per_s": "peak_messages_per_s",
+    "p90_ms": "latency_p90_ms",
+    "size_p50_bytes": "size_p50_bytes",
+    "size_max_bytes": "size_max_bytes",
     "ahead": "negative",
 }
 _NUMBERING: Final = (
@@ -44,29 +41,31 @@ _CAUSES: Final = ("queue", "origin_kind", "origin_endpoint", "origin_reason", "m
 _GAPS_SHOWN: Final = 5
 
 
-def view(figures: dict[str, Any]) -> RenderableType:
-    """Give the report as something that rich draws."""
-    from rich.console import Group
-    from rich.text import Text
-
+def view(figures: dict[str, Any], width: int) -> list[str]:
+    """Give the report as lines."""
     totals = figures["totals"]
     if not totals["messages"]:
-        return Text("There is no message.")
-    parts: list[Any] = [Text(visible(line)) for line in summary(figures)]
+        return ["There is no message."]
+    lines = [visible(line) for line in summary(figures)]
     for name in ("topic", "client"):
-        parts += [Text(""), _parties(figures, name)]
+        lines += _part(f"{name.capitalize()}s", _parties(figures, name), (name, *_PARTY), width)
     if figures["causes"]:
-        parts += [Text(""), output.table(figures["causes"], _CAUSES, "Moved and dead messages")]
+        lines += _part("Moved and dead messages", figures["causes"], _CAUSES, width)
     sequences = figures["sequences"]
     if sequences["totals"]["numbered"]:
-        parts += [
-            Text(""),
-            output.table(sequences["rows"], _with_topic(_NUMBERING, sequences["rows"]), "Numbering"),
-        ]
+        lines += _part("Numbering", sequences["rows"], _with_topic(_NUMBERING, sequences["rows"]), width)
     if sequences["gaps"]:
         rows = sequences["gaps"][:_GAPS_SHOWN]
-        parts += [Text(""), output.table(rows, _with_topic(_GAPS, rows), "Largest gaps")]
-    return Group(*parts)
+        lines += _part("Largest gaps", rows, _with_topic(_GAPS, rows), width)
+    return lines
+
+
+def _part(title: str, rows: list[dict[str, Any]], columns: tuple[str, ...], width: int) -> list[str]:
+    """Give a table below an empty line and its title, without columns that hold nothing."""
+    name, *rest = columns
+    telling = [column for column in rest if any(row.get(column) not in (None, 0) for row in rows)]
+    drawn = table.table(rows, (name, *telling), width)
+    return ["", title, drawn.header, *drawn.body]
 
 
 def summary(figures: dict[str, Any]) -> list[str]:
@@ -74,11 +73,11 @@ def summary(figures: dict[str, Any]) -> list[str]:
     totals, sums = figures["totals"], figures["sequences"]["totals"]
     dead = totals["redeliveries"] + totals["rejected"]
     lines = [
-        f"{output.counted(totals['messages'], 'message')}, {output.size(totals['bytes'])}, "
+        f"{table.counted(totals['messages'], 'message')}, {table.size(totals['bytes'])}, "
         f"{totals['messages'] / totals['span_s']:,.1f} a second "
-        f"from {output.moment(totals['first'])} to {output.moment(totals['last'])}; "
-        f"{output.counted(figures['topics']['count'], 'topic')}, "
-        f"{output.counted(figures['clients']['count'], 'client')}",
+        f"from {table.moment(totals['first'])} to {table.moment(totals['last'])}; "
+        f"{table.counted(figures['topics']['count'], 'topic')}, "
+        f"{table.counted(figures['clients']['count'], 'client')}",
     ]
     if totals["timed"] > totals["negative"]:
         lines.append(
@@ -91,14 +90,14 @@ def summary(figures: dict[str, Any]) -> list[str]:
     )
     if sums["numbered"]:
         lines.append(
-            f"numbering: {sums['missing']:,} missing in {output.counted(sums['gaps'], 'gap')}, "
-            f"{output.counted(sums['duplicates'], 'duplicate')}, {sums['out_of_order']:,} out of order, "
-            f"{output.counted(sums['restarts'], 'restart')} of {output.counted(sums['publishers'], 'publisher')}"
+            f"numbering: {sums['missing']:,} missing in {table.counted(sums['gaps'], 'gap')}, "
+            f"{table.counted(sums['duplicates'], 'duplicate')}, {sums['out_of_order']:,} out of order, "
+            f"{table.counted(sums['restarts'], 'restart')} of {table.counted(sums['publishers'], 'publisher')}"
         )
     return lines
 
 
-def _parties(figures: dict[str, Any], name: str) -> Any:
+def _parties(figures: dict[str, Any], name: str) -> list[dict[str, Any]]:
     found, span_s = figures[f"{name}s"], figures["totals"]["span_s"]
     rows = [
         {name: row[name] if row[name] is not None else "(no sender id)"} | _shown(row, span_s)
@@ -106,7 +105,7 @@ def _parties(figures: dict[str, Any], name: str) -> Any:
     ]
     if found["rest"]:
         rows.append({name: f"(the other {found['count'] - len(rows):,})"} | _shown(found["rest"], span_s))
-    return output.table(rows, (name, *_PARTY), f"{name.capitalize()}s")
+    return rows
 
 
 def _shown(row: dict[str, Any], span_s: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Adoption: a lane whose worker left is taken over with everything it has (`worker scale`, design section 7.8).
+"""Adoption: a lane whose worker left is taken over with everything it has (`worker scale`).
 
 When the number of workers shrinks, the endpoints of the leaving workers get new homes. A home that is told of
 a lane that it does not have looks into the spools of the other workers. If one has it, the lane is there at
@@ -11,7 +11,7 @@ lane without the mark of an import comes last. Then the old messages are deliver
 ones, and the row of the lane in the old spool is deleted.
 
 An interrupted import begins again: what was copied lies below the position that the mark names, and is
-deleted like any segment that belongs to nobody. A lane that was made anew meanwhile (another generation) brings its
+deleted like any segment that belongs to nobody. A lane that was created again meanwhile (another generation) brings its
 positions and what producers sent, and no messages. Each hand-over has a number, so that of two spools that have a
 lane the right one is chosen. While a home waits it leaves a claim at the old spool, so that a worker that
 starts there again keeps the lane instead of purging it.
@@ -83,7 +83,7 @@ class Neighbours(Protocol):
         """Tell whether some process has a spool open for writing; ours does not count."""
 
     def claim(self, name: str, lane_id: int) -> None:
-        """Tell whoever opens a spool to keep a lane."""
+        """Mark a lane so that any process that opens the spool keeps it."""
 
     def unclaim(self, name: str, lane_id: int) -> None:
         """Take a claim back."""
@@ -213,6 +213,11 @@ class Adoptions:
             held.lane.leasing.load(layout.unpack_lease(old.lease), self._now)
         self._neighbours.claim(old.name, held.lane_id)
         self._imports[held.lane_id] = _Import(held, old.name, self._writing.buried)
+
+    def let_go(self, held: HeldLane) -> None:
+        """Take a lane over no further; the next start goes on, for the old spool has it and its claim."""
+        if self._imports.pop(held.lane_id, None) is not None:
+            self._close()
 
     def drop(self, held: HeldLane, now: float) -> None:
         """Forget a lane that is deleted."""

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from angarium import errors, wire
+from angarium_server.black_box import DELIVER, BlackBox
 from node.endpoints.flow import FlowEvent
 
 if TYPE_CHECKING:
@@ -54,15 +55,17 @@ _decode_settle = msgspec.msgpack.Decoder(tuple[int, list[_Range]]).decode
 class FlowVerbs:
     """Carries out bind, unbind, credit and settle."""
 
-    def __init__(self, lanes: HeldLanes, tell: Callable[[Iterable[FlowEvent]], None]) -> None:
+    def __init__(self, lanes: HeldLanes, tell: Callable[[Iterable[FlowEvent]], None], box: BlackBox) -> None:
         """Make it.
 
         Args:
             lanes: of the home.
             tell: tells the router what happened to flows.
+            box: takes which lane a selector is bound to.
         """
         self._lanes = lanes
         self._tell = tell
+        self._box = box
         self._verbs: dict[str, Callable[[int, msgspec.Raw, float, int], None]] = {
             "bind": self._bind,
             "unbind": self._unbind,
@@ -77,6 +80,8 @@ class FlowVerbs:
             return False
         try:
             verb(header.flow, header.arguments, now, wall_ms)
+        except errors.AngariumError:
+            raise
         except (ValueError, RecursionError):
             return False
         return True
@@ -93,6 +98,7 @@ class FlowVerbs:
             detail = f"lane {bind.lane_id} is being taken over"
             self._tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.HOME_NOT_READY, detail)])
             return
+        self._box.begin(DELIVER, bind.lane_id)
         events = held.lane.bind(
             flow,
             browse=bind.browse,
@@ -102,6 +108,7 @@ class FlowVerbs:
             options=bind.options,
             now=now,
         )
+        self._box.end()
         if flow in held.lane.flows:
             self._lanes.flows[flow] = held
         self._touch(held, events)

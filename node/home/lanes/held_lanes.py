@@ -18,6 +18,9 @@ from node.home.spool import layout
 from storage.spool import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from node.endpoints.effort import Effort
     from node.endpoints.lane import Lane
     from node.endpoints.segment import Segment
     from storage.spool import Change
@@ -30,6 +33,8 @@ RESERVED_MOST: Final = 4_096
 GAPS_MAX: Final = 64
 #: While it is not known which positions a lane gave at the home before, its messages have positions above this one.
 PROVISIONAL: Final = 1 << 48
+#: Lanes that wait for effort and are asked in one tick: some need less of it than it takes to ask them.
+SHORT_PER_TICK: Final = 100
 _PARTITION_MASK: Final = (1 << wire.LANE_BITS) - 1
 
 
@@ -127,7 +132,7 @@ class HeldLane:
         #: High-water marks since the process started.
         self.peak_messages = 0
         self.peak_bytes = 0
-        #: What happened since the process started, by the names of facts section 14.
+        #: What happened since the process started, by the names of docs/metrics.md.
         self.counts: dict[str, int] = {}
 
     @property
@@ -272,10 +277,14 @@ class HeldLanes:
 
     def __init__(self) -> None:
         self._lanes: dict[int, HeldLane] = {}
+        #: Lanes that are kept aside (`kept_aside`); they are on disk, and nowhere else in here.
+        self._aside: dict[int, HeldLane] = {}
         #: Flow -> its lane; exactly the flows that lanes have.
         self.flows: dict[int, HeldLane] = {}
         #: Lanes in which something may have happened, longest untouched first.
         self.touched: dict[HeldLane, None] = {}
+        #: Lanes that go on when there is effort for it, longest waiting first.
+        self.short: dict[HeldLane, None] = {}
         #: Lanes whose totals the router does not know yet, and whether it is to be told with the next frames.
         self.changed: dict[HeldLane, None] = {}
         self.is_urgent = False
@@ -312,9 +321,31 @@ class HeldLanes:
     def drop(self, held: HeldLane) -> None:
         """Forget a lane that is deleted."""
         held.is_gone = True
+        self._take_out(held)
+
+    def put_aside(self, held: HeldLane) -> None:
+        """Know only that a lane is there; nothing happens in it."""
+        self._take_out(held)
+        self._aside[held.lane_id] = held
+
+    def take_back(self, held: HeldLane) -> None:
+        """Take in a lane that was kept aside; nothing of it that is not durable was lost."""
+        del self._aside[held.lane_id]
+        held.added, held.lost = (held.lane.messages, held.lane.bytes), (0, 0)
+        held.losses.clear()
+        held.due, held.unacked = None, 0
+        self.add(held)
+        self.rows[held] = None
+        self.reserving[held] = None
+
+    def is_aside(self, lane_id: int) -> bool:
+        """Tell whether a lane is kept aside."""
+        return lane_id in self._aside
+
+    def _take_out(self, held: HeldLane) -> None:
         del self._lanes[held.lane_id]
         self.unacked -= held.unacked
-        for table in (self.touched, self.changed, self.rows, self.reserving, self.lossy):
+        for table in (self.touched, self.short, self.changed, self.rows, self.reserving, self.lossy):
             table.pop(held, None)
         for flow_id in [flow_id for flow_id, lane in self.flows.items() if lane is held]:
             del self.flows[flow_id]
@@ -329,6 +360,8 @@ class HeldLanes:
         held.messages, held.bytes, held.unacked = lane.messages, lane.bytes, unacked
         held.peak_messages = max(held.peak_messages, lane.messages)
         held.peak_bytes = max(held.peak_bytes, lane.bytes)
+        if lane.wants_effort:
+            self.short[held] = None
         due = lane.next_due()
         if due != held.due:
             held.due = due
@@ -376,6 +409,14 @@ class HeldLanes:
                 taken.append(held)
         return taken
 
+    def take_short(self, effort: Effort) -> Iterator[HeldLane]:
+        """Give the lanes that wait for effort, each once, as long as those before have left some."""
+        for held in list(self.short)[:SHORT_PER_TICK]:
+            if effort.left <= 0:
+                return
+            del self.short[held]
+            yield held
+
     @property
     def next_due(self) -> float | None:
         """When the next lane wants a tick; perhaps it does not any more."""
@@ -388,7 +429,7 @@ class HeldLanes:
             assert held.lane_id == lane_id
             assert not held.is_gone
             held.validate()
-        for table in (self.touched, self.changed, self.rows, self.reserving, self.lossy):
+        for table in (self.touched, self.short, self.changed, self.rows, self.reserving, self.lossy):
             assert all(not held.is_gone for held in table)
         for flow_id, held in self.flows.items():
             assert flow_id in held.lane.flows

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from node.endpoints.flow import FlowEvent
+from node.endpoints.settings import settings_from
 from node.home.lanes.held_lanes import PROVISIONAL, HeldLane
+from node.home.lanes.kept_aside import KeptAside
 from node.home.spool import layout
 from node.home.spool.writing import Task
+from node.selectors import compile_selector
 from storage.spool import Table
 
 if TYPE_CHECKING:
@@ -66,6 +69,7 @@ class LaneChanges:
         self._adoptions = adoptions
         self._staging = staging
         self._make_lane = make_lane
+        self.aside = KeptAside(spool, lanes, records, moves, staging)
         #: Deleted lanes whose records are still on disk.
         self._left_over: dict[int, None] = {}
         self._is_clearing = False
@@ -76,6 +80,8 @@ class LaneChanges:
         Raises:
             InvalidRequestError: the selector of a topic endpoint is invalid (40601).
         """
+        for lane_id, _, _ in puts:
+            self.aside.take_back(lane_id)
         missing = [lane_id for lane_id, _, _ in puts if self._lanes.get(lane_id) is None]
         elsewhere = self._adoptions.search(missing)
         told: list[FlowEvent] = []
@@ -102,7 +108,11 @@ class LaneChanges:
         self, held: HeldLane, generation: int, settings: LaneSettings, now: float, wall_ms: int
     ) -> list[FlowEvent]:
         events: list[FlowEvent] = []
-        if held.lane.generation != generation:
+        if held.lane.generation > generation:
+            # The router has this of a config store that is older than the spool: nothing of that was wished.
+            held.lane.generation = generation
+            self._lanes.rows[held] = None
+        elif held.lane.generation < generation:
             events += self._end_flows(held, now, wall_ms)
             events += held.lane.leasing.drop(wall_ms)
             # What comes again leaves out what was for the generation before.
@@ -170,10 +180,52 @@ class LaneChanges:
         known = dict.fromkeys(named)
         return [held for held in self._lanes if held.lane_id not in known]
 
+    def sort_out(
+        self, orphans: list[HeldLane], deleted: list[int], now: float, wall_ms: int
+    ) -> tuple[list[FlowEvent], list[HeldLane]]:
+        """Part with lanes that nobody names; tells their flows, and gives those that are kept aside now.
+
+        Args:
+            orphans: these lanes.
+            deleted: the first lanes of endpoints whose deletion was decided.
+            now: the time.
+            wall_ms: the same on the wall.
+        """
+        endpoints = {_endpoint_of(lane_id) for lane_id in deleted}
+        told: list[FlowEvent] = []
+        kept = []
+        for held in orphans:
+            if _endpoint_of(held.lane_id) in endpoints:
+                told += self.delete(held, now, wall_ms)
+            elif held.importing or self._adoptions.is_claimed(held.lane_id):
+                self._adoptions.let_go(held)
+                told += self.set_aside(held, now, wall_ms)
+            else:
+                told += self._keep_aside(held, now, wall_ms)
+                kept.append(held)
+        for lane_id in [held.lane_id for held in self.aside if _endpoint_of(held.lane_id) in endpoints]:
+            self.delete_aside(lane_id, now, wall_ms)
+        return told, kept
+
+    def _keep_aside(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
+        for segment in held.lane.take_changed():
+            self._writing.note(held, segment, now)
+        events = self._end_flows(held, now, wall_ms)
+        self.aside.put(held)
+        return events
+
+    def delete_aside(self, lane_id: int, now: float, wall_ms: int) -> int:
+        """Delete a lane that is kept aside, because somebody decided that; gives how many messages it had."""
+        held = self.aside.take_back(lane_id)
+        assert held is not None
+        messages = held.lane.messages
+        self.delete(held, now, wall_ms)
+        return messages
+
     def _end_flows(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
         flows = list(held.lane.flows)
         held.lane.end_flows(now, wall_ms)
-        detail = "the endpoint was deleted, or made anew"
+        detail = "the endpoint was deleted, or created again"
         return [FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail) for flow in flows]
 
     # -- what is left over -----------------------------------------------------------------------------------
@@ -200,5 +252,25 @@ class LaneChanges:
         self._is_clearing = False
 
     def stats(self) -> dict[str, int]:
-        """Give how many deleted lanes are not cleared from the disk yet."""
-        return {"lanes_to_clear": len(self._left_over)}
+        """Give how many deleted lanes are not cleared from the disk yet, and what is kept aside."""
+        return {
+            "lanes_to_clear": len(self._left_over),
+            "lanes_kept_aside": len(self.aside),
+            "messages_kept_aside": self.aside.messages,
+        }
+
+
+def _endpoint_of(lane_id: int) -> int:
+    return lane_id >> wire.LANE_BITS
+
+
+def checked_settings(value: dict[str, Any]) -> LaneSettings:
+    """Give the settings of a map whose selector is valid too.
+
+    Raises:
+        InvalidRequestError: they are not (40001, 40601).
+    """
+    settings = settings_from(value)
+    if settings.selector:
+        compile_selector(settings.selector)
+    return settings

@@ -159,6 +159,8 @@ class Leases:
             raise errors.error_for(errors.INVALID_ARGUMENT, f"LEASE {header.verb!r}")
         try:
             value = verb(held, header.arguments)
+        except errors.AngariumError:
+            raise
         except (ValueError, RecursionError) as error:
             raise errors.error_for(errors.INVALID_ARGUMENT, f"LEASE {header.verb}: {error}") from None
         answer = partial(self._answer, header, value)
@@ -182,9 +184,11 @@ class Leases:
 
     # -- verbs -----------------------------------------------------------------------------------------------
 
-    def _open(self, held: HeldLane, arguments: msgspec.Raw) -> dict[str, Any]:
+    def _open(self, held: HeldLane, arguments: msgspec.Raw) -> dict[str, Any] | None:
         wish = _decode_open(arguments)
         lane = held.lane
+        if held.is_retiring and not lane.messages and lane.leasing.group != wish.group:
+            return None  # a partition that was taken away, with nothing for anybody
         continued, events = lane.leasing.take(wish.group, wish.lease_ms, self._now, self._wall_ms)
         self.told(events)
         lease = lane.leasing.lease
@@ -202,7 +206,7 @@ class Leases:
         return leasing.positions(held.lane.next_position)
 
     def _figures(self, held: HeldLane, _arguments: msgspec.Raw) -> dict[str, int]:
-        """Give positions to who only looks, whoever has the lease."""
+        """Give positions to browsers, regardless of leases."""
         return held.lane.leasing.positions(held.lane.next_position)
 
     def _count(self, held: HeldLane, arguments: msgspec.Raw) -> tuple[int, int]:

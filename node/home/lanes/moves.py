@@ -1,6 +1,6 @@
 """Moves: dead messages go to the dead message queue, others where an operator wants them.
 
-Every move is a publish (design section 7.8): the home asks the router to publish rows as the internal producer
+Every move is a publish: the home asks the router to publish rows as the internal producer
 of their lane, through the same admission as everybody, and deletes them when they are acknowledged. What is
 under way is on disk before it is asked for, and is asked for again with the same sequences after a restart;
 the records of the internal producer make that exactly once. One MOVE per lane is under way.
@@ -10,7 +10,7 @@ A step of a lane, from `Mover.intent`:
     none -> chosen (being written) -> asked (MOVE sent) -> answered (being written) -> none
 
 Rows that were refused are kept. Dead ones are tried again, later and under new sequences, because a refused
-sequence keeps its verdict; a dead message whose queue does not exist is deleted (facts section 5).
+sequence keeps its verdict; a dead message whose queue does not exist is deleted.
 
 The row of a lane in MOVES: [format, next sequence, intent or nil, job or nil]; the intent is
 [first sequence, kind, target, positions, reasons].
@@ -62,7 +62,7 @@ KIND_RETIRE: Final = "retire"
 #: The target of `KIND_RETIRE` begins with it.
 LANE_HOME: Final = "lane-home"
 
-#: Why a message is dead -> how the counters of facts section 14 call it.
+#: Why a message is dead -> what the counters of docs/metrics.md call it.
 _REJECTED: Final = "rejected"
 _CAUSES: Final = {"expired": "ttl_expired", "redeliveries": "max_redelivery_exceeded", _REJECTED: "rejected"}
 _FORMAT: Final = 1
@@ -277,6 +277,8 @@ class Moves:
             if mover.intent is not None:
                 del self._busy[lane_id]
             elif mover.job is not None or mover.retry_at <= now:
+                # Behind the others from now on: the next turn has effort for them first.
+                self._busy[lane_id] = self._busy.pop(lane_id)
                 self._begin(mover)
 
     def next_due(self) -> float | None:

@@ -1,13 +1,15 @@
-"""Placing: what waits in a lane that is taken over gets its true positions, when it is known which were given before.
+"""Assigns final positions to messages that arrived during a hand-over, once the old home's last position is known.
 
-Positions of a lane are dense and stay when the lane gets another home (`adoption`). While the old home runs it may
-give more, so what comes to the new one is stored under provisional positions above all true ones, and waits. Once the
-old home has ended, all that waits moves down behind the last position that was given there, in one transaction with
-the mark of the import. On disk a position is part of the key of a segment and nothing else, so nothing is packed anew.
+Positions of a lane are dense, and stay when the lane moves to another home (`adoption`). The old home may assign more
+of them until it has ended. So the new home stores what arrives under provisional positions, above all final ones, and
+delivers none of it. When the old home has ended, these messages move down behind the last position assigned there, in
+one transaction with the mark of the import. On disk a position is only part of the key of a segment, so no segment is
+packed again.
 
-The disk comes first: the changes are made from what is on disk, or in the same write, and memory follows when they
-are durable. If the write fails nothing has happened; what comes meanwhile gets provisional positions and is moved
-in memory. What was emptied or deleted while the write was out has its new key then, and is deleted under that one.
+The disk comes first: the changes are computed from what is on disk, or in the same write, and memory follows when they
+are durable. A failed write changes nothing. Messages that arrive during the write get provisional positions and are
+moved in memory. Segments that were emptied or deleted during the write have their new key by then, and are deleted
+under that one.
 
 No I/O, no clock; `node.home.lanes.adoption` uses this.
 """

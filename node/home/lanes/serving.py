@@ -4,7 +4,7 @@ Something happens in a lane when it gets messages, when a consumer binds, grants
 come. Then it is *touched*, and asked once in the next tick, whatever happened how often. A tick has a budget;
 lanes that have more to give wait for the next one, behind the others.
 
-What a consumer may have seen must be known after an unclean stop (design section 7.7). So a lane hands nothing out
+What a consumer may have seen must be known after an unclean stop. So a lane hands nothing out
 above its durable reservation; mostly the write that stored a message raised it, else one is written for that.
 
 No clock; `node.home.home` uses this.
@@ -13,6 +13,8 @@ No clock; `node.home.home` uses this.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+
+from angarium_server.black_box import DELIVER, BlackBox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +38,6 @@ class Serving:
         lanes: HeldLanes,
         writing: Writing,
         delivery: Delivery,
-        max_delivered_unacked: int,
         tell: Callable[[str, str, str], None],
     ) -> None:
         """Make it.
@@ -45,14 +46,15 @@ class Serving:
             lanes: of the home.
             writing: of the home.
             delivery: of the home.
-            max_delivered_unacked: delivered and not settled messages of all lanes, at which delivery stops (R195).
             tell: takes the severity, name and text of an event.
         """
         self._lanes = lanes
         self._writing = writing
         self._delivery = delivery
-        self._max_unacked = max_delivered_unacked
         self._tell = tell
+        #: Delivered and not settled messages of all lanes, at which delivery stops: our part of the limit of the node,
+        #: which the router gives and changes (R195).
+        self.allowance = 0
         #: Takes up what died; set by the home, because moves collect too.
         self.moves: Moves | None = None
         #: Writes what changed of leases; set by the home.
@@ -60,6 +62,8 @@ class Serving:
         #: Lanes that have something to deliver when consumers settle something, anywhere (R196).
         self._starved: dict[HeldLane, None] = {}
         self._now = 0.0
+        #: Takes which lane is served; the home gives its own.
+        self.box = BlackBox()
         #: Rows that could not be read.
         self.unreadable = 0
 
@@ -67,35 +71,68 @@ class Serving:
         """Forget a lane that is deleted."""
         self._starved.pop(held, None)
 
+    @property
+    def lacks_allowance(self) -> bool:
+        """Whether something would be delivered if we might."""
+        return any(held.lane.more for held in self._starved)
+
+    @property
+    def wanted(self) -> int:
+        """Messages that would be delivered and not settled if we might; 0 if the allowance is enough.
+
+        Flows may want less than their lanes have. Then what is too much is of no use here, and goes to homes that lack
+        something.
+        """
+        waiting = [held.messages - held.unacked for held in self._starved if held.lane.more]
+        return self._lanes.unacked + sum(waiting) if waiting else 0
+
     def serve(self, now: float, wall_ms: int) -> None:
         """Serve the lanes in which something happened, as far as the budget goes."""
         lanes = self._lanes
         self._now = now
-        share = self._share_among_starved() if self._starved else self._max_unacked
+        share = self._share_among_starved() if self._starved else self.allowance
         left = ROWS_PER_TICK
         again: list[HeldLane] = []
         for held in list(lanes.touched)[:LANES_PER_TICK]:
             if left <= 0:
                 break
             del lanes.touched[held]
-            room = max(self._max_unacked - lanes.unacked, 0)
-            handouts = held.lane.hand_out(now, wall_ms, min(room, left, share), held.shown)
-            if handouts:
-                left -= sum([len(handout.indices) for handout in handouts])
-                damages = self._delivery.add(held, handouts)
-                if damages:
-                    self._withdraw(held, damages)
-            # One that waits for room is to be ready when its turn comes.
-            is_waiting = held.lane.barred or (held.lane.more and not room)
-            if is_waiting and held.delivered < held.accepted:
-                self._reserve(held)
-            self.collect(held)
-            # A reader group takes no part in the limit of what consumers have.
-            if held.lane.more and (room or held.lane.leasing.lease is not None):
+            rows, has_more = self._serve_lane(held, min(left, share), wall_ms)
+            left -= rows
+            if has_more:
                 again.append(held)
-            elif held.lane.more:
-                self._starved[held] = None
         lanes.touched.update(dict.fromkeys(again))
+
+    def serve_short(self, held: HeldLane, now: float, wall_ms: int) -> None:
+        """Serve a lane that waited for effort; while others wait for allowance it takes none of that."""
+        self._now = now
+        _, has_more = self._serve_lane(held, 0 if self._starved else ROWS_PER_TICK, wall_ms)
+        if has_more:
+            self._lanes.touched[held] = None
+
+    def _serve_lane(self, held: HeldLane, rows_max: int, wall_ms: int) -> tuple[int, bool]:
+        """Serve a lane; gives how many rows it handed out, and whether it could go on at once."""
+        room = max(self.allowance - self._lanes.unacked, 0)
+        self.box.begin(DELIVER, held.lane_id)
+        handouts = held.lane.hand_out(self._now, wall_ms, min(room, rows_max), held.shown)
+        rows = 0
+        if handouts:
+            rows = sum([len(handout.indices) for handout in handouts])
+            damages = self._delivery.add(held, handouts)
+            if damages:
+                self._withdraw(held, damages)
+        # One that waits for room is to be ready when its turn comes.
+        is_waiting = held.lane.barred or (held.lane.more and not room)
+        if is_waiting and held.delivered < held.accepted:
+            self._reserve(held)
+        self.collect(held)
+        self.box.end()
+        # A reader group takes no part in the limit of what consumers have.
+        if held.lane.more and (room or held.lane.leasing.lease is not None):
+            return rows, True
+        if held.lane.more:
+            self._starved[held] = None
+        return rows, False
 
     def _share_among_starved(self) -> int:
         """Give what each lane may hand out of what was settled: who waited longest comes first, and none takes all.
@@ -105,7 +142,7 @@ class Serving:
         lanes = self._lanes
         for held in lanes.touched:  # what was settled counts at once: nothing else may happen for long
             lanes.refresh(held)
-        room = self._max_unacked - lanes.unacked
+        room = self.allowance - lanes.unacked
         if room <= 0:
             return 0
         lanes.touched = {**self._starved, **lanes.touched}

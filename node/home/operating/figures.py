@@ -1,4 +1,4 @@
-"""The figures of a lane under the names that operators know (facts section 14), in snake_case.
+"""The figures of a lane under the names that operators know, in snake_case (docs/metrics.md).
 
 What begins with `total_` or names an event counts since the worker started; the rest is how things are now.
 `docs/metrics.md` explains each.
@@ -71,6 +71,8 @@ def lane_figures(held: HeldLane) -> dict[str, Any]:
         "reader_group": "" if lease is None else lease.group,
         "leased_messages": held.lane.leasing.held,
         "lease_lost_messages": 0 if lease is None else lease.lost,
+        "longest_lease_s": 0 if lease is None else round(lease.lease_s),
+        "oldest_lease_ms": 0 if lease is None else lease.epoch,
         "messages_staged": held.staged[0],
         "bytes_staged": held.staged[1],
         "high_water_mark_messages": held.peak_messages,

@@ -18,6 +18,7 @@ from node.selectors import compile_selector
 from storage.spool import Table
 
 if TYPE_CHECKING:
+    from node.endpoints.effort import Effort
     from node.endpoints.segment import Segment
     from node.home.lanes.held_lanes import HeldLane
     from node.home.spool.blocks import Blocks
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 ENDED_MAX: Final = 100
 #: Jobs that run at the same time.
 RUNNING_MAX: Final = 100
-#: Messages that a job looks at in one step; a selector may have to read each from disk.
+#: Messages that a job looks at in one step, and what it costs to look at one from outside, in steps of `Effort`.
 LOOKED_AT_MAX: Final = 1_000
+LOOK_STEPS: Final = 500
 #: Rows and spool bytes of one step.
 STEP_ROWS: Final = 255
 STEP_BYTES: Final = 1 << 20
@@ -56,7 +58,7 @@ Target = tuple[str, str, str]
 class Job:
     """How far something is."""
 
-    __slots__ = ("done", "error", "id", "kind", "refused", "state", "total")
+    __slots__ = ("done", "error", "id", "kept", "kind", "refused", "state", "total")
 
     def __init__(self, job_id: int, kind: str, total: int) -> None:
         self.id = job_id
@@ -66,8 +68,10 @@ class Job:
         #: What is done, of how many; for moves messages, for checks blocks. The total is what it looked like at first.
         self.done = 0
         self.total = total
-        #: Messages that stayed where they are, or blocks that are damaged.
+        #: Messages that a target refused, or blocks that are damaged.
         self.refused = 0
+        #: Messages that stay because they came from no other endpoint; only a redrive asks for that.
+        self.kept = 0
         #: Code and text of the last refusal, or of what ended it; None: nothing went wrong.
         self.error: tuple[int, str] | None = None
 
@@ -94,6 +98,7 @@ class Job:
             "done": self.done,
             "total": self.total,
             "refused": self.refused,
+            "kept": self.kept,
             "error": None if self.error is None else list(self.error),
         }
 
@@ -132,7 +137,7 @@ class MoveJob(Job):
 
     def pack(self) -> list[Any]:
         """Give what is stored of it."""
-        numbers = [self.limit, self.cursor, self.upto, self.done, self.refused, self.total]
+        numbers = [self.limit, self.cursor, self.upto, self.done, self.refused, self.kept, self.total]
         return [self.id, self.kind, self.target, self.selector, *numbers]
 
     @property
@@ -144,8 +149,9 @@ class MoveJob(Job):
 class MoveJobs:
     """The steps of jobs that move messages, and the list of all jobs."""
 
-    def __init__(self, blocks: Blocks, incarnation: int) -> None:
+    def __init__(self, blocks: Blocks, incarnation: int, effort: Effort) -> None:
         self._blocks = blocks
+        self._effort = effort
         self._next_id = (incarnation << JOB_BITS) + 1
         #: Number -> job, the oldest first; running ones and at most `ENDED_MAX` others.
         self._jobs: dict[int, Job] = {}
@@ -181,12 +187,12 @@ class MoveJobs:
         return job
 
     def load(self, held: HeldLane, row: list[Any]) -> MoveJob:
-        """Go on with a job that an earlier process began."""
-        job_id, kind, target, selector, limit, cursor, upto, done, refused, total = row
+        """Go on with a job that an earlier process began; one that counted no `kept` has a number less."""
+        job_id, kind, target, selector, limit, cursor, upto, done, refused, *kept, total = row
         job = MoveJob(job_id, kind, held, None if target is None else tuple(target), limit)
         job.select(selector)
         job.cursor, job.upto = cursor, upto
-        job.done, job.refused, job.total = done, refused, total
+        job.done, job.refused, job.kept, job.total = done, refused, sum(kept), total
         self.add(job)
         return job
 
@@ -206,7 +212,7 @@ class MoveJobs:
         held = job.held
         for segment in held.lane.segments_from(job.cursor):
             for i in range(max(job.cursor - segment.first, 0), segment.count):
-                if segment.first + i > job.upto or not step.may_go_on():
+                if segment.first + i > job.upto or not (step.may_go_on() and self._effort.left > 0):
                     break
                 self._look_at(job, step, segment, i)
             else:
@@ -217,6 +223,7 @@ class MoveJobs:
         job.cursor = step.cursor()
         # What lies ahead is looked at again.
         job.refused += sum(position < job.cursor for position in step.refused)
+        job.kept += sum(position < job.cursor for position in step.kept)
         if step.target is None:
             if job.cursor > job.upto:
                 job.end()
@@ -226,14 +233,15 @@ class MoveJobs:
     def _look_at(self, job: MoveJob, step: _Step, segment: Segment, i: int) -> None:
         """Take one message if it is for this step."""
         step.looked_at += 1
+        self._effort.left -= LOOK_STEPS
         position = step.newest = segment.first + i
         if segment.state[i] in (GONE, MOVING) or not self._is_selected(job, segment, i):
             return
         target = job.target or _origin_target(job, segment, i)
-        if target is None or target in job.refusing:
+        if target is None:
+            step.kept.append(position)
+        elif target in job.refusing:
             step.refused.append(position)
-            if target is None:
-                job.error = (errors.UNKNOWN_ENDPOINT, "what was published, copied or redriven to it stays")
         elif step.target is not None and target != step.target:
             step.leave(position)
         elif job.kind == KIND_COPY or job.held.lane.take(segment, i):
@@ -242,13 +250,13 @@ class MoveJobs:
     def _is_selected(self, job: MoveJob, segment: Segment, i: int) -> bool:
         if job.selects is None:
             return True
-        block = self._blocks.get(segment.block)
-        assert block is not None
         try:
-            row = self._blocks.rows(block)[segment.row_in_block(i)]
+            row = self._blocks.row(segment, i, self._effort)
         except errors.UnavailableError:
             return False
-        return job.selects.matches(row)
+        is_selected = job.selects.matches(row)
+        self._effort.left -= job.selects.steps
+        return is_selected
 
     def answered(self, job: MoveJob, intent: Any) -> None:
         """Take note of what became of a step of a job."""
@@ -288,8 +296,9 @@ class _Step:
         self._size = 0
         self.target: Target | None = None
         self.positions: list[int] = []
-        #: Messages that stay where they are.
+        #: Messages whose targets refuse them, and those that came from nowhere else.
         self.refused: list[int] = []
+        self.kept: list[int] = []
 
     def may_go_on(self) -> bool:
         return (
@@ -314,7 +323,7 @@ class _Step:
 
 
 class CheckJob(Job):
-    """A check of every block of a home against its checksum (`spool verify`, design section 8)."""
+    """A check of every block of a home against its checksum (`spool verify`)."""
 
     __slots__ = ("_left",)
 

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 
 #: Messages in one page of a listing.
 PAGE_MAX: Final = 1_000
-#: Messages that a listing with a selector looks at in one step.
+#: Messages that a listing looks at in one step, and what it costs to describe one, in steps of `Effort`.
 EXAMINED_MAX: Final = 2_000
+DESCRIBE_STEPS: Final = 5_000
+#: Bytes of messages of a lane that is kept aside in one answer; one message may exceed it.
+READ_BYTES: Final = 1 << 20
 #: Positions in one request to delete messages.
 POSITIONS_MAX: Final = 10_000
 #: Listings that look for messages at the same time.
@@ -58,6 +61,10 @@ class _Message(_Lane):
 
 class _Positions(_Lane):
     positions: Annotated[list[_Positive], Meta(max_length=POSITIONS_MAX)]
+
+
+class _Reading(_Lane):
+    after: _Natural = 0
 
 
 class _Redrive(_Lane):
@@ -135,6 +142,9 @@ class Operations:
             "endpoint.stats": (_Lane, self._show_stats),
             "job": (_JobNumber, self._show_job),
             "spool.show": (_Nothing, self._show_spool),
+            "spool.aside": (_Nothing, self._show_aside),
+            "spool.aside.read": (_Reading, self._read_aside),
+            "spool.aside.delete": (_Lane, self._delete_aside),
             "spool.verify": (_Nothing, self._verify),
             "spool.backup": (_Backup, self._backup),
         }
@@ -181,8 +191,10 @@ class Operations:
         """Do one step of everything that takes a while."""
         for listing in self._listings[:1]:
             self._look_further(listing)
-            if listing.answer.is_known:
-                self._listings.remove(listing)
+            # In turn, so that a long one does not keep the others waiting.
+            self._listings.remove(listing)
+            if not listing.answer.is_known:
+                self._listings.append(listing)
         for check in self._checks[:1]:
             check.step(self._rooms.spool, self._rooms.blocks)
             if check.is_over:
@@ -221,14 +233,14 @@ class Operations:
 
     def _look_further(self, listing: _Listing) -> None:
         """Look at some more messages; make the answer known when the page is full or the lane ends."""
-        held, limit = listing.held, listing.page.limit
+        held, limit, effort = listing.held, listing.page.limit, self._rooms.operators_effort
         examined = 0
         for segment in held.lane.segments_from(listing.upto + 1) if not held.is_gone else ():
             for i in range(max(listing.upto + 1 - segment.first, 0), segment.count):
                 if len(listing.rows) >= limit:
                     listing.answer.give(listing.rows)
                     return
-                if examined >= EXAMINED_MAX:
+                if examined >= EXAMINED_MAX or effort.left <= 0:
                     return
                 examined += 1
                 listing.upto = segment.first + i
@@ -237,16 +249,21 @@ class Operations:
         listing.answer.give(listing.rows)
 
     def _list_one(self, listing: _Listing, segment: Segment, i: int) -> None:
-        row = self._row(segment, i)
-        if listing.selects is None or (row is not None and listing.selects.matches(row)):
-            listing.rows.append(self._describe(listing.held, segment, i, row))
+        row, selects = self._row(segment, i), listing.selects
+        if selects is not None:
+            if row is None:
+                return
+            is_selected = selects.matches(row)
+            self._rooms.operators_effort.left -= selects.steps
+            if not is_selected:
+                return
+        self._rooms.operators_effort.left -= DESCRIBE_STEPS
+        listing.rows.append(self._describe(listing.held, segment, i, row))
 
     def _row(self, segment: Segment, i: int) -> Row | None:
         """Give a row, None if its block cannot be read."""
-        block = self._rooms.blocks.get(segment.block)
-        assert block is not None
         try:
-            return self._rooms.blocks.rows(block)[segment.row_in_block(i)]
+            return self._rooms.blocks.row(segment, i, self._rooms.operators_effort)
         except errors.UnavailableError:
             return None
 
@@ -275,8 +292,40 @@ class Operations:
         if row is None:
             detail = f"the block of the message at position {request.position} cannot be read"
             raise errors.error_for(errors.SPOOL_DAMAGED, detail)
-        shown = self._describe(held, *found, row)
-        return {**shown, "flags": row.flags, "properties": row.properties, "payload": row.payload}
+        return {**self._describe(held, *found, row), **_body(row)}
+
+    # -- lanes that are kept aside ---------------------------------------------------------------------------
+
+    def _aside(self, lane_id: int) -> HeldLane:
+        held = self._rooms.changes.aside.get(lane_id)
+        if held is None:
+            raise errors.error_for(errors.OBJECT_NOT_FOUND, f"lane {lane_id} is not kept aside here")
+        return held
+
+    def _show_aside(self, _request: _Nothing) -> list[dict[str, Any]]:
+        return self._rooms.changes.aside.describe()
+
+    def _read_aside(self, request: _Reading) -> dict[str, Any]:
+        """Give the next messages with their bodies, as many as one answer may have, and whether that is all."""
+        held = self._aside(request.lane_id)
+        rows: list[dict[str, Any]] = []
+        size, upto = 0, request.after
+        for segment in held.lane.segments_from(request.after + 1):
+            for i in range(max(request.after + 1 - segment.first, 0), segment.count):
+                if size >= READ_BYTES or len(rows) >= PAGE_MAX:
+                    return {"rows": rows, "upto": upto, "end": False}
+                upto = segment.first + i
+                if segment.state[i] != GONE:
+                    row = self._row(segment, i)
+                    size += segment.sizes[i]
+                    rows.append({**self._describe(held, segment, i, row), **_body(row)})
+        return {"rows": rows, "upto": upto, "end": True}
+
+    def _delete_aside(self, request: _Lane) -> Answer:
+        self._aside(request.lane_id)
+        return self._when_durable(self._rooms.changes.delete_aside(request.lane_id, self._now, self._wall_ms))
+
+    # -- changes ---------------------------------------------------------------------------------------------
 
     def _purge(self, request: _Lane) -> Answer:
         messages = self._rooms.changes.purge(self._lane(request.lane_id), self._now)
@@ -355,3 +404,8 @@ class Operations:
 
     def _show_spool(self, _request: _Nothing) -> dict[str, Any]:
         return self._figures()
+
+
+def _body(row: Row | None) -> dict[str, Any]:
+    """Give what a message says itself; nothing of one that cannot be read."""
+    return {} if row is None else {"flags": row.flags, "properties": row.properties, "payload": row.payload}

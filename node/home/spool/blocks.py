@@ -1,7 +1,7 @@
 """The blocks of a home: packed batches of messages on disk, who has messages in them, and a cache of bodies.
 
 A block is what one STORE stored, once, however many lanes have its rows; or rows of several blocks packed
-anew. It lives until no segment with live rows lies in it. Its batch is readable from the moment of arrival:
+again. It lives until no segment with live rows lies in it. Its batch is readable from the moment of arrival:
 what is not on disk yet is held here, what was read or written lately is in a cache of bounded bytes.
 
 The spool is read here and in the recovery only, one value at a time.
@@ -23,6 +23,7 @@ from storage.spool import Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from node.endpoints.effort import Effort
     from node.endpoints.segment import Segment
     from storage.spool import Spool
 
@@ -207,6 +208,21 @@ class Blocks:
             self._rows.put(block.id, rows, len(batch))
         return rows
 
+    def row(self, segment: Segment, i: int, effort: Effort) -> Row:
+        """Give a row that somebody wants to look into; opening its block costs effort.
+
+        Raises:
+            UnavailableError: as `batch`, or there is no such block (50322).
+        """
+        rows = self._rows.get(segment.block)
+        if rows is None:
+            block = self._blocks.get(segment.block)
+            if block is None:
+                raise layout.damaged(f"block {segment.block} is not here")
+            rows = self.rows(block)
+            effort.left -= len(self.batch(block))
+        return rows[segment.row_in_block(i)]
+
     def select(self, block: Block, numbers: Sequence[int]) -> bytes:
         """Give some rows of a block as a batch; they are not opened for that.
 
@@ -236,6 +252,11 @@ class Blocks:
         """
         raws = _open(block, _decode_raws, self.batch(block))
         return [raws[number] for number in numbers]
+
+    @property
+    def cached_bytes(self) -> int:
+        """Give the bytes of what is kept of blocks on disk: batches, and opened rows in packed bytes."""
+        return self._batches.bytes + self._rows.bytes + self._raws.bytes
 
     def replace(self, old: list[Block], raws: list[msgspec.Raw], size: int) -> Block:
         """Put a new block with some rows in the place of others; their segments are to be moved by the caller.

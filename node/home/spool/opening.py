@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from storage.spool import LmdbSpool, open_spool
+from storage.spool import KEY_DATA, LmdbSpool, Table, open_spool
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,10 +50,17 @@ class StartNews:
             _log.info("%s", text)
 
 
-def open_own(directory: Path, map_bytes: int, news: StartNews) -> LmdbSpool:
+def open_own(directory: Path, map_bytes: int, news: StartNews, data_id: str = "") -> LmdbSpool:
     """Open the spool of this worker, when the process before has let go of it.
 
+    Args:
+        directory: of the spool.
+        map_bytes: as `open_spool`.
+        news: hears how far it is.
+        data_id: of the data directory, whose spools are made by the supervisor; empty: it is made if it is missing.
+
     Raises:
+        InvalidRequestError: it is missing, or of another data directory (40017).
         UnavailableError: as `open_spool`.
     """
 
@@ -61,11 +68,35 @@ def open_own(directory: Path, map_bytes: int, news: StartNews) -> LmdbSpool:
         news.tell(f"checking the spool: {done:,} pages of the index, of {total:,} pages in all")
 
     for attempt in range(1, OPEN_TRIES + 1):
+        if data_id and not directory.exists():
+            raise _refusal(f"spool {directory}: it is missing")
         try:
-            return open_spool(directory, map_bytes, tell)
+            return _checked(open_spool(directory, map_bytes, tell), data_id)
         except errors.UnavailableError as error:
             if error.code != errors.HOME_NOT_READY or attempt == OPEN_TRIES:
                 raise
             news.tell(f"waiting for the spool, attempt {attempt}")
             time.sleep(OPEN_RETRY_S)
     raise AssertionError("the last attempt returns or raises")
+
+
+def _checked(spool: LmdbSpool, data_id: str) -> LmdbSpool:
+    """Give a spool if it is of this data directory; one of an earlier version gets the id."""
+    found = (spool.get(Table.META, KEY_DATA) or b"").decode()
+    if data_id and not found:
+        spool.commit([(Table.META, KEY_DATA, data_id.encode())])
+        _log.info("the spool of an earlier version is taken over into data directory %s", data_id)
+    elif data_id and found != data_id:
+        spool.close()
+        raise _refusal(
+            f"spool {spool.directory}: it is of data directory {found}, this is data directory {data_id}"
+        )
+    return spool
+
+
+def _refusal(what: str) -> errors.AngariumError:
+    advice = (
+        "put the right one back, or restore a backup with 'angarium spool restore'; "
+        "'angarium up --accept-loss' starts without it"
+    )
+    return errors.error_for(errors.INVALID_CONFIGURATION, f"{what}; {advice}")

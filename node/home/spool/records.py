@@ -1,4 +1,4 @@
-"""Producer records: what is known of a producer at a lane, so that a resend keeps its verdict (design section 7.5).
+"""Producer records: what is known of a producer at a lane, so that a resend keeps its verdict.
 
 A record is per (lane, producer): the last sequence that was stored, and the sequences that were refused and
 that the producer may still ask about. A sequence up to the last that is not among the refused is stored. The
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from node.batch import Row
     from storage.spool import Change
 
-#: The largest window of a producer, in messages (facts section 10).
+#: The largest window of a producer, in messages.
 REFUSED_MAX: Final = wire.PRODUCER_WINDOW_MAX
 #: The same of a stage.
 STAGE_REFUSED_MAX: Final = wire.STAGE_WINDOW_MAX

@@ -206,6 +206,6 @@ def found_size(segments: Sequence[Segment]) -> int:
     for segment in segments:
         rows = range(segment.count) if segment.rows is None else segment.rows
         for row, state, size in zip(rows, segment.state, segment.sizes, strict=True):
-            # Rows that were gone when the block was packed anew have no row of their own in it.
+            # Rows that were gone when the block was packed again have no row of their own in it.
             (gone if state == GONE else live)[row] = size
     return sum({**gone, **live}.values())

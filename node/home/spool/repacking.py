@@ -1,8 +1,8 @@
-"""Packing blocks anew: what is left of blocks that lost most of their messages, and runs of small blocks.
+"""Repacking blocks: those that lost most of their messages, and runs of small ones.
 
 A block goes when its last message is gone, so one message could hold megabytes; and a lone message costs a
-block and a segment of its own, several hundred bytes of memory. Both are mended in the background (design
-section 8): blocks whose live messages are less than half of them, and small ones that have been there for a
+block and a segment of its own, several hundred bytes of memory. Both are mended in the
+background: blocks whose live messages are less than half of them, and small ones that have been there for a
 while, are packed into one new block, and neighbouring segments of a lane become one. So the disk holds at most
 twice the live bytes plus what arrives, and a backlog of lone messages costs little more than one of batches.
 
@@ -51,7 +51,7 @@ LOOK_INTERVAL_S: Final = 0.1
 
 
 class Repacking:
-    """Which blocks are to be packed anew, and the step that is under way."""
+    """Which blocks are to be packed again, and the step that is under way."""
 
     def __init__(
         self, lanes: HeldLanes, blocks: Blocks, writing: Writing, collect: Callable[[HeldLane], None]
@@ -100,8 +100,10 @@ class Repacking:
             self._sparse[block.id] = None
 
     def _is_untouchable(self, block: Block) -> bool:
-        """Tell whether a lane has rows in a block that are not in its hands yet, or a stage has."""
+        """Tell whether a lane has rows in a block that are not in its hands (yet), or a stage has."""
         if self._blocks.staged and any(segment in self._blocks.staged for segment in block.segments):
+            return True
+        if any(self._lanes.is_aside(segment.lane_id) for segment in block.segments):
             return True
         held = [self._lanes.get(segment.lane_id) for segment in block.segments]
         return any(one is not None and one.importing for one in held)

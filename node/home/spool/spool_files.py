@@ -1,8 +1,8 @@
-"""Spool files: which of the node's accounting numbers the messages of this home are in (seed 004, R181 and R182).
+"""Spool files: which of the node's accounting numbers the messages of this home are in (R181 and R182).
 
 No file of the disk is meant; LMDB has one. A spool file is a number for about 8 MB of messages, and the number of files
 is limited. The router alone gives numbers, to what is new: a STORE names the file of its rows. From then on they
-keep it, whatever happens to them: packed anew in the background they stay in the file of the oldest of them, and so
+keep it, whatever happens to them: packed again in the background they stay in the file of the oldest of them, and so
 they do in another endpoint, at another home and after a restart, because segments name their file. So files never
 become more by anything but new messages, and admission, which sees these, keeps the limit.
 

@@ -6,7 +6,7 @@ releases a stage gives its segments positions at the tails of their lanes, lane 
 in one write, and from then on they are what they would have been, published at that moment. One that drops a stage
 deletes them. Both do nothing to a stage that is not here, so they may come again.
 
-A lane that is being taken over from another home keeps what it has: the router begins anew when it is here
+A lane that is being taken over from another home keeps what it has: the router starts over when it is here
 (`router.publishers.settling`).
 
 No I/O, no clock; `node.home.home` uses this.
@@ -142,6 +142,18 @@ class Staging:
             self._counts["messages_dropped"] += segment.live
         self._lanes.note_losses(held, self._writing.noted, self._writing.durable)
         self._lanes.changed[held] = None
+
+    def put_aside(self, held: HeldLane) -> list[tuple[bytes, Segment]]:
+        """Give what is staged for a lane that is kept aside, by its key; it stays in its blocks and counts no more."""
+        found = []
+        for stage in list(self._stages):
+            lanes = self._stages[stage]
+            for segment in lanes.pop(held, ()):
+                found.append((self._blocks.staged[segment], segment))
+                self._uncount(held, segment)
+            if not lanes:
+                del self._stages[stage]
+        return found
 
     def forget(self, held: HeldLane) -> None:
         """Know nothing of a lane any more; what is on disk is for the worker that claims it."""

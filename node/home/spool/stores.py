@@ -1,7 +1,7 @@
 """A STORE of the router, made into one block and a segment for each lane that gets rows of it.
 
 The batches of a STORE are merged by the index of their rows, so that the positions of every lane follow the
-publisher's order (design section 5). Bodies are not packed again if the STORE has one batch, or if its
+publisher's order. Bodies are not packed again if the STORE has one batch, or if its
 batches follow each other.
 
 No I/O, no clock; `node.home.spool.stream` uses this.
@@ -273,7 +273,7 @@ def _rows_of(batch: bytes, count: int, origins: list[Any] | None) -> list[Row]:
 
 
 def _merge(lanes: list[list[HeldLane]], groups: list[tuple[list[Row], bytes, list[Any] | None]]) -> _Body:
-    """Merge groups by index: joined as they are if they follow each other, else packed anew."""
+    """Merge groups by index: joined as they are if they follow each other, else packed again."""
     total = sum(len(rows) for rows, _, _ in groups)
     if total > BLOCK_ROWS_MAX:
         raise _malformed(f"{total} rows in one STORE")

@@ -6,7 +6,7 @@ when a write that has it is durable. Accepting in order keeps the totals exact: 
 STOREs, no more and no less. `stored` never runs ahead of the disk.
 
 A relaxed STORE waits for its write up to `write_delay`, and what all its lanes have lost by then is never
-written (seed 004, R170); that it is done is written all the same. A write takes along the relaxed STOREs that
+written (R170); that it is done is written all the same. A write takes along the relaxed STOREs that
 share a lane with what comes after them, so that a lane is never on disk with a hole. Others stay behind: the
 row "stored" of META lists their numbers, and a STORE that comes again is taken only if it is not stored.
 

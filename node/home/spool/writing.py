@@ -2,7 +2,7 @@
 
 One write is out at a time. The next one takes along, in one transaction: the STOREs that are to be stored
 (`node.home.spool.stream`), records of their producers, what lanes lost and tried, reserved positions, and tasks of
-other rooms: rows of lanes, moves, blocks packed anew. What must not wait makes a write at once; what lanes
+other rooms: rows of lanes, moves, blocks packed again. What must not wait makes a write at once; what lanes
 lost waits for the next group, or `ack_delay`.
 
 Nothing on disk leads to a block but the records of its segments. So a block is deleted in the transaction
@@ -143,6 +143,8 @@ class Writing:
         self.is_urgent = False
         #: While the disk is full: when everything is tried again. None: it is not full.
         self.full_until: float | None = None
+        #: While there is room only for what is under way: when a write looks whether there is more. None: there is.
+        self.look_at: float | None = None
         #: While the disk is full: when what makes room is tried again; what lets consumers go on is part of it.
         self._frees_at = 0.0
         self._counts = dict.fromkeys(
@@ -240,6 +242,8 @@ class Writing:
             dues.append(self.full_until)
         elif self._stream.next_due is not None:
             dues.append(self._stream.next_due)
+        if self.look_at is not None:
+            dues.append(self.look_at)
         if self._dead:
             dues.append(self._dead_due)
         if self._partial:
@@ -279,6 +283,7 @@ class Writing:
             or self._lanes.rows
             or self.is_urgent
             or self.full_until is not None
+            or (self.look_at is not None and self.look_at <= now)
             or self._stream.wants_write(now)
         )
 
@@ -480,7 +485,7 @@ class Writing:
             **self._counts,
             "segments_to_delete": len(self._dead),
             "segments_to_update": len(self._partial),
-            "spool_full": int(self.full_until is not None),
+            "spool_full": int(self.full_until is not None or self.look_at is not None),
         }
 
     def validate(self) -> None:

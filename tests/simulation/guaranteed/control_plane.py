@@ -1,6 +1,6 @@
 """The connections between the controller and the other processes of a node: requests, questions, answers.
 
-What `angarium.process.Process` does for a real process, without its sockets: a hello each second, questions that
+What `angarium_server.process.Process` does for a real process, without its sockets: a hello each second, questions that
 wait for a controller, are refused when it does not answer in time or was replaced, and requests that may be
 answered later. Everything is packed on its way, so nobody changes what others hold.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from simulated_network import Connection, Endpoint
 
 from angarium import errors, wire
-from angarium.process import ASK_TIMEOUT_S, HELLO_INTERVAL_S
+from angarium_server.process import ASK_TIMEOUT_S, HELLO_INTERVAL_S
 
 if TYPE_CHECKING:
     import random

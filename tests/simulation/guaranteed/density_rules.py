@@ -1,7 +1,7 @@
 """Positions of a lane are dense: 1, 2, 3, wherever its home was and whatever ended it (R221).
 
 Of every position up to the highest that anybody saw somebody knows a message: a disk had it, or a consumer or a browser
-got it. Three kinds need not be known. What a purge, or an endpoint that was made anew, emptied at once. What was
+got it. Three kinds need not be known. What a purge, or an endpoint that was created again, emptied at once. What was
 delivered before it was on disk, or is consumed, expired or replaced by then: direct messages, and those of relaxed
 endpoints; there may be no more unknown positions than messages of this kind. And what was lost with home and router
 after consumers may have seen it: its home notes the gap, which is no longer than the positions reserved ahead.

@@ -32,7 +32,7 @@ WRITE_S = 0.01
 def unsynced(index: GuaranteedIndex) -> Iterator[Violation]:
     """Nothing is sent to a consumer before it is on disk, but for relaxed endpoints (R164).
 
-    Direct messages that an endpoint attracts are relaxed everywhere (design section 7.6).
+    Direct messages that an endpoint attracts are relaxed everywhere.
     """
     for place, sent in index.emitted.items():
         endpoint, stored = index.endpoint(place), index.stored.get(place)
@@ -182,7 +182,7 @@ def marks(index: GuaranteedIndex) -> Iterator[Violation]:
     """What may have been delivered before is marked as redelivered: unmarked it comes once at most (R190).
 
     So it is when it was moved to another partition of its queue meanwhile. A direct message that was sent before it was
-    on disk (design section 7.6), and whose worker died then, is stored anew and comes as a new one.
+    on disk, and whose worker died then, is stored again and comes as a new one.
     """
     unmarked: dict[tuple[int | Place, str], list[Got]] = {}
     for place, got in index.got.items():
@@ -203,7 +203,7 @@ def marks(index: GuaranteedIndex) -> Iterator[Violation]:
 
 
 def first_order(index: GuaranteedIndex) -> Iterator[Violation]:
-    """A flow gets the messages of a lane in the order of their positions, the first time (R101, facts section 11)."""
+    """A flow gets the messages of a lane in the order of their positions, the first time (R101)."""
     for flow in index.history.flows:
         endpoint = index.history.endpoints.get(flow.endpoint_id)
         if endpoint is None or not keeps_order(endpoint, index):

@@ -71,7 +71,14 @@ class GuaranteedFaults(Faults):
         self._note(f"worker {index}", f"has a full disk for {duration:.2f} s")
         disk = self._guaranteed_node.disks.get(index)
         if disk is not None:
-            disk.full_until = self._loop.now + duration
+            disk.fill(duration, takes_nothing=True)
+
+    def fill_disk_gently(self) -> None:
+        index, duration = self._worker(), self._some_time()
+        self._note(f"worker {index}", f"has room only for what is under way for {duration:.2f} s")
+        disk = self._guaranteed_node.disks.get(index)
+        if disk is not None:
+            disk.fill(duration, takes_nothing=False)
 
     def fail_sync(self) -> None:
         index = self._worker()
@@ -264,7 +271,7 @@ BASE: Final[dict[str, int]] = {
     "kill_all_workers": 1,
     "kill_router_and_worker": 2,
 }  # fmt: skip
-DISKS: Final[dict[str, int]] = {"slow_disk": 5, "fill_disk": 4, "fail_sync": 4}
+DISKS: Final[dict[str, int]] = {"slow_disk": 5, "fill_disk": 3, "fill_disk_gently": 5, "fail_sync": 4}
 OPERATORS: Final[dict[str, int]] = {
     "change_filters": 6,
     "shut_endpoint": 5,

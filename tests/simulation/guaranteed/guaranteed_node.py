@@ -240,6 +240,8 @@ class GuaranteedNode(SimulatedNode):
             self.objects.pop((kind, vpn, name), None)
             router.operators.drop_object(kind, vpn, name, now, done)
             return later
+        if operation == "deletions":
+            return router.lanes.deletions(arguments)
         if operation == "stages":
             return router.intake.stages.told(arguments, now)
         if operation == "stats":

@@ -16,7 +16,6 @@ from angarium import wire
 from guaranteed.flow_rules import COLORS
 from guaranteed.guaranteed_node import SpoolSettings
 from guaranteed.simulated_flow import FlowPlan
-from node.config import WorkerConfig
 from node.home.home import Home, HomeLimits
 from router.config import RouterConfig, SpoolLimits
 from router.router import Router
@@ -165,7 +164,7 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
     )
     return NodeSettings(
         router=router,
-        worker=WorkerConfig(topic_cache_max=rng.choice([3, 100_000])),
+        worker=worlds.worker_config(small=rng.choice([True, False])),
         workers=rng.randint(1, 3),
         client_delay_max_s=rng.choice([0.001, 0.01, 0.05]),
         worker_delay_max_s=rng.choice([0.001, 0.01, 0.05]),
@@ -182,7 +181,6 @@ def _spool(rng: random.Random, features: frozenset[str], home_class: type[Home])
         max_delivered_unacked=rng.choice([6, 60]) if "unacked" in features else 1_000_000,
     )
     home = HomeLimits(
-        max_delivered_unacked=limits.max_delivered_unacked,
         ack_delay_ms=rng.choice([0, 20, 200]),
         write_delay_ms=rng.choice([10, 50, 500]),
         cache_bytes_max=rng.choice([200, 64 << 20]),

@@ -14,6 +14,7 @@ from guaranteed.records import (
     Emitted,
     Gone,
     HomeSettled,
+    LackedRoom,
     Rehomed,
     Stored,
     Unbound,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from event_history import ConnectionRecord, History, Message
 
-    from angarium.access import TopicRules
+    from angarium_server.access import TopicRules
     from guaranteed.records import (
         Attributes,
         EndpointRecord,
@@ -84,6 +85,8 @@ class GuaranteedIndex:
         self.rehomed: dict[str, dict[tuple[int, int], None]] = {}
         #: Worker -> when its disk had no room for a commit, in order.
         self.full: dict[int, list[float]] = {}
+        #: When some disk had no room for anything new.
+        self.lacks: list[LackedRoom] = []
         #: (time, worker).
         self.deaths: list[tuple[float, int]] = []
         for event in guaranteed.home_events:
@@ -119,6 +122,8 @@ class GuaranteedIndex:
             self.writes.setdefault(event.worker, []).append(event)
         elif isinstance(event, WasFull):
             self.full.setdefault(event.worker, []).append(event.at)
+        elif isinstance(event, LackedRoom):
+            self.lacks.append(event)
         else:
             self.deaths.append((event.at, event.worker))
 

@@ -120,7 +120,7 @@ class LaneReplay:
         self._out: dict[int, int] = {}
         #: Accepted or rejected, and not gone from the disk yet -> the outcome.
         self._settled: dict[int, int] = {}
-        #: Flow -> what it ever got; a resumed one begins anew.
+        #: Flow -> what it ever got; a resumed one starts over.
         self._seen: dict[int, dict[int, None]] = {}
         #: Flow -> its worker; browsers are left out.
         self._flows: dict[int, int] = {}

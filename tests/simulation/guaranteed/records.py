@@ -79,6 +79,7 @@ class Publication:
         "code",
         "delay_ms",
         "flags",
+        "is_unroutable",
         "key",
         "number",
         "priority",
@@ -109,6 +110,8 @@ class Publication:
         #: Each time it was put on a wire: when, and on which connection. Resends have the same sequence.
         self.sends: list[tuple[float, ConnectionRecord]] = []
         self.acked_at = FOREVER
+        #: Whether the acknowledgement said that no endpoint took it.
+        self.is_unroutable = False
         self.refused_at = FOREVER
         #: The code with which it was refused.
         self.code = 0
@@ -394,7 +397,16 @@ class WasFull(NamedTuple):
     worker: int
 
 
-HomeEvent = Stored | Gone | Bound | Emitted | HomeSettled | Unbound | Rehomed | Died | Wrote | WasFull
+class LackedRoom(NamedTuple):
+    """A disk had no room for anything new for a while."""
+
+    at: float
+    until: float
+
+
+HomeEvent = (
+    Stored | Gone | Bound | Emitted | HomeSettled | Unbound | Rehomed | Died | Wrote | WasFull | LackedRoom
+)
 
 
 class GuaranteedHistory:
@@ -442,7 +454,7 @@ class GuaranteedHistory:
         return self.producers[key]
 
     def forget(self, producer: ProducerRecord, at: float) -> None:
-        """A name is about to be given up: whoever opens it after that begins anew."""
+        """A name is about to be given up: whoever opens it after that starts over."""
         producer.forgotten_at = at
         key = (producer.vpn, producer.username, producer.name)
         if self.producers.get(key) is producer:

@@ -18,6 +18,7 @@ from angarium import errors, wire
 from cluster import objects
 from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
 from cluster.catalog.catalog import Catalog
+from cluster.catalog.deletions import Deletions
 from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.catalog.producers import Producers
 from cluster.catalog.stages import Stages
@@ -27,7 +28,7 @@ from cluster.controller.events import EventRing
 from guaranteed.control_plane import DELAY_MAX_S
 from guaranteed.records import Change, EndpointRecord
 from storage.config_store import Change as StoredObject
-from storage.config_store import Counter, Entry, Producer, Sink, Stage
+from storage.config_store import Counter, Deletion, Entry, Producer, Sink, Stage
 
 if TYPE_CHECKING:
     import random
@@ -61,6 +62,7 @@ class SimulatedStore:
         self.producers: dict[Key, Producer] = {}
         self.stages: dict[Key, Stage] = {}
         self.sinks: dict[Key, Sink] = {}
+        self.deletions: dict[int, Deletion] = {}
 
     def commit(self, entries: list[Entry]) -> None:
         """Make changes durable, all of them."""
@@ -73,6 +75,8 @@ class SimulatedStore:
                 self._put(self.producers, tuple(fields[:3]), Producer(*fields) if fields[3] else None)
             elif kind == "Stage":
                 self._put(self.stages, tuple(fields[:3]), None if fields[3] is None else Stage(*fields))
+            elif kind == "Deletion":
+                self._put(self.deletions, fields[0], None if fields[1] else Deletion(*fields))
             elif kind == "Sink":
                 self._put(self.sinks, tuple(fields[:3]), None if fields[3] is None else Sink(*fields))
             else:
@@ -156,6 +160,7 @@ class SimulatedController:
             catalog, producers, EventRing(EVENTS_MAX, []), {}, lambda: TODAY, self._starts * NUMBERS,
             node=self.node_name,
             stages=Stages(list(self.store.stages.values()), list(self.store.sinks.values()), producers, STAGE_IDLE_S),
+            deletions=Deletions(self.store.deletions.values()),
         )  # fmt: skip
         self.is_doomed = False
         for port in self.ports:
@@ -211,7 +216,7 @@ class SimulatedController:
         """Let the supervisor describe the node."""
         if self.look_at_node is not None:
             news = self.look_at_node()
-            self._act(lambda controller: controller.node_news(news))
+            self._act(lambda controller: controller.node_news(news, self._loop.now))
 
     # Processes.
 
@@ -312,7 +317,7 @@ class SimulatedController:
         now = self._loop.now
         for entry in entries:
             if not isinstance(entry, StoredObject):
-                assert isinstance(entry, (Counter, Producer, Stage, Sink))
+                assert isinstance(entry, (Counter, Producer, Stage, Sink, Deletion))
                 continue
             kind, vpn, name, attributes = entry
             if kind == "vpn":

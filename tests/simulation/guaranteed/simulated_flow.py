@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors, wire
-from angarium.client.consuming.flow import is_passing
+from angarium.client.consuming.binding import is_passing
 from angarium.client.consuming.flow_window import FlowWindow
 from guaranteed.home_observer import what_of
 from guaranteed.records import FlowDelivery, FlowRecord, Settle

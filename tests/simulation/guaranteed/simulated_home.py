@@ -2,7 +2,7 @@
 
 What `node.server` does around it: frames in, ticks, frames out, one write at a time beside the loop. A write that
 is under way when the process dies is on disk as a whole, or not at all; a disk may be full for a while; a sync
-that fails ends the process.
+that fails ends the process, which tells the router so with its last frame.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from event_history import FOREVER
 from simulated_disk import SimulatedDisk
 
-from angarium import errors
+from angarium import errors, wire
 from guaranteed.control_plane import ControlPort
 from guaranteed.home_observer import DiskObserver, FrameObserver
-from guaranteed.records import WasFull, Wrote
+from guaranteed.records import LackedRoom, WasFull, Wrote
 from node.home.operating.operations import Answer
 from storage.spool import SpoolFailedError, SpoolFullError
 
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
 RECOVERY_STEP_MAX_S = 0.1
 #: A disk that another process has is tried again after so long.
 OPEN_RETRY_S = 0.1
+#: A process that ends waits so long for its last frame to leave: longer than any is under way.
+LINGER_S = 0.06
+#: What may be under way to a disk that was full once: a few messages.
+SMALL_ROOM_BYTES = 2_000
 #: No loop looks at the clock more often.
 POLL_MIN_S = 0.001
 
@@ -75,6 +79,8 @@ class WorkerDisk:
     """The disk of one worker index; it outlives the processes."""
 
     def __init__(self, history: GuaranteedHistory, index: int, loop: Loop, write_max_s: float) -> None:
+        self._history = history
+        self._loop = loop
         self.disk = ObservedDisk(history, index, loop)
         self.observer = self.disk.observer
         #: The process that has it open: its own worker, or one that takes lanes over.
@@ -85,8 +91,20 @@ class WorkerDisk:
         self.write_max_s = write_max_s
         #: Until then commits take much longer.
         self.slow_until = 0.0
-        #: Until then there is no room.
-        self.full_until = 0.0
+        #: What may be under way otherwise.
+        self.room_bytes = 1 << 40
+        #: Until then there is no room; and until then only for what is under way.
+        self.full_until = self.low_until = 0.0
+
+    def fill(self, duration: float, *, takes_nothing: bool) -> None:
+        """Leave room only for what is under way for a while, or none at all."""
+        until = self._loop.now + duration
+        self.room_bytes = SMALL_ROOM_BYTES
+        self._history.home_events.append(LackedRoom(self._loop.now, until))
+        if takes_nothing:
+            self.full_until = until
+        else:
+            self.low_until = until
 
     def duration_s(self, rng: random.Random, now: float) -> float:
         """Draw how long a commit takes."""
@@ -222,7 +240,8 @@ class SimulatedHome:
             return
         try:
             call()
-            self._after()
+            if not self._worker.is_paused:
+                self._after()
         except Exception:  # noqa: BLE001 - whatever it is, it would have ended the process
             self._history.break_rule(
                 f"worker {self._worker.index} ends with {traceback.format_exc(limit=-4)} at {self._loop.now:.4f}"
@@ -324,6 +343,7 @@ class SimulatedHome:
         number, changes = write
         now = self._loop.now
         self.place.disk.is_full = now < self.place.full_until
+        self.place.disk.room_bytes = 0 if now < self.place.low_until else self.place.room_bytes
         duration = self.place.duration_s(self._rng, now)
         try:
             self.place.disk.begin(changes)
@@ -343,8 +363,7 @@ class SimulatedHome:
         try:
             self.place.disk.finish()
         except SpoolFailedError:
-            self._history.fault(self._loop.now, f"worker {self._worker.index}", "ends because a sync failed")
-            self._on_death()
+            self._run(self._end)
             return
         self._out = None
 
@@ -353,6 +372,16 @@ class SimulatedHome:
             self.home.written(number, now, self._guaranteed.wall_ms(now))
 
         self._run(tell)
+
+    def _end(self) -> None:
+        """Say that the disk failed, do nothing any more, and die."""
+        worker = self._worker
+        self._history.fault(self._loop.now, f"worker {worker.index}", "ends because a sync failed")
+        self._history.lose_worker(worker.index, self._loop.now)
+        if worker.connection is not None:
+            worker.connection.up.send([wire.SPOOL_FAILED, wire.pack([worker.incarnation])])
+        worker.pause(FOREVER)
+        self._loop.after(LINGER_S, self._on_death)
 
     # Requests of the controller.
 

@@ -40,6 +40,11 @@ class Claim:
         self._end()
         self._publication.acked_at = self._producer.client.loop.now
 
+    def miss(self, messages: int) -> None:
+        """No endpoint took it."""
+        assert messages == 1
+        self._publication.is_unroutable = True
+
     def refuse(self, sequence: int, error: errors.AngariumError) -> None:
         """It went to no endpoint."""
         assert sequence == self._publication.sequence
@@ -211,7 +216,7 @@ class SimulatedProducer:
             self.pump()
 
     def close(self, *, forget: bool) -> None:
-        """Give the producer up if nothing of it is unsettled; the application opens it anew later."""
+        """Give the producer up if nothing of it is unsettled; the application opens it again later."""
         client = self.client
         session, handle = client.session, self.rows.handle
         if not handle or self.rows.held_messages or session is None or not session.can_ask():

@@ -1,7 +1,7 @@
 """A writer of the simulation: batches of tasks that stage, and a driver that commits each batch under its number.
 
 Tasks fail with their connection, stages are thrown away and made again, commits are asked for again until they are
-answered, and a driver that died commits its batch anew with other stages. Of all attempts at a batch one is published.
+answered, and a driver that died commits its batch again with other stages. Of all attempts at a batch one is published.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class _Claim:
     def settle(self, messages: int) -> None:
         """It is stored."""
         self._task.left -= messages
+
+    def miss(self, _messages: int) -> None:
+        """No endpoint took it: what a commit releases is judged by its rows alone."""
 
     def refuse(self, _sequence: int, _error: errors.AngariumError) -> None:
         """It went nowhere."""
@@ -240,7 +243,7 @@ class SimulatedWriter:
     def _committed(self, value: Any, error: errors.AngariumError | None) -> None:
         now = self.client.loop.now
         if error is not None and error.code in (errors.OBJECT_NOT_FOUND, errors.UNKNOWN_FLOW_NAME):
-            # Another attempt of this batch was aborted under its hands: it begins anew.
+            # Another attempt of this batch was aborted under its hands: it starts over.
             self.record.refusals.append((now, self._batch.number, error.code))
             self._give_up()
             self._again()

@@ -6,7 +6,7 @@ write what was consumed by then; so there a delivery counts like a copy, and a d
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from event_history import FOREVER
 from history_index import Violation
@@ -113,7 +113,7 @@ def _flows_of(index: GuaranteedIndex, endpoint: EndpointRecord) -> Iterator:
 
 
 def duplicates(index: GuaranteedIndex) -> Iterator[Violation]:
-    """A publication is stored once in each endpoint, however often it was sent (design section 7.5)."""
+    """A publication is stored once in each endpoint, however often it was sent."""
     for what, copies in index.copies.items():
         publication = index.history.publication(what)
         if index.origin_of(what) is None or (publication and publication.number in index.ambiguous):
@@ -136,7 +136,7 @@ def duplicates(index: GuaranteedIndex) -> Iterator[Violation]:
 
 
 def refusals(index: GuaranteedIndex) -> Iterator[Violation]:
-    """A refused message went to no endpoint at all, and to no subscriber (facts section 10)."""
+    """A refused message went to no endpoint at all, and to no subscriber."""
     for publication in index.history.publications:
         if publication.refused_at == FOREVER or publication.number in index.ambiguous:
             continue
@@ -160,12 +160,29 @@ def refusals(index: GuaranteedIndex) -> Iterator[Violation]:
                 yield Violation("refused", text, whats=(delivery.what,))
 
 
+def unroutable(index: GuaranteedIndex) -> Iterator[Violation]:
+    """Publishers hear of exactly those acknowledged messages that no endpoint took."""
+    for publication in index.history.publications:
+        if not publication.is_acked or publication.number in index.ambiguous:
+            continue
+        name = _name(publication)
+        if publication.is_unroutable:
+            copies = [one for one in index.copies.get(name, ()) if _counts(index, one, publication)]
+            if copies:
+                text = f"{publication} was acknowledged as unroutable and is stored at {copies[0].place}"
+                yield Violation("unroutable", text, whats=(name,))
+        elif len(publication.sends) == 1:
+            start, end = publication.sent_at, publication.acked_at
+            is_stored = name in index.copies  # against the rules of interest, if nobody wanted it
+            if not is_stored and not index.possible(publication.vpn, publication.topic, start, end):
+                text = f"{publication} was acknowledged as taken, and no endpoint wanted it"
+                yield Violation("unroutable", text, whats=(name,))
+
+
 def _counts(index: GuaranteedIndex, stored: Stored, publication: Publication) -> bool:
-    """Tell whether a copy speaks against a refusal: what is known of a message goes with its endpoint."""
-    endpoint = index.endpoint(stored.place)
-    return endpoint is None or (
-        endpoint.deleted_at > publication.refused_at and not was_emptied(endpoint, publication.refused_at)
-    )
+    """Tell whether a copy speaks against a verdict: what is known of a message goes with its endpoint."""
+    endpoint, at = index.endpoint(stored.place), publication.settled_at
+    return endpoint is None or (endpoint.deleted_at > at and not was_emptied(endpoint, at))
 
 
 def was_emptied(endpoint: EndpointRecord, at: float) -> bool:
@@ -194,11 +211,15 @@ def _is_reason(index: GuaranteedIndex, publication: Publication, verdict: bool |
         return verdict is not True
     start, end = publication.sent_at, publication.refused_at
     vpn, topic = publication.vpn, publication.topic
-    if code == errors.QUEUE_NOT_FOUND:
+    if code == errors.UNKNOWN_ENDPOINT:
         return topic.startswith("#P2P/QUE/") and not index.certain(vpn, topic, start, end)
     if code == errors.NO_SUBSCRIPTION_MATCH:
         return not index.certain(vpn, topic, start, end)
     possible = index.possible(vpn, topic, start, end)
+    if code == errors.DISK_FULL:
+        return bool(possible) and any(
+            one.at <= end and start <= one.until + ROOM_TOLD_S for one in index.lacks
+        )
     ask = _CAUSES.get(code)
     return ask is not None and any(
         ask(publication, attributes) for endpoint in possible for attributes in endpoint.possible(start, end)
@@ -210,6 +231,8 @@ def _may_be_full(_publication: Publication, _attributes: Attributes) -> bool:
     return True
 
 
+#: A router hears of room after a look of the home, which may be replaced meanwhile.
+ROOM_TOLD_S: Final = 5.0
 #: Code -> whether these attributes of an endpoint are a reason for it.
 _CAUSES = {
     errors.SPOOL_OVER_QUOTA: _may_be_full,
@@ -274,7 +297,7 @@ def order(index: GuaranteedIndex) -> Iterator[Violation]:
 
 
 def partitions(index: GuaranteedIndex) -> Iterator[Violation]:
-    """Messages with one partition key go to one partition, that of the key (facts section 11)."""
+    """Messages with one partition key go to one partition, that of the key."""
     for stored in index.stored.values():
         endpoint = index.endpoint(stored.place)
         publication = index.history.publication(stored.what)
@@ -341,7 +364,7 @@ def _came_from(index: GuaranteedIndex, endpoint: EndpointRecord, stored: Stored)
 
 
 def moves(index: GuaranteedIndex) -> Iterator[Violation]:
-    """Every move is a publish, once: of each message that dies one copy comes out (design section 7.8)."""
+    """Every move is a publish, once: of each message that dies one copy comes out."""
     for what, copies in index.copies.items():
         if index.origin_of(what) is None:
             continue
@@ -422,6 +445,7 @@ RULES = (
     completeness,
     duplicates,
     refusals,
+    unroutable,
     reasons,
     positions,
     order,

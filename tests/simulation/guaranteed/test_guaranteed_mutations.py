@@ -20,6 +20,7 @@ from node.home.home import Home
 from node.home.lanes.placing import Placing
 from node.home.spool import layout
 from router.guaranteed.endpoints import Endpoints
+from router.spool import allowances
 from router.spool.usage import Account
 from storage.spool import Table
 
@@ -63,7 +64,7 @@ class AcknowledgesBeforeTheCommit(Home):
 
 
 class ForgetsProducers(Home):
-    """Has no records of producers: whoever opens one again begins anew."""
+    """Has no records of producers: whoever opens one again starts over."""
 
     def take_frames(self) -> list[list[bytes]]:
         frames = super().take_frames()
@@ -245,6 +246,15 @@ def test_a_router_that_knows_no_quota_is_found_out(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Account, "refusal", refusal_but_for_quotas)
     assert is_found("broken: its quota is")
+
+
+@pytest.mark.slow
+@pytest.mark.requirement("R195", "R196")
+def test_a_router_that_gives_away_what_a_home_still_has_out_is_found_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(allowances._Home, "counts", property(lambda self: self.allowance))
+    assert is_found("broken: messages are delivered and not settled")
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ def test_a_history_in_which_all_went_well_is_good(written: Written) -> None:
     written.publish("t/2", one)
     written.publish("t/9")
     written.publish("#P2P/QUE/two", two)
-    written.refuse("#P2P/QUE/missing", errors.QUEUE_NOT_FOUND)
+    written.refuse("#P2P/QUE/missing", errors.UNKNOWN_ENDPOINT)
     written.consume(written.bind(one), place_of(one, 1), place_of(one, 2))
     written.consume(written.bind(two), place_of(two, 1), place_of(two, 2))
     assert other.operations == []
@@ -214,11 +214,28 @@ def test_one_message_refused_and_acknowledged_is_found_out(written: Written) -> 
     assert written.rules() == ["refused"]
 
 
+def test_a_message_that_is_stored_although_it_was_called_unroutable_is_found_out(written: Written) -> None:
+    one = written.queue("one", "t/>")
+    message = written.publish("t/1", one)
+    written.consume(written.bind(one), place_of(one, 1))
+    assert written.rules() == []
+    message.is_unroutable = True
+    assert written.rules() == ["unroutable"]
+
+
+def test_a_message_that_nobody_wanted_and_that_was_called_taken_is_found_out(written: Written) -> None:
+    written.queue("one", "t/>")
+    message = written.publish("x", is_unroutable=False)
+    assert written.rules() == ["unroutable"]
+    message.is_unroutable = True
+    assert written.rules() == []
+
+
 def test_who_uses_a_sequence_of_somebody_else_gets_the_verdict_of_that(written: Written) -> None:
     written.queue("one", "t/>")
-    message = written.refuse("#P2P/QUE/one", errors.QUEUE_NOT_FOUND)
+    message = written.refuse("#P2P/QUE/one", errors.UNKNOWN_ENDPOINT)
     assert written.rules() == ["refused"]
-    other = written.refuse("#P2P/QUE/missing", errors.QUEUE_NOT_FOUND)
+    other = written.refuse("#P2P/QUE/missing", errors.UNKNOWN_ENDPOINT)
     other.sequence = message.sequence
     assert written.rules() == []
 
@@ -226,13 +243,14 @@ def test_who_uses_a_sequence_of_somebody_else_gets_the_verdict_of_that(written: 
 @pytest.mark.parametrize(
     ("topic", "code"),
     [
-        ("#P2P/QUE/one", errors.QUEUE_NOT_FOUND),
+        ("#P2P/QUE/one", errors.UNKNOWN_ENDPOINT),
         ("t/1", errors.NO_SUBSCRIPTION_MATCH),
         ("t/1", errors.ENDPOINT_SHUTDOWN),
         ("t/1", errors.PUBLISH_DENIED),
         ("t/1", errors.LOW_PRIORITY_CONGESTION),
         ("t/1", errors.MESSAGE_TOO_LARGE),
         ("t/1", errors.INTERNAL),
+        ("t/1", errors.DISK_FULL),
         ("x", errors.SPOOL_OVER_QUOTA),
     ],
 )

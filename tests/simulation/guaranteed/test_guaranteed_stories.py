@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from simulated_worker import SimulatedWorker
 
 from angarium import errors, wire
 from guaranteed.stage import Stage, names
@@ -205,6 +206,47 @@ def test_a_purge_whose_sync_fails_is_not_remembered(
     assert stage.finish() == []
 
 
+@pytest.mark.requirement("R190")
+def test_a_disk_that_fails_again_and_again_costs_no_publisher_its_session(
+    seed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One frame is alone at each worker whose sync fails: a worker too busy to match it."""
+    late: list[tuple[SimulatedWorker, list[bytes]]] = []
+    handle = SimulatedWorker._handle
+
+    def handle_later(worker: SimulatedWorker, frames: list[bytes]) -> None:
+        if frames[0] == wire.MATCH:
+            late.append((worker, frames))
+        else:
+            handle(worker, frames)
+
+    stage = Stage(seed, orders={"subscriptions": ["t/>"]})
+    producer, router = stage.producer(), stage.scenario.node.router
+    session, disk = stage.publisher.connection, stage.scenario.node.disks[0].disk
+    assert router is not None
+    crash = disk.crash
+    monkeypatch.setattr(disk, "crash", lambda _: crash(Dice(0.1)))  # what was not synced is lost
+    stage.slow_disk(30.0)  # the write is under way when the next message comes
+    sent = stage.publish(producer, "t/1")
+    stage.wait(0.02)
+    with monkeypatch.context() as busy:
+        busy.setattr(SimulatedWorker, "_handle", handle_later)
+        sent += stage.publish(producer, "t/2")
+        for deaths in range(1, 5):
+            stage.fail_sync()
+            until = stage.now + 20.0
+            while len(late) <= deaths and stage.now < until:
+                stage.wait(0.01)
+            dead = [worker.is_dead for worker, _ in late]
+            assert dead == [True] * deaths + [False], "alone at each that died, and at the one that works"
+        stage.kill_worker()  # it is alone there once more, and that counts
+    stage.wait(5.0)
+    assert all(one.is_acked for one in sent)
+    assert stage.publisher.connection is session
+    assert router.counters.errors == {}
+    assert stage.finish() == []
+
+
 class Dice:
     """Always throws the same."""
 
@@ -347,17 +389,42 @@ def test_an_older_session_of_a_producer_is_fenced(seed: str) -> None:
     assert stage.finish() == []
 
 
-def test_a_full_disk_refuses_nothing_and_loses_nothing(seed: str) -> None:
-    """What a home cannot store waits: no acknowledgement, never a refusal (design section 7.3)."""
+def test_what_is_under_way_when_a_disk_takes_nothing_waits_and_what_is_new_is_refused(seed: str) -> None:
+    """What was admitted and cannot be stored waits: no acknowledgement, never a refusal."""
     stage = Stage(seed, orders={"subscriptions": ["t/>"]})
-    producer = stage.producer()
-    stage.scenario.node.disks[0].full_until = stage.now + 2.0
+    producer, other = stage.producer(), stage.producer("other")
+    stage.scenario.node.disks[0].fill(2.0, takes_nothing=True)
     sent = stage.publish(producer, *FIFTY)
-    stage.wait(1.0)
+    stage.wait(0.5)
+    refused = stage.publish(other, *FIFTY)
+    stage.wait(0.5)
     assert not any(one.is_acked or one.code for one in sent)
+    assert [one.code for one in refused] == [errors.DISK_FULL] * 50
     stage.wait(4.0)
     assert all(one.is_acked for one in sent)
-    assert stage.stored("orders") == names(sent)
+    more = stage.publish(other, *FIFTY)
+    stage.wait()
+    assert all(one.is_acked for one in more)
+    assert stage.stored("orders") == names([*sent, *more])
+    assert stage.finish() == []
+
+
+@pytest.mark.requirement("R281")
+def test_a_disk_with_room_only_for_what_is_under_way_refuses_what_is_new(seed: str) -> None:
+    stage = Stage(seed, orders={"subscriptions": ["t/>"]})
+    producer = stage.producer()
+    stage.scenario.node.disks[0].fill(2.0, takes_nothing=False)
+    sent = stage.publish(producer, *FIFTY)
+    stage.wait(0.2)
+    refused = stage.publish(producer, *FIFTY)
+    stage.wait(0.2)
+    assert all(one.is_acked for one in sent)
+    assert [one.code for one in refused] == [errors.DISK_FULL] * 50
+    stage.wait(4.0)
+    more = stage.publish(producer, *FIFTY)
+    stage.wait()
+    assert all(one.is_acked for one in more)
+    assert stage.stored("orders") == names([*sent, *more])
     assert stage.finish() == []
 
 

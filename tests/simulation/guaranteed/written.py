@@ -122,7 +122,7 @@ class Written:
 
     def publish(self, topic: str, *endpoints: EndpointRecord, **traits: Any) -> Publication:
         """Send, store in these endpoints, and acknowledge."""
-        made = self.send(topic, **traits)
+        made = self.send(topic, **{"is_unroutable": not endpoints, **traits})
         for endpoint in endpoints:
             self.store(made, endpoint)
         made.acked_at = self.now - 0.02

@@ -135,7 +135,7 @@ def transit(index: CrossingIndex) -> Iterator[Violation]:
 
 
 def duplicates(index: CrossingIndex) -> Iterator[Violation]:
-    """A message is stored once in each endpoint, whichever way it came (R91, design section 9)."""
+    """A message is stored once in each endpoint, whichever way it came (R91)."""
     for what, copies in index.copies.items():
         if not what.startswith(PUBLICATION_MARK):
             continue

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Longest of everything here: longer than a keepalive of links, and than the pauses between their attempts.
 LONG_MAX_S = 6.0
+#: How long an operator waits for an answer: longer than a controller that runs takes.
+OPERATOR_WAITS_S = 1.0
 
 
 class NodeFaults(GuaranteedFaults):
@@ -126,10 +128,21 @@ class LinkFaults:
         """An operator of one side switches a link off, and on again."""
         cable, duration = self._cable(), self._some_time()
         here, there = self._rng.sample(cable.nodes, 2)
+        self.switch_off(here, there, duration)
+
+    def switch_off(self, here: str, there: str, duration: float) -> None:
+        """Have an operator switch a link off at one side, and on again after a while."""
         node = self._network.nodes[here]
         self._note(f"link {here}-{there}", f"is disabled at {here} for {duration:.2f} s")
         node.define("link", "", there, enabled=False)
-        self._loop.after(duration, lambda: node.define("link", "", there, enabled=True))
+        self._loop.after(duration, lambda: self._switch_on(node, there))
+
+    def _switch_on(self, node: MeshNode, neighbour: str) -> None:
+        """Ask again while no controller answers: one that is down loses the request, and the link would stay off."""
+        done: list[bool] = []
+        arguments = {"kind": "link", "vpn": "", "name": neighbour, "attributes": {"enabled": True}}
+        node.controller.admin("objects.update", arguments, lambda ok, _: done.append(ok))
+        self._loop.after(OPERATOR_WAITS_S, lambda: None if any(done) else self._switch_on(node, neighbour))
 
     def restart_node(self) -> None:
         """Everything of a node dies at once, but its disks."""

@@ -1,4 +1,4 @@
-"""A link that begins anew is disturbed after each of its frames: nothing is lost and nothing comes twice.
+"""A link that starts over is disturbed after each of its frames: nothing is lost and nothing comes twice.
 
 A pair of nodes has traffic, its link process is killed, and there is more traffic while it is away. The frames of the
 next process are counted, in both directions and at both routers. After the k-th, for all k until the link is up and has

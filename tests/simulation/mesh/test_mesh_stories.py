@@ -61,6 +61,18 @@ def test_a_link_that_is_deleted_and_made_again_joins_the_nodes_again(side: str) 
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
+def test_a_link_that_is_switched_on_while_the_controller_is_down_comes_back(side: str) -> None:
+    stage = MeshStage(f"off at {side}")
+    stage.scenario.faults.switch_off(side, "b" if side == "a" else "a", 0.4)
+    stage.wait(0.35)
+    stage[side].node.controller.kill()
+    stage.wait(0.1)
+    assert not stage[side].node.controller.is_up
+    stage.publish(side, "t/1/1")
+    assert stage.finish() == []
+
+
+@pytest.mark.parametrize("side", ["a", "b"])
 def test_a_message_vpn_that_is_shut_for_a_while_is_joined_again(side: str) -> None:
     stage = MeshStage(f"shut at {side}")
     stage[side].node.define("vpn", "", VPN, enabled=False)

@@ -11,6 +11,7 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors, wire
+from angarium.client.consuming.flow import Flow
 from angarium.client.consuming.flow_options import FlowOptions
 from angarium.client.events import Closed, Opened, Retired, TableChanged
 from angarium.client.guaranteed.parties import Parties
@@ -19,9 +20,9 @@ from angarium.message import Row, pack_rows, unpack_rows
 from angarium.slots import slot_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Sequence
 
-    from angarium.client.consuming.flow import Flow
+    from angarium.client.events import Welcome
     from angarium.client.sending.producer import Producer
 
 LIMIT_S = 20.0
@@ -69,11 +70,14 @@ class SpokenNode:
         self.parties = Parties(self.connection, self._emit, lambda: None)  # type: ignore[arg-type]
         self.welcome = {**WELCOME, **welcome}
         self.session: ClientSession
+        self.opened: Welcome
         #: The error of each session that ended.
         self.closed: list[int] = []
         #: Operation -> what answers it: a value, an error code, or a function of the arguments.
         self.answers: dict[str, Any] = {}
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        #: Held here, because a flow that nobody holds is closed.
+        self.flows: list[Flow] = []
         self._frames: list[Frame] = []
         self.connect()
 
@@ -102,6 +106,7 @@ class SpokenNode:
         for event in events:
             if isinstance(event, Opened):
                 self.connection.session = self.session
+                self.opened = event.welcome
                 self.parties.connected(event.welcome)
             elif isinstance(event, Closed):
                 self.connection.session = None
@@ -110,7 +115,8 @@ class SpokenNode:
             elif isinstance(event, Retired):
                 self.parties.go_on()
             elif isinstance(event, TableChanged):
-                self.parties.set_table(event.epoch, event.slots)
+                self.opened = self.opened.with_table(event)
+                self.parties.set_table(self.opened)
             else:
                 self.parties.take(event)
         self.parties.wake()
@@ -121,9 +127,16 @@ class SpokenNode:
         """Retire all rounds."""
         self.hear(wire.RETIRED, [self.session.last_round])
 
-    def acked(self, producer: int, upto: int, *nacks: tuple[int, int, str], code: int = 0) -> None:
-        """Acknowledge messages."""
-        self.hear(wire.ACKED, [producer, upto, nacks, code])
+    def acked(
+        self,
+        producer: int,
+        upto: int,
+        *nacks: tuple[int, int, str],
+        code: int = 0,
+        unroutable: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        """Acknowledge messages; unroutable are ranges of a first sequence and a number."""
+        self.hear(wire.ACKED, [producer, upto, nacks, code, unroutable])
 
     def messages(
         self,
@@ -247,9 +260,10 @@ async def open_flow(
         node.answers["flow.bind"] = answer
     elif "flow.bind" not in node.answers:
         node.answers["flow.bind"] = lambda arguments: bound(next(numbers), arguments["name"])
-    flow = node.parties.flow(FlowOptions(name=name, timeout_s=5.0, **options))
+    flow = node.parties.bind(FlowOptions(name=name, timeout_s=5.0, **options))
     task = asyncio.ensure_future(flow)
     await node.until(task.done)
     node.serve()
     node.sent()
-    return task.result()
+    node.flows.append(Flow(task.result()))
+    return node.flows[-1]

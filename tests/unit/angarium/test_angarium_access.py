@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from angarium import errors
-from angarium.access import AddressRules, TopicRules, substitute, username_hash
 from angarium.topic import matches
+from angarium_server.access import AddressRules, TopicRules, substitute, username_hash
 
 _LEVELS = st.lists(st.sampled_from(["a", "b", "ab", "$S"]), min_size=1, max_size=3).map("/".join)
 _PATTERNS = st.lists(st.sampled_from(["a", "b", "*", "a*", ">", "$S"]), min_size=1, max_size=3).map("/".join)

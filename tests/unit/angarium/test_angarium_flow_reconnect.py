@@ -9,6 +9,7 @@ import pytest
 from spoken_node import SpokenNode, bound, open_flow, rows, run
 
 from angarium import errors, wire
+from angarium.client.consuming.flow import Flow
 from angarium.client.consuming.flow_options import FlowOptions
 from angarium.message import pack_rows
 
@@ -73,12 +74,12 @@ def test_a_message_of_a_lost_bind_can_be_settled_without_effect() -> None:
         await node.steps()
         kept[1].accept()
         kept[2].reject()
-        flow.tell()
+        flow._binding.tell()
         assert flow.stats["late_settles"] == 3
         assert node.sent(wire.SETTLE) == []
         node.messages(2, 1, [b"1"])
         flow.accept(await flow.receive())
-        flow.tell()
+        flow._binding.tell()
         assert [frame.header for frame in node.sent(wire.SETTLE)] == [[2, 0, [[0, 1, 1]]]]
 
     run(test())
@@ -183,7 +184,7 @@ def test_a_deleted_endpoint_ends_its_flows() -> None:
         await node.steps()
         node.hear(wire.INDICATION, [1, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, "deleted"])
         await node.steps()
-        with pytest.raises(errors.UnavailableError, match="50314"):
+        with pytest.raises(errors.NotFoundError, match="40404"):
             reader.result()
         assert flow.closed
         assert node.parties.stats["flows"] == 0
@@ -253,14 +254,15 @@ def test_a_refused_outcome_is_told_and_counted() -> None:
 def test_a_first_bind_goes_on_over_a_reconnect() -> None:
     async def test() -> None:
         node = SpokenNode()
-        opening = asyncio.ensure_future(node.parties.flow(FlowOptions(name="q", timeout_s=5.0)))
+        opening = asyncio.ensure_future(node.parties.bind(FlowOptions(name="q", timeout_s=5.0)))
         await node.steps()
         node.lose()
         node.connect()
         node.answers["flow.bind"] = bound(4)
         await node.until(opening.done)
         node.messages(4, 1, [b"1"])
-        assert (await opening.result().receive()).payload == b"1"
+        node.flows.append(Flow(opening.result()))
+        assert (await node.flows[0].receive()).payload == b"1"
 
     run(test())
 
@@ -268,7 +270,7 @@ def test_a_first_bind_goes_on_over_a_reconnect() -> None:
 def test_a_flow_that_was_bound_for_nobody_is_let_go() -> None:
     async def test() -> None:
         node = SpokenNode()
-        opening = asyncio.ensure_future(node.parties.flow(FlowOptions(name="q", timeout_s=5.0)))
+        opening = asyncio.ensure_future(node.parties.bind(FlowOptions(name="q", timeout_s=5.0)))
         await node.steps()
         opening.cancel()
         await node.steps()
@@ -367,7 +369,7 @@ def test_far_more_than_was_granted_closes_the_session() -> None:
         [1, wire.FLOW_PARTITIONS, 0, [1_000]],
         [1, wire.FLOW_PARTITIONS, 0, None],
         [1, wire.FLOW_ACTIVE, 0, [1]],
-        [1, wire.FLOW_CLOSED, "50314", ""],
+        [1, wire.FLOW_CLOSED, "40404", ""],
         [1, wire.FLOW_CLOSED],
     ],
 )

@@ -148,8 +148,18 @@ def test_what_the_sender_says_is_what_the_receiver_sees() -> None:
         "properties": {"n": 1, "deep": {"list": [1, 2.5, None, True, b"b"]}},
     }
     message = received(Message("a/b", b"x", **said), index=9, share="#share/g/a/>")  # type: ignore[arg-type]
-    assert {name: getattr(message, name) for name in said} == said
+    assert {name: getattr(message, name) for name in said} == {**said, "mode": "direct"}
     assert (message.index, message.topic, message.payload, message.share) == (9, "a/b", b"x", "#share/g/a/>")
+
+
+@pytest.mark.requirement("R156")
+@pytest.mark.parametrize("mode", DeliveryMode)
+def test_a_subscriber_gets_a_direct_message_whatever_it_was_and_can_publish_it_again(
+    mode: DeliveryMode,
+) -> None:
+    message = received(Message("a", b"x", mode=mode, cos=3, reply_to="r"), index=4)
+    assert message.mode is DeliveryMode.DIRECT
+    assert message.row == (4, *Message("a", b"x", cos=3, reply_to="r").row[1:])
 
 
 @given(st.dictionaries(st.text(max_size=10), values, max_size=5))
@@ -270,3 +280,4 @@ def test_a_batch_of_messages_is_a_sequence_with_columns() -> None:
 
 def test_representations_name_the_topic_and_never_the_payload() -> None:
     assert repr(Message("a", b"secret")) == "Message('a', 6 bytes)"
+    assert repr(Message("a", b"secret", mode="persistent")) == "Message('a', 6 bytes, persistent)"

@@ -120,6 +120,16 @@ def test_our_script_makes_text_nodes_of_names() -> None:
     assert "http" not in script
 
 
+@pytest.mark.parametrize(("numbered", "expected"), [(0, False), (3, True)])
+def test_a_page_explains_numbering_where_there_is_some(numbered: int, *, expected: bool) -> None:
+    _, elements = render(
+        {"totals": {"messages": 1}, "sequences": {"totals": {"numbered": numbered}, "rows": [], "gaps": []}}
+    )
+    terms = {term for term, _ in json.loads(elements.texts["script"][0])["glossary"]}
+    assert "latency" in terms
+    assert (terms & {"missing", "gap", "duplicate", "out of order", "restart"} != set()) is expected
+
+
 def test_a_live_page_loads_itself_again_and_another_one_does_not() -> None:
     for refresh_s, expected in ((None, []), (0.5, ["2"]), (30, ["30"])):
         _, elements = render({"totals": {"messages": 0}}, refresh_s=refresh_s)

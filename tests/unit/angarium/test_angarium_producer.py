@@ -354,7 +354,7 @@ def test_a_receipt_gives_the_sequence_or_raises_the_refusal() -> None:
         with pytest.raises(errors.UnavailableError, match=r"50310.*queue q"):
             await refused
         assert refused.error is not None
-        assert (producer.acknowledged_messages, producer.refused_messages) == (1, 1)
+        assert (producer.stats["acknowledged_messages"], producer.stats["refused_messages"]) == (1, 1)
 
     run(test())
 
@@ -458,7 +458,7 @@ def test_publish_many_uses_the_whole_window_and_reports() -> None:
 def test_publish_many_of_nothing_reports_nothing() -> None:
     async def test() -> None:
         producer = await open_producer(SpokenNode())
-        assert await producer.publish_many([]) == (0, [])
+        assert await producer.publish_many([]) == (0, [], 0)
 
     run(test())
 

@@ -1,4 +1,4 @@
-"""The rows of a producer over any number of connections, against a node that keeps what design section 7.5 says.
+"""The rows of a producer over any number of connections, against a node that publishes exactly once.
 
 The node stores a sequence once, gives an old one the verdict that it had, and loses whatever was under way when the
 connection goes. Whatever happens in between, every message must end stored once or refused, its claim must hear of

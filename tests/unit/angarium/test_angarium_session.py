@@ -421,7 +421,7 @@ def test_requests_are_numbered_and_answered_in_the_order_asked(client: Client) -
     (event,) = client.hear(wire.SUBACK, [second, [[errors.UNKNOWN_CLIENT_NAME, "other"]]])
     assert isinstance(event, Answered)
     assert event.request == second
-    assert isinstance(event.results[0], errors.ForbiddenError)
+    assert isinstance(event.results[0], errors.NotFoundError)
     assert client.hear(wire.SUBACK, [first, [None, None]]) == [Answered(first, [None, None])]
 
 
@@ -446,7 +446,7 @@ def test_requests_in_flight_are_bounded(client: Client) -> None:
 
 def test_a_notice_tells_what_was_refused(client: Client) -> None:
     assert client.hear(wire.NOTICE, [errors.PUBLISH_DENIED, "a/b", 3, 1]) == [
-        Noticed(errors.PUBLISH_DENIED, "a/b", 3)
+        Noticed(errors.PUBLISH_DENIED, "a/b", 3, 1)
     ]
 
 

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from angarium import errors
 from angarium.client import subscription
-from angarium.client.subscription import Dispatcher, Subscription
+from angarium.client.dispatch import Dispatcher
+from angarium.client.mailbox import Mailbox, Terms
+from angarium.client.subscription import Subscription
 from angarium.message import Delivery, Message, Row
 from angarium.topic import matches, parse_filter
 
@@ -28,20 +30,25 @@ class Bench:
         self.messages = 0
         self.bytes = 0
         self.dispatcher = Dispatcher(self._release)
-        self.unsubscribed: list[Subscription] = []
+        self.closed: list[Mailbox] = []
+        self.slow: list[Mailbox] = []
 
     def _release(self, messages: int, size_bytes: int) -> None:
         self.messages += messages
         self.bytes += size_bytes
 
-    async def _unsubscribe(self, one: Subscription) -> None:
-        self.unsubscribed.append(one)
-        self.dispatcher.remove(one)
-        one.discard()
+    async def _close(self, mailbox: Mailbox) -> None:
+        self.closed.append(mailbox)
+        self.dispatcher.remove(mailbox)
+        mailbox.discard()
 
-    def subscribe(self, *filters: str, **options: Any) -> Subscription:
-        one = Subscription(tuple(map(parse_filter, filters)), self._unsubscribe, **options)
-        self.dispatcher.add(one)
+    def subscribe(
+        self, *filters: str, callback: Any = None, concurrency: int = 1, on_full: Any = "stall", **terms: Any
+    ) -> Subscription:
+        wanted = Terms(on_full=on_full, **terms)
+        mailbox = Mailbox(tuple(map(parse_filter, filters)), wanted, self.slow.append)
+        one = Subscription(mailbox, self._close, callback, concurrency)
+        self.dispatcher.add(mailbox)
         return one
 
     def deliver(self, *topics: str, share: str | None = None, size: int = 0, head: bool = False) -> None:
@@ -164,8 +171,8 @@ def test_a_subscription_added_or_removed_counts_from_then_on_also_for_known_topi
         bench.deliver("a/b")
         second = bench.subscribe("a/>")
         bench.deliver("a/b")
-        bench.dispatcher.remove(first)
-        bench.dispatcher.remove(first)
+        bench.dispatcher.remove(first._mailbox)
+        bench.dispatcher.remove(first._mailbox)
         bench.deliver("a/b")
         assert len(await read_all(first)) == 2
         assert len(await read_all(second)) == 2
@@ -176,11 +183,11 @@ def test_a_subscription_added_or_removed_counts_from_then_on_also_for_known_topi
 def test_removing_one_of_two_subscriptions_of_a_share_keeps_the_other() -> None:
     async def test(bench: Bench) -> None:
         first, second = bench.subscribe("#share/g/a"), bench.subscribe("#share/g/a")
-        bench.dispatcher.remove(first)
+        bench.dispatcher.remove(first._mailbox)
         bench.validate()
         bench.deliver("a", share="#share/g/a")
         assert await read_all(second) == ["a"]
-        bench.dispatcher.remove(second)
+        bench.dispatcher.remove(second._mailbox)
         bench.deliver("a", share="#share/g/a")
         assert bench.dispatcher.unclaimed_messages == 1
 
@@ -201,16 +208,17 @@ def test_the_discard_indication_reaches_whoever_gets_the_first_message() -> None
 # Credit.
 
 
-def test_credit_comes_back_when_the_last_of_a_delivery_was_read_and_more_is_asked_for() -> None:
+def test_credit_comes_back_with_the_last_message_of_a_delivery() -> None:
     async def test(bench: Bench) -> None:
         one = bench.subscribe(">")
         bench.deliver("a", "b", size=10)
         await one.receive()
-        await one.receive()
         assert bench.messages == 0
-        bench.deliver("c")
         await one.receive()
         assert (bench.messages, bench.bytes) == (2, 10)
+        bench.deliver("c")
+        await one.receive()
+        assert bench.messages == 3
 
     run(test)
 
@@ -234,7 +242,7 @@ def test_a_subscription_that_nobody_reads_holds_its_own_messages_only() -> None:
             bench.deliver("a", "a", "b", "a", size=40)
         await read_all(read)
         assert (bench.messages, bench.bytes) == (30, 300)
-        unread.discard()
+        unread._mailbox.discard()
         assert (bench.messages, bench.bytes) == (40, 400)
 
     run(test)
@@ -246,7 +254,7 @@ def test_discarding_gives_back_what_is_buffered_and_what_is_half_read() -> None:
         bench.deliver("a", "b", size=10)
         bench.deliver("c", size=5)
         await one.receive()
-        await one.unsubscribe()
+        await one.close()
         assert (bench.messages, bench.bytes) == (3, 15)
         with pytest.raises(errors.ConnectionLostError, match="60002"):
             await one.receive()
@@ -264,7 +272,7 @@ def test_iterating_ends_when_the_subscription_ends_after_what_is_buffered() -> N
         one = bench.subscribe(">")
         bench.deliver("a", "b")
         bench.deliver("c")
-        one.end(None)
+        one._mailbox.end(None)
         assert [message.topic async for message in one] == ["a", "b", "c"]
         assert [message.topic async for message in one] == []
         assert bench.messages == 3
@@ -289,7 +297,7 @@ def test_leaving_a_loop_loses_nothing() -> None:
 
 
 def _ended(one: Subscription) -> Subscription:
-    one.end(None)
+    one._mailbox.end(None)
     return one
 
 
@@ -298,7 +306,7 @@ def test_batches_come_as_they_arrived_and_no_larger_than_asked() -> None:
         one = bench.subscribe(">")
         bench.deliver("a", "b", "c", "d", "e")
         bench.deliver("f")
-        one.end(None)
+        one._mailbox.end(None)
         assert [batch.topics async for batch in one.batches(2)] == [["a", "b"], ["c", "d"], ["e"], ["f"]]
         with pytest.raises(errors.InvalidRequestError):
             await anext(one.batches(0))
@@ -333,7 +341,7 @@ def test_several_readers_get_each_message_once() -> None:
         for start in range(0, 30, 3):
             bench.deliver(*(str(number) for number in range(start, start + 3)))
             await asyncio.sleep(0)
-        one.end(None)
+        one._mailbox.end(None)
         await asyncio.gather(*readers)
         assert Counter(seen) == Counter(map(str, range(30)))
         assert bench.messages == 30
@@ -370,7 +378,7 @@ def test_a_subscription_that_failed_tells_why_after_what_is_buffered() -> None:
     async def test(bench: Bench) -> None:
         one = bench.subscribe(">")
         bench.deliver("a")
-        one.end(errors.error_for(errors.SUBSCRIBE_DENIED, "x"))
+        one._mailbox.end(errors.error_for(errors.SUBSCRIBE_DENIED, "x"))
         assert (await one.receive()).topic == "a"
         with pytest.raises(errors.ForbiddenError):
             await one.receive()
@@ -387,9 +395,9 @@ def test_unsubscribing_ends_a_loop_at_once() -> None:
         seen = []
         async for message in one:
             seen.append(message.topic)
-            await one.unsubscribe()
+            await one.close()
         assert seen == ["a"]
-        assert bench.unsubscribed == [one]
+        assert bench.closed == [one._mailbox]
         assert bench.messages == 3
 
     run(test)
@@ -411,7 +419,8 @@ def test_a_subscription_names_its_filters() -> None:
     async def test(bench: Bench) -> None:
         one = bench.subscribe("a/>", "#share/g/b")
         assert one.filters == ("a/>", "#share/g/b")
-        assert repr(one) == "Subscription('a/>', '#share/g/b')"
+        assert str(one) == "Subscription('a/>', '#share/g/b')"
+        assert repr(one) == "<Subscription to 'a/>', '#share/g/b', open, 0 buffered>"
 
     run(test)
 
@@ -441,9 +450,8 @@ def test_an_async_callback_is_awaited_before_the_next_message() -> None:
 
         one = bench.subscribe(">", callback=callback)
         bench.deliver("a", "b")
-        one.end(None)
-        assert one.task is not None
-        await one.task
+        one._mailbox.end(None)
+        await asyncio.gather(*one._mailbox.tasks)
         assert steps == ["begin a", "end a", "begin b", "end b"]
         assert bench.messages == 2
 
@@ -461,9 +469,8 @@ def test_an_object_with_an_async_call_is_an_async_callback() -> None:
         callback = Callback()
         one = bench.subscribe(">", callback=callback)
         bench.deliver("a")
-        one.end(None)
-        assert one.task is not None
-        await one.task
+        one._mailbox.end(None)
+        await asyncio.gather(*one._mailbox.tasks)
         assert callback.seen == 1
 
     run(test)
@@ -485,11 +492,10 @@ def test_a_callback_that_raises_is_logged_counted_and_called_again(
 
         one = bench.subscribe(">", callback=async_callback if is_async else callback)
         bench.deliver("a", "b")
-        one.end(None)
-        if one.task is not None:
-            await one.task
+        one._mailbox.end(None)
+        await asyncio.gather(*one._mailbox.tasks)
         assert seen == ["a", "b"]
-        assert one.callback_errors == 2
+        assert one.stats["callback_errors"] == 2
         assert bench.messages == 2
 
     with caplog.at_level(logging.ERROR):
@@ -526,8 +532,8 @@ def test_a_callback_that_unsubscribes_gets_nothing_more() -> None:
 
         def callback(message: Message) -> None:
             seen.append(message.topic)
-            bench.dispatcher.remove(one)
-            one.discard()
+            bench.dispatcher.remove(one._mailbox)
+            one._mailbox.discard()
 
         one = bench.subscribe(">", callback=callback)
         bench.deliver("a", "b")
@@ -545,9 +551,8 @@ def test_the_task_of_a_subscription_that_failed_ends_quietly() -> None:
 
         one = bench.subscribe(">", callback=callback)
         await asyncio.sleep(0)
-        one.end(errors.error_for(errors.NOT_CONNECTED))
-        assert one.task is not None
-        await one.task
+        one._mailbox.end(errors.error_for(errors.NOT_CONNECTED))
+        await asyncio.gather(*one._mailbox.tasks)
 
     run(test)
 
@@ -556,18 +561,18 @@ def test_another_thread_may_take_chunks_and_is_told_of_them() -> None:
     async def test(bench: Bench) -> None:
         one = bench.subscribe(">")
         told: list[None] = []
-        one.on_ready = lambda: told.append(None)
+        one._mailbox.on_ready = lambda: told.append(None)
         bench.deliver("a", "b")
         assert len(told) == 1
-        chunk = await asyncio.to_thread(one.take_chunk)
+        chunk = await asyncio.to_thread(one._mailbox.take)
         assert chunk is not None
         assert [row[1] for row in chunk.rows] == ["a", "b"]
-        assert one.take_chunk() is None
+        assert one._mailbox.take() is None
         chunk.release()
         chunk.release()
         assert bench.messages == 2
-        one.end(None)
+        one._mailbox.end(None)
         assert len(told) == 2
-        assert one.outcome == (True, None)
+        assert one._mailbox.outcome == (True, None)
 
     run(test)

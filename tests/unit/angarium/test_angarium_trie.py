@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
+from sys import getsizeof
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from angarium import trie as trie_module
+from angarium import change_log
 from angarium.topic import has_wildcard, matches
-from angarium.trie import CacheEntry, FilterTrie, TopicCache
+from angarium.topic_cache import CacheEntry, TopicCache
+from angarium.trie import FilterTrie
 
 _LEVELS = ["", "a", "ab", "abc", "b", "*", ">", "$S", "#P2P"]
 _WILDCARDS = ["*", "a*", "ab*", "b*", "**", ">", "$*", "#*", "*b"]
@@ -178,8 +181,8 @@ def test_the_cache_never_answers_what_fresh_matching_would_not(
     steps: list[tuple[str, str]], entries_max: int, log_max: int
 ) -> None:
     model = _Model(entries_max)
-    before = trie_module.CHANGE_LOG_MAX
-    trie_module.CHANGE_LOG_MAX = log_max  # type: ignore[misc]
+    before = change_log.CHANGE_LOG_MAX
+    change_log.CHANGE_LOG_MAX = log_max  # type: ignore[misc]
     try:
         for action, text in steps:
             if action == "toggle":
@@ -188,7 +191,7 @@ def test_the_cache_never_answers_what_fresh_matching_would_not(
                 model.look_up(text)
             model.check()
     finally:
-        trie_module.CHANGE_LOG_MAX = before  # type: ignore[misc]
+        change_log.CHANGE_LOG_MAX = before  # type: ignore[misc]
 
 
 def _filled(topics: list[str], entries_max: int = 100) -> _Model:
@@ -211,10 +214,10 @@ def test_a_change_drops_only_the_topics_that_it_touches(pattern: str) -> None:
 
 def test_changes_beyond_the_log_make_a_miss() -> None:
     model = _filled(["a/b"])
-    for number in range(trie_module.CHANGE_LOG_MAX):
+    for number in range(change_log.CHANGE_LOG_MAX // 2):
         model.toggle(f"x/{number}/*")
     assert model.cache.get("a/b") is not None
-    for number in range(trie_module.CHANGE_LOG_MAX + 1):
+    for number in range(change_log.CHANGE_LOG_MAX + 1):
         model.toggle(f"y/{number}/*")
     assert model.cache.get("a/b") is None
     model.check()
@@ -222,12 +225,30 @@ def test_changes_beyond_the_log_make_a_miss() -> None:
 
 def test_the_same_filter_coming_and_going_takes_one_place_in_the_log() -> None:
     model = _filled(["a/b", "x/y"])
-    for _ in range(trie_module.CHANGE_LOG_MAX):
+    for _ in range(change_log.CHANGE_LOG_MAX):
         model.toggle("x/*")
         model.toggle("z/*")
     assert model.cache.get("a/b") is not None
     assert model.cache.get("x/y") is None
     model.check()
+
+
+@pytest.mark.requirement("R278")
+def test_changes_that_no_lookup_asks_about_are_not_put_into_a_trie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that subscribes to thousands of filters, or leaves with them, costs no more than a note of each."""
+    model = _filled(["a/b"])
+    added: list[str] = []
+    monkeypatch.setattr(FilterTrie, "add", lambda _, pattern, __: added.append(pattern))
+    monkeypatch.setattr(FilterTrie, "remove", lambda *_: pytest.fail("taken out one by one"))
+    for number in range(10 * change_log.CHANGE_LOG_MAX):
+        model.cache.changed(f"y/{number}/*")
+    assert not added
+    model.look_up("a/b")  # older than the log, so it is matched again
+    for number in range(10):
+        model.cache.changed(f"z/{number}/*")
+    model.look_up("a/b")
+    assert "z/9/*" in added
+    assert len(added) <= change_log.CHANGE_LOG_MAX // 2
 
 
 def test_an_entry_that_was_tested_is_not_tested_again() -> None:
@@ -251,6 +272,90 @@ def test_the_oldest_entry_leaves_a_full_cache() -> None:
     assert list(model.cache.entries) == ["b", "c"]
     assert model.cache.evicted == 1
     model.check()
+
+
+@pytest.mark.requirement("R279")
+def test_the_oldest_entries_leave_a_cache_that_has_too_many_bytes() -> None:
+    size = 40 + getsizeof("a")
+    cache: TopicCache[_Answer] = TopicCache(lambda _: None, bytes_max=2 * size, entry_bytes=40)
+    for topic in ("a", "b", "c"):
+        cache.put(topic, _Answer(frozenset()))
+        cache.validate()
+    assert (list(cache.entries), cache.bytes, cache.evicted) == (["b", "c"], 2 * size, 1)
+    large = "l" * 250
+    cache.put(large, _Answer(frozenset()))
+    assert (list(cache.entries), cache.bytes) == ([large], 40 + getsizeof(large))
+    cache.changed(large)
+    assert (len(cache), cache.bytes) == (0, 0)
+
+
+@pytest.mark.requirement("R279")
+def test_a_sweep_drops_what_is_wrong_and_keeps_the_rest_although_nobody_looks_it_up() -> None:
+    model = _filled([f"{first}/{number}" for number in range(5) for first in "ab"])
+    assert not model.cache.sweep(100)
+    assert len(model.cache) == 10
+    model.toggle("a/*")
+    assert model.cache.sweep(3)
+    model.check()
+    assert len(model.cache) == 8
+    assert not model.cache.sweep(100)
+    assert sorted(model.cache.entries) == [f"b/{number}" for number in range(5)]
+    assert all(entry.valid_at == model.cache.number for entry in model.cache.entries.values())
+    model.check()
+
+
+@pytest.mark.requirement("R279")
+def test_changes_are_kept_up_to_so_many_levels() -> None:
+    model = _filled(["a/b"])
+    long = "/x" * 99 + "/*"
+    for number in range(change_log.CHANGE_LOG_LEVELS_MAX // 202):
+        model.toggle(f"{number}{long}")
+    model.check()
+    assert model.cache.get("a/b") is not None
+    for number in range(change_log.CHANGE_LOG_LEVELS_MAX // 101 + 1):
+        model.toggle(f"y{number}{long}")
+        model.cache.validate()
+    assert model.cache.get("a/b") is None
+
+
+@pytest.mark.requirement("R279")
+def test_a_complete_sweep_forgets_the_changes_and_later_ones_count() -> None:
+    model = _filled(["a/b", "b/b"])
+    model.toggle("x/*")
+    assert not model.cache.sweep(10)
+    assert not len(model.cache._log)
+    model.check()
+    assert model.cache.get("a/b") is not None
+    model.toggle("a/*")
+    assert model.cache.get("a/b") is None
+    assert model.cache.get("b/b") is not None
+    model.check()
+
+
+@pytest.mark.requirement("R279")
+def test_a_sweep_drops_what_is_older_than_the_log() -> None:
+    model = _filled(["a/b"])
+    for number in range(change_log.CHANGE_LOG_MAX + 1):
+        model.toggle(f"y/{number}/*")
+    assert not model.cache.sweep(1)
+    assert len(model.cache) == 0
+    model.check()
+
+
+@pytest.mark.requirement("R279")
+def test_a_sweep_gives_back_the_table_of_entries_that_it_dropped() -> None:
+    cache: TopicCache[_Answer] = TopicCache(lambda _: None)
+    for number in range(20_000):
+        cache.put(f"a/{number}", _Answer(frozenset()))
+    for number in range(100):
+        cache.put(f"b/{number}", _Answer(frozenset()))
+    before = sys.getsizeof(cache.entries)
+    cache.changed("a/*")
+    while cache.sweep(1_000):
+        pass
+    assert list(cache.entries) == [f"b/{number}" for number in range(100)]
+    assert sys.getsizeof(cache.entries) < before / 50
+    cache.validate()
 
 
 def test_a_cache_can_be_dropped_in_steps() -> None:

@@ -16,13 +16,13 @@ GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01NULL" + bytes(48)
 
 def feed(peer: Zmtp, data: bytes) -> list[list[bytes]]:
     """Let bytes come, as many at a time as there is room for."""
-    messages = []
+    messages: list[list[bytes]] = []
     while data:
         room = peer.room()
         count = min(len(room), len(data))
         room[:count] = data[:count]
         room.release()
-        messages += peer.received(count)
+        peer.received(count, messages)
         peer.validate()
         data = data[count:]
     return messages

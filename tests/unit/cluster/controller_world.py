@@ -7,6 +7,7 @@ from typing import Any
 from angarium import errors
 from cluster.catalog.catalog import Catalog
 from cluster.catalog.producers import Producers
+from cluster.catalog.shares import WHOLE, Percents
 from cluster.controller import effects as c
 from cluster.controller.controller import Controller
 from cluster.controller.events import EventRing
@@ -17,7 +18,13 @@ ASKER = b"asker"
 class World:
     """The controller, and what became of its effects."""
 
-    def __init__(self, workers: int = 1, node: str = "n", events: list[dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self,
+        workers: int = 1,
+        node: str = "n",
+        events: list[dict[str, Any]] | None = None,
+        percents: Percents = WHOLE,
+    ) -> None:
         self.now = 100.0
         #: What the clock of the wall shows.
         self.time = "2031-05-04T10:00:00.000Z"
@@ -26,13 +33,15 @@ class World:
         )
         self.catalog.take(self.catalog.missing_built_ins())
         self.ring = EventRing(100, events or [])
-        self.producers = Producers([], 1, 100, 7)
+        self.producers = Producers([], 1, 100, 7, percents)
         self.controller = Controller(
             self.catalog, self.producers, self.ring, {"node": {"name": "n"}}, lambda: self.time, node=node,
             node_id=f"id-{node}",
         )  # fmt: skip
         self.effects: list[c.Effect] = []
         self.store_refuses = False
+        #: What is wrong with the store.
+        self.store_faults: list[str] = []
         #: Why the store cannot be copied; empty: it can.
         self.copy_fails = ""
         self.number = 0
@@ -43,6 +52,8 @@ class World:
             seen.append(effect)
             if isinstance(effect, c.Commit):
                 seen += self.do(self._commit(effect))
+            elif isinstance(effect, c.CheckStore):
+                seen += self.do(self.controller.checked(effect.number, self.store_faults, self.now))
             elif isinstance(effect, c.CopyStore) and self.copy_fails:
                 seen += self.do(self.controller.not_copied(effect.number, self.copy_fails))
             elif isinstance(effect, c.CopyStore):
@@ -106,7 +117,7 @@ class World:
         ]
         self.do(
             self.controller.node_news(
-                {"node": "n", "url": "u", "uptime_s": 1.0, "processes": rows, "events": []}
+                {"node": "n", "url": "u", "uptime_s": 1.0, "processes": rows, "events": []}, self.now
             )
         )
 

@@ -97,6 +97,27 @@ def test_a_copy_that_ends_early_is_no_backup(tmp_path: Path) -> None:
         backup.fetch(node, "17", ["config"], tmp_path / "here", lambda _done: None)
 
 
+@pytest.mark.parametrize(
+    "parts", [["../out"], ["config/../../out"], ["/out"], ["spool"], [".."], ["config", "config"], ["x"]]
+)
+def test_a_node_at_another_host_names_no_other_place_here(parts: list[str], tmp_path: Path) -> None:
+    node = FarNode(tmp_path / "far")
+    with pytest.raises(errors.UnavailableError) as caught:
+        backup.fetch(cast("Admin", node), "17", parts, tmp_path / "stage" / "here", lambda _done: None)
+    assert caught.value.code == errors.SPOOL_DAMAGED
+    assert (node.pieces, list(tmp_path.iterdir())) == (0, [])
+
+
+def test_a_link_in_the_place_of_the_staging_directory_is_not_followed(tmp_path: Path) -> None:
+    make_copies(tmp_path / "far")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "here").symlink_to(tmp_path / "elsewhere")
+    node = cast("Admin", FarNode(tmp_path / "far"))
+    with pytest.raises(errors.InvalidRequestError):
+        backup.fetch(node, "17", ["config"], tmp_path / "here", lambda _done: None)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 @pytest.mark.requirement("R96", "R97")
 def test_a_fresh_data_directory_gets_everything_and_an_id_of_its_own(tmp_path: Path) -> None:
     done = restore(make_backup(tmp_path), tmp_path / "data")

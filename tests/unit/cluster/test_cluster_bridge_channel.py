@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from documented_figures import wrong_kinds
 
 from angarium import errors, slots, wire
 from angarium.errors import error_for
@@ -36,7 +37,7 @@ class Bench:
         self.events: list[tuple[str, int]] = []
         self.now = 100.0
         self.words = {"/word": "secret"}
-        runtime = LinkRuntime(node="a", identity=IDENTITY, local_key="own")
+        runtime = LinkRuntime(node="a", identity=IDENTITY)
         self.channel = BridgeChannel(
             runtime, config(**changes), 7, "ipc:///own", self.read, self.outbox, random.Random(1), self.now,
             lambda: 0.0,
@@ -119,7 +120,7 @@ def test_it_comes_as_a_client_over_there_and_with_the_secret_of_the_run_here() -
     assert hello["bridge"] == who
     bench.welcome(FAR, "b")
     (connect,) = [effect for effect in bench.effects() if isinstance(effect, Connect)]
-    assert (connect.side, connect.url, connect.server_key) == (OWN, "ipc:///own", "own")
+    assert (connect.side, connect.url, connect.server_key) == (OWN, "ipc:///own", "")
     ((_, hello),) = bench.sent(OWN)
     assert (hello["vpn"], hello["username"], hello["password"]) == ("mine", "#bridge", "inside")
     assert hello["bridge"] == who
@@ -127,7 +128,7 @@ def test_it_comes_as_a_client_over_there_and_with_the_secret_of_the_run_here() -
 
 def test_without_addresses_it_goes_to_the_own_router() -> None:
     connect = Bench(addresses=[], public_key="").until_connect()
-    assert (connect.side, connect.url, connect.server_key) == (FAR, "ipc:///own", "own")
+    assert (connect.side, connect.url, connect.server_key) == (FAR, "ipc:///own", "")
 
 
 @pytest.mark.parametrize(("priority", "flag"), [("p1", 0), ("p4", 0), ("da", 1)])
@@ -228,6 +229,12 @@ def test_a_link_of_the_node_changes_what_is_dropped_and_not_the_connection() -> 
     frames = [wire.DELIVER, wire.pack([0, [[1, None]], 0]), wire.pack([row])]
     bench.channel.received(FAR, frames, bench.now)
     assert bench.channel.describe(bench.now)["dropped"]["visited"] == 1
+
+
+def test_every_figure_of_a_bridge_has_a_type_in_prometheus() -> None:
+    bench = Bench(remote_queue="q")
+    bench.up()
+    assert wrong_kinds("bridge", bench.channel.describe(bench.now)) == []
 
 
 def test_what_the_remote_queue_holds_is_looked_at_now_and_then() -> None:

@@ -390,7 +390,7 @@ def test_a_client_deletes_what_clients_created_only(catalog: Catalog, clients: C
     assert caught.value.code == errors.OPERATOR_ENDPOINT
     made(catalog, clients.create(wish("clients")))
     do(catalog, clients.delete("default", "queue", "clients"))
-    with pytest.raises(errors.UnavailableError) as gone:
+    with pytest.raises(errors.NotFoundError) as gone:
         clients.delete("default", "queue", "clients")
     assert gone.value.code == errors.UNKNOWN_ENDPOINT
 
@@ -444,6 +444,23 @@ def test_clients_add_so_many_subscriptions_and_no_more(
         verdict and verdict[0] for verdict in clients.subscribe("default", "q", ["a", "b", "c"], []).added
     ]
     assert codes == [None, None, errors.MAX_SUBSCRIPTIONS_EXCEEDED]
+
+
+@pytest.mark.requirement("R278")
+def test_clients_give_a_queue_so_many_kinds_of_overlapping_subscriptions_and_no_more(
+    catalog: Catalog, clients: ClientEndpoints
+) -> None:
+    do(catalog, catalog.update("vpn", "", "default", {"max_overlapping_filters_per_queue": 2}))
+    create(catalog, subscriptions=["*/a"])
+    texts = ["*/b", "a/*", "!a*/c", "plain", "b/*", "#noexport/*/*"]
+    done = clients.subscribe("default", "q", texts, [])
+    codes = [verdict and verdict[0] for verdict in done.added]
+    refused = errors.OVERLAPPING_FILTERS
+    assert codes == [None, None, refused, None, None, refused]
+    with pytest.raises(errors.InvalidRequestError) as caught:
+        clients.create(wish("other", attributes={"subscriptions": ["*/a", "a/*", "*/*"]}))
+    assert caught.value.code == refused
+    do(catalog, clients.create(wish("other", attributes={"subscriptions": ["*/a", "a/*", "b/*"]})).changes)
 
 
 def test_what_an_operator_adds_is_not_a_clients_any_more(catalog: Catalog, clients: ClientEndpoints) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import platform
 from typing import TYPE_CHECKING
 
 import click
 import pytest
+import surroundings
 
+import angarium
+import angarium_server
+from angarium import wire
 from cluster import cli
 from cluster.commands.group import did_you_mean
 
@@ -17,9 +23,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no command find a node by chance."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ANGARIUM_DATA", raising=False)
-    monkeypatch.delenv("ANGARIUM_URL", raising=False)
+    surroundings.empty(tmp_path, monkeypatch)
 
 
 def test_help_names_every_command_with_its_summary(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,10 +54,12 @@ def test_every_command_and_option_has_help() -> None:
 
 
 def test_every_view_of_the_command_line_has_json() -> None:
+    """What prints text for people or a shell only has none."""
     without = [
         path
         for path, command in cli.command_tree().items()
         if not isinstance(command, click.Group)
+        and path not in ("angarium help", "angarium completion")
         and not any("--json" in parameter.opts for parameter in command.params)
     ]
     assert without == []
@@ -83,6 +89,24 @@ def test_secrets_are_never_options() -> None:
         (["username", "create", "bob", "--set", "password=x"], "--password-file"),
         (["vpn", "create", "v", "--set", "enabled"], "ATTRIBUTE=VALUE"),
         (["reply", "a", "--exec", "no-such-program-here"], "no-such-program-here"),
+        (["--data", "x", "status"], "Did you mean 'angarium status ... --data x'?"),
+        (
+            ["--url", "tcp://x:1", "--user", "bob", "sub", ">"],
+            "'angarium sub ... --url tcp://x:1 --user bob'",
+        ),
+        (["--nonsense"], "--nonsense"),
+        (
+            ["queue", "list", "--url", "tcp://x:1"],
+            "Operator commands use --data, or --admin-url for a remote node",
+        ),
+        (["sub", "a", "--admin-url", "tcp://x:1"], "Client commands use --url"),
+        (["sub", "a", "--url", "localhost:1"], "write tcp://localhost:1"),
+        (["status", "--admin-url", "node-1"], "write tcp://node-1:55555"),
+        (["help", "quueue"], "Did you mean 'queue'?"),
+        (["completion", "tcsh"], "tcsh"),
+        (["context", "add", "a b", "--url", "tcp://x:1"], "is no name of a context"),
+        (["context", "add", "a"], "at least one option"),
+        (["context", "add", "a", "--password-file", "missing"], "missing"),
     ],
 )
 def test_misuse_ends_with_2_and_one_line_that_says_what_to_do(
@@ -103,6 +127,54 @@ def test_a_command_without_a_node_fails_with_1_and_says_how_to_start_one(
     told = capsys.readouterr().err
     assert told.startswith("error 50308: ")
     assert "angarium up" in told
+
+
+def test_help_is_a_command_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["help", "queue", "list"]) == 0
+    shown = capsys.readouterr().out
+    assert cli.run(["queue", "list", "--help"]) == 0
+    assert capsys.readouterr().out == shown
+    assert shown.startswith("Usage: angarium queue list ")
+    assert cli.run(["help"]) == 0
+    assert "Messages:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["list", "ls"])
+def test_every_option_has_a_variable_that_the_command_line_overrides(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ANGARIUM_QUEUE_LIST_DATA", str(tmp_path / "named"))
+    assert cli.run(["queue", name]) == 1
+    assert "named" in capsys.readouterr().err
+    assert cli.run(["queue", name, "--data", str(tmp_path / "other")]) == 1
+    told = capsys.readouterr().err
+    assert "other" in told
+    assert "named" not in told
+    monkeypatch.setenv("ANGARIUM_QUEUE_LIST_OUTPUT", "picture")
+    assert cli.run(["queue", name]) == 2
+    assert "picture" in capsys.readouterr().err
+
+
+def test_variables_of_others_are_no_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ANGARIUM_VERSION", "1.2")
+    assert cli.run(["help"]) == 0
+    assert "Usage: angarium" in capsys.readouterr().out
+
+
+def test_version_names_everything_that_can_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["version", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["server"], found["sdk"]) == (angarium_server.__version__, angarium.__version__)
+    assert (found["client_protocol"], found["python"]) == (wire.PROTOCOL_VERSION, platform.python_version())
+    assert {"config_store_format", "spool_format", "data_directory_format"} <= found.keys()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_what_completes_commands(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.run(["completion", shell]) == 0
+    assert f"_ANGARIUM_COMPLETE={shell}_complete" in capsys.readouterr().out
 
 
 def test_a_fault_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:

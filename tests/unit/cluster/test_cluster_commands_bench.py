@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
 CONNECT = ConnectOptions(
-    url="tcp://127.0.0.1:1",
+    find_url=lambda: "tcp://127.0.0.1:1",
     vpn="default",
     username="default",
     password=None,
@@ -85,7 +85,7 @@ def test_rates_are_those_of_all_clients_together(monkeypatch: pytest.MonkeyPatch
     ]
     received = [{"received": 200, "last": 14.0}, {"received": 190, "last": 13.0}]
     monkeypatch.setattr(Run, "_measure", lambda _self, _subscribers: (published, received))
-    run = Run(CONNECT, messages=100, size_bytes=128, topics=1, batch=10, publishers=2)
+    run = Run(CONNECT, messages=100, size_bytes=128, topics=1, batch=10, publishers=2, quiet=True)
     figures = run.rates(subscribers=2)
     assert figures["published"] == 200
     assert figures["received"] == 390

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.commands.cluster import headline, issue_lines, link_rows, node_rows, worth_showing
-from cluster.commands.links import link_rows as list_rows
+from cluster.commands.links import link_row
 
 Row = dict[str, Any]
 
@@ -75,15 +75,15 @@ def test_links() -> None:
         ]
     )
     assert [row["state"] for row in rows] == ["up", "synchronising 37 % !", "up, said 3s ago !", "down !"]
-    assert (rows[0]["since"], rows[0]["lag ms"], rows[0]["queued"], rows[0]["spooled"]) == (
-        "1h02m", "1.2", "0", "1,200 (2.0 KiB)",
+    assert (rows[0]["since"], rows[0]["lag"], rows[0]["queued"], rows[0]["spooled"]) == (
+        "1h02m", "1.2 ms", "0", "1,200 (2.0 KiB)",
     )  # fmt: skip
 
 
 def test_the_list_of_links_has_the_same_figures() -> None:
     link = {**end("", "", "disabled"), "name": "b", "messages_in": 7, "messages_out": 8, "since_s": None}
-    (row,) = list_rows([link])
-    assert (row["name"], row["state"], row["since"], row["messages in"], row["dead"]) == (
+    row = link_row(link)
+    assert (row["name"], row["state"], row["since"], row["messages_in"], row["dead"]) == (
         "b",
         "disabled",
         "",

@@ -16,6 +16,7 @@ from cluster.admin import NODE_FILE, NodeFile
 from cluster.commands import clients
 from cluster.commands.connection import AdminOptions
 from cluster.commands.guaranteed import jobs
+from storage.config_store import ConfigStore
 from storage.spool import DATA_FILE, open_spool
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def admin(monkeypatch: pytest.MonkeyPatch) -> FakeAdmin:
     fake = FakeAdmin()
     monkeypatch.setattr(AdminOptions, "open", lambda _self: fake)
     monkeypatch.setattr(jobs, "POLL_S", 0.0)
+    monkeypatch.setenv("ANGARIUM_OUTPUT", "json")
+    monkeypatch.setenv("ANGARIUM_YES", "1")
     return fake
 
 
@@ -111,7 +114,8 @@ def test_a_purge_says_how_many(admin: FakeAdmin, printed: Callable[[], list[Any]
 def job_of(*states: dict[str, Any]) -> Callable[..., dict[str, Any]]:
     """Give a job that tells these, one after the other."""
     left = [
-        {"state": "running", "done": 0, "total": 9, "refused": 0, "error": None, **state} for state in states
+        {"state": "running", "done": 0, "total": 9, "refused": 0, "kept": 0, "error": None, **state}
+        for state in states
     ]
     return lambda **_: left.pop(0) if len(left) > 1 else left[0]
 
@@ -122,7 +126,7 @@ def test_a_job_is_waited_for(admin: FakeAdmin, printed: Callable[[], list[Any]],
     admin.answers["jobs.show"] = job_of({}, {"done": 5}, {"state": "done", "done": 9})
     arguments = ["--to", "R", "--selector", "x = 1", "--limit", "9", "--partition", "2"]
     assert cli.run(["queue", verb, "Q", *arguments]) == 0
-    assert printed() == [{"done": 9, "refused": 0}]
+    assert printed() == [{"done": 9, "refused": 0, "kept": 0}]
     asked = {"target": "R", "target_kind": "queue", "selector": "x = 1", "limit": 9, "partition": 2}
     assert admin.calls[0] == (f"endpoints.{verb}", {"kind": "queue", "vpn": "default", "name": "Q", **asked})
     assert admin.calls[1:] == [("jobs.show", {"jobs": [[0, 7]]})] * 3
@@ -136,9 +140,9 @@ def test_messages_that_were_refused_are_a_failure_with_its_reason(
     admin.answers["jobs.show"] = job_of(refused)
     assert cli.run(["queue", "redrive", "#DEAD_MSG_QUEUE"]) == 1
     told = capsys.readouterr()
-    assert json.loads(told.out) == {"done": 3, "refused": 2}
+    assert json.loads(told.out) == {"done": 3, "refused": 2, "kept": 0}
     assert told.err.startswith(f"error {errors.SPOOL_OVER_QUOTA}:")
-    assert "2 messages stay" in told.err
+    assert "2 messages left in place" in told.err
 
 
 def test_a_failed_job_is_told_with_its_code(admin: FakeAdmin, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,6 +186,45 @@ def test_so_many_messages_are_listed_and_no_more(admin: FakeAdmin, printed: Call
     assert admin.calls[-1][1]["selector"] == "x = 1"
 
 
+@pytest.mark.requirement("R202")
+def test_a_table_of_messages_tells_where_dead_ones_come_from(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"topic": "a/b", "size_bytes": 7, "stored_ms": 1, "state": "queued", "redeliveries": 3}
+    rows = [
+        {**row, "position": 1, "origin": ["queue", "orders", "expired"]},
+        {**row, "position": 2, "origin": ["topic-endpoint", "T", "rejected"]},
+        {**row, "position": 3, "origin": None},
+    ]
+    admin.answers["messages.list"] = {"messages": rows, "partitions": 0}
+    assert cli.run(["queue", "messages", "D", "-o", "table"]) == 0
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert header.split()[:5] == ["POSITION", "TOPIC", "FROM", "REASON", "REDELIVERIES"]
+    assert lines[0].split()[2:5] == ["orders", "expired", "3"]
+    assert "topic-endpoint T  rejected" in lines[1]
+    assert lines[2].split()[2:4] == ["-", "-"]
+    admin.answers["messages.list"] = {"messages": rows[2:], "partitions": 0}
+    assert cli.run(["queue", "messages", "D", "-o", "table"]) == 0
+    assert "FROM" not in capsys.readouterr().out
+
+
+def test_who_creates_an_exclusive_queue_without_a_word_about_it_reads_so(
+    admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    admin.answers["objects.create"] = {"kind": "queue", "name": "Q", "access_type": "exclusive"}
+    told = []
+    for more in (
+        ["-o", "table"],
+        ["-o", "table", "-q"],
+        [],
+        ["-o", "table", "--set", "access_type=exclusive"],
+    ):
+        assert cli.run(["queue", "create", "Q", *more]) == 0
+        told.append(capsys.readouterr().err)
+    assert "one consumer at a time; --set access_type=non-exclusive shares it" in told[0]
+    assert told[1:] == ["", "", ""]
+
+
 def test_a_message_is_shown_with_its_payload(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
     row = Message("a/b", b"h\xc3\xa4", mode="persistent", correlation_id="c", properties={"price": 7}).row
     admin.answers["messages.show"] = {
@@ -220,7 +263,7 @@ def test_the_spool_is_shown(admin: FakeAdmin, printed: Callable[[], list[Any]]) 
 def test_a_damaged_spool_is_a_failure_that_says_what_to_do(
     admin: FakeAdmin, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    admin.answers["spool.verify"] = {"jobs": [[0, 1]]}
+    admin.answers["spool.verify"] = {"jobs": [[0, 1]], "faults": []}
     admin.answers["jobs.show"] = job_of({}, {"state": "failed", "error": [errors.SPOOL_DAMAGED, "block 7"]})
     assert cli.run(["spool", "verify", "--admin-url", "tcp://far:1"]) == 1
     told = capsys.readouterr()
@@ -236,8 +279,9 @@ def test_a_spool_that_cannot_be_opened_is_a_fault_and_the_others_are_verified_to
         (tmp_path / "spool" / worker).mkdir(parents=True)
         (tmp_path / "spool" / worker / DATA_FILE).write_bytes(b"noise" * 5_000)
     open_spool(tmp_path / "spool" / "1", 1 << 24).close()
+    ConfigStore(tmp_path / "config").close()
     (tmp_path / NODE_FILE).write_bytes(msgspec.json.encode(NodeFile(node="n", node_id="0", workers=3)))
-    assert cli.run(["spool", "verify", "--data", str(tmp_path)]) == 1
+    assert cli.run(["spool", "verify", "--data", str(tmp_path), "--json"]) == 1
     told = capsys.readouterr()
     found = json.loads(told.out)
     assert not found["good"]
@@ -248,7 +292,7 @@ def test_a_spool_that_cannot_be_opened_is_a_fault_and_the_others_are_verified_to
 
 
 def test_a_sound_spool_is_good(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
-    admin.answers["spool.verify"] = {"jobs": [[0, 1]]}
+    admin.answers["spool.verify"] = {"jobs": [[0, 1]], "faults": []}
     admin.answers["jobs.show"] = job_of({"state": "done"})
     assert cli.run(["spool", "verify", "--admin-url", "tcp://far:1"]) == 0
     assert printed() == [{"good": True, "faults": []}]

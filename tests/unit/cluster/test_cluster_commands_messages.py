@@ -18,7 +18,8 @@ class FakeClient:
     def __init__(self) -> None:
         self.batches: list[list[Any]] = []
 
-    async def publish_many(self, rows: Any) -> None:
+    async def publish_many(self, rows: Any, *, timeout_s: float) -> None:
+        assert timeout_s > 0
         self.batches.append(list(rows))
 
     @property
@@ -59,7 +60,8 @@ def test_line_numbers_go_on_over_batches() -> None:
 
 def test_a_node_that_takes_no_messages_is_given_up() -> None:
     class StuckClient(FakeClient):
-        async def publish_many(self, rows: Any) -> None:
+        async def publish_many(self, rows: Any, *, timeout_s: float) -> None:
+            assert timeout_s == 0.01
             await asyncio.sleep(30)
 
     what, result = publication(source.RepeatSource(b"", 1)), messages.Published()

@@ -35,11 +35,11 @@ def test_an_event_is_one_line() -> None:
         "time": "t",
         "severity": "info",
         "scope": "client",
-        "event": "CONNECT",
+        "event": "CLIENT_CONNECT",
         "text": "hello",
         "client": "c",
     }
-    assert node._event_line(event) == "t info    client CONNECT: hello"
+    assert node._event_line(event) == "t info    CLIENT_CONNECT: hello"
 
 
 def test_a_good_configuration_and_a_bad_one_are_told_apart(
@@ -47,10 +47,10 @@ def test_a_good_configuration_and_a_bad_one_are_told_apart(
 ) -> None:
     path = tmp_path / "node.toml"
     path.write_text('[node]\nname = "n"\n')
-    assert cli.run(["config", "check", str(path)]) == 0
+    assert cli.run(["config", "check", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["good"] is True
     path.write_text("[node]\nnaem = 'n'\n")
-    assert cli.run(["config", "check", str(path)]) == 1
+    assert cli.run(["config", "check", str(path), "--json"]) == 1
     told = capsys.readouterr()
     assert json.loads(told.out)["good"] is False
     assert told.err.startswith("error 40017: ")

@@ -22,8 +22,9 @@ def refused(*sequences: int) -> list[tuple[int, errors.AngariumError]]:
 def test_lines_count_from_the_sequence_that_the_node_knew(tmp_path: Path) -> None:
     acks = Acknowledgements(str(tmp_path / "acked"))
     acks.begin(100)
-    acks(Acknowledgement(102, []))
-    acks(Acknowledgement(105, []))
+    acks(Acknowledgement(102, [], []))
+    acks(Acknowledgement(105, [], [range(104, 106)]))
+    assert acks.unroutable == 2
     acks.close()
     assert (tmp_path / "acked").read_text() == "0\n1\n2\n3\n4\n"
     assert (acks.acknowledged, acks.nacked) == (5, 0)
@@ -35,7 +36,7 @@ def test_what_is_written_is_there_at_once_and_behind_what_was(tmp_path: Path) ->
     path.write_text("old\n")
     acks = Acknowledgements(str(path))
     acks.begin(0)
-    acks(Acknowledgement(1, []))
+    acks(Acknowledgement(1, [], []))
     assert path.read_text() == "old\n0\n"
     acks.close()
 
@@ -43,9 +44,9 @@ def test_what_is_written_is_there_at_once_and_behind_what_was(tmp_path: Path) ->
 def test_refused_lines_are_counted_and_not_written_whenever_they_are_told(tmp_path: Path) -> None:
     acks = Acknowledgements(str(tmp_path / "acked"))
     acks.begin(0)
-    acks(Acknowledgement(0, refused(3)))
-    acks(Acknowledgement(2, []))
-    acks(Acknowledgement(5, refused(5)))
+    acks(Acknowledgement(0, refused(3), []))
+    acks(Acknowledgement(2, [], []))
+    acks(Acknowledgement(5, refused(5), []))
     acks.close()
     assert (tmp_path / "acked").read_text() == "0\n1\n3\n"
     assert (acks.acknowledged, acks.nacked) == (3, 2)
@@ -58,7 +59,7 @@ def test_an_acknowledgement_that_says_nothing_new_counts_nothing() -> None:
     acks = Acknowledgements(None)
     acks.begin(10)
     for upto in (0, 10, 12, 12, 11):
-        acks(Acknowledgement(upto, []))
+        acks(Acknowledgement(upto, [], []))
     assert acks.acknowledged == 2
 
 
@@ -116,7 +117,7 @@ def test_a_node_that_acknowledges_now_and_then_is_waited_for(monkeypatch: pytest
     async def work() -> None:
         for upto in range(1, 11):
             await asyncio.sleep(0.03)
-            acks(Acknowledgement(upto, []))
+            acks(Acknowledgement(upto, [], []))
             producer.unacknowledged -= 1
 
     patience(producer, acks, work(), 0.2)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
+from angarium import errors
 from angarium.message import Delivery, Message, MessageBatch
-from cluster.commands.receiving import announce, receive, withdraw
+from cluster.commands import receiving
+from cluster.commands.receiving import announce, ready_file, receive
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -81,18 +86,55 @@ def test_it_tells_when_nothing_is_there_so_that_output_is_flushed() -> None:
 def test_the_ready_file_says_who_listens_to_what(tmp_path: Path) -> None:
     client = cast("Any", SimpleNamespace(name="c", url="tcp://127.0.0.1:1"))
     path = tmp_path / "ready"
-    announce(client, ["a/>", "b"], str(path))
+    announce(client, ["a/>", "b"], str(path), "subscribed to a/> b", quiet=False)
     ready = json.loads(path.read_text())
     assert ready["client_name"] == "c"
     assert ready["filters"] == ["a/>", "b"]
     assert [found.name for found in tmp_path.iterdir()] == ["ready"]
-    announce(client, ["a"], None)
+    announce(client, ["a"], None, "subscribed to a", quiet=True)
 
 
-def test_a_ready_file_of_an_earlier_run_is_removed_first(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("quiet", "said"), [(False, "subscribed to a at tcp://127.0.0.1:1, Ctrl-C ends\n"), (True, "")]
+)
+def test_a_command_that_waits_says_what_for(
+    quiet: bool, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where stderr is no terminal: a log shows why nothing comes, and from when on."""
+    client = cast("Any", SimpleNamespace(name="c", url="tcp://127.0.0.1:1"))
+    announce(client, ["a"], None, "subscribed to a", quiet=quiet)
+    assert capsys.readouterr() == ("", said)
+
+
+def test_a_ready_file_is_there_for_one_run_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that runs twice waits for the file of the second run, not for the one that the first left."""
+    monkeypatch.setattr(receiving, "READY_SEEN_S", 0.1)
+    client = cast("Any", SimpleNamespace(name="c", url="tcp://127.0.0.1:1"))
     path = tmp_path / "ready"
-    path.write_text("old")
-    withdraw(str(path))
+    path.write_text("of a run that was killed")
+    began = time.monotonic()
+    with ready_file(str(path)):
+        assert not path.exists()
+        announce(client, ["a"], str(path), "subscribed to a", quiet=True)
+        assert path.exists()
     assert not path.exists()
-    withdraw(str(path))
-    withdraw(None)
+    assert 0.05 < time.monotonic() - began < 5, "a script has time to see it"
+    with ready_file(str(path)):
+        pass
+    with ready_file(None):
+        pass
+
+
+def test_a_ready_file_goes_when_the_command_fails_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiving, "READY_SEEN_S", 0.0)
+
+    def fail() -> None:
+        with ready_file(str(tmp_path / "ready")):
+            (tmp_path / "ready").write_text("{}")
+            raise errors.error_for(errors.TIMEOUT)
+
+    with pytest.raises(errors.TimeoutExpiredError):
+        fail()
+    assert list(tmp_path.iterdir()) == []

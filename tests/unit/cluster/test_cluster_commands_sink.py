@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pytest
 
 from angarium.message import Delivery, Message, MessageBatch
 from cluster.commands import sink
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def batch(*messages: Message) -> MessageBatch:
@@ -27,9 +26,35 @@ def json_of(message: Message) -> dict[str, Any]:
 def test_a_topic_cannot_steer_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     form = sink.choose_format(raw=False, as_json=False)
-    assert form(batch(Message("a\x1b[31m\n", b"\x1b"))) == b"a\\x1b[31m\\x0a \x1b\n"
-    assert sink.choose_format(raw=True, as_json=False) is sink.format_raw
-    assert sink.choose_format(raw=False, as_json=True) is sink.format_json
+    assert form(batch(Message("a\x1b[31m\n", b"x"))) == b"a\\x1b[31m\\x0a x\n"
+
+
+@pytest.mark.parametrize(("raw", "as_json"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    "steering", ["\x1b]52;c;x\x07", "\x9b31m", "\x7f\b\r", "\u202e", "\u2066\u2069", "\u2028"]
+)
+def test_no_payload_steers_a_terminal_and_a_pipe_gets_it_byte_by_byte(
+    monkeypatch: pytest.MonkeyPatch, steering: str, *, raw: bool, as_json: bool
+) -> None:
+    payload = f"two\tü{steering}\nlines".encode()
+    messages = batch(Message(f"t/{steering}", payload, properties={steering: steering}))
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    shown = sink.choose_format(raw=raw, as_json=as_json)(messages).decode()
+    assert not [one for one in steering if one in shown and not one.isprintable()]
+    assert "ü" in shown
+    if as_json:
+        found = json.loads(shown)
+        assert (found["payload"], found["properties"]) == (payload.decode(), {steering: steering})
+    else:
+        assert "two\tü" in shown
+        assert shown.endswith("\nlines\n")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False, raising=False)
+    if not as_json:
+        assert payload + b"\n" in sink.choose_format(raw=raw, as_json=False)(messages)
+
+
+def test_a_payload_that_is_no_text_is_written_out_on_a_terminal() -> None:
+    assert sink.format_raw_visible(batch(Message("a", b"\xffok\x00"))) == b"\\xffok\\x00\n"
 
 
 def test_raw_output_is_payloads_with_a_line_feed_each() -> None:

@@ -280,17 +280,17 @@ def test_a_spool_that_cannot_be_is_named(tmp_path: Path, text: str, told: str) -
     assert told in faults[0]
 
 
-def test_each_worker_gets_its_share_of_the_spool(tmp_path: Path) -> None:
+def test_the_workers_get_what_is_theirs_of_the_spool(tmp_path: Path) -> None:
     path = tmp_path / "node.toml"
     path.write_text(
         "[worker]\nframes_per_wake = 9\n[router]\nmax_message_bytes = 5000\n"
-        "[spool]\nmax_delivered_unacked = 100\nmap_gb = 40\nack_delay_ms = 5\n",
+        "[spool]\nmap_gb = 40\nack_delay_ms = 5\n",
         encoding="utf-8",
     )
-    runtime = config.worker_runtime(config.load_config(path), tmp_path / "spool", 3)
+    runtime = config.worker_runtime(config.load_config(path), tmp_path / "spool")
     assert (runtime.frames_per_wake, runtime.max_message_bytes) == (9, 5000)
     assert (runtime.spool_dir, runtime.spool_map_bytes) == (str(tmp_path / "spool"), 40_000_000_000)
-    assert (runtime.max_delivered_unacked, runtime.ack_delay_ms, runtime.write_delay_ms) == (33, 5, 50)
+    assert (runtime.ack_delay_ms, runtime.write_delay_ms) == (5, 50)
 
 
 @pytest.mark.requirement("R97")

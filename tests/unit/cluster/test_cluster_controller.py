@@ -10,6 +10,7 @@ from controller_world import ASKER, World, replies, requests
 from angarium import errors
 from cluster.controller import effects as c
 from cluster.controller.changes import CONFIRM_TIMEOUT_S, SINGLE_CHANGES_MAX
+from cluster.controller.endpoints import HOME_TIMEOUT_S
 from cluster.controller.report import Sampler
 from cluster.controller.switchboard import GATHER_TIMEOUT_S, PENDING_MAX, ROUTER
 
@@ -110,10 +111,12 @@ def test_a_deletion_tells_the_router_who_is_gone(served: World) -> None:
 
 def test_every_change_is_an_event(served: World) -> None:
     seen = served.call("objects.create", kind="username", name="alice", attributes={"password": "secret"})
-    (event,) = [effect.event for effect in seen if isinstance(effect, c.Record)]
+    closed, event = [effect.event for effect in seen if isinstance(effect, c.Record)]
     assert event["event"] == "SYSTEM_CONFIG_CHANGE"
     assert "'alice'" in event["text"]
-    assert "secret" not in str(event)
+    assert (closed["event"], closed["severity"]) == ("SYSTEM_CLIENT_USERNAME_DISABLED", "warning")
+    assert "'default'" in closed["text"]
+    assert "secret" not in str((closed, event))
 
 
 def test_secrets_never_come_back(world: World) -> None:
@@ -230,6 +233,23 @@ def test_a_router_that_is_known_to_be_down_is_not_waited_for(served: World, stat
     assert code == errors.TIMEOUT
 
 
+def test_a_worker_that_is_ready_but_has_not_said_hello_yet_is_asked_as_soon_as_it_has(served: World) -> None:
+    """The supervisor may be sooner with its word than the worker: a question in between is answered all the same."""
+    served.news(router="ready", worker="ready")
+    assert requests(served.call("spool.aside")) == []
+    seen = served.hello("worker")
+    assert [operation for operation, _ in requests(seen)] == ["spool.aside"]
+    assert replies(served.answer(seen, [])) == [[]]
+
+
+def test_a_worker_that_never_says_hello_is_not_asked_what_nobody_waits_for_any_more(served: World) -> None:
+    served.news(router="ready", worker="ready")
+    served.call("spool.aside")
+    ((code, _),) = replies(served.wait(HOME_TIMEOUT_S))
+    assert code == errors.HOME_NOT_READY
+    assert requests(served.hello("worker")) == []
+
+
 def test_too_many_unanswered_requests_are_refused(served: World) -> None:
     for _ in range(PENDING_MAX):
         served.controller.admin(ASKER, 1, "clients.list", {}, served.now)
@@ -319,9 +339,9 @@ def test_events_of_processes_are_recorded_and_found(world: World) -> None:
 
 def test_events_of_the_supervisor_are_taken_once(world: World) -> None:
     news = {"node": "n", "processes": [], "events": [[1, {"text": "a"}], [2, {"text": "b"}]]}
-    world.do(world.controller.node_news(news))
+    world.do(world.controller.node_news(news, world.now))
     news["events"] = [[2, {"text": "b"}], [3, {"text": "c"}]]
-    world.do(world.controller.node_news(news))
+    world.do(world.controller.node_news(news, world.now))
     assert [event["text"] for event in world.ask("events")] == ["a", "b", "c"]
     assert world.controller.supervisor_events == 3
 

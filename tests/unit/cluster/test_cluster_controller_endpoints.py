@@ -192,18 +192,25 @@ def test_a_redrive_is_a_job_without_a_target(served: World) -> None:
 def test_jobs_are_told_together(served: World) -> None:
     seen = served.call("jobs.show", jobs=[[0, 8], [1, 9]])
     assert asked_of(seen) == [("worker-0-7", "job", {"job": 8}), ("worker-1-7", "job", {"job": 9})]
-    running = {"state": "running", "done": 2, "total": 5, "refused": 0, "error": None}
-    done = {"state": "done", "done": 4, "total": 4, "refused": 1, "error": [50310, "full"]}
+    running = {"state": "running", "done": 2, "total": 5, "refused": 0, "kept": 1, "error": None}
+    done = {"state": "done", "done": 4, "total": 4, "refused": 1, "kept": 2, "error": [50310, "full"]}
     (told,) = replies(served.answer(seen, running, done))
-    assert told == {"state": "running", "done": 6, "total": 9, "refused": 1, "error": [50310, "full"]}
+    assert told == {
+        "state": "running",
+        "done": 6,
+        "total": 9,
+        "refused": 1,
+        "kept": 3,
+        "error": [50310, "full"],
+    }
 
 
 def test_a_failed_job_fails_all_and_its_error_comes_first(served: World) -> None:
     seen = served.call("jobs.show", jobs=[[0, 8], [1, 9]])
     done = {"state": "done", "error": [50310, "full"]}
-    failed = {"state": "failed", "error": [50314, "gone"]}
+    failed = {"state": "failed", "error": [40404, "gone"]}
     (told,) = replies(served.answer(seen, done, failed))
-    assert (told["state"], told["error"]) == ("failed", [50314, "gone"])
+    assert (told["state"], told["error"]) == ("failed", [40404, "gone"])
 
 
 @pytest.mark.parametrize(
@@ -283,13 +290,14 @@ def test_the_spool_is_shown_with_that_of_each_worker(served: World) -> None:
 
 
 def test_a_check_is_a_job_of_each_worker(served: World) -> None:
+    served.store_faults = ["the checksum does not fit"]
     seen = served.call("spool.verify")
     assert [request[:2] for request in asked_of(seen)] == [
         ("worker-0-7", "spool.verify"),
         ("worker-1-7", "spool.verify"),
     ]
     (made,) = replies(served.answer(seen, {"job": 1}, {"job": 2}))
-    assert made["jobs"] == [[0, 1], [1, 2]]
+    assert made == {"jobs": [[0, 1], [1, 2]], "faults": ["the checksum does not fit"]}
 
 
 @pytest.mark.requirement("R97")
@@ -402,10 +410,11 @@ def test_a_second_change_waits_until_the_supervisor_has_heard_of_the_first(serve
     """Else a worker is wanted back before those who are to have its lanes know of them."""
     row = {"role": "worker", "incarnation": 7, "pid": 1, "state": "ready"}
     rows = [{**row, "role": "router", "index": 0}, *({**row, "index": index} for index in range(3))]
-    served.do(served.controller.node_news({"workers": 3, "processes": rows, "events": []}))
+    served.do(served.controller.node_news({"workers": 3, "processes": rows, "events": []}, served.now))
+    served.hello("worker", 2)
     scale(served, 1)
     assert code_of(scale(served, 3)) == errors.OBJECT_IN_USE
-    served.do(served.controller.node_news({"workers": 1, "processes": rows[:2], "events": []}))
+    served.do(served.controller.node_news({"workers": 1, "processes": rows[:2], "events": []}, served.now))
     assert [effect for effect in scale(served, 3) if isinstance(effect, c.ScaleNode)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -108,3 +109,19 @@ def test_a_line_that_a_crash_cut_off_is_left_out(tmp_path: Path) -> None:
     ring = EventRing(10, again.load(10))
     again.append(ring.add(event()))
     assert ids(again.load(10)) == [1, 2]
+
+
+def test_an_event_without_room_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    file = EventFile(tmp_path, 100_000, 2)
+    ring = EventRing(10, [])
+    assert file.append(ring.add(event()))
+    size = (tmp_path / "events.jsonl").stat().st_size
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5, unlimited[1]))
+    try:
+        assert not file.append(ring.add(event()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert file.append(ring.add(event()))
+    assert ids(file.load(10)) == [1, 3]
+    assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from controller_world import World
+from documented_figures import documented
 
 from cluster.health.checks import examine
 from cluster.health.http import Request
 from cluster.health.metrics import CONTENT_TYPE, GAUGES, metrics
 from cluster.health.pages import METRICS, page
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 LINE = re.compile(r'angarium_[a-z_]+(\{([a-z]+="([^"\\\n]|\\.)*",?)+\})? -?[0-9.e+-]+')
 NODE = {
     "node": "n",
@@ -119,8 +118,16 @@ def test_a_controller_that_knows_nothing_yet_has_a_page() -> None:
 
 
 def test_what_goes_up_and_down_is_documented() -> None:
-    text = DOCUMENT.read_text(encoding="utf-8")
-    own = {"ready", "live", "started", "stopping", "up"}
-    missing = [name for names in GAUGES.values() for name in names - own if f"`{name}`" not in text]
-    assert missing == []
-    assert all(f"`angarium_{part}_" in text for part in GAUGES)
+    assert {part: kinds.gauges for part, kinds in documented().items()} == GAUGES
+
+
+def test_every_figure_has_the_type_that_the_page_says() -> None:
+    """Of node, process and cluster all figures are here; of the others each has its test where they are made."""
+    kinds = documented()
+    for line in lines():
+        if line.startswith("# TYPE "):
+            _, _, full, kind = line.split()
+            part, _, name = full.removeprefix("angarium_").partition("_")
+            name = name.removesuffix("_total")
+            name = f"{name.removesuffix('_seconds')}_s" if name.endswith("_seconds") else name
+            assert name in (kinds[part].gauges if kind == "gauge" else kinds[part].counters), line

@@ -33,7 +33,7 @@ class Bench:
         self.outbox: list[Effect] = []
         self.now = 100.0
         config = LinkConfig(neighbour="b", addresses=list(addresses), public_key="k" * 40, vpns=["default"])
-        runtime = LinkRuntime(node="a", identity=IDENTITY, local_key="own")
+        runtime = LinkRuntime(node="a", identity=IDENTITY)
         self.channel = Channel(
             "default", runtime, config, 7, "ipc:///own", self.outbox, random.Random(1), self.now
         )
@@ -96,7 +96,7 @@ def test_the_neighbour_is_asked_first_and_the_own_router_hears_who_answered() ->
     assert hello["link"] == {"node": "a", "node_id": "id-a", "cluster": "c", "incarnation": 7}
     bench.welcome(FAR)
     (connect,) = [effect for effect in bench.effects() if isinstance(effect, Connect)]
-    assert (connect.side, connect.url, connect.server_key) == (OWN, "ipc:///own", "own")
+    assert (connect.side, connect.url, connect.server_key) == (OWN, "ipc:///own", "")
     hello = bench.hello(OWN)
     assert hello["password"] == "inside"
     assert hello["link"]["node_id"] == "id-b"

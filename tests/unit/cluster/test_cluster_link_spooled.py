@@ -68,7 +68,7 @@ class Bench:
         return sorted(first + row[0] for first, rows in self.published() for row in rows)
 
     def acked(self, upto: int, *nacks: tuple[int, int]) -> None:
-        body = [3, upto, [[position, code, ""] for position, code in nacks], 0]
+        body = [3, upto, [[position, code, ""] for position, code in nacks], 0, []]
         (event,) = self.target.receive([wire.ACKED, wire.pack(body)], 0.0)
         assert isinstance(event, Settled)
         self.carrier.acked(event.upto, event.nacks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from documented_figures import wrong_kinds
 
 from angarium import errors, wire
 from cluster.mesh import reports
@@ -133,6 +134,7 @@ class TestPicture:
     def test_figures(self, a: Node, b: Node) -> None:
         a.update(row("b", lag_ms=None), heard=[b.told()])
         found = a.picture.figures(a.now)
+        assert wrong_kinds("cluster", found) + wrong_kinds("cluster", found["links"]["b"]) == []
         assert (found["topology_issues"], found["nodes"], found["nodes_up"]) == (1, 3, 2)
         assert (found["links"]["b"]["up"], found["links"]["b"]["dead_messages"]) == (True, 4)
 

@@ -6,9 +6,20 @@ import pytest
 
 from angarium import errors
 from cluster import objects
+from router.config import RouterConfig
 
 #: What the reference broker does not have.
-OURS = {"public_key", "durability", "kind_of_endpoint"}
+OURS = {
+    "max_lease_s",
+    "public_key",
+    "durability",
+    "kind_of_endpoint",
+    "max_matching_work_per_s",
+    "max_overlapping_filters",
+    "max_overlapping_filters_per_queue",
+    "max_memory_bytes",
+    "max_memory_bytes_per_client_username",
+}
 
 
 def test_every_attribute_says_what_it_is() -> None:
@@ -24,6 +35,21 @@ def test_every_default_is_within_its_own_range() -> None:
     for kind in objects.KINDS:
         defaults = objects.complete(kind, {})
         assert objects.convert_stored(kind, defaults) == defaults
+
+
+@pytest.mark.requirement("R280")
+def test_by_default_one_client_has_a_tenth_of_its_message_vpn_and_a_username_half_of_the_connections() -> (
+    None
+):
+    vpn, profile = objects.complete("vpn", {}), objects.complete("profile", {})
+    pairs = {
+        "max_egress_flow_count": "max_egress_flow_count",
+        "max_ingress_flow_count": "max_ingress_flow_count",
+        "max_endpoint_count_per_username": "max_endpoint_count",
+    }
+    for own, of_all in pairs.items():
+        assert 10 * profile[own] <= vpn[of_all], own
+    assert 2 * profile["max_connection_count_per_client_username"] <= RouterConfig().max_connections
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,16 @@ def test_a_new_endpoint_is_up_and_closed_to_others(kind: str) -> None:
     assert made["dead_message_queue"] == "#DEAD_MSG_QUEUE"
 
 
+@pytest.mark.requirement("R135")
+@pytest.mark.parametrize("convert", [objects.convert, objects.convert_declared])
+@pytest.mark.parametrize("kind", [*KINDS, "template"])
+def test_a_permission_may_be_none_and_is_shown_as_no_access(kind: str, convert: Any) -> None:
+    assert convert(kind, {"permission": "none"}) == {"permission": "no-access"}
+    assert convert(kind, {"permission": "no-access"}) == {"permission": "no-access"}
+    with pytest.raises(errors.InvalidRequestError, match=r"valid is .*no-access"):
+        convert(kind, {"permission": "nothing"})
+
+
 @pytest.mark.requirement("R110")
 def test_a_template_has_the_bind_count_of_the_endpoints_that_it_is_for() -> None:
     """And a backup names it, since it depends on another attribute."""

@@ -22,7 +22,7 @@ EVENT = {
     "time": "2031-05-04T10:11:12.345Z",
     "severity": "warning",
     "scope": "CLIENT",
-    "event": "CLIENT_CLIENT_MAX_ELIDING_TOPIC",
+    "event": "CLIENT_MAX_ELIDING_TOPIC",
     "text": "client c reached its maximum",
     "vpn": "default",
     "client": "c",

@@ -60,7 +60,10 @@ class DrivenHome:
         disk: SimulatedDisk | None = None,
         limits: HomeLimits | None = None,
         neighbours: Neighbours | None = None,
+        allowance: int = 1_000_000,
     ) -> None:
+        #: What the router lets it have out as soon as HOME came.
+        self.allowance = allowance
         self.disk = disk or SimulatedDisk()
         self.limits = limits
         self.neighbours = neighbours
@@ -102,6 +105,10 @@ class DrivenHome:
         self.disk_bytes = 0
         self.told: list[dict[str, Any]] = []
         self.accepted = self.stored = 0
+        #: The allowance in force, and what would be out without it, as COMMITTED says.
+        self.allowed = self.wanted = 0
+        #: Whether the disk has no room for anything new, as it says too.
+        self.lacks_room = False
 
     def kill(self) -> None:
         """End the process at once; what is being written is lost."""
@@ -123,15 +130,20 @@ class DrivenHome:
     def send(self, operation: bytes, *header: Any, batches: tuple[bytes, ...] = ()) -> None:
         self.home.handle([operation, _encode(header), *batches], self.now, self.wall_ms)
 
-    def start(self, router: int | None = None, lanes: dict[int, dict[str, Any]] | None = None) -> None:
-        """START and the complete LANES, until HOME came."""
+    def start(
+        self,
+        router: int | None = None,
+        lanes: dict[int, dict[str, Any]] | None = None,
+        deleted: tuple[int, ...] = (),
+    ) -> None:
+        """START and the complete LANES, with what was deleted, until HOME came."""
         new = router is not None and router != self.router
         self.router = router or self.router or ROUTER
         if new:
             self.number = 0
         self.send(wire.START, self.router, 1, bytes(1024))
         if lanes is not None:
-            self.lanes(lanes, complete=True)
+            self.lanes(lanes, *deleted, complete=True)
             self.settle_down()
             assert self.homes, "HOME came"
 
@@ -204,6 +216,9 @@ class DrivenHome:
 
     def settle(self, flow: int, *ranges: tuple[int, int], outcome: int = wire.OUTCOME_ACCEPTED) -> None:
         self.send(wire.FLOW, self.router, "settle", flow, [outcome, list(ranges)])
+
+    def allow(self, messages: int) -> None:
+        self.send(wire.ALLOWANCE, self.router, messages)
 
     def gather(self, producer: int = PRODUCER, *, forget: bool = False) -> int:
         self.references += 1
@@ -355,9 +370,12 @@ class DrivenHome:
         self.homes.append(header[1:])
         self.accepted = self.stored = stored
         self.totals = {one[0]: one[1:] for one in totals}
+        self.allow(self.allowance)
 
     def _read_spool(self, spool: list[Any]) -> None:
         used, freed, _, self.disk_bytes, *_ = spool
+        self.allowed, self.wanted = spool[8:10]
+        self.lacks_room = not spool[11]
         self.files |= {first + i for first, count in used for i in range(count)}
         self.files -= {first + i for first, count in freed for i in range(count)}
 
@@ -374,8 +392,8 @@ def settings_of(name: str = "q", **changed: Any) -> dict[str, Any]:
     return {"name": name, "access_type": "non-exclusive", **changed}
 
 
-def started(limits: HomeLimits | None = None, **lanes: Any) -> DrivenHome:
+def started(limits: HomeLimits | None = None, *, allowance: int = 1_000_000) -> DrivenHome:
     """A home with two queues, ready for STORE."""
-    driven = DrivenHome(limits=limits)
+    driven = DrivenHome(limits=limits, allowance=allowance)
     driven.start(ROUTER, {LANE: settings_of("q"), OTHER: settings_of("other")})
     return driven

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from angarium import wire
+from angarium import errors, wire
 from angarium.topic import SLOTS
 from node.config import WorkerConfig
 from node.worker import Worker
@@ -27,6 +27,8 @@ class Answer:
     choice: dict[tuple[tuple[int, ...], tuple[int, ...], bool], list[Row]] = field(default_factory=dict)
     heads: list[list[Any]] = field(default_factory=list)
     unmatched: int = 0
+    #: Topic -> rows that matched nothing, as the round asked.
+    reported: dict[str, int] = field(default_factory=dict, compare=False)
     endpoints: dict[tuple[int, ...], list[Row]] = field(default_factory=dict)
     endpoint_heads: list[list[Any]] = field(default_factory=list)
     refused: dict[int, tuple[int, str]] = field(default_factory=dict)
@@ -48,7 +50,12 @@ class Router:
 
     def send(self, operation: bytes, *body: Any, batch: bytes | None = None) -> list[list[bytes]]:
         frames = [operation, wire.pack(list(body))]
-        return self.worker.handle(frames if batch is None else [*frames, batch], 0.0)
+        answers = self.worker.handle(frames if batch is None else [*frames, batch], 0.0)
+        answers += self.worker.work()
+        while self.worker.has_work:
+            self.worker.validate()
+            answers += self.worker.work()
+        return answers
 
     def start(self, incarnation: int = ROUTER, slots: bytes = bytes(SLOTS)) -> None:
         self.incarnation = incarnation
@@ -74,21 +81,31 @@ class Router:
         rules: int = 0,
         learn: int = wire.LEARN_NOTHING,
         guaranteed: bool = False,
+        flags: int = 0,
         vpn: int = VPN,
         batch: bytes | None = None,
     ) -> Answer:
         batch = wire.pack(rows) if batch is None else batch
         self.reference += 1
-        head = [self.incarnation, self.reference, vpn, rules, learn, len(rows), int(guaranteed)]
-        answers = self.send(wire.MATCH, *head, batch=batch)
+        head = [self.incarnation, self.reference, vpn, rules, learn, len(rows), int(guaranteed) | flags, 1]
+        answers = [one for one in self.send(wire.MATCH, *head, batch=batch) if one[0] != wire.WORK]
         assert len(answers) == 1
         return self.read(answers[0], batch)
 
-    def read(self, frames: list[bytes], batch: bytes) -> Answer:
+    def begin(
+        self, rows: list[Row], *, publisher: int = 1, vpn: int = VPN, rules: int = 0
+    ) -> tuple[int, bytes, list[list[bytes]]]:
+        """Send a batch without giving the worker more steps; gives reference, batch and what it says at once."""
+        batch = wire.pack(rows)
+        self.reference += 1
+        head = [self.incarnation, self.reference, vpn, rules, wire.LEARN_NOTHING, len(rows), 0, publisher]
+        return self.reference, batch, self.worker.handle([wire.MATCH, wire.pack(head), batch], 0.0)
+
+    def read(self, frames: list[bytes], batch: bytes, reference: int | None = None) -> Answer:
         assert frames[0] == wire.RESULT
-        incarnation, reference, defs, retired, *verdict = wire.unpack(frames[1])
+        incarnation, answered, defs, retired, *verdict = wire.unpack(frames[1])
         plain, choice, unmatched, refused, learned, endpoints = verdict
-        assert (incarnation, reference) == (INCARNATION, self.reference)
+        assert (incarnation, answered) == (INCARNATION, reference or self.reference)
         for set_id, filter_ids in defs:
             assert set_id not in self.set_ids_seen, "a number is defined once"
             self.set_ids_seen.add(set_id)
@@ -115,6 +132,9 @@ class Router:
             _check_endpoint_head(opened, part, *head[1:])
         answer.heads = [*plain, *choice]
         answer.endpoint_heads = endpoints
+        answer.reported = {
+            text: count for code, count, text, _ in refused if code == errors.NO_SUBSCRIPTION_MATCH
+        }
         answer.refused = {code: (count, text) for code, count, text, _ in refused}
         answer.refused_indices = {code: indices for code, _, _, indices in refused}
         answer.learned = {topic: tuple(self.sets[one] for one in sets) for topic, *sets in learned}

@@ -66,6 +66,7 @@ class TagSelector:
             raise errors.error_for(errors.INVALID_SELECTOR, text)
         self.tag = text.encode()
         self.examined = 0
+        self.steps = 0
 
     def matches(self, row: Any) -> bool:
         self.examined += 1
@@ -205,7 +206,7 @@ class Driver:
                 self.records.pop(segment.key(), None)
 
     def restart(self, *, clean: bool) -> None:
-        """Make the lane anew from its records; what was not stored is lost."""
+        """Make the lane again from its records; what was not stored is lost."""
         if clean:
             self.lane.end_flows(self.now, self.wall_ms)
             self.store()

@@ -406,8 +406,10 @@ class LaneMachine(RuleBasedStateMachine):
         self.driver.pass_ms(rng.choice([0, 10, 50, 100, 300]))
         events = self.driver.tick()
         self.sync()
-        self.filtered = self.driver.lane.next_position - 1
-        for message in list(self.messages.values()):
+        # The selector of an endpoint that is shut down examines nothing.
+        if self.conf.egress_enabled:
+            self.filtered = self.driver.lane.next_position - 1
+        for message in [one for one in self.messages.values() if one.position <= self.filtered]:
             if message.state == NEW and message.tag == self.conf.selector:
                 self.let_in(message)
             elif message.state == NEW:

@@ -84,7 +84,7 @@ class LeasedDriver(Driver):
         raise AssertionError(f"the range did not end, {len(got)} messages came")
 
     def restart(self, *, clean: bool) -> None:
-        """Make the lane anew from what is durable; the lease is there before the messages."""
+        """Make the lane again from what is durable; the lease is there before the messages."""
         if clean:
             self.lane.end_flows(self.now, self.wall_ms)
             self.keep()

@@ -1,4 +1,4 @@
-"""A lane whose worker left comes to its new home with positions, ages, attempts and records (design section 7.8)."""
+"""A lane whose worker left comes to its new home with positions, ages, attempts and records."""
 
 from __future__ import annotations
 
@@ -356,7 +356,7 @@ def test_a_lane_that_another_worker_claims_is_kept_and_not_served() -> None:
     folder = Folder("1", {"0": SimulatedDisk(), "1": disk})
     folder.claim("1", LANE)
     old = DrivenHome(disk, neighbours=folder)
-    old.start(ROUTER, {})
+    old.start(ROUTER, {}, deleted=(OTHER,))
     old.settle_down(1.0)
     assert old.totals == {}
     assert disk.get(Table.LANES, layout.number_key(LANE)) is not None

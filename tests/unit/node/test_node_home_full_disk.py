@@ -35,6 +35,37 @@ def test_a_full_disk_stores_and_acknowledges_nothing_and_is_tried_again() -> Non
     assert driven.disk.count(Table.RECORDS) == 1
 
 
+@pytest.mark.requirement("R281")
+def test_what_is_under_way_is_stored_while_the_router_is_told_to_admit_nothing_more() -> None:
+    driven = started()
+    flow = driven.bind()
+    driven.disk.room_bytes = 0
+    driven.store(([LANE], rows_of(2)))
+    driven.settle_down(0.1)
+    driven.store(([LANE], rows_of(2, 2)))
+    driven.settle_down(0.1)
+    assert (driven.stored, payloads(driven, flow)) == (2, [b"m0", b"m1", b"m2", b"m3"])
+    assert driven.lacks_room
+    assert [event["event"] for event in driven.told] == ["SYSTEM_AD_DISK_FULL"]
+    driven.settle_down(3.0)
+    assert driven.home.stats()["spool_full"] == 1
+    driven.disk.room_bytes = 1 << 40
+    driven.settle_down(1.5)
+    assert not driven.lacks_room
+    assert [event["event"] for event in driven.told] == ["SYSTEM_AD_DISK_FULL", "SYSTEM_AD_DISK_FULL_CLEAR"]
+    assert driven.home.stats()["spool_full"] == 0
+
+
+def test_a_disk_without_much_room_is_looked_at_once_a_second() -> None:
+    driven = started()
+    driven.disk.room_bytes = 0
+    driven.store(([LANE], rows_of(2)))
+    driven.settle_down(0.1)
+    before = driven.home.stats()["writes"]
+    driven.settle_down(5.0)
+    assert 4 <= driven.home.stats()["writes"] - before <= 6
+
+
 def fill_disk(driven: DrivenHome) -> None:
     """Nothing more fits, and the home knows it; what deletes still does, as with LMDB."""
     driven.disk.capacity_bytes = driven.disk.size_bytes()

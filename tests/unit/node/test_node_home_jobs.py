@@ -9,6 +9,7 @@ import pytest
 from angarium import errors, wire
 from node.home.operating.jobs import ENDED_MAX, STEP_ROWS
 from node.home.operating.operations import EXAMINED_MAX
+from node.home.spool import layout
 from storage.spool import Table
 from tests.unit.node.driven_home import (
     DMQ,
@@ -91,6 +92,7 @@ def test_a_move_takes_everything_that_is_there() -> None:
         "done": 600,
         "total": 600,
         "refused": 0,
+        "kept": 0,
         "error": None,
     }
     assert targets.arrived["target"] == [(b"m%d" % i, "moved") for i in range(600)]
@@ -153,7 +155,8 @@ def test_a_redrive_sends_each_message_back_to_where_it_came_from() -> None:
         driven.store(([LANE], rows_of(3, first)), origins=origins)
         driven.settle_down()
     report = targets.run(driven.ask("endpoint.redrive", lane_id=LANE)["job"])
-    assert (report["state"], report["done"], report["refused"]) == ("done", 200, 100)
+    assert (report["state"], report["done"], report["refused"], report["kept"]) == ("done", 200, 0, 100)
+    assert report["error"] is None
     assert targets.arrived["one"] == [(b"m%d" % i, "redriven") for i in range(0, 300, 3)]
     assert targets.arrived["two"] == [(b"m%d" % i, "redriven") for i in range(1, 300, 3)]
     assert driven.totals[LANE][0] == 100
@@ -167,8 +170,8 @@ def test_a_redrive_leaves_copies_and_what_was_redriven_where_they_are() -> None:
     driven.store(([LANE], rows_of(4)), origins=[["queue", "one", reason] for reason in reasons])
     driven.settle_down()
     report = targets.run(driven.ask("endpoint.redrive", lane_id=LANE)["job"])
-    assert (report["state"], report["done"], report["refused"]) == ("done", 2, 2)
-    assert report["error"][0] == errors.UNKNOWN_ENDPOINT
+    assert (report["state"], report["done"], report["refused"], report["kept"]) == ("done", 2, 0, 2)
+    assert report["error"] is None, "what is meant to stay is no failure"
     assert targets.arrived["one"] == [(b"m1", "redriven"), (b"m3", "redriven")]
     assert driven.totals[LANE][0] == 2
 
@@ -200,6 +203,24 @@ def test_a_job_goes_on_after_a_kill_where_it_was() -> None:
     assert (report["state"], report["done"], report["total"]) == ("done", 500, 500)
     assert targets.arrived["target"] == [(b"m%d" % i, "moved") for i in range(500)]
     assert driven.totals[LANE][0] == 100
+
+
+def test_a_job_goes_on_that_a_node_left_which_did_not_count_what_stays() -> None:
+    driven, targets = filled()
+    job = driven.ask("endpoint.move", lane_id=LANE, target=TARGET, limit=500)["job"]
+    driven.settle_down()
+    targets.answer()
+    key = layout.number_key(LANE)
+    stored = driven.disk.get(Table.MOVES, key)
+    assert stored is not None
+    moves = wire.unpack(stored)
+    *row, _kept, total = moves[-1]
+    driven.disk.commit([(Table.MOVES, key, wire.pack([*moves[:-1], [*row, total]]))])
+    driven.kill()
+    driven.start(ROUTER, {LANE: settings_of("q"), OTHER: settings_of("other")})
+    targets.seen = 0
+    report = targets.run(job)
+    assert (report["state"], report["done"], report["total"], report["kept"]) == ("done", 500, 500, 0)
 
 
 def test_a_copy_that_was_interrupted_copies_nothing_twice() -> None:
@@ -332,7 +353,7 @@ def test_a_selector_looks_on_until_the_page_is_full_or_the_lane_ends() -> None:
         "endpoint.messages", {"lane_id": LANE, "selector": "JMSPriority = 9"}, driven.now, driven.wall_ms
     )
     assert not answer.is_known, "it looks at so many messages in steps"
-    driven.settle_down()
+    driven.settle_down(0.1)
     assert [row["position"] for row in answer.value] == [count]
     assert driven.home.take_answers() == [answer]
     assert driven.ask("endpoint.messages", lane_id=LANE, selector="JMSPriority = 8") == []

@@ -1,4 +1,4 @@
-"""Producer records: a resend keeps its verdict, whatever died in between (design section 7.5)."""
+"""Producer records: a resend keeps its verdict, whatever died in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks that lost most of their messages, and runs of small ones, are packed anew in the background."""
+"""Blocks that lost most of their messages, and runs of small ones, are packed again in the background."""
 
 from __future__ import annotations
 
@@ -397,7 +397,7 @@ def _segment(first: int, block: int, rows: list[list[object]], rng: random.Rando
 
 @pytest.mark.slow
 def test_a_backlog_of_lone_messages_costs_few_bytes_each() -> None:
-    """Design section 8: at most 64 bytes of memory per message for the index, however they came."""
+    """At most 64 bytes of memory per message for the index, however they came."""
     driven = started()
     lone_messages(driven, 3_000, [LANE])
     driven.settle_down(10.0)

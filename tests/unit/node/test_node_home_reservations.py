@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from angarium import wire
-from node.home.home import HomeLimits
 from tests.unit.node.driven_home import (
     LANE,
     OTHER,
@@ -172,7 +171,7 @@ def test_a_low_priority_does_not_overtake_what_waits_for_the_limit() -> None:
 @pytest.mark.requirement("R195", "R196")
 def test_who_waits_for_what_others_have_not_settled_gets_its_share_when_they_do() -> None:
     """The lane that is settled has more to give, and must not take all that it frees."""
-    driven = DrivenHome(limits=HomeLimits(max_delivered_unacked=5))
+    driven = DrivenHome(allowance=5)
     driven.start(ROUTER, {LANE: settings_of(), OTHER: settings_of("other")})
     first = driven.bind(LANE)
     driven.store(([LANE], rows_of(20)))
@@ -193,7 +192,7 @@ def test_who_waits_for_what_others_have_not_settled_gets_its_share_when_they_do(
 @pytest.mark.requirement("R196")
 def test_who_waits_for_room_on_the_node_gets_it_in_turn_with_those_who_make_it() -> None:
     """Its positions are reserved while it waits: else others would have the room before they are."""
-    driven = started(HomeLimits(max_delivered_unacked=4))
+    driven = started(allowance=4)
     driven.store(([LANE], rows_of(20)))
     driven.settle_down()
     first = driven.bind(LANE)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from node.home.home import HomeLimits
-from tests.unit.node.driven_home import LANE, OTHER, DrivenHome, rows_of, started
+from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, rows_of, settings_of, started
 
 LIMIT = 10
 
@@ -13,7 +12,7 @@ LIMIT = 10
 @pytest.fixture
 def driven() -> DrivenHome:
     """A home at its limit: all of it is with the flow of one queue, and another queue has a message and a consumer."""
-    driven = started(HomeLimits(max_delivered_unacked=LIMIT))
+    driven = started(allowance=LIMIT)
     driven.store(([LANE], rows_of(5 * LIMIT)))
     driven.settle_down()
     driven.bind(LANE, flow=1)
@@ -47,7 +46,7 @@ def test_a_consumer_that_settles_one_by_one_keeps_nobody_waiting_for_ever(driven
 @pytest.mark.parametrize("bound_first", [False, True])
 def test_who_waits_for_room_has_its_positions_reserved_meanwhile(bound_first: bool) -> None:
     """Else the write of the reservation is awaited when there is room, and the others take it."""
-    driven = started(HomeLimits(max_delivered_unacked=LIMIT))
+    driven = started(allowance=LIMIT)
     driven.store(([LANE], rows_of(5 * LIMIT)))
     driven.bind(LANE, flow=1)
     driven.settle_down()
@@ -63,3 +62,43 @@ def test_who_waits_for_room_has_its_positions_reserved_meanwhile(bound_first: bo
     driven.tick()
     driven.tick()
     assert driven.delivered[2].order == [1]
+
+
+@pytest.mark.requirement("R195")
+def test_a_home_says_at_once_what_it_lacks_and_what_is_in_force(driven: DrivenHome) -> None:
+    assert (driven.allowed, driven.wanted) == (LIMIT, 5 * LIMIT + 1), "what both queues have"
+    driven.allow(2 * LIMIT)
+    driven.tick()
+    assert driven.allowed == 2 * LIMIT
+    driven.settle_down()
+    assert len(driven.delivered[1].order) + len(driven.delivered[2].order) == 2 * LIMIT
+    driven.allow(10 * LIMIT)
+    driven.settle_down()
+    assert (driven.allowed, driven.wanted) == (10 * LIMIT, 0)
+    assert driven.home.stats()["delivered_unacked_allowance"] == 10 * LIMIT
+
+
+@pytest.mark.requirement("R195")
+def test_a_smaller_allowance_stops_delivery_until_enough_is_settled(driven: DrivenHome) -> None:
+    driven.allow(2)
+    driven.tick()
+    assert driven.allowed == 2
+    driven.settle(1, (1, LIMIT - 2))
+    driven.settle_down()
+    assert 2 not in driven.delivered
+    driven.settle(1, (LIMIT - 1, LIMIT))
+    driven.settle_down()
+    assert driven.home.stats()["delivered_unacked"] == 2
+    assert driven.delivered[2].order == [1]
+
+
+@pytest.mark.requirement("R195")
+def test_a_home_has_no_allowance_of_the_router_before(driven: DrivenHome) -> None:
+    driven.allowance = 0
+    driven.start(ROUTER + 1, {LANE: settings_of("q"), OTHER: settings_of("other")})
+    driven.bind(LANE, flow=9)
+    driven.settle_down()
+    assert 9 not in driven.delivered
+    driven.allow(1)
+    driven.settle_down()
+    assert driven.delivered[9].order == [1]

@@ -459,12 +459,12 @@ def test_a_lane_with_settings_that_are_none_is_a_fault() -> None:
     assert [event["event"] for event in driven.told] == ["SYSTEM_AD_FRAME_REFUSED"]
 
 
-def test_lanes_that_the_complete_list_does_not_name_are_purged() -> None:
+def test_lanes_of_a_deleted_endpoint_are_purged_with_the_complete_list() -> None:
     driven = started()
     driven.store(([LANE, OTHER], rows_of(2)))
     driven.settle_down()
     driven.kill()
-    driven.start(ROUTER, {OTHER: settings_of("other")})
+    driven.start(ROUTER, {OTHER: settings_of("other")}, deleted=(LANE,))
     assert set(driven.totals) == {OTHER}
     driven.settle_down(0.1)
     assert on_disk(driven) == {"blocks": 1, "segments": 1, "states": 0}

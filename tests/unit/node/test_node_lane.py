@@ -114,6 +114,19 @@ def test_a_turn_is_a_run_of_neighbours(make: type[Driver]) -> None:
         assert len(handout.indices) <= TURN_MAX
 
 
+def test_a_flow_has_at_most_64_messages_of_many_in_a_turn(make: type[Driver]) -> None:
+    driver = make(**SPREAD)
+    driver.bind(1)
+    driver.bind(2)
+    driver.fill(400)
+    got = driver.deliver()
+    assert sorted(all_of(got)) == positions(1, 400)
+    firsts = {flow: [one for one in got[flow] if one <= 256] for flow in got}
+    one, two = sorted(firsts.values())
+    assert one == [*positions(1, 64), *positions(129, 192)]
+    assert two == [*positions(65, 128), *positions(193, 256)]
+
+
 def test_turns_are_fair_between_flows_with_and_without_a_selector(make: type[Driver]) -> None:
     driver = make(**SPREAD)
     driver.bind(1)

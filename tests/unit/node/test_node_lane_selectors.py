@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from lane_driver import ACTIVE, CLOSED, FAILED, Driver, all_of, checked_drivers, row
+from lane_driver import ACTIVE, CLOSED, FAILED, LANE_ID, Driver, all_of, checked_drivers, row
 
 from angarium import errors
-from node.endpoints.lane import _compile_selector
+from node.endpoints.lane import Lane
 from node.endpoints.reader import EXAMINED_MAX, SKIPPED_MAX
+from node.endpoints.settings import LaneSettings
 
 SPREAD = {"access_type": "non-exclusive"}
 
@@ -54,12 +57,13 @@ def test_an_invalid_selector_closes_the_flow_and_nothing_else(make: type[Driver]
 
 
 def test_the_real_selectors_are_used_if_no_others_are_given() -> None:
-    selector = _compile_selector("JMSPriority > 4")
-    assert selector.matches(row(priority=5))
-    assert not selector.matches(row(priority=3))
-    with pytest.raises(errors.AngariumError) as caught:
-        _compile_selector("JMSPriority > > 4")
-    assert caught.value.code == errors.INVALID_SELECTOR
+    driver = Driver()
+    lane = Lane(LANE_ID, 1, LaneSettings(), 1, 0, driver.read_row)
+    wish: dict[str, Any] = {"browse": False, "messages": 1, "bytes_": 1, "options": {}, "now": 0.0}
+    assert [one.event for one in lane.bind(1, selector="JMSPriority > 4", **wish)] == [ACTIVE]
+    assert [one.code for one in lane.bind(2, selector="JMSPriority > > 4", **wish)] == [
+        errors.INVALID_SELECTOR
+    ]
 
 
 def test_a_selector_looks_at_each_message_once(make: type[Driver]) -> None:

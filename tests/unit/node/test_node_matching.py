@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 from angarium.topic import matches
 from angarium.wire import KIND_DELIVER_ALWAYS, KIND_PLAIN, KIND_SHARED
 from node import matching as matching_module
-from node.matching import EMPTY_SET, FilterSets, Matching, TopicEntry, describe
+from node.config import WorkerConfig
+from node.matching import EMPTY_SET, FilterSets, Matching, TopicEntry, VpnMatching, describe
 
 VPN = 1
 # So few that filters meet topics most of the time.
@@ -20,7 +23,13 @@ KINDS = st.sampled_from([KIND_PLAIN, KIND_DELIVER_ALWAYS, KIND_SHARED])
 
 def _look_up(matching: Matching, topic: str, vpn_id: int = VPN) -> TopicEntry:
     vpn = matching.vpn(vpn_id)
-    return vpn.cache.get(topic) or vpn.match(topic)
+    return vpn.cache.get(topic) or _matched(vpn, topic)
+
+
+def _matched(vpn: VpnMatching, topic: str) -> TopicEntry:
+    found = vpn.match(topic, sys.maxsize)
+    assert isinstance(found, TopicEntry)
+    return found
 
 
 def _ids(entry: TopicEntry) -> tuple[tuple[int, ...], ...]:
@@ -49,7 +58,7 @@ def test_no_filters_are_the_empty_set_which_needs_no_definition_and_is_never_ret
 
 def test_a_set_is_defined_once() -> None:
     sets = FilterSets()
-    one = sets.acquire((3, 4))
+    one = sets.acquire((3 << 3, 4 << 3))
     assert describe([one]) == [(1, (3, 4))]
     assert describe([one]) == []
 
@@ -102,7 +111,7 @@ def test_one_result_retires_a_bounded_number_of_sets() -> None:
 
 
 def test_without_special_filters_all_go_to_the_plain_set_and_one_of_it_gets_a_dto_message() -> None:
-    matching = Matching(10)
+    matching = Matching(WorkerConfig(topic_cache_max=10))
     matching.add(7, VPN, "a/*", KIND_PLAIN)
     matching.add(5, VPN, "a/b", KIND_PLAIN)
     assert _ids(_look_up(matching, "a/b")) == ((5, 7), (), (), (5, 7))
@@ -112,7 +121,7 @@ def test_without_special_filters_all_go_to_the_plain_set_and_one_of_it_gets_a_dt
 
 @pytest.mark.requirement("R21", "R22", "R81", "R83", "R85")
 def test_each_kind_of_filter_is_in_the_sets_of_its_kind() -> None:
-    matching = Matching(10)
+    matching = Matching(WorkerConfig(topic_cache_max=10))
     matching.add(1, VPN, "a/b", KIND_PLAIN)
     matching.add(2, VPN, "a/b", KIND_DELIVER_ALWAYS)
     matching.add(3, VPN, "a/*", KIND_SHARED)
@@ -121,7 +130,7 @@ def test_each_kind_of_filter_is_in_the_sets_of_its_kind() -> None:
 
 
 def test_message_vpns_do_not_see_each_other() -> None:
-    matching = Matching(10)
+    matching = Matching(WorkerConfig(topic_cache_max=10))
     matching.add(1, 1, "a", KIND_PLAIN)
     matching.add(2, 2, "a", KIND_PLAIN)
     assert _look_up(matching, "a", 1).plain.filter_ids == (1,)
@@ -131,7 +140,7 @@ def test_message_vpns_do_not_see_each_other() -> None:
 
 
 def test_a_removed_filter_matches_no_more_and_other_topics_stay_cached() -> None:
-    matching = Matching(10)
+    matching = Matching(WorkerConfig(topic_cache_max=10))
     matching.add(1, VPN, "a/*", KIND_PLAIN)
     matching.add(2, VPN, "b/*", KIND_PLAIN)
     kept, gone = _look_up(matching, "b/x"), _look_up(matching, "a/x")
@@ -143,7 +152,7 @@ def test_a_removed_filter_matches_no_more_and_other_topics_stay_cached() -> None
 
 
 def test_removing_an_unknown_filter_and_adding_a_number_again_are_harmless() -> None:
-    matching = Matching(10)
+    matching = Matching(WorkerConfig(topic_cache_max=10))
     matching.remove(9)
     matching.add(1, VPN, "a", KIND_PLAIN)
     matching.add(1, VPN, "b", KIND_SHARED)
@@ -154,7 +163,7 @@ def test_removing_an_unknown_filter_and_adding_a_number_again_are_harmless() -> 
 
 
 def test_a_message_vpn_without_filters_is_forgotten_step_by_step() -> None:
-    matching = Matching(10_000)
+    matching = Matching(WorkerConfig(topic_cache_max=10_000))
     matching.add(1, VPN, ">", KIND_PLAIN)
     topics = 2 * 1_000 + 1
     for number in range(topics):
@@ -170,7 +179,7 @@ def test_a_message_vpn_without_filters_is_forgotten_step_by_step() -> None:
 
 
 def test_a_full_cache_releases_the_sets_of_the_topics_that_leave() -> None:
-    matching = Matching(topic_cache_max=2)
+    matching = Matching(WorkerConfig(topic_cache_max=2))
     for number in range(1, 5):
         matching.add(number, VPN, f"t/{number}", KIND_PLAIN)
         describe([_look_up(matching, f"t/{number}").plain])
@@ -181,13 +190,57 @@ def test_a_full_cache_releases_the_sets_of_the_topics_that_leave() -> None:
     matching.validate()
 
 
+@pytest.mark.requirement("R279")
+def test_the_sets_of_the_cached_topics_count_towards_the_bytes_of_the_cache() -> None:
+    matching = Matching(WorkerConfig(topic_cache_bytes=1 << 16))
+    for number in range(1, 1_001):
+        matching.add(number, VPN, f"{'*/' * (number % 5)}>", KIND_PLAIN)
+    for number in range(50):
+        matching.add(2_000 + number, VPN, f"t/{number}/a/b/c", KIND_PLAIN)
+        _look_up(matching, f"t/{number}/a/b/c")
+        matching.sets.retire(())
+        matching.validate()
+    assert 4 < matching.stats()["topics_cached"] < 10  # each has a set of 1,001 filters
+    assert 1 << 15 < matching.stats()["cache_bytes"] <= 1 << 16
+
+
+@pytest.mark.requirement("R279")
+def test_idle_sets_are_retired_however_many_if_they_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    sets = FilterSets()
+    limit = matching_module.RETIRED_PER_RESULT_MAX
+    monkeypatch.setattr(matching_module, "IDLE_BYTES_MAX", sum(sets.acquire((0,)).bytes for _ in range(10)))
+    for number in range(limit + 50):
+        sets.release(sets.acquire((number << 3,)))
+    describe(sets._by_values.values())
+    assert len(sets.retire(())) == limit + 39
+    assert sets.idle_bytes == matching_module.IDLE_BYTES_MAX
+    assert len(sets.retire(())) == 10
+
+
+@pytest.mark.requirement("R279")
+def test_what_a_client_left_behind_is_forgotten_without_traffic() -> None:
+    matching = Matching(WorkerConfig())
+    matching.add(1, VPN, "kept/*", KIND_PLAIN)
+    matching.add(2, VPN, "gone/*", KIND_PLAIN)
+    for number in range(5_000):
+        _look_up(matching, f"gone/{number}")
+    describe([_look_up(matching, "kept/a").plain, _look_up(matching, "gone/1").plain])
+    matching.remove(2)
+    steps = 1
+    while matching.sweep():
+        steps += 1
+        matching.validate()
+    assert steps == 11
+    assert (matching.stats()["topics_cached"], matching.sets.retire(())) == (1, [1])
+
+
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(TOPICS, st.tuples(PATTERNS, KINDS), st.integers(0, 20)), max_size=40))
 @pytest.mark.requirement("R211")
 def test_the_sets_of_a_topic_are_what_brute_force_says(steps: list[str | tuple[str, int] | int]) -> None:
     """A text is a topic to look up, a pair a filter to add, a number one to remove."""
-    matching = Matching(topic_cache_max=3)
+    matching = Matching(WorkerConfig(topic_cache_max=3))
     filters: dict[int, tuple[str, int]] = {}
     for number, step in enumerate(steps, start=1):
         if isinstance(step, tuple):

@@ -250,7 +250,7 @@ def test_a_damaged_record_is_told_and_not_guessed(case: tuple[bytes, bytes, byte
 
 @pytest.mark.slow
 def test_a_message_costs_at_most_64_bytes_of_index_even_with_every_column() -> None:
-    """Design section 8: <= 64 bytes per spooled message, at 100 rows per segment."""
+    """The index lives in memory for every spooled message; here with 100 rows per segment."""
     plain = [row(i, payload=b"x") for i in range(100)]
     rich = [row(i, ttl=9 + i, delay=5, priority=i % 10, flags=1 | wire.FLAG_DMQ_ELIGIBLE) for i in range(200)]
     sizes = {}

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from angarium import errors, wire
-from angarium.access import TopicRules
 from angarium.topic import INBOX_PREFIX, SLOTS, matches, slot_of
+from angarium_server.access import TopicRules
+from node.batch import REPORTED_MAX
 from node.config import WorkerConfig
 from node.worker import Worker
 
@@ -42,7 +43,7 @@ def test_before_a_start_everything_is_dropped() -> None:
         for operation, body in (
             (wire.FILTERS, [incarnation, 1, [[1, VPN, "a", PLAIN]], []]),
             (wire.RULES, [incarnation, 1, None]),
-            (wire.MATCH, [incarnation, 1, VPN, 0, 0, 1, 0]),
+            (wire.MATCH, [incarnation, 1, VPN, 0, 0, 1, 0, 1]),
         ):
             assert worker.handle([operation, wire.pack(body), wire.pack(rows_of("a"))], 0.0) == []
     assert worker.stats()["stale_frames"] == 6
@@ -83,6 +84,22 @@ def test_rows_are_grouped_by_set_and_keep_every_field(router: Router) -> None:
 def test_a_batch_that_nobody_wants_is_only_counted(router: Router) -> None:
     answer = router.match(rows_of("a", "b", "b"))
     assert (answer.unmatched, answer.plain, answer.choice, answer.whole) == (3, {}, {}, False)
+
+
+def test_what_matches_nothing_is_reported_by_topic_if_the_round_asks_for_it(router: Router) -> None:
+    router.filters((1, "a", PLAIN))
+    answer = router.match(rows_of("a", "b", "c", "b"), flags=wire.MATCH_REPORT)
+    assert answer.reported == {"b": 2, "c": 1}
+    assert (answer.unmatched, list(answer.plain)) == (0, [(1,)])
+    assert router.match(rows_of("a"), flags=wire.MATCH_REPORT).reported == {}
+    assert router.match(rows_of("b")).reported == {}
+
+
+def test_no_more_topics_are_reported_than_fit(router: Router) -> None:
+    topics = [f"t/{number}" for number in range(REPORTED_MAX + 5)]
+    answer = router.match(rows_of(*topics), flags=wire.MATCH_REPORT)
+    assert list(answer.reported) == topics[:REPORTED_MAX]
+    assert answer.unmatched == 5
 
 
 def test_an_empty_batch_is_answered(router: Router) -> None:
@@ -185,6 +202,23 @@ def test_a_set_is_retired_when_no_topic_leads_to_it_any_more(router: Router) -> 
     assert router.match(rows_of("b")).retired == [retiring]
     assert router.match(rows_of("a")).retired == []
     assert retiring not in router.sets
+
+
+@pytest.mark.requirement("R279")
+def test_a_set_is_retired_without_traffic(router: Router) -> None:
+    router.filters((1, "a", PLAIN), (2, "b", PLAIN))
+    router.match(rows_of("a"))
+    (retiring,) = router.set_ids_seen
+    _, again_at = router.worker.tidy(1.0)
+    assert router.worker.cached_bytes > 0
+    router.filters(removed=(1,))
+    frames, again_at = router.worker.tidy(again_at)
+    assert frames == [[wire.RETIRE, wire.pack([INCARNATION, [retiring]])]]
+    assert router.worker.tidy(again_at - 0.01) == ([], again_at)
+    assert router.worker.tidy(again_at)[0] == []
+    assert router.worker.cached_bytes == 0
+    assert router.worker.freed_bytes > 0
+    router.worker.validate()
 
 
 def test_a_topic_that_leaves_the_cache_within_its_own_batch_does_not_retire_its_set() -> None:
@@ -311,7 +345,7 @@ def test_frames_of_an_older_router_are_dropped(router: Router) -> None:
     assert router.send(wire.START, ROUTER, 1, bytes(SLOTS)) == []
     assert router.send(wire.FILTERS, ROUTER, 1, [[1, VPN, "a", PLAIN]], []) == []
     assert router.send(wire.RULES, ROUTER, 1, None) == []
-    assert router.send(wire.MATCH, ROUTER, 1, VPN, 0, 0, 1, 0, batch=wire.pack(rows_of("a"))) == []
+    assert router.send(wire.MATCH, ROUTER, 1, VPN, 0, 0, 1, 0, 1, batch=wire.pack(rows_of("a"))) == []
     assert router.worker.stats()["stale_frames"] - before == 4
     assert router.match(rows_of("a")).unmatched == 1
 

@@ -122,7 +122,7 @@ def test_bytes_that_are_no_batch_of_so_many_rows_make_the_frame_malformed(
 
 def test_a_match_without_its_batch_is_malformed(router: Router) -> None:
     router.reference += 1
-    (frames,) = router.send(wire.MATCH, ROUTER, router.reference, VPN, 0, 0, 1, 0)
+    (frames,) = router.send(wire.MATCH, ROUTER, router.reference, VPN, 0, 0, 1, 0, 1)
     assert list(router.read(frames, b"").refused) == [errors.MALFORMED_FRAME]
 
 
@@ -148,8 +148,8 @@ def test_a_match_without_its_batch_is_malformed(router: Router) -> None:
         [wire.RULES, wire.pack([ROUTER, 1, [1, []]])],
         [wire.RULES, wire.pack([ROUTER, 1, [True, [1]]])],
         [wire.MATCH, wire.pack([ROUTER, 1, VPN, 0, 0]), _BATCH],
-        [wire.MATCH, wire.pack([ROUTER, 1, VPN, 0, False, 3, 0]), _BATCH],
-        [wire.MATCH, wire.pack([ROUTER, 1, VPN, 0, 0, -3, 0]), _BATCH],
+        [wire.MATCH, wire.pack([ROUTER, 1, VPN, 0, False, 3, 0, 1]), _BATCH],
+        [wire.MATCH, wire.pack([ROUTER, 1, VPN, 0, 0, -3, 0, 1]), _BATCH],
         [wire.MATCH, wire.pack({}), _BATCH],
     ],
 )
@@ -237,7 +237,7 @@ def test_mutations_of_valid_frames_never_make_it_raise(seed: int) -> None:
         (wire.START, [ROUTER, 1, bytes(SLOTS)]),
         (wire.FILTERS, [ROUTER, 2, [[4, VPN, "a/*/b*", PLAIN], [5, VPN, "x", SHARED]], [1, 2]]),
         (wire.RULES, [ROUTER, 5, [False, ["a/>", "b*/c"]]]),
-        (wire.MATCH, [ROUTER, 7, VPN, 5, 1, len(rows), 0]),
+        (wire.MATCH, [ROUTER, 7, VPN, 5, 1, len(rows), 0, 1]),
     ]
     for _ in range(1_500):
         operation, header = chance.choice(headers)

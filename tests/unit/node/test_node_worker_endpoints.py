@@ -76,7 +76,7 @@ def test_guaranteed_rows_that_match_nothing_are_told_by_their_index(router: Rout
     rows = rows_of("b", "a", "#P2P/QUE/q", "#P2P/QUE/gone", "c", flags=PERSISTENT)
     answer = router.match(rows, guaranteed=True)
     assert answer.unmatched == 0
-    assert answer.refused_indices == {errors.NO_SUBSCRIPTION_MATCH: [0, 4], errors.QUEUE_NOT_FOUND: [3]}
+    assert answer.refused_indices == {errors.NO_SUBSCRIPTION_MATCH: [0, 4], errors.UNKNOWN_ENDPOINT: [3]}
 
 
 @pytest.mark.requirement("R157")

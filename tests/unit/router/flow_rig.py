@@ -7,10 +7,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors, slots, wire
-from angarium.access import TopicRules
 from angarium.errors import AngariumError, error_for
+from angarium_server.access import TopicRules
 from cluster import objects
 from router.admission.directory import Username, Vpn
+from router.admission.memory import MemoryAccounts
 from router.asking import Asks
 from router.config import RouterConfig
 from router.counters import Counters
@@ -76,7 +77,7 @@ class FakeHome:
             self.lanes.clear()
         for lane_id, generation, settings in puts:
             self.lanes[lane_id] = (generation, settings)
-        for lane_id in deletes:
+        for lane_id in () if complete else deletes:
             del self.lanes[lane_id]
         if self.confirms:
             self.confirm(number, complete=complete)
@@ -305,7 +306,7 @@ class Rig:
         self.touched: list[tuple[int, str]] = []
         self.consuming = Consuming(
             settings, self.interest, self.shards, self.egress, self.counters, self.out, self.asks,
-            self.requests, rng,
+            self.requests, rng, MemoryAccounts(self.out),
             on_filter=lambda vpn, pattern: self.touched.append((vpn, pattern)), exceptions=exceptions,
         )  # fmt: skip
         self.flows, self.endpoints = self.consuming.flows, self.consuming.endpoints
@@ -343,7 +344,7 @@ class Rig:
         session.profile_name = "default"
         session.bucket = TokenBucket(10_000, 20_000, self.now)
         everything = TopicRules([], default_allow=True)
-        session.permissions = Permissions(True, 100, everything, everything)
+        session.permissions = Permissions(True, 100, 1 << 30, 1 << 30, everything, everything)
         made = self.clients[routing_id] = FakeClient(self, session)
         return made
 

@@ -67,9 +67,18 @@ def test_an_alarm_ends_with_its_limit_and_a_limit_of_one_raises_none() -> None:
 # -- clients -------------------------------------------------------------------------------------------------
 
 
+#: Events of every client.
+COMINGS = ("CLIENT_CONNECT", "CLIENT_DISCONNECT")
+
+
+def alarms(node: WiredNode) -> list[dict[str, Any]]:
+    """Give the events, but for those of every client."""
+    return [one for one in node.events if one["event"] not in COMINGS]
+
+
 def names(node: WiredNode) -> list[str]:
-    """Take the events, but for the ends of clients."""
-    found = [one["event"] for one in node.events if one["event"] != "CLIENT_CLIENT_DISCONNECT"]
+    """Take the names of these events."""
+    found = [one["event"] for one in alarms(node)]
     node.events.clear()
     return found
 
@@ -83,6 +92,23 @@ def refused(node: WiredNode, **hello: Any) -> int | None:
 def leave(*clients: FakeClient) -> None:
     for client in clients:
         client.send(wire.BYE, [])
+
+
+def test_each_client_comes_and_goes_with_one_event(make_node: Any) -> None:
+    node = make_node(1)
+    client = node.client(client_name="pair")
+    (came,) = node.events
+    assert (came["event"], came["client"], came["severity"]) == ("CLIENT_CONNECT", "pair", "info")
+    assert came["text"] == "client pair connected from 127.0.0.1 as default"
+    leave(client)
+    assert [one["event"] for one in node.events] == list(COMINGS)
+
+
+def test_a_storm_of_connections_raises_events_only_for_those_that_are_let_in(make_node: Any) -> None:
+    node = make_node(1, connects_per_second=1, connect_burst=3)
+    ends = [refused(node) for _ in range(50)]
+    assert ends.count(errors.CONNECT_RATE_EXCEEDED) == 47
+    assert [one["event"] for one in node.events] == ["CLIENT_CONNECT"] * 3
 
 
 def test_clients_of_the_node_are_watched(make_node: Any) -> None:
@@ -105,12 +131,12 @@ def test_clients_of_a_message_vpn_are_watched_by_its_own_thresholds(make_node: A
     thresholds = {"event_connection_count_set_percent": 40, "event_connection_count_clear_percent": 20}
     node = make_node(1, snapshot(("vpn", "", "default", {"max_connection_count": 5, **thresholds})))
     clients = [node.client() for _ in range(3)]
-    assert names(node) == ["VPN_VPN_CONNECTIONS_HIGH"]
+    assert names(node) == ["VPN_CONNECTIONS_HIGH"]
     clients += [node.client(), node.client()]
     assert [refused(node), refused(node)] == [errors.TOO_MANY_CLIENTS] * 2
-    (event,) = node.events
+    (event,) = alarms(node)
     assert (event["event"], event["vpn"], event["scope"]) == (
-        "VPN_VPN_CONNECTIONS_EXCEEDED",
+        "VPN_CONNECTIONS_EXCEEDED",
         "default",
         "VPN",
     )
@@ -119,7 +145,7 @@ def test_clients_of_a_message_vpn_are_watched_by_its_own_thresholds(make_node: A
     leave(*clients[:4])
     assert names(node) == []
     leave(clients[4])
-    assert names(node) == ["VPN_VPN_CONNECTIONS_HIGH_CLEAR"]
+    assert names(node) == ["VPN_CONNECTIONS_HIGH_CLEAR"]
 
 
 def test_clients_of_a_username_are_watched(make_node: Any) -> None:
@@ -131,7 +157,7 @@ def test_clients_of_a_username_are_watched(make_node: Any) -> None:
         ),
     )
     clients = [node.client(username="ann"), node.client(username="ann")]
-    (event,) = node.events
+    (event,) = alarms(node)
     assert (event["event"], event["username"]) == ("VPN_CLIENT_USERNAME_CONNECTIONS_HIGH", "ann")
     names(node)
     assert refused(node, username="ann") == errors.TOO_MANY_CONNECTIONS
@@ -147,11 +173,11 @@ def test_subscriptions_of_a_message_vpn_are_watched(make_node: Any) -> None:
     other.subscribe(*[f"b/{n}" for n in range(4)])
     assert names(node) == []
     other.subscribe("b/4")
-    assert names(node) == ["VPN_VPN_SUBSCRIPTIONS_HIGH"]
+    assert names(node) == ["VPN_SUBSCRIPTIONS_HIGH"]
     one.subscribe("a/5", "a/6", "a/7")
-    assert names(node) == ["VPN_VPN_SUBSCRIPTIONS_EXCEEDED"]
+    assert names(node) == ["VPN_SUBSCRIPTIONS_EXCEEDED"]
     leave(other)
-    assert names(node) == ["VPN_VPN_SUBSCRIPTIONS_HIGH_CLEAR"]
+    assert names(node) == ["VPN_SUBSCRIPTIONS_HIGH_CLEAR"]
 
 
 def test_a_client_that_is_refused_subscriptions_is_told_of_once(make_node: Any) -> None:
@@ -159,23 +185,23 @@ def test_a_client_that_is_refused_subscriptions_is_told_of_once(make_node: Any) 
     client = node.client(client_name="greedy")
     client.subscribe(*[f"a/{n}" for n in range(9)])
     client.subscribe("b")
-    (event,) = node.events
-    assert (event["event"], event["client"]) == ("CLIENT_CLIENT_MAX_SUBSCRIPTIONS_EXCEEDED", "greedy")
+    (event,) = alarms(node)
+    assert (event["event"], event["client"]) == ("CLIENT_MAX_SUBSCRIPTIONS_EXCEEDED", "greedy")
     names(node)
     client.unsubscribe("a/0", "a/1")
     client.subscribe("b", "c", "d")
     assert names(node) == [], "three of five are not few"
     client.unsubscribe("a/2", "b", "c")
     client.subscribe("e", "f", "g", "h")
-    assert names(node) == ["CLIENT_CLIENT_MAX_SUBSCRIPTIONS_EXCEEDED"]
+    assert names(node) == ["CLIENT_MAX_SUBSCRIPTIONS_EXCEEDED"]
 
 
 def test_a_raised_limit_ends_the_alarm_with_the_next_client(make_node: Any) -> None:
     node = make_node(1, snapshot(("vpn", "", "default", {"max_connection_count": 2})))
     node.client()
     node.client()
-    assert names(node) == ["VPN_VPN_CONNECTIONS_HIGH"]
+    assert names(node) == ["VPN_CONNECTIONS_HIGH"]
     attributes = objects.complete("vpn", {"max_connection_count": 100})
     node.router.operators.put_object("vpn", "", "default", attributes, node.now)
     node.client()
-    assert names(node) == ["VPN_VPN_CONNECTIONS_HIGH_CLEAR"]
+    assert names(node) == ["VPN_CONNECTIONS_HIGH_CLEAR"]

@@ -55,11 +55,33 @@ def test_a_group_asks_the_only_lane_of_a_queue(rig: Rig, client: FakeClient, que
     assert questions(home) == [(0, "open", ["g", HOUR_MS])]
     assert not client.has_answer(number)
     answer(home, FIGURES)
-    assert client.answer(number) == (0, {"name": "q", "endpoint_id": queue.id, "lanes": [[0, FIGURES]]})
+    assert client.answer(number) == (
+        0,
+        {"name": "q", "endpoint_id": queue.id, "lease_ms": HOUR_MS, "lanes": [[0, FIGURES]]},
+    )
     number = client.ask("group.plan", name="q", group="g", lanes=[[0, 9, 1, 0]], messages=5, bytes=None)
     assert questions(home) == [(0, "plan", ["g", 9, 1, 0, 5, 1 << 62])]
     answer(home, [1, 6, 5, 500])
     assert client.answer(number) == (0, [[0, [1, 6, 5, 500]]])
+
+
+@pytest.mark.requirement("R280")
+def test_a_queue_says_how_long_a_lease_may_last_and_who_used_it_last(rig: Rig, client: FakeClient) -> None:
+    short = rig.controller.put("q", owner="owner", max_lease_s=60)
+    number = open_group(client)
+    home = rig.homes[0]
+    assert questions(home) == [(0, "open", ["g", 60_000])]
+    assert short.reader == ("", "")
+    answer(home, FIGURES)
+    assert client.answer(number)[1]["lease_ms"] == 60_000
+    assert short.reader == ("owner", "reader")
+    other = rig.client("other", "owner")
+    for verb, value, code in (("release", False, 0), ("positions", "it has not", errors.LEASE_LOST)):
+        other.ask(f"group.{verb}", name="q", group="h", lanes=[[0, 1]])
+        questions(home)
+        answer(home, value, code)
+    assert short.reader == ("owner", "reader"), "who does not have the lease does not count"
+    assert short.describe()["reader_client"] == "", "nobody has leased it, as far as its home told"
 
 
 def test_the_first_partition_decides_who_of_two_groups_gets_a_queue(rig: Rig, client: FakeClient) -> None:
@@ -72,17 +94,38 @@ def test_the_first_partition_decides_who_of_two_groups_gets_a_queue(rig: Rig, cl
     assert questions(home) == []
 
 
-def test_a_partition_that_was_taken_away_is_leased_while_something_is_in_it(
+def test_only_its_home_says_whether_a_partition_that_was_taken_away_has_something_for_the_group(
     rig: Rig, client: FakeClient
 ) -> None:
-    rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
-    endpoint = rig.controller.put("p", partition_count=1)
-    endpoint.retiring[1].messages = 5
-    open_group(client, "p")
+    """A router that has just started has no figures of it: all of them may hold what the group has planned."""
+    rig.controller.put("p", owner="owner", partition_count=4, access_type="non-exclusive")
+    rig.controller.put("p", partition_count=1)
+    number = open_group(client, "p")
     home = rig.homes[0]
     questions(home)
     answer(home, FIGURES)
-    assert [asked[:2] for asked in questions(home)] == [(2, "open")]
+    assert [asked[:2] for asked in questions(home)] == [(1, "open"), (2, "open"), (3, "open")]
+    answer(home, None, at=-3)
+    answer(home, {**FIGURES, "continued": True}, at=-2)
+    assert not client.has_answer(number)
+    answer(home, None)
+    assert client.answer(number)[1]["lanes"] == [[0, FIGURES], [2, {**FIGURES, "continued": True}]]
+
+
+def test_nothing_is_released_of_partitions_that_had_nothing_for_the_group(
+    rig: Rig, client: FakeClient
+) -> None:
+    rig.controller.put("p", owner="owner", partition_count=3, access_type="non-exclusive")
+    rig.controller.put("p", partition_count=1)
+    number = open_group(client, "p")
+    home = rig.homes[0]
+    questions(home)
+    answer(home, FIGURES)
+    questions(home)
+    answer(home, None, at=-2)
+    answer(home, "taken", errors.ENDPOINT_LEASED)
+    assert client.answer(number)[0] == errors.ENDPOINT_LEASED
+    assert questions(home) == [(0, "release", ["g", 9])]
 
 
 @pytest.mark.parametrize("continued", [True, False])

@@ -163,7 +163,7 @@ class TestResend:
         spooling.restart_router()
         again = publisher.reopen()
         again.publish("#P2P/QUE/late", "a", "a", first=1)
-        assert again.acked() == (3, [[1, errors.QUEUE_NOT_FOUND]])
+        assert again.acked() == (3, [[1, errors.UNKNOWN_ENDPOINT]])
         assert spooling.stored("late") == []
         assert spooling.sequences("orders") == [2, 3]
 
@@ -271,7 +271,7 @@ class TestFencing:
         old.publish("new")  # a topic that the router does not know: it goes to the worker
         client = spooling.client()
         number = ask(client, "producer.open", name="p")
-        assert old.told() == [[old.handle, 1, [], errors.PRODUCER_FENCED]]
+        assert old.told() == [[old.handle, 1, [], errors.PRODUCER_FENCED, []]]
         assert answer_to(client, number) is None, "not before everything before it is on disk"
         spooling.unpause(0)
         spooling.commit()
@@ -321,7 +321,7 @@ class TestFencing:
         spooling.queue("q", "a")
         old = spooling.publisher()
         new = Publisher(spooling, old.client, "p")
-        assert old.told() == [[old.handle, 0, [], errors.PRODUCER_FENCED]]
+        assert old.told() == [[old.handle, 0, [], errors.PRODUCER_FENCED, []]]
         assert new.handle != old.handle
         new.publish("a")
         assert new.acked() == (1, [])

@@ -100,7 +100,6 @@ def bind(client: FakeClient, name: str = "q", **arguments: Any) -> int:
     return int(value["flow"])
 
 
-@pytest.mark.requirement("R158")
 def test_a_client_binds_gets_messages_and_settles_them(flow_node: FlowNode) -> None:
     client = flow_node.client(client_name="c")
     flow = bind(client)
@@ -341,5 +340,5 @@ def test_edited_subscriptions_are_those_that_a_whole_object_would_have(flow_node
 
 def test_subscriptions_of_an_endpoint_that_is_not_there_are_not_edited(flow_node: FlowNode) -> None:
     edit = flow_node.router.operators.edit_object
-    with pytest.raises(errors.UnavailableError, match=str(errors.UNKNOWN_ENDPOINT)):
+    with pytest.raises(errors.NotFoundError, match=str(errors.UNKNOWN_ENDPOINT)):
         edit("queue", "default", "none", {"subscriptions": [["a"], []]}, flow_node.now)

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from angarium.access import TopicRules
 from angarium.topic import Filter, matches, parse_filter
+from angarium_server.access import TopicRules
+from cluster import objects
+from router.admission.directory import AclProfile
 from router.guaranteed import endpoints
 from router.requests import REQUESTS_MAX
 from router.session import TokenBucket
@@ -120,6 +122,7 @@ def test_a_queue_that_is_made_again_is_another_one(rig: Rig) -> None:
 
 def test_an_endpoint_of_another_id_under_a_known_name_replaces_it(rig: Rig) -> None:
     old = rig.controller.put("q", subscriptions=["a"])
+    rig.consuming.lanes.deletions([old.id])
     new = rig.endpoints.put(rig.vpn, "queue", "q", {**old.attributes, "id": 99})
     rig.settle()
     assert old.is_gone
@@ -376,6 +379,33 @@ def test_the_owner_has_full_access_and_so_has_a_username_that_overrides(rig: Rig
     assert nobody.request("endpoint.show", name="q")[0] == 0
 
 
+@pytest.mark.requirement("R202")
+@pytest.mark.parametrize("kind", ["queue", "topic-endpoint"])
+def test_dead_messages_go_only_where_their_client_may_publish(
+    rig: Rig, client: FakeClient, kind: str
+) -> None:
+    """Who may publish to a/> only does not reach the queue of another by letting messages die."""
+    rules = {"publish_topic_default": "disallow", "publish_topic_exceptions": ["a/>", "#P2P/QUE/fine"]}
+    rig.vpn.acls["narrow"] = AclProfile("narrow", objects.complete("acl", rules))
+    rig.controller.put("theirs", permission="delete", owner="maker")
+    rig.controller.put("mine", owner="sly")
+    sly = rig.client("sly", "sly", acl_profile="narrow")
+
+    def create(dead_message_queue: str) -> Any:
+        name = f"q/{dead_message_queue.strip('#') or 'none'}"
+        attributes = {"dead_message_queue": dead_message_queue}
+        return sly.request("endpoint.create", name=name, kind=kind, attributes=attributes)
+
+    for name in ("theirs", "does-not-exist-yet"):
+        code, detail = create(name)
+        assert code == errors.PUBLISH_DENIED
+        assert f"#P2P/QUE/{name}" in detail
+    for name in ("mine", "fine", "#DEAD_MSG_QUEUE", ""):
+        assert create(name)[0] == 0, name
+    bind = {"name": "temporary", "temporary": True, "attributes": {"dead_message_queue": "theirs"}}
+    assert sly.request("flow.bind", **bind)[0] == errors.PUBLISH_DENIED
+
+
 @pytest.mark.requirement("R24", "R117", "R120", "R122")
 def test_a_client_adds_and_removes_subscriptions_one_verdict_each(rig: Rig, client: FakeClient) -> None:
     client.request("endpoint.create", name="q")
@@ -507,3 +537,45 @@ def test_a_change_of_one_subscription_among_many_reads_that_one_only(
     assert filters(rig, queue)[-2:] == [(3, "b"), (4, "c")]
     rig.controller.put("q", subscriptions=many)
     assert read == ["b", "c", many[0]], "what went is not remembered"
+
+
+# -- what was deleted, and what is only missing --------------------------------------------------------------
+
+
+@pytest.mark.requirement("R282")
+def test_a_home_that_starts_is_told_what_was_deleted_until_all_homes_have_confirmed(rig: Rig) -> None:
+    made = rig.controller.put("q")
+    rig.kill_home(0)
+    rig.endpoints.drop("default", "queue", "q")
+    assert rig.consuming.lanes.deletions([made.id, 77]) == []
+    home = rig.start_home(0)
+    assert home.lanes_frames[0][1:] == [True, [], [made.id << wire.LANE_BITS, 77 << wire.LANE_BITS]]
+    assert rig.consuming.lanes.deletions([]) == [made.id, 77]
+    assert rig.consuming.lanes.deletions([]) == []
+    rig.kill_home(0)
+    assert rig.start_home(0).lanes_frames[0][1:] == [True, [], []]
+
+
+@pytest.mark.requirement("R282")
+def test_a_deletion_is_not_complete_before_its_home_has_confirmed_it(rig: Rig) -> None:
+    made = rig.controller.put("q")
+    rig.homes[0].confirms = False
+    rig.endpoints.drop("default", "queue", "q")
+    rig.settle()
+    assert rig.consuming.lanes.deletions([made.id]) == []
+    rig.homes[0].confirm(rig.homes[0].lanes_frames[-1][0], complete=False)
+    assert rig.consuming.lanes.deletions([]) == [made.id]
+
+
+@pytest.mark.requirement("R282")
+def test_an_endpoint_that_is_missing_and_was_not_deleted_stays_at_its_home(rig: Rig) -> None:
+    lost, deleted = rig.controller.put("lost"), rig.controller.put("deleted")
+    rig.consuming.lanes.deletions([deleted.id])
+    told = len(rig.homes[0].lanes_frames)
+    rig.endpoints.lose("queue", "default", "lost")
+    rig.endpoints.lose("queue", "default", "deleted")
+    rig.settle()
+    assert [frame[3] for frame in rig.homes[0].lanes_frames[told:]] == [[deleted.id << wire.LANE_BITS]]
+    assert lost.is_gone
+    assert rig.endpoints.find("default", "queue", "lost") is None
+    assert rig.vpn.endpoints == 0

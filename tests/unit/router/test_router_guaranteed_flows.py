@@ -37,8 +37,8 @@ def test_a_bind_is_answered_when_the_home_has_answered(rig: Rig, client: FakeCli
     (arguments,) = home.arguments("bind")
     assert arguments[:5] == [queue.id << wire.LANE_BITS, False, "a = 1", 10, 1000]
     assert arguments[5] == {
-        "no_local": 0, "max_unacked": None, "resume": False, "client": "consumer", "active_indication": False,
-        "in_order": False,
+        "no_local": 0, "max_unacked": None, "resume": False, "client": "consumer", "username": "owner",
+        "active_indication": False, "in_order": False,
     }  # fmt: skip
     home.event(home.flow_at(queue), wire.FLOW_INACTIVE)
     rig.settle()

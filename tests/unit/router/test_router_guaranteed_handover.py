@@ -154,7 +154,7 @@ def test_a_lane_that_is_deleted_meanwhile_holds_nobody_up(handover: Handover) ->
     publisher.publish("a")
     assert publisher.acked() == (0, [])
     handover.node.drop("q")
-    handover.node.router.intake.sweep(handover.node.now)
+    handover.node.router.intake.sweep(handover.node.now, handover.node.router.flows.ends.at_home)
     handover.node.settle()
     assert publisher.acked() == (1, [])
 

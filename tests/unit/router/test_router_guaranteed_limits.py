@@ -1,4 +1,4 @@
-"""Admission: every check of seed 004, what it counts, who hears of it, and that no limit is exceeded by one message."""
+"""Admission: the checks of R171 to R176, what it counts, who is told, and no limit is exceeded by one message."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class TestPartial:
         node.drop("gone")
         again = publisher.reopen()
         again.publish("#P2P/QUE/gone", "a", "#P2P/QUE/gone", first=1)
-        assert again.acked() == (3, [[3, errors.QUEUE_NOT_FOUND]])
+        assert again.acked() == (3, [[3, errors.UNKNOWN_ENDPOINT]])
 
     def test_while_it_waits_ingress_goes_on(self, make_publish_node: Any) -> None:
         node = make_publish_node(2)

@@ -36,7 +36,8 @@ class Author:
         """Take what was told; a session that is over is noticed."""
         if self.publisher is None:
             return
-        for _, upto, nacks, code in self.publisher.told():
+        for _, upto, nacks, code, unroutable in self.publisher.told():
+            assert not unroutable, "some queue wants every topic"
             for sequence, reason, _ in nacks:
                 self.refused[sequence] = reason
             for sequence in [one for one in self.unacked if one <= upto]:

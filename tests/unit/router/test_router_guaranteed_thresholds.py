@@ -107,10 +107,10 @@ def test_messages_without_acknowledgement(make_publish_node: Any) -> None:
         ((41, 40), ["SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH"]),
         ((30, 30), []),
         ((29, 29), ["SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH_CLEAR"]),
-        ((0, 50), ["SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH", "SYSTEM_AD_DELIVERED_UNACKED_MSGS_EXCEEDED"]),
-        ((0, 40), []),
-        ((0, 50), []),
-        ((50, 0), []),
+        ((50, 50), ["SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH", "SYSTEM_AD_DELIVERED_UNACKED_MSGS_EXCEEDED"]),
+        ((30, 40), []),
+        ((50, 50), []),
+        ((50, 10), []),
         ((0, 0), ["SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH_CLEAR"]),
     ):
         for index, home in node.homes.items():

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from router.admission import blame
 
 if TYPE_CHECKING:
     from publish_rig import PublishNode
 from angarium.topic import slot_of
+from router.matching.shards import ShardState
 
 
 def topics(node: PublishNode) -> list[str]:
@@ -148,7 +150,7 @@ class TestReplay:
             assert len(matches(spooling, 0)) == 1
             assert deadly.client.closed_with() is None
             self.die(spooling)
-        assert deadly.client.closed_with() == errors.MALFORMED_FRAME
+        assert deadly.client.closed_with() == errors.PUT_ASIDE
         spooling.unpause(0)
         assert innocent.acked() == (1, [])
         assert [row.producer for row in spooling.stored("q")] == [2], "nothing of it was taken"
@@ -162,7 +164,56 @@ class TestReplay:
             self.die(spooling)
             assert publisher.client.closed_with() is None
         self.die(spooling)
-        assert publisher.client.closed_with() == errors.MALFORMED_FRAME
+        assert publisher.client.closed_with() == errors.PUT_ASIDE
+
+    @pytest.mark.requirement("R278")
+    def test_what_is_put_aside_is_handed_to_no_worker_again(self, spooling: PublishNode) -> None:
+        spooling.queue("q", "a")
+        deadly, innocent = spooling.publisher("deadly"), spooling.publisher("innocent")
+        spooling.pause(0)
+        deadly.publish("a")
+        innocent.publish("a")
+        spooling.kill_worker(0)
+        deadly.publish("a")
+        number = spooling.router.sessions.by_routing_id[deadly.client.routing_id].number
+        owner = self.blame(spooling, "session_owner", number)
+        assert (owner["vpn"], owner["username"]) == ("default", "default")
+        assert deadly.client.closed_with() is None
+        assert self.blame(spooling, "put_aside", number, router=1) is None, "another router numbered it"
+        assert self.blame(spooling, "put_aside", number) is not None
+        assert deadly.client.closed_with() == errors.PUT_ASIDE
+        spooling.start_worker(0)
+        assert innocent.acked() == (1, [])
+        assert [row.producer for row in spooling.stored("q")] == [2]
+        assert self.blame(spooling, "session_owner", number) is None
+
+    def blame(self, node: PublishNode, operation: str, session: int, router: int | None = None) -> Any:
+        asked = {"session": session, "router": node.router.shards.incarnation if router is None else router}
+        found = blame.answer(node.router, operation, asked, node.now)
+        node.settle()
+        return found
+
+    @pytest.mark.requirement("R190")
+    @pytest.mark.parametrize("others", [0, 2])
+    def test_a_worker_whose_spool_failed_is_no_death_of_its_frame(
+        self, spooling: PublishNode, others: int
+    ) -> None:
+        spooling.queue("q", "a")
+        publisher = spooling.publisher()
+        spooling.pause(0)
+        for _ in range(1 + others):
+            publisher.publish("a")
+        for _ in range(4):
+            incarnation = spooling.workers[0].incarnation
+            spooling._to_router(0, [wire.SPOOL_FAILED, wire.pack([incarnation])])
+            assert spooling.router.shards.shards[0].state is ShardState.DOWN
+            self.die(spooling)
+            assert len(matches(spooling, 0)) == 1
+        for _ in range(2):  # these count
+            self.die(spooling)
+        assert publisher.client.closed_with() is None
+        spooling.unpause(0)
+        assert publisher.acked() == (1 + others, [])
 
     def test_an_answer_ends_the_row_of_deaths(self, spooling: PublishNode) -> None:
         spooling.queue("q", "a")

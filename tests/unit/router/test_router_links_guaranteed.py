@@ -190,6 +190,13 @@ class TestCrossing:
         assert [row.topic for row in near.stored("#link/x")] == ["a/1", "a/2"]
         assert link.topics() == ["b/1"]
 
+    @pytest.mark.requirement("R277")
+    def test_what_the_queue_of_a_link_takes_is_not_unroutable(self, near: PublishNode) -> None:
+        wants(neighbour(near), a__=ENDPOINT, b__=CLIENTS)
+        publisher = near.publisher()
+        publisher.publish("a/1", "b/1", "a/2", "c/1")
+        assert [body[4] for body in publisher.told()] == [[[2, 1], [4, 1]]]
+
     def test_clients_here_get_theirs_all_the_same(self, near: PublishNode) -> None:
         link, client = neighbour(near), near.client()
         client.subscribe("a/>", "b/>")
@@ -217,7 +224,7 @@ class TestCrossing:
     def test_nobody_publishes_to_it_by_its_name(self, near: PublishNode) -> None:
         publisher = near.publisher()
         publisher.publish("#P2P/QUE/#link/x")
-        assert publisher.acked() == (1, [[1, errors.QUEUE_NOT_FOUND]])
+        assert publisher.acked() == (1, [[1, errors.UNKNOWN_ENDPOINT]])
 
     def test_deliver_to_one_is_decided_here_and_travels_directly(self, near: PublishNode) -> None:
         link = neighbour(near)

@@ -9,6 +9,7 @@ from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from cluster.passwords import hash_password
+from router.admission.failed_logins import ADDRESSES_MAX
 
 SECRET = hash_password("right")
 
@@ -19,12 +20,18 @@ def _refused(node: WiredNode, *, address: str = "127.0.0.1", **hello: Any) -> in
     return client.closed_with()
 
 
+def _told(node: WiredNode) -> list[dict[str, Any]]:
+    return [event for event in node.events if event["event"] == "SYSTEM_CLIENT_LOGIN_REFUSED"]
+
+
 @pytest.fixture
 def guarded(make_node: Any) -> WiredNode:
     rows = snapshot(
         ("username", "default", "bob", {"password": SECRET}),
         ("username", "default", "off", {"enabled": False}),
         ("vpn", "", "closed", {"enabled": False}),
+        ("username", "closed", "open", {}),
+        ("username", "closed", "bob", {"password": SECRET}),
         ("vpn", "", "small", {"max_connection_count": 2}),
         ("username", "small", "default", {}),
         ("profile", "default", "once", {"max_connection_count_per_client_username": 1}),
@@ -56,9 +63,7 @@ def test_an_unknown_username_is_refused_like_a_wrong_password(guarded: WiredNode
 @pytest.mark.parametrize(
     ("hello", "code"),
     [
-        ({"vpn": "nowhere"}, errors.VPN_NOT_ALLOWED),
-        ({"vpn": "closed"}, errors.VPN_UNAVAILABLE),
-        ({"username": "off"}, errors.USERNAME_SHUTDOWN),
+        ({"vpn": "closed", "username": "open"}, errors.VPN_UNAVAILABLE),
         ({"version": 2}, errors.UNSUPPORTED_VERSION),
         ({"client_name": "x" * 161}, errors.INVALID_CLIENT_NAME),
         ({"client_name": "a\0b"}, errors.INVALID_CLIENT_NAME),
@@ -71,6 +76,69 @@ def test_a_login_that_cannot_be_says_why(guarded: WiredNode, hello: dict[str, An
     assert _refused(guarded, **hello) == code
 
 
+@pytest.mark.requirement("R284")
+@pytest.mark.parametrize(
+    ("address", "hello", "reason"),
+    [
+        ("127.0.0.1", {"username": "nobody"}, "no such username"),
+        ("127.0.0.1", {"username": "bob"}, "wrong password"),
+        ("127.0.0.1", {"username": "off"}, "error 40310"),
+        ("127.0.0.1", {"vpn": "nowhere"}, "error 40309"),
+        ("127.0.0.1", {"vpn": "closed", "username": "bob"}, "wrong password"),
+        ("10.2.2.3", {"username": "office"}, "error 40301"),
+        ("10.2.2.3", {"username": "default"}, "for this host only"),
+    ],
+)
+def test_every_refused_login_gets_one_answer_and_the_event_says_why(
+    guarded: WiredNode, address: str, hello: dict[str, Any], reason: str
+) -> None:
+    answers = []
+    for more in ({"password": "guess"}, {"password": "guess", "token": b"x" * 40}):
+        client = guarded.connection(address)
+        client.send(wire.HELLO, {"version": 1, **hello, **more})
+        answers.append(client.take())
+        client = guarded.connection("127.0.0.77")
+        client.send(wire.HELLO, {"version": 1, "username": "nobody", "password": "guess"})
+        answers.append(client.take())
+    assert answers == [(wire.CLOSED, [errors.UNAUTHORIZED, ""])] * 4
+    told = next(event for event in _told(guarded) if event["address"] == address)
+    assert reason in told["text"]
+    assert told["severity"] == "warning"
+    assert "guess" not in str(_told(guarded))
+
+
+@pytest.mark.requirement("R284")
+def test_who_guesses_is_one_event_a_minute_with_count_and_a_few_names(guarded: WiredNode) -> None:
+    for number in range(40):
+        _refused(guarded, address="192.0.2.7", username=f"user-{number}", password="guess")
+        guarded.advance(1)  # it has to wait more and more
+    assert [event["count"] for event in _told(guarded)] == [1]
+    guarded.advance(61)
+    first, then = _told(guarded)
+    assert (first["address"], then["address"]) == ("192.0.2.7", "192.0.2.7")
+    assert then["count"] == 39
+    assert then["usernames"] == [f"user-{number}" for number in range(1, 6)]
+    guarded.advance(200)
+    assert len(_told(guarded)) == 2
+    _refused(guarded, address="192.0.2.7", username="again", password="guess")
+    assert [event["count"] for event in _told(guarded)] == [1, 39, 1]
+
+
+@pytest.mark.requirement("R284")
+def test_very_many_addresses_that_guess_are_told_together(make_node: Any) -> None:
+    node = make_node(1)
+    for number in range(ADDRESSES_MAX + 50):
+        _refused(node, address=f"2001:db8:0:{number:x}::1", username="nobody")
+    assert len(_told(node)) == ADDRESSES_MAX + 1
+    node.advance(61)
+    assert (_told(node)[-1]["address"], _told(node)[-1]["count"]) == ("other addresses", 49)
+
+
+def test_limits_and_a_disabled_vpn_are_told_only_to_who_has_the_password(guarded: WiredNode) -> None:
+    assert _refused(guarded, vpn="closed", username="bob", password="right") == errors.VPN_UNAVAILABLE
+    assert _refused(guarded, vpn="closed", username="bob", password="wrong") == errors.UNAUTHORIZED
+
+
 def test_a_username_without_password_is_for_this_host_only(guarded: WiredNode) -> None:
     assert _refused(guarded, address="192.0.2.7") == errors.UNAUTHORIZED
     assert guarded.client(address="192.0.2.7", username="bob", password="right")
@@ -79,10 +147,7 @@ def test_a_username_without_password_is_for_this_host_only(guarded: WiredNode) -
 
 def test_the_acl_decides_over_addresses(guarded: WiredNode) -> None:
     assert guarded.client(address="10.1.2.3", username="office", password="right")
-    assert (
-        _refused(guarded, address="10.2.2.3", username="office", password="right")
-        == errors.CLIENT_CONNECT_DENIED
-    )
+    assert _refused(guarded, address="10.2.2.3", username="office", password="right") == errors.UNAUTHORIZED
 
 
 def test_connection_limits_of_vpn_and_profile_hold(guarded: WiredNode) -> None:
@@ -149,10 +214,34 @@ def test_a_changed_or_disabled_username_voids_the_token(guarded: WiredNode, chan
     guarded.router.operators.put_object(
         "username", "default", "bob", objects.complete("username", change), guarded.now
     )
-    assert _refused(guarded, username="bob", token=welcome["token"], client_name="app") in (
-        errors.UNAUTHORIZED,
-        errors.USERNAME_SHUTDOWN,
-    )
+    assert _refused(guarded, username="bob", token=welcome["token"], client_name="app") == errors.UNAUTHORIZED
+
+
+def test_a_token_is_of_one_session_and_an_old_one_throws_nobody_out(guarded: WiredNode) -> None:
+    """A name that is connected, again and again: only the token of its newest session is good."""
+    first = guarded.connection().hello(username="bob", password="right", client_name="app")
+    second = guarded.connection()
+    welcome = second.hello(username="bob", token=first["token"], client_name="app")
+    assert welcome["token"] != first["token"]
+    second.subscribe("a")
+    guarded.advance(1)
+    second.send(wire.PONG, [1])
+    old = {"username": "bob", "client_name": "app", "token": first["token"]}
+    assert _refused(guarded, **old) == errors.UNAUTHORIZED
+    assert _refused(guarded, **old, password="right") == errors.CLIENT_NAME_IN_USE
+    assert second.closed_with() is None
+    second.send(wire.BYE, [])
+    assert _refused(guarded, **old) == errors.UNAUTHORIZED
+    assert guarded.connection().hello(**{**old, "token": welcome["token"]})["resumed"]
+
+
+def test_who_has_not_got_its_new_token_comes_back_with_the_one_before(guarded: WiredNode) -> None:
+    """The connection is lost with the WELCOME: nothing came from the new session yet."""
+    welcome = guarded.connection().hello(username="bob", password="right", client_name="app")
+    hello = {"username": "bob", "client_name": "app", "token": welcome["token"]}
+    guarded.advance(1)
+    guarded.connection().hello(**hello)
+    assert guarded.connection().hello(**hello)["resumed"]
 
 
 def test_a_forged_token_is_refused(guarded: WiredNode) -> None:

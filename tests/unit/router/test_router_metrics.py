@@ -6,6 +6,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from documented_figures import wrong_kinds
+from wired_mesh import WiredMesh
+
 if TYPE_CHECKING:
     from wired_node import WiredNode
 
@@ -32,6 +35,17 @@ def test_every_figure_of_router_worker_and_client_is_documented(node: WiredNode)
     assert _undocumented(list(node.workers[0].stats())) == []
     assert _undocumented(list(node.router.operators.client("default", "c", node.now))) == []
     assert _undocumented(list(node.router.operators.subscriptions(None, "c")[0])) == []
+
+
+def test_every_figure_has_a_type_in_prometheus(node: WiredNode) -> None:
+    stats = node.router.stats()
+    assert wrong_kinds("router", stats) == []
+    assert wrong_kinds("spool", stats["spool"]) == []
+
+
+def test_every_figure_of_a_link_has_a_type_in_prometheus() -> None:
+    (row,) = WiredMesh("a", "b")["a"].router.stats()["links"]
+    assert wrong_kinds("link", row) == []
 
 
 def test_every_reason_for_a_discard_is_documented() -> None:

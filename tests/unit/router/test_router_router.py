@@ -8,10 +8,11 @@ import pytest
 from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
+from angarium.topic import slot_of
 
 
-@pytest.mark.requirement("R1", "R2", "R4", "R5")
-def test_a_direct_message_reaches_a_subscriber_of_a_fresh_node_without_acknowledgement(
+@pytest.mark.requirement("R1", "R2")
+def test_a_direct_message_reaches_a_subscriber_of_a_fresh_node(
     node: WiredNode,
 ) -> None:
     publisher, subscriber = node.client(), node.client()
@@ -37,7 +38,6 @@ def test_a_subscriber_gets_messages_of_all_topics_in_the_order_of_their_publishe
 def test_a_round_waits_for_the_one_before_it_although_its_own_worker_answered(make_node: Any) -> None:
     node = make_node(2)
     table = node.router.shards.table
-    from angarium.topic import slot_of
 
     slow = next(f"t/{n}" for n in range(99) if table[slot_of(f"t/{n}")] == 0)
     quick = next(f"t/{n}" for n in range(99) if table[slot_of(f"t/{n}")] == 1)
@@ -94,6 +94,24 @@ def test_a_client_with_overlapping_subscriptions_gets_one_copy(node: WiredNode) 
     assert client.payloads() == [b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_publisher_is_told_what_matches_nothing_if_it_asks(make_node: Any, workers: int) -> None:
+    node = make_node(workers)
+    subscriber, publisher = node.client(), node.client()
+    subscriber.subscribe("a")
+    for number in range(1, 4):  # the second time the router knows the topics itself
+        publisher.publish("a", "b", "b", reports=True)
+        assert publisher.notices() == [[errors.NO_SUBSCRIPTION_MATCH, "b", 2, number]]
+        assert subscriber.topics() == ["a"]
+    publisher.publish("b")
+    assert publisher.notices() == []
+    assert node.router.counters.totals["discard.no-subscription-match"] == 7
+    subscriber.subscribe("b")
+    publisher.publish("b", reports=True)
+    assert publisher.notices() == []
+    assert subscriber.topics() == ["b"]
+
+
 @pytest.mark.requirement("R53")
 def test_message_vpns_do_not_see_each_other(make_node: Any) -> None:
     node = make_node(2, snapshot(("vpn", "", "other", {}), ("username", "other", "default", {})))
@@ -127,7 +145,6 @@ def test_an_empty_round_asks_to_be_told_when_all_before_it_has_retired(node: Wir
 
 
 def test_pre_partitioned_batches_go_straight_to_their_workers(make_node: Any) -> None:
-    from angarium.topic import slot_of
 
     node = make_node(4)
     publisher, subscriber = node.client(), node.client()
@@ -146,7 +163,6 @@ def test_pre_partitioned_batches_go_straight_to_their_workers(make_node: Any) ->
 
 
 def test_a_part_for_the_wrong_worker_ends_the_session_that_sent_it(make_node: Any) -> None:
-    from angarium.topic import slot_of
 
     node = make_node(2)
     publisher = node.client()
@@ -288,10 +304,12 @@ def test_frames_of_nobody_are_answered_with_a_bounded_rate(node: WiredNode) -> N
     assert len(stranger.received) <= 200
 
 
-def test_a_chosen_routing_id_is_refused(node: WiredNode) -> None:
-    client = node.connection(routing_id=b"chosen")
-    client.send(wire.HELLO, {"version": 1})
-    assert client.closed_with() == errors.ROUTING_ID_REFUSED
+def test_what_is_no_message_ends_a_session_with_a_code(node: WiredNode) -> None:
+    client, stranger = node.client(), node.connection()
+    for one in (client, stranger):
+        node.router.fail(one.routing_id, errors.error_for(errors.MALFORMED_FRAME), node.now)
+        node.settle()
+        assert one.closed_with() == errors.MALFORMED_FRAME
 
 
 @pytest.mark.requirement("R7")
@@ -348,6 +366,32 @@ def test_sessions_take_turns_at_a_full_worker(make_node: Any) -> None:
     payloads = reader.payloads()
     assert len(payloads) == 11
     assert payloads.index(b"quiet") <= 2
+
+
+def test_who_waited_for_one_worker_overdraws_another_but_not_beyond_twice_its_window(make_node: Any) -> None:
+    """A batch for two busy workers gets its turn at one of them; it must not wait for both at once for ever."""
+    node = make_node(2, worker_window=1)
+    reader = node.client()
+    reader.subscribe("t/*")
+    here, there = (
+        next(topic for topic in map("t/{}".format, range(99)) if owner(node, topic) == one) for one in (0, 1)
+    )
+    node.pause(0)
+    node.pause(1)
+    node.client().publish((here, b"fills 0"))
+    node.client().publish((there, b"fills 1"))
+    for name in (b"first", b"second"):
+        node.client().publish((here, name), (there, name))
+    assert len(node.paused[1]) == 1
+    node.unpause(0)
+    assert len(node.paused[1]) == 2
+    assert reader.payloads() == [b"fills 0"]
+    node.unpause(1)
+    assert sorted(reader.payloads()) == sorted([b"fills 1", b"first", b"first", b"second", b"second"])
+
+
+def owner(node: WiredNode, topic: str) -> int:
+    return int(node.router.shards.table[slot_of(topic)])
 
 
 @pytest.mark.requirement("R58", "R59", "R64", "R65", "R66")

@@ -210,7 +210,7 @@ def test_a_controller_that_is_away_decides_nothing_and_is_told_later(node: Stage
     assert answer_to(client, number) == (0, {"committed": True})
     assert len(node.stages) == 1
     node.answers = True
-    node.router.intake.sweep(node.now)
+    node.router.intake.sweep(node.now, node.router.flows.ends.at_home)
     node.settle()
     assert len(node.stages) == 0
 
@@ -221,7 +221,7 @@ def test_what_a_home_has_and_the_registry_does_not_know_is_dropped(node: StageNo
     spool = home.spool
     fresh = node.restart_worker(home.index)
     assert node.settlements() == []
-    fresh.spool = lambda *args, **kwargs: [*spool(*args, **kwargs), 0, 1, 65, [50, 77]]  # type: ignore[method-assign]
+    fresh.spool = lambda *args, **kwargs: [*spool(*args, **kwargs), 0, 1, 65, 0, 0, 0, 0, [50, 77]]  # type: ignore[method-assign]
     fresh.report()
     node.router.intake.stages.retry()
     node.settle()

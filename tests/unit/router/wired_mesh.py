@@ -106,7 +106,7 @@ class WiredLink:
             node.settle()
         if client is not None:
             node.clients.pop(client.routing_id, None)
-            node.router.connection_closed()
+            node.router.unreachable(client.routing_id, 0, node.now, blocked=False)
             node.settle()
         self.clients[side] = None
         self.channel.forget(side)
@@ -117,7 +117,7 @@ class WiredLink:
             client = self.clients[side]
             if client is not None:
                 node.clients.pop(client.routing_id, None)
-                node.router.connection_closed()
+                node.router.unreachable(client.routing_id, 0, node.now, blocked=False)
                 node.settle()
             self.clients[side] = None
 

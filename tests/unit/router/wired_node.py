@@ -76,7 +76,7 @@ class FakeClient:
         assert isinstance(codes, list)
         return codes
 
-    def publish(self, *rows: tuple[Any, ...] | str, flush: bool = False) -> None:
+    def publish(self, *rows: tuple[Any, ...] | str, flush: bool = False, reports: bool = False) -> None:
         """Publish a batch; a row is a topic or (topic, payload[, flags])."""
         packed = []
         for index, row in enumerate(rows):
@@ -86,11 +86,12 @@ class FakeClient:
                 else (*row, 0)
             )
             packed.append([index, topic, flags, None, None, payload])
-        self.publish_raw(packed, flush=flush)
+        self.publish_raw(packed, flush=flush, reports=reports)
 
-    def publish_raw(self, rows: list[list[Any]], *, flush: bool = False) -> None:
+    def publish_raw(self, rows: list[list[Any]], *, flush: bool = False, reports: bool = False) -> None:
         self.round += 1
-        self.send(wire.PUBLISH, [self.round, 0, flush, [[0, len(rows)]]], wire.pack(rows))
+        more = [True] if reports else []
+        self.send(wire.PUBLISH, [self.round, 0, flush, [[0, len(rows)]], *more], wire.pack(rows))
 
     def take(self) -> tuple[bytes, Any]:
         """Take the oldest frame that is not RETIRED, as (operation, header)."""
@@ -261,7 +262,10 @@ class WiredNode:
         if worker is None:
             self.router.worker_lost(index, 0, self.now)
             return
-        for answer in worker.handle(frames, self.now):
+        answers = worker.handle(frames, self.now) + worker.work()
+        while worker.has_work:
+            answers += worker.work()
+        for answer in answers:
             self._to_router(index, answer)
 
     def _to_router(self, index: int, frames: list[bytes]) -> None:

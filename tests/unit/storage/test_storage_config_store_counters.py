@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import lmdb
 import pytest
 
-from angarium import errors
 from storage.config_store import Change, ConfigStore, Counter, Producer
 
 if TYPE_CHECKING:
@@ -51,31 +49,6 @@ def test_a_failing_change_takes_its_counter_along(store: ConfigStore) -> None:
     with pytest.raises(TypeError):
         store.commit([Counter("endpoint", 9), Change("vpn", "", "b", {"x": object()})])
     assert store.load_counters() == {}
-
-
-def test_a_store_of_the_first_format_is_taken_over(tmp_path: Path) -> None:
-    place = tmp_path / "config"
-    ConfigStore(place).close()
-    environment = lmdb.open(str(place), max_dbs=4)
-    with environment.begin(db=environment.open_db(b"meta"), write=True) as transaction:
-        transaction.put(b"format", b"1")
-    environment.close()
-    store = ConfigStore(place)
-    assert store.load_counters() == {}
-    store.close()
-
-
-def test_a_producer_that_cannot_be_read_is_refused_and_named(tmp_path: Path) -> None:
-    place = tmp_path / "config"
-    ConfigStore(place).close()
-    environment = lmdb.open(str(place), max_dbs=4)
-    with environment.begin(db=environment.open_db(b"producers"), write=True) as transaction:
-        transaction.put(b"v\0u\0p", b"\x01")
-    environment.close()
-    store = ConfigStore(place)
-    with pytest.raises(errors.InvalidRequestError, match="producer check"):
-        store.load_producers()
-    store.close()
 
 
 @pytest.mark.requirement("R97")

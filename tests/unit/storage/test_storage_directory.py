@@ -15,7 +15,7 @@ from tests.unit.storage.test_storage_spool import MAP_BYTES, filled, refused
 
 @pytest.mark.parametrize("is_left", [True, False])
 def test_a_directory_that_lost_its_messages_is_no_new_spool(directory: Path, *, is_left: bool) -> None:
-    """A repair of the file system left the file empty, or none; only an absent directory begins anew."""
+    """A repair of the file system left the file empty, or none; only an absent directory starts over."""
     filled(directory)
     if is_left:
         os.truncate(directory / DATA_FILE, 0)
@@ -27,7 +27,7 @@ def test_a_directory_that_lost_its_messages_is_no_new_spool(directory: Path, *, 
 
 
 def test_a_spool_is_there_when_it_is_complete(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who looks while it is made finds none; one whose making was cut short is made anew."""
+    """Who looks while it is made finds none; one whose making was cut short is created again."""
     seen: list[list[str]] = []
     real = Path.rename
 

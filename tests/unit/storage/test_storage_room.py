@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.room import COMMIT_BYTES, RESERVE_BYTES, STEP_BYTES_MIN, NoRoomError, Room, Usage
+from storage.room import (
+    AHEAD_BYTES_MIN,
+    COMMIT_BYTES,
+    RESERVE_BYTES,
+    STEP_BYTES_MIN,
+    NoRoomError,
+    Room,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -191,3 +199,100 @@ def test_opening_on_a_full_disk_keeps_what_is_allocated(file: File, disk: dict[s
     file.used = file.end
     room = Room(file.descriptor, MAP_BYTES, file.look)
     store(room, file)
+
+
+@pytest.mark.requirement("R281")
+def test_room_is_low_before_it_is_full_and_what_is_under_way_still_fits(
+    file: File, disk: dict[str, int]
+) -> None:
+    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    assert file.on_disk >= file.end + RESERVE_BYTES + AHEAD_BYTES_MIN
+    assert not room.is_low
+    disk["bytes"] = file.size
+    while not room.is_low:
+        store(room, file)
+    before = file.end
+    with pytest.raises(NoRoomError):
+        store(room, file, 1_000)
+    assert file.end - before > AHEAD_BYTES_MIN - 500_000
+    assert file.on_disk - file.end >= RESERVE_BYTES // 2, "the other reserve is left"
+
+
+def test_what_consumers_free_ends_it_when_it_is_more_than_the_reserve(
+    file: File, disk: dict[str, int]
+) -> None:
+    file.end = file.used = 20 << 20
+    disk["bytes"] = file.end + RESERVE_BYTES
+    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    for freed, is_low in ((0, True), (AHEAD_BYTES_MIN * 9 // 8, True), (AHEAD_BYTES_MIN * 3 // 2, False)):
+        file.used = file.end - freed
+        room.take([(OTHER, b"x", None)], BLOCKS)
+        assert room.is_low == is_low
+
+
+def test_when_there_is_room_again_it_is_low_no_more(file: File, disk: dict[str, int]) -> None:
+    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    disk["bytes"] = file.size
+    while not room.is_low:
+        store(room, file)
+    disk["bytes"] = 1 << 40
+    room.take([], BLOCKS)
+    assert not room.is_low
+
+
+@pytest.mark.parametrize(("left_mb", "is_low"), [(15, True), (24, False)])
+def test_the_reserve_is_a_part_of_a_large_file(
+    file: File, disk: dict[str, int], left_mb: int, *, is_low: bool
+) -> None:
+    file.end = file.used = 128 << 20
+    disk["bytes"] = file.end + RESERVE_BYTES + (left_mb << 20)
+    os.truncate(file.descriptor, file.end)
+    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    room.take([(BLOCKS, b"x", BODY)], BLOCKS)
+    assert room.is_low == is_low
+
+
+def test_a_spool_that_is_opened_on_a_full_disk_is_low(file: File, disk: dict[str, int]) -> None:
+    disk["bytes"] = file.end + RESERVE_BYTES
+    assert Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True).is_low
+
+
+def test_a_file_that_grew_to_the_end_of_its_disk_takes_messages_when_half_of_it_is_free(
+    file: File, disk: dict[str, int]
+) -> None:
+    """Freed pages were too scattered for a while, so that the end moved on."""
+    file.end = 20 << 20
+    file.used = file.end // 2 + STEP_BYTES_MIN
+    disk["bytes"] = file.end + RESERVE_BYTES // 8
+    os.truncate(file.descriptor, disk["bytes"])
+    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    with pytest.raises(NoRoomError):
+        room.take([(BLOCKS, b"x", BODY)], BLOCKS)
+    file.used = file.end // 2 - STEP_BYTES_MIN
+    room.take([(BLOCKS, b"x", BODY)], BLOCKS)
+    assert not room.is_low
+
+
+@pytest.mark.requirement("R281")
+@pytest.mark.parametrize("size", [1_000, 40_000, 400_000])
+def test_what_may_be_under_way_finds_room_on_a_disk_that_is_full(
+    file: File, disk: dict[str, int], size: int
+) -> None:
+    """As one commit, or as several."""
+    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    disk["bytes"] = file.size
+    body = bytes(size)
+    while room.room_bytes > 2 * size:
+        for number in range(room.room_bytes // size // 2):
+            room.take([(BLOCKS, b"%d" % number, body)], BLOCKS)
+            file.end = file.used = file.end + size + 4_096
+    assert room.room_bytes == 0
+    assert file.on_disk - file.end >= RESERVE_BYTES // 2
+
+
+def test_what_may_be_under_way_grows_with_the_file(file: File) -> None:
+    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    before = room.room_bytes
+    assert before >= AHEAD_BYTES_MIN // 4
+    store(room, file, 3_000)
+    assert room.room_bytes > 4 * before

@@ -65,7 +65,7 @@ def test_the_query_is_the_sink_by_default() -> None:
 
 
 def test_a_name_for_the_sink_does_not_outlive_its_checkpoint() -> None:
-    """A query that begins anew begins with batch 0; with the name alone the node would drop what it has not seen."""
+    """A query that starts over begins with batch 0; with the name alone the node would drop what it has not seen."""
     found = stream_commitment(settings(STREAM_WRITE, {"sinkid": "orders"}), [Written(1, "a", QUERY)], 0)
     assert found == Commitment(("a",), f"orders/{QUERY}", 0)
 

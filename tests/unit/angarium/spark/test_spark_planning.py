@@ -210,7 +210,7 @@ def test_a_group_that_is_in_no_checkpoint_yet_goes_soon() -> None:
 
 
 def test_the_first_batch_of_an_empty_queue_fixes_where_the_query_begins() -> None:
-    """Else a query that starts at `latest` would begin anew, and later, after a restart."""
+    """Else a query that starts at `latest` would start over, and later, after a restart."""
     at = node(a=10)
     end = stored(planner(at, starting=LATEST).latest(INITIAL, Limit()))
     assert positions(end) == {A0: 11}

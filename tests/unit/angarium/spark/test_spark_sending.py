@@ -114,9 +114,9 @@ def test_a_task_tells_its_stage_when_everything_is_stored(monkeypatch: pytest.Mo
 
 
 def test_a_task_that_fails_drops_its_stage_even_if_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = FakeStage(at2=errors.QUEUE_NOT_FOUND)
+    stage = FakeStage(at2=errors.UNKNOWN_ENDPOINT)
     client = open_fake(monkeypatch, stage)
-    with pytest.raises(errors.InvalidRequestError, match=r"row 3 of task 4 \(topic 'c'\)"):
+    with pytest.raises(errors.NotFoundError, match=r"row 3 of task 4 \(topic 'c'\)"):
         sink.publish(settings(WRITE, {}), Target(None), iter([batch("a", "b"), batch("c")]), 4)
     assert (stage.closed, client.calls) == (1, [("abort", "stage-1"), "close"])
 

@@ -1,1 +1,0 @@
-"""How frames travel between client and router: `plain` over a socket of the system, `secure` over one of libzmq."""

@@ -1,0 +1,205 @@
+"""One accepted connection: a socket of the system, read and written without waiting, by plain text or TLS.
+
+It reads what came, a bounded number of bytes at a time, and gives the messages; it keeps what the socket does not take.
+It decides nothing: `door` says when it is read, what may wait in it, and when it is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from angarium.client.transport.zmtp import pack
+from angarium_server.connections.framing import START, Framing, FramingError
+
+if TYPE_CHECKING:
+    from angarium_server.connections.framing import FramingLimits
+
+#: Read at once, and so much of one connection before others get their turn.
+READ_BYTES: Final = 128 * 1024
+#: Sent with one system call: so many bytes, and of larger pieces so many; the system takes 1,024.
+JOIN_BYTES: Final = 64 * 1024
+SEND_PIECES: Final = 500
+
+_LATER: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+
+class ConnectionOverError(Exception):
+    """The other side has closed, or the system has given it up; the text says which."""
+
+
+class Connection:
+    """One peer."""
+
+    __slots__ = (
+        "_is_secure",
+        "_out",
+        "_socket",
+        "address",
+        "descriptor",
+        "framing",
+        "id",
+        "is_deaf",
+        "is_encrypting",
+        "is_finished",
+        "is_waiting",
+        "unsent_bytes",
+    )
+
+    def __init__(
+        self, sock: socket.socket, connection_id: bytes, address: str, limits: FramingLimits
+    ) -> None:
+        """Greet the peer; a TLS handshake comes first if the socket is one of TLS."""
+        #: By what it is known as long as the process lives.
+        self.id = connection_id
+        #: IP address of the peer; empty for a socket of this host.
+        self.address = address
+        self.framing = Framing(limits)
+        self._socket = sock
+        self._is_secure = isinstance(sock, ssl.SSLSocket)
+        self.descriptor = sock.fileno()
+        #: Whether the handshake of TLS is under way.
+        self.is_encrypting = self._is_secure
+        #: Whether nothing more is taken of the peer but its end.
+        self.is_deaf = False
+        #: Whether the connection ends when what is in here has left.
+        self.is_finished = False
+        #: Whether the socket takes no more, and the end of that is watched for.
+        self.is_waiting = False
+        #: Pieces that the socket has not taken, and their bytes.
+        self._out: deque[bytes | memoryview] = deque((START,))
+        self.unsent_bytes = len(START)
+
+    def queue(self, frames: list[bytes]) -> None:
+        """Have a message leave with the next `flush`."""
+        pieces = pack(frames)
+        self._out.extend(filter(None, pieces))  # an empty one would never be sent
+        self.unsent_bytes += sum(map(len, pieces))
+
+    def read(self) -> list[list[bytes]]:
+        """Give the messages that are complete now.
+
+        Raises:
+            ConnectionOverError: there will be no more.
+            FramingError: the peer does not speak the protocol.
+        """
+        if self.is_encrypting and not self._encrypt():
+            return []
+        data = self._receive()
+        if data is None:
+            return []
+        if not data:
+            raise ConnectionOverError("the connection was closed")
+        if self.is_deaf:
+            return []
+        messages = self.framing.received(data)
+        if self.framing.replies:
+            self._reply()
+        return messages
+
+    def _reply(self) -> None:
+        replies, self.framing.replies = self.framing.replies, b""
+        self._out.append(replies)
+        self.unsent_bytes += len(replies)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether more can be read although the socket may not signal it."""
+        return self.framing.has_more or (self._is_secure and not self.is_encrypting and self._pending())
+
+    def read_rest(self) -> list[list[bytes]]:
+        """Give more of the messages that came before: `read`, when nothing new has come."""
+        return self.framing.received(b"") if self.framing.has_more else self.read()
+
+    def _pending(self) -> bool:
+        assert isinstance(self._socket, ssl.SSLSocket)
+        return self._socket.pending() > 0
+
+    def _encrypt(self) -> bool:
+        """Go on with the handshake of TLS; true when it is over."""
+        assert isinstance(self._socket, ssl.SSLSocket)
+        try:
+            self._socket.do_handshake()
+        except _LATER:
+            return False
+        except (OSError, ValueError) as error:
+            raise FramingError(f"TLS: {getattr(error, 'reason', None) or error}") from None
+        self.is_encrypting = False
+        return True
+
+    def _receive(self) -> bytes | None:
+        """Give bytes that came, none at the end, None if there are none yet."""
+        try:
+            return self._socket.recv(READ_BYTES)
+        except _LATER:
+            return None
+        except OSError as error:
+            raise ConnectionOverError(f"the connection is gone: {error.strerror or error}") from None
+
+    def flush(self) -> None:
+        """Send what waits, as far as the socket takes it.
+
+        Raises:
+            ConnectionOverError: the connection is gone.
+        """
+        if self.is_encrypting:
+            return
+        while self._out:
+            pieces, size = self._next_pieces()
+            sent = self._send(pieces)
+            self.unsent_bytes -= sent
+            self._drop(sent)
+            if sent < size:
+                return
+
+    def _next_pieces(self) -> tuple[list[bytes | memoryview], int]:
+        """Give what one call sends, and its size."""
+        pieces: list[bytes | memoryview] = []
+        size = 0
+        for piece in self._out:
+            if size >= JOIN_BYTES or len(pieces) == SEND_PIECES:
+                break
+            pieces.append(piece)
+            size += len(piece)
+        return pieces, size
+
+    def _send(self, pieces: list[bytes | memoryview]) -> int:
+        try:
+            if len(pieces) == 1:
+                return self._socket.send(pieces[0])
+            if self._is_secure or len(pieces[0]) + len(pieces[-1]) < JOIN_BYTES:
+                return self._socket.send(b"".join(pieces))
+            return self._socket.sendmsg(pieces)
+        except _LATER:
+            return 0
+        except OSError as error:
+            raise ConnectionOverError(f"the connection is gone: {error.strerror or error}") from None
+
+    def _drop(self, sent: int) -> None:
+        """Forget so many bytes of what waits."""
+        out = self._out
+        while sent:
+            piece = out.popleft()
+            if len(piece) > sent:
+                out.appendleft(memoryview(piece)[sent:])
+                return
+            sent -= len(piece)
+
+    def finish(self) -> None:
+        """Say that nothing more comes from us; what the peer sends is read until its end, or the answer is lost."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._out.clear()
+        self._socket.close()
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert self.unsent_bytes == sum(map(len, self._out))
+        if not self.is_deaf:
+            self.framing.validate()

@@ -1,0 +1,15 @@
+"""How many descriptors a process may have: each connection is one."""
+
+from __future__ import annotations
+
+import resource
+
+
+def raise_descriptors(wanted: int) -> int:
+    """Have the system allow this process so many descriptors, or as many as it may; gives what it allows now."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return wanted
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    return allowed

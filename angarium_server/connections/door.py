@@ -1,0 +1,441 @@
+"""All connections of a process: it listens, accepts, and knows who has logged in; strangers are few and short.
+
+A *stranger* is a connection whose peer has not logged in. Until then he costs little: he may send a few small frames,
+his login has a deadline, one network has a share of them, and when there are too many the oldest goes. `admit` says
+that he has logged in, so that larger messages may come.
+
+The owner is told of messages (`on_message`), of ends (`on_lost`, once, and not of those that he brought about himself)
+and of connections that had to go before he knew them (`on_refused`). What he sends leaves with `flush`, so that all
+that one step decided for a peer is one system call.
+
+Ids are numbers of this process; a peer cannot choose one, nor guess which is next.
+"""
+
+from __future__ import annotations
+
+import enum
+import errno
+import os
+import secrets
+import socket
+import stat
+import time
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from angarium_server.access import network_of
+from angarium_server.connections.connection import Connection, ConnectionOverError
+from angarium_server.connections.framing import STRANGER_BYTES_MAX, FramingError, FramingLimits
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+#: Connections accepted before others get their turn.
+ACCEPT_MAX: Final = 64
+#: Connections that wait in the system to be accepted.
+BACKLOG: Final = 4_096
+#: How long a listener rests when the process has no descriptor left.
+REST_S: Final = 0.2
+#: A connection that was finished is closed at the latest then, whether the peer has read all or not.
+FINISH_S: Final = 2.0
+#: How often deadlines are looked after.
+SWEEP_S: Final = 0.25
+#: What a peer that vanished shows after: the system asks it, so often.
+TCP_IDLE_S, TCP_INTERVAL_S, TCP_PROBES = 15, 5, 3
+_STRANGER: Final = FramingLimits(STRANGER_BYTES_MAX, STRANGER_BYTES_MAX)
+_NO_DESCRIPTORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Watcher(Protocol):
+    """The loop of a process, as far as a door needs it."""
+
+    def add(self, watched: int, handler: Callable[[], bool | None]) -> None:
+        """Call a handler while a descriptor is readable."""
+
+    def remove(self, watched: int) -> None:
+        """Forget a descriptor before it is closed."""
+
+    def await_room(self, watched: int, *, wanted: bool) -> None:
+        """Call the handler also while the descriptor is writable, or no longer."""
+
+
+class DoorLimits(NamedTuple):
+    """How much strangers, and a peer that does not read, may cost."""
+
+    #: What one who has logged in may send.
+    framing: FramingLimits
+    #: Bytes that wait for one peer.
+    unsent_bytes: int
+    login_s: float
+    strangers: int
+    strangers_per_network: int
+
+
+class Refusal(enum.Enum):
+    """Why a message cannot be sent."""
+
+    GONE = "the connection is gone"
+    BLOCKED = "the peer does not read"
+
+
+class Door:
+    """The connections of one process."""
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        limits: DoorLimits,
+        on_message: Callable[[Connection, list[bytes], float], None],
+        on_lost: Callable[[bytes, str, float], None],
+        on_fault: Callable[[bytes, str, float], None],
+        on_refused: Callable[[str, float], None],
+        may_come: Callable[[str, float], bool],
+    ) -> None:
+        """Listen nowhere yet.
+
+        Args:
+            watcher: calls us when a socket can be read.
+            limits: see there.
+            on_message: takes each message, with its connection and the time.
+            on_lost: told of the end of a connection that has said something, by its id, with the reason.
+            on_fault: told that one does not keep to the framing, by his id, with the reason: he is heard no more, and
+                to be told and finished.
+            on_refused: told why a stranger had to go.
+            may_come: asked for each new connection, by its network.
+        """
+        self._watcher = watcher
+        self._limits = limits
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_fault = on_fault
+        self._on_refused = on_refused
+        self._may_come = may_come
+        self._connections: dict[bytes, Connection] = {}
+        #: Those that have not logged in, the oldest first, with the deadline of each; some are in `_deaf` too.
+        self._strangers: dict[Connection, float] = {}
+        #: Network -> how many strangers it has.
+        self._networks: dict[str, int] = {}
+        #: Those of whom nothing more is taken, with the time at which they are closed anyway.
+        self._deaf: dict[Connection, float] = {}
+        #: Those to which something was said since the last `flush`.
+        self._unflushed: dict[Connection, None] = {}
+        #: Those of which more can be read without a signal.
+        self._unread: dict[Connection, None] = {}
+        self._listeners: dict[int, _Listener] = {}
+        #: Listeners that rest, until when.
+        self._resting: dict[int, float] = {}
+        self._next_id = secrets.randbits(48)
+        self._next_sweep = 0.0
+
+    def __len__(self) -> int:
+        """Count the connections."""
+        return len(self._connections)
+
+    @property
+    def strangers(self) -> int:
+        """Count the connections whose peers have not logged in."""
+        return len(self._strangers)
+
+    # -- listening -------------------------------------------------------------------------------------------
+
+    def listen(self, url: str, context: ssl.SSLContext | None = None) -> str:
+        """Listen on `tcp://HOST:PORT`, `tls://HOST:PORT` or `ipc://PATH`; give the address with the port it got.
+
+        Raises:
+            OSError: that is not possible.
+        """
+        scheme, _, place = url.partition("://")
+        made = _listen_ipc(place) if scheme == "ipc" else _listen_tcp(place)
+        listener = _Listener(made, context)
+        self._listeners[made.fileno()] = listener
+        self._watcher.add(made.fileno(), lambda: self._accept(listener))
+        return url if scheme == "ipc" else f"{scheme}://{_place_of(made)}"
+
+    def encrypt_with(self, context: ssl.SSLContext) -> None:
+        """Encrypt otherwise from now on, where it is encrypted; connections that are there stay as they are."""
+        for listener in self._listeners.values():
+            if listener.context is not None:
+                listener.context = context
+
+    def _accept(self, listener: _Listener) -> None:
+        now = time.monotonic()
+        for _ in range(ACCEPT_MAX):
+            try:
+                sock, place = listener.socket.accept()
+            except OSError as error:
+                if error.errno in _NO_DESCRIPTORS:
+                    self._rest(listener, error, now)
+                return
+            self._welcome(sock, place[0] if isinstance(place, tuple) else "", listener.context, now)
+
+    def _rest(self, listener: _Listener, error: OSError, now: float) -> None:
+        """Let others come later: the listener would signal for ever."""
+        self._watcher.remove(listener.socket.fileno())
+        self._resting[listener.socket.fileno()] = now + REST_S
+        self._on_refused(f"no connection can be accepted: {error.strerror}", now)
+
+    def _welcome(self, sock: socket.socket, address: str, context: ssl.SSLContext | None, now: float) -> None:
+        network = network_of(address)
+        if not self._may_come(network, now):
+            sock.close()
+            return
+        if self._networks.get(network, 0) >= self._limits.strangers_per_network:
+            sock.close()
+            self._on_refused(
+                f"{network or 'this host'} has too many connections that have not logged in", now
+            )
+            return
+        if len(self._strangers) >= self._limits.strangers:
+            self._dismiss(next(iter(self._strangers)), "too many connections have not logged in", now)
+        sock.setblocking(False)  # noqa: FBT003 - the form of the library
+        if context is not None:
+            sock = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        self._next_id += 1
+        connection = Connection(sock, self._next_id.to_bytes(8, "big"), address, _STRANGER)
+        self._connections[connection.id] = connection
+        self._strangers[connection] = now + self._limits.login_s
+        self._networks[network] = self._networks.get(network, 0) + 1
+        self._unflushed[connection] = None
+        self._watcher.add(connection.descriptor, lambda: self._serve(connection))
+
+    # -- those who are here ----------------------------------------------------------------------------------
+
+    def admit(self, connection_id: bytes) -> None:
+        """Note that a peer has logged in."""
+        connection = self._connections.get(connection_id)
+        if connection is not None:
+            connection.framing.trust(self._limits.framing)
+            self._no_stranger(connection)
+
+    def is_here(self, connection_id: bytes) -> bool:
+        """Tell whether a connection is there."""
+        return connection_id in self._connections
+
+    def send(self, connection_id: bytes, frames: list[bytes]) -> Refusal | None:
+        """Have a message leave with the next `flush`; or say why it cannot."""
+        connection = self._connections.get(connection_id)
+        if connection is None or connection.is_finished:
+            return Refusal.GONE
+        connection.queue(frames)
+        self._unflushed[connection] = None
+        if connection.unsent_bytes > self._limits.unsent_bytes:
+            self._drop(connection)
+            return Refusal.BLOCKED
+        return None
+
+    def finish(self, connection_id: bytes, now: float) -> None:
+        """Close a connection when what waits for it has left; its peer is heard no more."""
+        connection = self._connections.get(connection_id)
+        if connection is not None and not connection.is_finished:
+            connection.is_finished = True
+            self._deafen(connection, now)
+            self._unflushed[connection] = None
+
+    def _deafen(self, connection: Connection, now: float) -> None:
+        """Take nothing more of a peer; he may still be told something."""
+        connection.is_deaf = True
+        self._unread.pop(connection, None)
+        self._deaf[connection] = now + FINISH_S
+
+    def flush(self) -> None:
+        """Send what was said."""
+        unflushed, self._unflushed = self._unflushed, {}
+        for connection in unflushed:
+            if not connection.is_waiting and connection.id in self._connections:
+                self._flush(connection)
+
+    def _flush(self, connection: Connection) -> None:
+        try:
+            connection.flush()
+        except ConnectionOverError as over:
+            self._lose(connection, str(over), time.monotonic())
+            return
+        waits = connection.unsent_bytes > 0 and not connection.is_encrypting
+        if waits != connection.is_waiting:
+            connection.is_waiting = waits
+            self._watcher.await_room(connection.descriptor, wanted=waits)
+        if connection.is_finished and not connection.unsent_bytes:
+            connection.finish()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def _serve(self, connection: Connection) -> None:
+        """Read what came of a connection, and send further if that was waited for."""
+        if connection.is_waiting:
+            self._flush(connection)
+        if connection not in self._unread and connection.id in self._connections:
+            self._read(connection, connection.read)
+
+    def read_rest(self) -> bool:
+        """Go on with those of which more is here; tell whether there is still more."""
+        unread, self._unread = self._unread, {}
+        for connection in unread:
+            if connection.id in self._connections:
+                self._read(connection, connection.read_rest)
+        return bool(self._unread)
+
+    def _read(self, connection: Connection, read: Callable[[], list[list[bytes]]]) -> None:
+        now = time.monotonic()
+        was_encrypting = connection.is_encrypting
+        try:
+            messages = read()
+        except ConnectionOverError as over:
+            self._lose(connection, str(over), now)
+            return
+        except FramingError as error:
+            self._refuse(connection, str(error), now)
+            return
+        if was_encrypting or connection.unsent_bytes:
+            self._unflushed[connection] = None
+        for frames in messages:
+            self._on_message(connection, frames, now)
+            if connection.is_deaf:
+                return
+        if connection.has_more:
+            self._unread[connection] = None
+
+    # -- ends ------------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> None:
+        """Look after deadlines, now and then."""
+        if now < self._next_sweep:
+            return
+        self._next_sweep = now + SWEEP_S
+        for connection in [one for one, deadline in self._deaf.items() if deadline <= now]:
+            self._drop(connection)
+        for connection in [one for one, deadline in self._strangers.items() if deadline <= now]:
+            self._dismiss(connection, f"no login within {self._limits.login_s:g} s", now)
+        for descriptor in [one for one, until in self._resting.items() if until <= now]:
+            del self._resting[descriptor]
+            listener = self._listeners[descriptor]
+            self._watcher.add(descriptor, lambda listener=listener: self._accept(listener))  # type: ignore[misc]
+
+    def _refuse(self, connection: Connection, reason: str, now: float) -> None:
+        """End one who does not keep to the framing, with a word to him if he has shown that he understands us."""
+        if not connection.framing.is_open:
+            self._dismiss(connection, reason, now)
+            return
+        self._deafen(connection, now)
+        self._on_fault(connection.id, reason, now)
+
+    def _dismiss(self, connection: Connection, reason: str, now: float) -> None:
+        """End a stranger; operators hear of it."""
+        self._on_refused(reason, now)
+        self._lose(connection, reason, now)
+
+    def _lose(self, connection: Connection, reason: str, now: float) -> None:
+        was_finished, was_open = connection.is_finished, connection.framing.is_open
+        self._drop(connection)
+        if was_open and not was_finished:
+            self._on_lost(connection.id, reason, now)
+
+    def _drop(self, connection: Connection) -> None:
+        if self._connections.pop(connection.id, None) is None:
+            return
+        connection.is_deaf = connection.is_finished = True
+        self._no_stranger(connection)
+        for waiting in (self._deaf, self._unflushed, self._unread):
+            waiting.pop(connection, None)
+        self._watcher.remove(connection.descriptor)
+        connection.close()
+
+    def _no_stranger(self, connection: Connection) -> None:
+        if self._strangers.pop(connection, None) is None:
+            return
+        network = network_of(connection.address)
+        self._networks[network] -= 1
+        if not self._networks[network]:
+            del self._networks[network]
+
+    def close(self, linger_s: float) -> None:
+        """Close everything, after what waits had so much time to leave."""
+        for descriptor, listener in self._listeners.items():
+            if descriptor not in self._resting:
+                self._watcher.remove(descriptor)
+            listener.close()
+        self._listeners.clear()
+        until = time.monotonic() + linger_s
+        while any(one.unsent_bytes for one in self._connections.values()) and time.monotonic() < until:
+            for connection in list(self._connections.values()):
+                self._flush(connection)
+            time.sleep(0.005)
+        for connection in list(self._connections.values()):
+            self._drop(connection)
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert sum(self._networks.values()) == len(self._strangers)
+        assert all(count > 0 for count in self._networks.values())
+        for connection in (*self._strangers, *self._deaf, *self._unread):
+            assert self._connections.get(connection.id) is connection
+        for connection in self._connections.values():
+            connection.validate()
+
+
+class _Listener:
+    """A socket that listens, and what encrypts its connections."""
+
+    def __init__(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+        self.socket = listening
+        #: None for plain connections.
+        self.context = context
+
+    def close(self) -> None:
+        """Let go of the socket, and of its place in the file system."""
+        place = self.socket.getsockname() if self.socket.family == socket.AF_UNIX else None
+        self.socket.close()
+        if place:
+            _remove_socket(place)
+
+
+def _listen_tcp(place: str) -> socket.socket:
+    host, _, port = place.rpartition(":")
+    host = host.strip("[]")
+    number = 0 if port == "*" else int(port)
+    family, _, _, _, address = socket.getaddrinfo(
+        None if host == "*" else host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # Accepted sockets have these options of their listener.
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, TCP_IDLE_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, TCP_INTERVAL_S)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, TCP_PROBES)
+    except BaseException:
+        made.close()
+        raise
+    return _listening(made, address)
+
+
+def _listen_ipc(path: str) -> socket.socket:
+    _remove_socket(path)
+    return _listening(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM), path)
+
+
+def _listening(made: socket.socket, address: Any) -> socket.socket:
+    """Have a socket listen without waiting; it is closed if it cannot."""
+    try:
+        made.bind(address)
+        made.listen(BACKLOG)
+        made.setblocking(False)  # noqa: FBT003 - the form of the library
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _remove_socket(path: str) -> None:
+    """Remove what an earlier process left, if it is a socket."""
+    try:
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def _place_of(made: socket.socket) -> str:
+    host, port = made.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

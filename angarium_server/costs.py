@@ -1,0 +1,79 @@
+"""What things cost in memory, in bytes, as `max_memory_bytes` and the bounds of caches count them.
+
+Router and workers charge for what clients make them keep, so both take the figures from here. They are those of CPython
+3.11 on 64 bits with everything that hangs on a thing, and a test measures each of them (`tests/unit/angarium_server`):
+none is off by more than a factor of 1.5.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from angarium.topic import has_wildcard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: A topic in the cache of a worker, or of the fast path, without its text.
+CACHED_TOPIC_BYTES: Final = 280
+#: A set of filters without its filters, and one filter in a set: a place in a tuple.
+SET_BYTES: Final = 320
+SET_FILTER_BYTES: Final = 8
+#: A session in a set that was resolved: a place in a dict.
+RESOLVED_SESSION_BYTES: Final = 40
+#: A batch that waits for a slow consumer, without its content.
+BUNDLE_BYTES: Final = 160
+#: A subscription in the router, with a filter of its own, without its text.
+SUBSCRIPTION_BYTES: Final = 830
+#: A filter in one worker, without its text and its levels.
+FILTER_BYTES: Final = 220
+#: A level of a filter with wildcards in one worker: a node of the tree and its edge. Literal ones have a text too.
+LITERAL_LEVEL_BYTES: Final = 260
+LONE_LEVEL_BYTES: Final = 76
+PREFIX_LEVEL_BYTES: Final = 620
+#: A flow in the router and at its home, without its selector; and a character of a selector, which is compiled.
+FLOW_BYTES: Final = 6_000
+SELECTOR_CHARACTER_BYTES: Final = 40
+#: A queue or topic endpoint in the router, at its home and in the controller, without its filters; and a partition.
+ENDPOINT_BYTES: Final = 12_000
+PARTITION_BYTES: Final = 6_000
+
+
+#: Gives what a text takes: one, two or four bytes for a character, as its widest one needs.
+text_bytes: Final[Callable[[str], int]] = str.__sizeof__
+
+
+def set_bytes(filters: int) -> int:
+    """Give what a set of so many filters takes in one process."""
+    return SET_BYTES + SET_FILTER_BYTES * filters
+
+
+def filter_bytes(pattern: str) -> int:
+    """Give what a filter takes in each worker that holds it, if it shares no level with others."""
+    size = FILTER_BYTES + text_bytes(pattern)
+    return size + _levels_bytes(pattern) if has_wildcard(pattern) else size
+
+
+def _levels_bytes(pattern: str) -> int:
+    size = 0
+    for level in pattern.split("/"):
+        if not level.endswith("*"):
+            size += LITERAL_LEVEL_BYTES
+            if len(level) > 1:
+                size += text_bytes(level)
+        else:
+            size += PREFIX_LEVEL_BYTES if len(level) > 1 else LONE_LEVEL_BYTES
+    return size
+
+
+def subscription_bytes(text: str, pattern: str, workers: int) -> int:
+    """Give what a subscription takes in the router and the workers that hold its filter: one if it has no wildcard."""
+    size = FILTER_BYTES + text_bytes(pattern)
+    if has_wildcard(pattern):
+        size = workers * (size + _levels_bytes(pattern))
+    return SUBSCRIPTION_BYTES + text_bytes(text) + size
+
+
+def flow_bytes(selector: str | None) -> int:
+    """Give what a flow takes."""
+    return FLOW_BYTES + SELECTOR_CHARACTER_BYTES * len(selector or "")

@@ -1,0 +1,573 @@
+"""What the shells of router, worker, controller and link share: loop, heartbeat, requests, an orderly end.
+
+A process of a node is a state machine (pure) plus a shell (sockets). This module is the part of the shell
+that is the same everywhere: the poll loop on the monotonic clock, the signal flag, the heartbeat to the
+supervisor, the connection to the controller, and the end when the supervisor is gone. It knows nothing about
+messages, clients or topics, and the client SDK does not import it.
+
+A process is started as `python -m <package> --runtime DIR --index I --incarnation K`. The runtime directory
+(mode 0700, short, made and removed by the supervisor) holds the sockets and one configuration file per role:
+
+    <runtime>/supervisor   ROUTER of the supervisor: heartbeats up, the table of processes down
+    <runtime>/control      ROUTER of the controller: requests and events
+    <runtime>/admin        ROUTER of the controller: the admin API of the command line
+    <runtime>/workers      ROUTER of the router: the workers
+    <runtime>/router.json, <runtime>/worker.json, <runtime>/controller.json   what `load_config` reads
+
+Frames on the first two are one MessagePack array each:
+
+    up to the supervisor     ["heartbeat", role, index, incarnation, state, progress, info]
+                             ["stop"] | ["scale", workers] | ["processes", role, indices] (controller only)
+    down from it             ["table", [[role, index, incarnation, state, pid], ...], node]
+    up to the controller     ["hello", role, index, incarnation, pid]
+                             ["event", {...}] | ["reply", id, ok, value]
+                             ["ask", number, operation, arguments]
+    down from it             ["request", id, operation, arguments] | ["answer", number, ok, value]
+                             anything else goes to `on_control`
+
+A request may be answered later: its handler returns a `Later`, which is given to `reply` when the answer is known.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+import zmq
+
+from angarium import errors, wire
+from angarium_server.memory import keep_freed_memory
+from angarium_server.watch import Handler, Watch
+
+#: A hang is told after 5 s, so ten beats may be late before anybody worries.
+HEARTBEAT_INTERVAL_S: Final = 0.5
+#: A controller that was restarted knows every process again within this time.
+HELLO_INTERVAL_S: Final = 1.0
+#: While there is no controller; a router waits for its configuration at its start.
+HELLO_RETRY_S: Final = 0.05
+#: After this long the loop ends although `stop()` does not say drained: the supervisor would kill the process
+#: anyway.
+DRAIN_LIMIT_S: Final = 10.0
+#: Events that wait for a controller; the oldest is lost first, because the newest explains the present.
+PENDING_EVENTS_MAX: Final = 1_000
+#: How long the controller's answer to an `ask` is waited for: longer than it waits for others on the way.
+ASK_TIMEOUT_S: Final = 8.0
+#: Asks without an answer; one more is refused at once.
+PENDING_ASKS_MAX: Final = 10_000
+#: Control frames taken in one poll round, so that a flood of requests cannot starve the data sockets.
+CONTROL_FRAMES_PER_ROUND: Final = 100
+#: What is sent last (the reply, the event of the end) may take this long to leave.
+LINGER_MS: Final = 200
+#: How long the loop sleeps when `tick` asks for nothing.
+IDLE_TICK_S: Final = 1.0
+
+#: Tells a child who its supervisor is, so that a supervisor that died before the child's first look is
+#: noticed.
+SUPERVISOR_PID_VARIABLE: Final = "ANGARIUM_SUPERVISOR_PID"
+#: The least severity that a process logs; the supervisor hands it on.
+LOG_LEVEL_VARIABLE: Final = "ANGARIUM_LOG_LEVEL"
+
+STATE_STARTING: Final = "starting"
+STATE_READY: Final = "ready"
+STATE_STOPPING: Final = "stopping"
+
+#: Exit status of a process whose supervisor is gone.
+EXIT_ORPHANED: Final = 3
+
+_PR_SET_PDEATHSIG: Final = 1
+_LOG_FORMAT: Final = "%(asctime)s {name} %(levelname)s %(message)s"
+
+_log = logging.getLogger(__name__)
+
+ConfigT = TypeVar("ConfigT")
+RequestHandler = Callable[[str, Any], Any]
+#: Gets (ok, value) as `Process.ask` says.
+AnswerHandler = Callable[[bool, Any], None]
+TableRow = list[Any]
+
+
+class Later:
+    """What a request handler returns to answer later, with `Process.reply`; it is good for one answer."""
+
+    __slots__ = ("answer", "number")
+
+    def __init__(self) -> None:
+        #: Of the request; None until its handler has returned.
+        self.number: int | None = None
+        #: What `reply` was given before the handler returned.
+        self.answer: tuple[bool, Any] | None = None
+
+
+class _Asked(NamedTuple):
+    """An `ask` that is not answered yet."""
+
+    frame: list[Any]
+    callback: AnswerHandler
+    deadline: float
+
+
+def configure_logging(role: str, index: int | None, level: str = "INFO") -> None:
+    """Make log lines of this process start with its role and index; they go to standard error."""
+    name = role if index is None else f"{role}.{index}"
+    logging.basicConfig(
+        level=level.upper(), format=_LOG_FORMAT.format(name=name), stream=sys.stderr, force=True
+    )
+
+
+def load_config(runtime_dir: str | os.PathLike[str], role: str, kind: type[ConfigT]) -> ConfigT:
+    """Read the configuration that the supervisor wrote for a role.
+
+    Raises:
+        InvalidRequestError: the file is missing or does not fit (40017).
+    """
+    path = Path(runtime_dir) / f"{role}.json"
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.DecodeError) as error:
+        raise errors.InvalidRequestError(errors.INVALID_CONFIGURATION, f"{path}: {error}") from error
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent ends; off Linux the heartbeat's look must do."""
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        _log.warning(
+            "cannot be told of the supervisor's death by the kernel: %s", os.strerror(ctypes.get_errno())
+        )
+
+
+class Process:
+    """One process of a node, from its first heartbeat to its last.
+
+    Use: make it, register sockets and handlers, call `progress` while starting, `ready` when work can be
+    taken, `run`.
+    """
+
+    def __init__(self, role: str, index: int, incarnation: int, runtime_dir: str | os.PathLike[str]) -> None:
+        """Connect to the supervisor, and to the controller unless this is the controller."""
+        #: One of the five roles; with `index` it names a place that at most one live process holds.
+        self.role = role
+        self.index = index
+        #: Higher than that of every earlier process of this node, over restarts of the node too.
+        self.incarnation = incarnation
+        self.runtime_dir = Path(runtime_dir)
+        #: Sockets of the shell belong to it too, so that one call closes all.
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        #: Set by SIGTERM and SIGINT, or by the shell; never unset.
+        self.stopping = False
+        self._state = STATE_STARTING
+        self._progress = ""
+        self._info: dict[str, Any] = {}
+        self._watch = Watch()
+        self._request_handler: RequestHandler | None = None
+        self._table_handler: Callable[[list[TableRow]], None] | None = None
+        self._node_handler: Callable[[dict[str, Any]], None] | None = None
+        self._control_handler: Callable[[list[Any]], None] | None = None
+        #: Events not yet handed to a connected controller, oldest first.
+        self._pending_events: deque[dict[str, Any]] = deque(maxlen=PENDING_EVENTS_MAX)
+        #: Number -> ask without an answer, the oldest first, so that deadlines rise.
+        self._asked: dict[int, _Asked] = {}
+        #: Numbers of `_asked` that no controller has got yet, the oldest first.
+        self._unsent_asks: deque[int] = deque()
+        self._next_ask = 1
+        #: Incarnation of the controller as the supervisor told it last; 0 before the first time.
+        self._controller = 0
+        self._next_heartbeat = 0.0
+        self._next_hello = 0.0
+        #: The earlier of the two.
+        self._next_duty = 0.0
+        self._parent = self._adopt_parent()
+        self._supervisor = self._connect("supervisor", immediate=False)
+        self.add(self._supervisor, self._read_supervisor)
+        self._control: zmq.Socket[bytes] | None = None
+        if role != "controller":
+            self._control = self._connect("control", immediate=True)
+            self.add(self._control, self._read_control)
+        self._send_heartbeat()
+
+    @classmethod
+    def from_command_line(cls, role: str, arguments: Sequence[str] | None = None) -> Process:
+        """Make the process that `--runtime DIR --index I --incarnation K` describes, with its log set up."""
+        parser = argparse.ArgumentParser(
+            prog=f"python -m {role}", description=f"The {role} process of a node."
+        )
+        parser.add_argument("--runtime", required=True, help="the runtime directory that the supervisor made")
+        parser.add_argument("--index", type=int, default=0, help="the place among the processes of this role")
+        parser.add_argument("--incarnation", type=int, default=1, help="the number of this start")
+        options = parser.parse_args(arguments)
+        configure_logging(role, options.index, os.environ.get(LOG_LEVEL_VARIABLE, "INFO"))
+        keep_freed_memory()
+        return cls(role, options.index, options.incarnation, options.runtime)
+
+    # -- registration ----------------------------------------------------------------------------------------
+
+    def add(self, socket: zmq.Socket[bytes] | int, handler: Handler) -> None:
+        """Have `handler()` called while the socket or descriptor is readable.
+
+        It bounds its work, and gives True unless the last that it did with the socket was to find it empty. Who sends
+        on the socket elsewhere says so with `touch`.
+        """
+        self._watch.add(socket, handler)
+
+    def touch(self, socket: zmq.Socket[bytes]) -> None:
+        """Note that something was sent on a socket that was added."""
+        self._watch.touch(socket)
+
+    def await_room(self, watched: int, *, wanted: bool) -> None:
+        """Have the handler of a descriptor called also while it is writable, or no longer."""
+        self._watch.await_room(watched, wanted=wanted)
+
+    def remove(self, socket: zmq.Socket[bytes] | int) -> None:
+        """Forget a socket before it is closed."""
+        self._watch.remove(socket)
+
+    def on_request(self, handler: RequestHandler) -> None:
+        """Have `handler(operation, arguments)` answer the controller; it may raise an AngariumError."""
+        self._request_handler = handler
+
+    def on_table(self, handler: Callable[[list[TableRow]], None]) -> None:
+        """Have `handler(rows)` called on change and each second; rows as in the frames above."""
+        self._table_handler = handler
+
+    def on_node(self, handler: Callable[[dict[str, Any]], None]) -> None:
+        """Have `handler(node)` called with what is known of the node: all for the controller."""
+        self._node_handler = handler
+
+    def on_control(self, handler: Callable[[list[Any]], None]) -> None:
+        """Have `handler(frame)` called with what the controller sends besides requests."""
+        self._control_handler = handler
+
+    # -- telling ---------------------------------------------------------------------------------------------
+
+    def progress(self, text: str) -> None:
+        """Tell the supervisor that start-up goes on; without such news a start is taken for hung."""
+        self._progress = text
+        self._check_parent()
+        self._send_heartbeat()
+
+    def ready(self, info: dict[str, Any]) -> None:
+        """Tell the supervisor that this process takes work; the router's info holds {"urls": [...]}."""
+        self._state = STATE_READY
+        self._progress = ""
+        self._info = info
+        self._send_heartbeat()
+
+    def emit_event(self, event: dict[str, Any]) -> None:
+        """Hand an event {"severity", "scope", "event", "text", ...} to the controller, with its origin."""
+        stamped = {"time": utc_now(), **event, "role": self.role, "index": self.index}
+        self._pending_events.append(stamped)
+        self._send_events()
+
+    def ask(self, operation: str, arguments: Any, callback: AnswerHandler) -> None:
+        """Ask the controller; `callback(ok, value)` is called once, from the loop.
+
+        A refusal has `ok` false and the value [code, detail]; without a controller, or without its answer in time, the
+        code is 50321, and whether it was done is unknown. With too many asks out it is called before this returns.
+        """
+        assert self._control is not None, "the controller does not ask itself"
+        if len(self._asked) >= PENDING_ASKS_MAX:
+            detail = f"{PENDING_ASKS_MAX} questions wait for its answer"
+            callback(False, [errors.CONTROLLER_UNAVAILABLE, detail])  # noqa: FBT003 - the form of every answer
+            return
+        number = self._next_ask
+        self._next_ask += 1
+        frame = ["ask", number, operation, arguments]
+        if not _can_be_packed(frame):
+            detail = f"{operation} has arguments that cannot be told the controller"
+            callback(False, [errors.INVALID_ARGUMENT, detail])  # noqa: FBT003 - the form of every answer
+            return
+        self._asked[number] = _Asked(frame, callback, time.monotonic() + ASK_TIMEOUT_S)
+        self._unsent_asks.append(number)
+        self._send_asks()
+
+    def reply(self, later: Later, ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
+        """Answer a request whose handler returned a `Later`; a refusal has the value [code, detail]."""
+        if later.number is None:
+            later.answer = (ok, value)
+        else:
+            self._reply(later.number, ok, value)
+
+    def request_stop(self) -> None:
+        """Ask the supervisor to stop the node in order (used by the controller)."""
+        self._send(self._supervisor, ["stop"])
+
+    def request_scale(self, workers: int) -> None:
+        """Ask the supervisor for another number of workers (used by the controller)."""
+        self._send(self._supervisor, ["scale", workers])
+
+    def request_processes(self, role: str, indices: list[int]) -> None:
+        """Ask the supervisor for processes of a role with these indices and no others (used by the controller)."""
+        self._send(self._supervisor, ["processes", role, indices])
+
+    # -- the loop --------------------------------------------------------------------------------------------
+
+    def run(self, tick: Callable[[float], float | None], stop: Callable[[], bool]) -> None:
+        """Run until asked to stop and drained.
+
+        Args:
+            tick: called with the monotonic time after every poll round; returns in how many seconds it wants
+            to be
+                called again at the latest, or None for one second.
+            stop: called after each tick once `stopping` is set; True means drained. It is not waited for
+            longer than
+                DRAIN_LIMIT_S.
+        """
+        with _WakingSignals(self) as descriptor:
+            self.add(descriptor, lambda: _drain_descriptor(descriptor))
+            try:
+                self._loop(tick, stop)
+            finally:
+                self.remove(descriptor)
+
+    def close(self) -> None:
+        """Close every socket of the context, after what was sent last had a moment to leave."""
+        self.context.destroy(linger=LINGER_MS)
+        self._watch.close()
+
+    def _loop(self, tick: Callable[[float], float | None], stop: Callable[[], bool]) -> None:
+        monotonic = time.monotonic
+        wait = self._watch.wait
+        deadline: float | None = None
+        wait_s = 0.0
+        while True:
+            wait(wait_s)
+            now = monotonic()
+            asked = tick(now)
+            if self.stopping:
+                deadline = self._begin_stopping(now) if deadline is None else deadline
+                if stop() or now >= deadline:
+                    return
+            if now >= self._next_duty:
+                self._do_duties(now)
+            wait_s = min(IDLE_TICK_S if asked is None else asked, self._next_duty - now)
+            wait_s = max(wait_s, 0.0)
+
+    def _begin_stopping(self, now: float) -> float:
+        self._state = STATE_STOPPING
+        self._send_heartbeat()
+        return now + DRAIN_LIMIT_S
+
+    def _do_duties(self, now: float) -> None:
+        """Do what is due towards supervisor and controller."""
+        if now >= self._next_heartbeat:
+            self._check_parent()
+            self._next_heartbeat = now + HEARTBEAT_INTERVAL_S
+            self._send_heartbeat()
+        self._next_duty = self._next_heartbeat
+        if self._control is None:
+            return
+        if now >= self._next_hello:
+            hello = ["hello", self.role, self.index, self.incarnation, os.getpid()]
+            told = self._send(self._control, hello)
+            self._next_hello = now + (HELLO_INTERVAL_S if told else HELLO_RETRY_S)
+            self._send_events()
+            self._send_asks()
+        self._give_up_asks(now)
+        self._next_duty = min(self._next_heartbeat, self._next_hello)
+
+    # -- sockets ---------------------------------------------------------------------------------------------
+
+    def _connect(self, name: str, *, immediate: bool) -> zmq.Socket[bytes]:
+        socket = self.context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.ROUTING_ID, f"{self.role}-{self.index}-{self.incarnation}".encode())
+        socket.setsockopt(zmq.LINGER, LINGER_MS)
+        # The controller may be restarted: nothing is queued for one that is not there, the hello is repeated
+        # instead.
+        socket.setsockopt(zmq.IMMEDIATE, int(immediate))
+        socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+        socket.connect(f"ipc://{self.runtime_dir}/{name}")
+        return socket
+
+    def _send(self, socket: zmq.Socket[bytes], frame: list[Any]) -> bool:
+        """Send without waiting; False if there is nobody or its queue is full."""
+        self._watch.touch(socket)
+        try:
+            socket.send(wire.pack(frame), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
+
+    def _send_heartbeat(self) -> None:
+        state = [self.role, self.index, self.incarnation, self._state, self._progress, self._info]
+        self._send(self._supervisor, ["heartbeat", *state])
+
+    def _send_events(self) -> None:
+        pending = self._pending_events
+        while pending and self._control is not None and self._send(self._control, ["event", pending[0]]):
+            pending.popleft()
+
+    def _send_asks(self) -> None:
+        unsent = self._unsent_asks
+        while unsent and self._control is not None:
+            asked = self._asked.get(unsent[0])
+            if asked is not None and not self._send(self._control, asked.frame):
+                return
+            unsent.popleft()
+
+    def _give_up_asks(self, now: float) -> None:
+        """Refuse what the controller did not answer in time."""
+        overdue = []
+        for number, asked in self._asked.items():
+            if asked.deadline > now:
+                break
+            overdue.append(number)
+        for number in overdue:
+            detail = f"it did not answer within {ASK_TIMEOUT_S:g} s"
+            self._answered(number, False, [errors.CONTROLLER_UNAVAILABLE, detail])  # noqa: FBT003 - as above
+
+    def _note_controller(self, rows: list[TableRow]) -> None:
+        """Refuse what was asked of a controller that is gone: its successor does not know of it."""
+        incarnation = next((row[2] for row in rows if row[0] == "controller"), self._controller)
+        earlier, self._controller = self._controller, incarnation
+        if earlier in (0, incarnation):
+            return
+        for number in [number for number in self._asked if number not in self._unsent_asks]:
+            detail = "it was restarted before it answered"
+            self._answered(number, False, [errors.CONTROLLER_UNAVAILABLE, detail])  # noqa: FBT003 - as above
+
+    def _answered(self, number: int, ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
+        asked = self._asked.pop(number, None)
+        if asked is not None:
+            asked.callback(ok, value)
+
+    def _read_supervisor(self) -> bool:
+        frames = _receive(self._supervisor)
+        for frame in frames:
+            kind, rows, node = frame
+            assert kind == "table", f"the supervisor sent {kind!r}"
+            self._note_controller(rows)
+            if self._table_handler is not None:
+                self._table_handler(rows)
+            if self._node_handler is not None:
+                self._node_handler(node)
+        return bool(frames)
+
+    def _read_control(self) -> bool:
+        assert self._control is not None
+        frames = _receive(self._control)
+        for frame in frames:
+            if frame[0] == "request":
+                self._take_request(*frame[1:])
+            elif frame[0] == "answer":
+                self._answered(*frame[1:])
+            elif self._control_handler is not None:
+                self._control_handler(frame)
+        return bool(frames)
+
+    def _take_request(self, number: int, operation: str, arguments: Any) -> None:
+        ok, value = self._answer(operation, arguments)
+        if isinstance(value, Later):
+            value.number = number
+            if value.answer is None:
+                return
+            ok, value = value.answer
+        self._reply(number, ok, value)
+
+    def _reply(self, number: int, ok: bool, value: Any) -> None:  # noqa: FBT001 - the form of every answer
+        if not _can_be_packed(value):
+            _log.error("the answer to request %d cannot be packed", number)
+            ok, value = False, [errors.INTERNAL, "the answer cannot be packed"]
+        if self._control is not None:
+            self._send(self._control, ["reply", number, ok, value])
+
+    def _answer(self, operation: str, arguments: Any) -> tuple[bool, Any]:
+        """Give (ok, value); a refusal has the value [code, detail], a promise is a `Later`."""
+        if operation == "log_level":
+            logging.getLogger().setLevel(str(arguments).upper())
+            return True, None
+        try:
+            if self._request_handler is None:
+                raise errors.InvalidRequestError(errors.UNKNOWN_OPERATION, operation)
+            return True, self._request_handler(operation, arguments)
+        except errors.AngariumError as error:
+            return False, [error.code, error.detail]
+
+    # -- the parent ------------------------------------------------------------------------------------------
+
+    def _adopt_parent(self) -> int:
+        """Give the pid that has to stay our parent; a process started by hand takes the one it has."""
+        told = os.environ.get(SUPERVISOR_PID_VARIABLE)
+        if told is None:
+            return os.getppid()
+        die_with_parent()
+        if os.getppid() != int(told):
+            raise SystemExit(EXIT_ORPHANED)
+        return int(told)
+
+    def _check_parent(self) -> None:
+        if os.getppid() != self._parent:
+            _log.error("the supervisor (pid %d) is gone, so this process ends", self._parent)
+            raise SystemExit(EXIT_ORPHANED)
+
+
+class _WakingSignals:
+    """SIGTERM and SIGINT set the flag and wake the poll; the earlier handlers come back at the end."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._earlier: dict[int, Any] = {}
+        self._pipe = (-1, -1)
+        self._earlier_descriptor = -1
+
+    def __enter__(self) -> int:
+        self._pipe = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._earlier_descriptor = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._earlier[number] = signal.signal(number, self._set_flag)
+        return self._pipe[0]
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._earlier.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._earlier_descriptor)
+        for descriptor in self._pipe:
+            os.close(descriptor)
+
+    def _set_flag(self, _number: int, _frame: object) -> None:
+        self._process.stopping = True
+
+
+def utc_now() -> str:
+    """Give the wall time of an event as ISO 8601 in UTC with milliseconds: 2031-05-04T10:11:12.345Z."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _can_be_packed(value: Any) -> bool:
+    """Tell whether a value can be sent; one that cannot must not end the process that was to send it."""
+    try:
+        wire.pack(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _receive(socket: zmq.Socket[bytes]) -> list[Any]:
+    frames: list[Any] = []
+    for _ in range(CONTROL_FRAMES_PER_ROUND):
+        try:
+            frames.append(wire.unpack(socket.recv(zmq.NOBLOCK)))
+        except zmq.Again:
+            break
+    return frames
+
+
+def _drain_descriptor(descriptor: int) -> None:
+    try:
+        while os.read(descriptor, 512):
+            pass
+    except BlockingIOError:
+        return

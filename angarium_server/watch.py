@@ -1,0 +1,100 @@
+"""Waits until sockets and descriptors are readable, and asks nobody who cannot be; `process` uses it.
+
+`zmq.Poller` asks every socket twice per wait, each time with two system calls, and a lone message waits for that. Here
+one epoll of the kernel watches the descriptors of all, and whose descriptor signals is served at once.
+
+The descriptor of a ZeroMQ socket is *edge-triggered*: whoever sends or receives may use up the signal of what came
+meanwhile, and has to ask the socket before sleeping (http://api.zeromq.org/4-3:zmq-getsockopt, ZMQ_FD). A receive that
+finds the socket empty has asked. So a handler receives until that happens, or says that it did not; and who sends on a
+socket outside of its handler says so with a `touch`.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import zmq
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Gives True unless the last that it did with its socket was to find it empty.
+Handler: TypeAlias = "Callable[[], bool | None]"
+Watched: TypeAlias = "zmq.Socket[bytes] | int"
+
+_READABLE: Final = int(zmq.POLLIN)
+
+
+class Watch:
+    """Some sockets and descriptors, each with the handler that is called while it is readable."""
+
+    def __init__(self) -> None:
+        """Watch nothing."""
+        #: Exactly what is watched.
+        self._handlers: dict[Any, Handler] = {}
+        #: The descriptors of exactly these, and of exactly these in the epoll.
+        self._owners: dict[int, Watched] = {}
+        self._signals = select.epoll()
+        #: Sockets that may be readable without a signal.
+        self._doubtful: dict[zmq.Socket[bytes], None] = {}
+
+    def add(self, watched: Watched, handler: Handler) -> None:
+        """Watch a socket or a descriptor; `handler` may be called although nothing has come."""
+        descriptor = _descriptor(watched)
+        self._handlers[watched] = handler
+        self._owners[descriptor] = watched
+        self._signals.register(descriptor, select.EPOLLIN)
+        if not isinstance(watched, int):
+            self.touch(watched)
+
+    def remove(self, watched: Watched) -> None:
+        """Forget what is watched, before it is closed."""
+        descriptor = _descriptor(watched)
+        del self._handlers[watched], self._owners[descriptor]
+        self._signals.unregister(descriptor)
+        if not isinstance(watched, int):
+            self._doubtful.pop(watched, None)
+
+    def await_room(self, watched: int, *, wanted: bool) -> None:
+        """Call the handler of a descriptor also while it is writable, or no longer."""
+        self._signals.modify(watched, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+
+    def touch(self, socket: zmq.Socket[bytes]) -> None:
+        """Note that something was sent on a socket."""
+        self._doubtful[socket] = None
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until something is readable, so long at most, and call the handler of each that is."""
+        if self._doubtful and self._serve_doubtful():
+            seconds = 0.0
+        for descriptor, _ in self._signals.poll(seconds):
+            watched = self._owners.get(descriptor)
+            # An earlier handler of this round may have removed it; one in doubt had its turn, or has it next.
+            if watched is not None and watched not in self._doubtful:
+                self._serve(watched)
+
+    def close(self) -> None:
+        """Let go of the epoll, when nobody waits any more."""
+        self._signals.close()
+
+    def _serve_doubtful(self) -> bool:
+        """Call the handlers of those in doubt that are readable; tell whether there were any."""
+        doubtful, self._doubtful = self._doubtful, {}
+        served = False
+        for socket in doubtful:
+            # An earlier handler of this round may have removed it.
+            if socket in self._handlers and int(socket.getsockopt(zmq.EVENTS)) & _READABLE:
+                self._serve(socket)
+                served = True
+        return served
+
+    def _serve(self, watched: Any) -> None:
+        if self._handlers[watched]():
+            self.touch(watched)
+        else:
+            self._doubtful.pop(watched, None)
+
+
+def _descriptor(watched: Watched) -> int:
+    return watched if isinstance(watched, int) else int(watched.getsockopt(zmq.FD))

@@ -1,0 +1,109 @@
+"""The rows about many quiet clients: what is measured of whom, in which order, and against which peers.
+
+Data and pure functions; `benchmarks.crowd.suite` measures.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from benchmarks.crowd.task import PATTERNS
+from benchmarks.figures import Better
+
+#: Our node as it is by default, and the same without its limit of connects of one address.
+OURS: Final = "angarium"
+UNLIMITED: Final = "angarium-unlimited"
+#: Whom we compare with, and by which client.
+CLIENTS: Final = {"nats": "nats-py", "mosquitto": "gmqtt", "rabbitmq": "pika"}
+PEERS: Final = tuple(CLIENTS)
+#: Messages per second, of all clients together.
+RATES: Final = (2_000, 5_000, 10_000)
+#: Lone messages under way in the closed loop, each of another client, of so many clients.
+AT_ONCE: Final = (1, 16, 256)
+LOOP_CLIENTS: Final = 256
+
+CONNECTS: Final = "connects/s"
+MEMORY: Final = "memory of the broker per idle client"
+IDLE: Final = "CPU of the broker while all are idle"
+STORM: Final = "all back after a kill"
+WITHOUT_LIMIT: Final = ", no limit of connects"
+P50: Final = "p50"
+P99: Final = "p99"
+REACHED: Final = "rate reached"
+BROKER_CPU: Final = "CPU of the broker"
+
+
+class Load(NamedTuple):
+    """Messages that the clients of one broker publish for a while."""
+
+    rate: int
+    pattern: str
+
+    @property
+    def title(self) -> str:
+        """Name it in a row."""
+        return f"{self.rate:,}/s {self.pattern}"
+
+
+LOADS: Final = tuple(Load(rate, pattern) for pattern in PATTERNS for rate in RATES)
+#: Figure of a load -> its unit, and which way it is good.
+_OF_LOAD: Final = {
+    P50: ("us", Better.LOWER),
+    P99: ("us", Better.LOWER),
+    REACHED: ("messages/s", Better.HIGHER),
+    BROKER_CPU: ("us per message", Better.LOWER),
+}
+_OF_BROKER: Final = {
+    CONNECTS: ("clients/s", Better.HIGHER),
+    MEMORY: ("KiB", Better.LOWER),
+    IDLE: ("% of a core", Better.LOWER),
+    STORM: ("s", Better.LOWER),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A row to be: one figure of ours and of a peer."""
+
+    #: Connections, that of the collector among them.
+    size: int
+    #: Who measures it for us, and against whom.
+    ours: str
+    peer: str
+    #: What is measured: a key of the findings of both.
+    figure: str
+    unit: str
+    better: Better
+
+    @property
+    def name(self) -> str:
+        """The name of the row; it says by which client the peer was measured."""
+        limit = WITHOUT_LIMIT if self.ours == UNLIMITED else ""
+        against = f", against {self.peer} ({CLIENTS[self.peer]})" if self.peer else ""
+        return f"{self.size:,} clients, {self.figure}{limit}{against}"
+
+
+def figure_of(load: Load, what: str) -> str:
+    """Give the key of one figure of a load."""
+    return f"{load.title}, {what}"
+
+
+def loop_name(at_once: int) -> str:
+    """Give the name of a row of the closed loop."""
+    return f"CPU of the router per lone message, closed loop of {at_once} raw clients"
+
+
+def comparisons(peers: tuple[str, ...], sizes: tuple[int, ...]) -> list[Comparison]:
+    """Give all rows with so many connections, with those peers only; without any our figures alone."""
+    figures = {figure_of(load, what): (OURS, *shape) for load in LOADS for what, shape in _OF_LOAD.items()}
+    known = tuple(peer for peer in PEERS if peer in peers) or ("",)
+    mine = [(figure, OURS, *shape) for figure, shape in _OF_BROKER.items()]
+    mine += [(figure, UNLIMITED, *_OF_BROKER[figure]) for figure in (CONNECTS, STORM)]
+    mine += [(figure, *shape) for figure, shape in figures.items()]
+    return [
+        Comparison(size=size, ours=ours, peer=peer, figure=figure, unit=unit, better=better)
+        for size in sizes
+        for figure, ours, unit, better in mine
+        for peer in known
+    ]

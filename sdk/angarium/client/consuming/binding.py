@@ -1,0 +1,503 @@
+"""A flow as the client sees it: kept bound to one endpoint, over connections; what comes is buffered for its readers.
+
+Two things are reported to the node, apart from each other: *credit*, how much may come, renewed as the application
+takes messages, and the *outcome* of each message, which the application says, or the reader with `ack="auto"`.
+Outcomes are gathered: accepted messages are reported in ranges when 60 % of a window is together or after a few
+milliseconds, failed and rejected ones at the end of the step.
+
+When the connection is lost, or the endpoint's home is away, a binding binds again by itself. What came through an
+earlier bind is the node's again and comes again, flagged as redelivered: unread messages of it are thrown away
+here, and settling one that the application still holds does nothing (`late_settles` counts it).
+
+`angarium.client.guaranteed.parties` owns the bindings of a client and reports to them what happens.
+`angarium.client.consuming.flow` and, for threads, `angarium.client.consuming.threads` read them. A binding knows
+nothing of its readers, so a flow that the application dropped can be noticed and closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from angarium import errors, wire
+from angarium.client.consuming.flow_buffer import Callbacks, FlowBuffer
+from angarium.client.consuming.flow_window import UNLIMITED, FlowWindow
+from angarium.client.consuming.outcomes import Outcomes
+from angarium.client.guaranteed.operations import Keeper
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from angarium.client.connection import Connection
+    from angarium.client.consuming.flow_options import FlowOptions
+    from angarium.client.consuming.messages import GuaranteedDelivery, GuaranteedMessage, Range, Settler
+    from angarium.client.consuming.pace import Pace
+    from angarium.client.events import Indicated
+    from angarium.client.guaranteed.answers import FlowBound
+    from angarium.client.guaranteed.operations import Operations
+
+#: Called with an event of the flow: kind, code, detail.
+Emit: TypeAlias = Callable[[str, int, str], None]
+
+#: Ends of a flow, and refusals to bind again, that pass: the endpoint is switched off (an operator will switch
+#: it on), an old bind of ours may still count, the home or the controller is being replaced. All others are for
+#: good: the endpoint is gone, this client may not use it, selector or topic do not fit.
+_PASSING: Final = frozenset(
+    {
+        0,
+        errors.ALREADY_BOUND,
+        errors.TIMEOUT,
+        errors.INTERNAL,
+        errors.SHUTTING_DOWN,
+        errors.SHARD_UNAVAILABLE,
+        errors.ENDPOINT_SHUTDOWN,
+        errors.MAX_BIND_COUNT_EXCEEDED,
+        errors.TOO_MANY_FLOWS,
+        errors.HOME_NOT_READY,
+        errors.CONTROLLER_UNAVAILABLE,
+    }
+)
+
+#: For whom a flow was dropped.
+ADVICE: Final = (
+    "what it had not accepted comes again; 'async with client.consume(..) as flow' closes it in time"
+)
+
+_logger = logging.getLogger(__name__)
+
+
+def is_passing(code: int) -> bool:
+    """Tell whether a flow that was ended or refused with this code is worth another try."""
+    return code in _PASSING
+
+
+class Binding:
+    """Keeps one flow bound, buffers what came, and reports outcomes."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        operations: Operations,
+        options: FlowOptions,
+        registry: dict[FlowWindow, Binding],
+        pace: Pace,
+        emit: Emit,
+    ) -> None:
+        """Be ready to bind."""
+        self._connection = connection
+        self._operations = operations
+        self._options = options
+        #: The flows of the client by their windows; this one is in it while it is in use.
+        self._registry = registry
+        self._pace = pace
+        self._emit = emit
+        self._loop = asyncio.get_running_loop()
+        self._name = options.name
+        self._is_active = False
+        self._partitions: tuple[int, ...] = ()
+        self._access_type = ""
+        #: Of the bind that there is, or is tried.
+        self._window = FlowWindow(options.window, options.window_bytes)
+        #: Messages that were taken through earlier binds.
+        self._taken_before = 0
+        self._was_bound = False
+        self._keeper = Keeper(operations, self._bind, is_passing, self.fail_for_good)
+        #: What is unread; all of it came through `_window`.
+        self._buffer = FlowBuffer(options.window, self.release)
+        self.reader = self._buffer.reader
+        self._outcomes = Outcomes(connection, pace, self._window, options.ack_delay_s)
+        self._outcomes.threshold = options.threshold(None)
+        #: Message of `Flow.receive` that is accepted when the next one is asked for.
+        self.handed: GuaranteedMessage | None = None
+        #: Who takes the outcome of messages; the blocking client puts itself here.
+        self.settler: Settler = self
+        #: Called instead of waking readers; the blocking client's door.
+        self.on_ready: Callable[[], None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._is_ended = False
+        #: Whether nothing more will come: all of a range is here.
+        self._has_all = False
+        self._error: errors.AngariumError | None = None
+        self._counters = dict.fromkeys(_COUNTERS, 0)
+        #: Whether the application was told that this flow stands by, and not yet that it is active.
+        self._is_standby_told = False
+        #: Calls of callbacks that raised in threads of the blocking client.
+        self.callback_errors = 0
+        self._callbacks = Callbacks(options, self.reader, self.ready) if options.callback else None
+
+    # What everybody may look at.
+
+    @property
+    def name(self) -> str:
+        """The name of the endpoint."""
+        return self._name
+
+    @property
+    def topic(self) -> str:
+        """The topic by which a queue is published to; what `reply_to` says if replies are to come here."""
+        return wire.QUEUE_TOPIC_PREFIX + self._name
+
+    @property
+    def active(self) -> bool:
+        """Whether messages come: an exclusive endpoint has one active flow, the others stand by."""
+        return self._is_active
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions of a partitioned queue that this flow has now."""
+        return self._partitions
+
+    @property
+    def access_type(self) -> str:
+        """`exclusive` or `non-exclusive`."""
+        return self._access_type
+
+    @property
+    def closed(self) -> bool:
+        """Whether the flow is over."""
+        return self._is_ended
+
+    @property
+    def buffered(self) -> int:
+        """Messages that came and were not handed out."""
+        return len(self._buffer)
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counters since the start; what is buffered, or settled and not told, is of this moment."""
+        return {
+            **self._counters,
+            **self._outcomes.counters,
+            "callback_errors": self._callbacks.errors if self._callbacks else self.callback_errors,
+            "buffered_messages": self.buffered,
+            "untold_messages": self._outcomes.untold,
+        }
+
+    # Settling.
+
+    def settle(self, delivery: GuaranteedDelivery, start: int, stop: int, outcome: int) -> None:
+        """Take the outcome of rows, see `Settler`.
+
+        Raises:
+            InvalidRequestError: this is a browser, which settles nothing (INVALID_ARGUMENT).
+        """
+        self.check_settling()
+        if stop - start == 1:
+            if not delivery.settled[start]:
+                delivery.settled[start] = 1
+                position = delivery.positions[start]
+                self.record(delivery.window, outcome, ((delivery.partition, position, position),))
+            return
+        for first, last in delivery.mark(start, stop):
+            self.record(delivery.window, outcome, delivery.ranges(first, last))
+
+    def check_settling(self) -> None:
+        """Return if messages can be settled.
+
+        Raises:
+            InvalidRequestError: this is a browser, which settles nothing (INVALID_ARGUMENT).
+        """
+        if self._options.browse:
+            raise errors.error_for(errors.INVALID_ARGUMENT, "a browser settles nothing; consume instead")
+
+    def accept_handed(self) -> None:
+        """Accept the last message of `receive`, unless an exception is being handled: it may be about the message."""
+        handed, self.handed = self.handed, None
+        if handed is not None and self._options.is_auto and sys.exc_info()[0] is None and not handed.settled:
+            handed.accept()
+
+    def record(self, window: FlowWindow, outcome: int, ranges: Iterable[Range]) -> None:
+        """Tell the node the outcome of positions soon; those of an earlier bind are only counted."""
+        self._outcomes.record(window, outcome, ranges)
+
+    def tell(self) -> None:
+        """Tell the node every outcome that it was not told."""
+        self._outcomes.tell()
+
+    # The end.
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Tell the outcomes that are known, end the flow, and wait until the node took note.
+
+        What is not settled is delivered again, to this client or another. Nothing happens the second time.
+        """
+        if self._is_ended:
+            return
+        self.tell()
+        flow = self._window.flow
+        self.end(None)
+        if not flow:
+            return
+        try:
+            async with asyncio.timeout(self._options.timeout_s if timeout_s is None else timeout_s):
+                await self._operations.ask(lambda session: session.guaranteed.unbind(flow))
+        except (TimeoutError, errors.AngariumError) as error:
+            _logger.debug("%s ended without an answer: %s", self, error)
+
+    def __str__(self) -> str:
+        return f"Flow({self._name!r})"
+
+    def __repr__(self) -> str:
+        bound = "active" if self._is_active else "standing by" if self._window.flow else "not bound"
+        state = "closed" if self._is_ended else bound
+        return f"<Flow of {self.options.kind} {self._name!r}, {state}, {self.buffered} buffered>"
+
+    # What the client calls.
+
+    async def open(self) -> None:
+        """Bind for the first time.
+
+        Raises:
+            TimeoutExpiredError: the node did not answer in time (TIMEOUT).
+            AngariumError: the node refuses.
+        """
+        try:
+            await self._keeper.open(self._options.timeout_s)
+        except BaseException:
+            flow = self._window.flow
+            self.end(None)
+            self._let_go(flow)
+            raise
+        self._was_bound = True
+        if not self._window.flow and not self._has_all:
+            self._keeper.start()
+
+    def connected(self) -> None:
+        """Bind again on a new connection."""
+        if self._was_bound and not self._is_ended:
+            self._keeper.start()
+
+    def lost(self) -> None:
+        """Take note that the bind is over: what came through it is the node's again."""
+        self._counters["dropped_messages"] += self._buffer.clear()
+        self._partitions = ()
+        self._outcomes.tell()
+        self._set_active(active=False)
+
+    def arrived(self, deliveries: list[GuaranteedDelivery]) -> None:
+        """Buffer what came; `wake` follows when the loop is done with what came."""
+        for delivery in deliveries:
+            delivery.settler = self.settler
+            self._counters["received_messages"] += len(delivery.rows)
+            if delivery.counts is not None:
+                self._counters["redelivered_messages"] += len(delivery.rows) - delivery.counts.count(0)
+        self._buffer.push(deliveries)
+
+    def indicated(self, event: Indicated) -> None:
+        """Act on what the node says of the flow."""
+        if event.event == wire.FLOW_PARTITIONS:
+            self._set_partitions(event.partitions)
+        elif event.event == wire.FLOW_SETTLE_REFUSED:
+            self._counters["refused_settles"] += 1
+            self._emit("settle_refused", event.code, f"{self}: {event.detail}")
+        elif event.event == wire.FLOW_CLOSED:
+            self.lost()
+            if is_passing(event.code):
+                self._emit("flow_lost", event.code, f"{self}: {event.detail}")
+                self._keeper.start()
+            else:
+                self.fail_for_good(errors.error_for(event.code, event.detail))
+        else:
+            self._set_active(active=event.event == wire.FLOW_ACTIVE)
+            if event.event != wire.FLOW_ACTIVE:
+                self._tell_standby()
+
+    def wake(self) -> None:
+        """Wake the reader: there is something to read, or nothing any more."""
+        if self.on_ready is not None:
+            self.on_ready()
+        else:
+            if self._callbacks is not None:
+                self._callbacks.wake()
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def fail_for_good(self, error: errors.AngariumError) -> None:
+        """The node does not let this flow go on: let its readers know."""
+        if not self._is_ended:
+            self._emit("flow_failed", error.code, f"{self}: {error.detail}")
+            flow = self._window.flow
+            self.end(error)
+            self._let_go(flow)
+
+    def abandon(self) -> None:
+        """Close a flow that the application dropped without closing it."""
+        if not self._is_ended:
+            _logger.warning("%s was dropped without being closed; it is closed now, and %s", self, ADVICE)
+            self.tell()
+            flow = self._window.flow
+            self.end(None)
+            self._let_go(flow)
+
+    def abandon_soon(self) -> bool:
+        """Do that in the loop, in any thread, for a finalizer; give False if the loop is closed, and all with it."""
+        try:
+            self._loop.call_soon_threadsafe(self.abandon)
+        except RuntimeError:
+            return False
+        return True
+
+    def end(self, error: errors.AngariumError | None) -> None:
+        """Let nothing more come; what is buffered is thrown away."""
+        if self._is_ended:
+            return
+        self._is_ended = True
+        self._error = error
+        self._keeper.stop()
+        self._registry.pop(self._window, None)
+        self.lost()
+        self.wake()
+
+    @property
+    def outcome(self) -> tuple[bool, errors.AngariumError | None]:
+        """Whether it has ended, and why."""
+        return self._is_ended, self._error
+
+    @property
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """What awaits an async callback."""
+        return self._callbacks.tasks if self._callbacks else []
+
+    @property
+    def options(self) -> FlowOptions:
+        """What was asked for."""
+        return self._options
+
+    # What the blocking client calls besides.
+
+    @property
+    def window(self) -> FlowWindow:
+        """The window of the bind that there is, or is tried."""
+        return self._window
+
+    def take_delivery(self) -> GuaranteedDelivery | None:
+        """Give the oldest delivery to be read elsewhere; safe from any thread."""
+        return self._buffer.take_delivery()
+
+    def release(self, window: FlowWindow, messages: int, size_bytes: int) -> None:
+        """Let the node send again what was taken of a bind."""
+        window.take(messages, size_bytes)
+        self._renew()
+
+    def _renew(self) -> None:
+        """Ask for more if there is room for it, now if the pace allows it."""
+        session = self._connection.session
+        if self._is_ended or session is None or not session.is_open or not self._window.can_renew():
+            return  # A flow that ends asks for nothing more.
+        if not self._pace.take():
+            self._pace.wait(self._renew)
+        elif session.guaranteed.renew(self._window):
+            self._connection.transmit()
+
+    # Binding.
+
+    async def _bind(self) -> None:
+        """Bind on the session that there is.
+
+        Raises:
+            AngariumError: the node refuses.
+        """
+        options = self._options
+        self._registry.pop(self._window, None)
+        self._taken_before += self._window.taken_messages
+        limit = UNLIMITED
+        if options.max_messages is not None:
+            limit = max(options.max_messages - self._taken_before, 0)
+        window = self._window = self._outcomes.window = FlowWindow(
+            options.window, options.window_bytes, limit
+        )
+        self._registry[window] = self
+        arguments = options.arguments(self._name)
+        await self._operations.ask(
+            lambda session: session.guaranteed.bind(window, arguments, self._bound), self._unbind_late
+        )
+
+    def _bound(self, bound: FlowBound) -> None:
+        """Take over what the node says of the flow; it comes before anything that happens to it."""
+        self._name = bound.name
+        self._partitions = tuple(bound.partitions)
+        self._access_type = bound.access_type
+        self._outcomes.threshold = self._options.threshold(bound.max_unacked)
+        self._set_active(active=bound.active)
+        if not bound.active:
+            self._tell_standby()
+
+    def _unbind_late(self, bound: FlowBound) -> None:
+        """Unbind what was bound for a caller that did not wait."""
+        self._let_go(bound.flow)
+
+    def _let_go(self, flow: int) -> None:
+        """Unbind without waiting, if there is something bound."""
+        session = self._connection.session
+        if flow and session is not None and session.can_ask():
+            session.guaranteed.unbind(flow)
+            self._connection.transmit()
+
+    def _set_active(self, *, active: bool) -> None:
+        if active and self._is_standby_told:
+            self._is_standby_told = False
+            _logger.info("%s is active now", self)
+        if active != self._is_active:
+            self._is_active = active
+            if self._options.on_active is not None:
+                try:
+                    self._options.on_active(active)
+                except Exception:
+                    _logger.exception("on_active of %s raised", self)
+
+    def _tell_standby(self) -> None:
+        """Say that no messages come, once: nothing else tells a waiting consumer from an empty queue."""
+        if self._is_standby_told:
+            return
+        self._is_standby_told = True
+        if self._access_type == "exclusive":
+            why = f"another consumer of {self._name!r} is active, and the queue is exclusive; consumers share the "
+            why += "messages of one with access_type=non-exclusive ('angarium queue update NAME --set ...')"
+        else:
+            why = f"others have all partitions of {self._name!r}, or a reader group has leased it"
+        detail = f"{self} stands by and gets no messages: {why}"
+        _logger.warning("%s", detail)
+        self._emit("standby", 0, detail)
+
+    def _set_partitions(self, partitions: list[int]) -> None:
+        """Throw away what is unread of partitions that another flow has now."""
+        if self._partitions and not partitions:
+            self._tell_standby()
+        self._partitions = tuple(partitions)
+        self._is_standby_told = self._is_standby_told and not partitions
+        dropped = self._buffer.keep_only(self._partitions)
+        self._counters["dropped_messages"] += dropped
+        self._window.limit = min(self._window.limit + dropped, UNLIMITED)
+        self.release(self._window, 0, 0)
+
+    async def ready(self) -> bool:
+        """Wait for rows; give False at the end."""
+        while not self.reader.advance():
+            if self._is_ended or self._has_all:
+                if self._error is not None:
+                    raise self._error
+                return False
+            waiter = self._loop.create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            finally:
+                if waiter in self._waiters:
+                    self._waiters.remove(waiter)
+        return True
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        self._window.validate()
+        self._outcomes.validate()
+        self._buffer.validate(self._window)
+        assert not self._is_ended or not self.buffered
+        assert (self._registry.get(self._window) is self) == (not self._is_ended) or not self._was_bound
+
+
+_COUNTERS: Final = ("received_messages", "redelivered_messages", "refused_settles", "dropped_messages")

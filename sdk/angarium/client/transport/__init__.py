@@ -1,0 +1,1 @@
+"""How frames travel between client and router: `stream` over a socket, `secure` over one of libzmq with CURVE."""

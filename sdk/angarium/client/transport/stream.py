@@ -1,0 +1,210 @@
+"""A connection over a socket of the system, with TLS or without, driven by an asyncio event loop.
+
+A lone message leaves and comes with one system call, and no other thread has a part in it. It is made once: when it is
+gone the client makes another one. What is said over it is `angarium.client.transport.zmtp`, inside of
+`angarium.client.transport.tls` where the address demands it; neither has a socket, so that reading, sending, waiting
+and the end are here once for all. It knows nothing of the protocol above. `angarium.client.connection` uses it.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium.client.address import parse
+from angarium.client.transport.tls import Tls
+from angarium.client.transport.zmtp import Zmtp, ZmtpError, pack
+from angarium.errors import AngariumError
+
+if TYPE_CHECKING:
+    import asyncio
+    import ssl
+    from collections import deque
+    from collections.abc import Callable
+
+#: Sent with one system call: so many bytes and pieces, unless the last message makes it more. A message has 516
+#: pieces at most (256 batches, two more frames, and the head of each), and the system takes 1,024.
+SEND_BYTES: Final = 256 * 1024
+SEND_PIECES: Final = 400
+#: Whether the system takes the pieces as they are; Windows wants them in one.
+GATHERS: Final = hasattr(socket.socket, "sendmsg")
+
+
+class StreamTransport:
+    """One connection to one address."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        url: str,
+        context: ssl.SSLContext | None,
+        on_message: Callable[[list[bytes]], None],
+        on_drained: Callable[[], None],
+        on_lost: Callable[[str | AngariumError], None],
+    ) -> None:
+        """Begin to connect.
+
+        Args:
+            loop: the running loop.
+            url: `tcp://host:port`, `tls://host:port` or `ipc://path`.
+            context: how to check the other side of a `tls://` address; None for the others.
+            on_message: takes each multipart that came.
+            on_drained: called after a few of them, or when there is room to send more.
+            on_lost: called once when the connection is gone, with the reason, or with the error if it says what to do
+                before trying again; nothing is called after it.
+
+        Raises:
+            InvalidRequestError: it is no address (INVALID_ARGUMENT).
+        """
+        self._loop = loop
+        self._on_message = on_message
+        self._on_drained = on_drained
+        self._on_lost = on_lost
+        address = parse(url)
+        self._tls = None if context is None else Tls(context, address[0])
+        self._protocol = self._tls or Zmtp()
+        self.closed = False
+        #: None until it is connected.
+        self._socket: socket.socket | None = None
+        #: What the socket did not take; whole messages behind the first byte. The loop tells when it may go on.
+        self._unsent = b""
+        #: A send failed: nothing more leaves, but what came before the end is still read.
+        self._is_broken = False
+        self._connecting = loop.create_task(self._connect(address))
+
+    async def _connect(self, address: tuple[str, int] | str) -> None:
+        try:
+            self._socket = await _open_socket(self._loop, address)
+        except (OSError, ValueError) as error:  # the latter: there cannot be such a host or path
+            self._lose(f"nobody answers at the address: {error}")
+            return
+        self._loop.add_reader(self._socket, self._read)
+        self._write([self._protocol.start()])
+
+    def send(self, outgoing: deque[list[bytes]]) -> None:
+        """Send what is queued, as far as the socket takes it; the rest stays in the queue."""
+        while outgoing and self._protocol.is_open and not (self._unsent or self._is_broken or self.closed):
+            pieces = pack(outgoing.popleft())
+            while outgoing and len(pieces) < SEND_PIECES and sum(map(len, pieces)) < SEND_BYTES:
+                pieces += pack(outgoing.popleft())
+            if self._tls is not None:
+                pieces = self._tls.seal(pieces)
+            self._write(pieces)
+
+    def close(self) -> None:
+        """Close; what the socket has taken still leaves."""
+        if self.closed:
+            return
+        self.closed = True
+        self._connecting.cancel()
+        if self._socket is not None:
+            if self._tls is not None and not (self._unsent or self._is_broken):
+                self._write([self._tls.farewell()])
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+
+    def abandon(self) -> None:
+        """Close this process's copy of the descriptor; what the loop watches is shared with the parent process."""
+        self.closed = True
+        if self._socket is not None:
+            self._socket.close()
+
+    def _lose(self, reason: str | AngariumError) -> None:
+        if not self.closed:
+            self.close()
+            self._on_lost(reason)
+
+    def _write(self, pieces: list[bytes]) -> None:
+        """Send, or keep for later what the socket does not take."""
+        assert self._socket is not None
+        if self._unsent:
+            self._unsent = b"".join((self._unsent, *pieces))
+            return
+        try:
+            sent = self._socket.sendmsg(pieces) if GATHERS else self._socket.send(b"".join(pieces))
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._is_broken = True
+            return
+        if sent < sum(map(len, pieces)):
+            self._unsent = b"".join(pieces)[sent:]
+            self._loop.add_writer(self._socket, self._write_further)
+
+    def _write_further(self) -> None:
+        assert self._socket is not None
+        unsent, self._unsent = self._unsent, b""
+        self._loop.remove_writer(self._socket)
+        self._write([unsent])
+        if not self._unsent:
+            self._on_drained()
+
+    def _read(self) -> None:
+        """Take in what came, a bounded number of bytes; the loop calls again if there is more."""
+        assert self._socket is not None
+        if self.closed:
+            return
+        try:
+            count = self._socket.recv_into(self._protocol.room())
+        except BlockingIOError:
+            return
+        except OSError:
+            count = 0
+        if not count:
+            self._lose(self._protocol.at_end())
+            return
+        messages: list[list[bytes]] = []
+        end: str | AngariumError | None = None
+        try:
+            self._protocol.received(count, messages)
+        except ZmtpError as error:
+            end = str(error)
+        except AngariumError as error:
+            end = error
+        if replies := self._protocol.take_replies():
+            self._write([replies])
+        for frames in messages:
+            self._on_message(frames)
+            if self.closed:
+                return
+        self._on_drained()
+        if end is not None:
+            self._lose(end)
+
+
+async def _open_socket(loop: asyncio.AbstractEventLoop, address: tuple[str, int] | str) -> socket.socket:
+    """Give a socket that is connected to an address, or to the first that answers of those that its name has.
+
+    Raises:
+        OSError: none answers.
+    """
+    if isinstance(address, str):
+        if not hasattr(socket, "AF_UNIX"):
+            raise OSError("this system has no sockets in the file system")
+        return await _connected(loop, socket.AF_UNIX, address)
+    host, port = address
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except socket.gaierror:  # a name: finding its addresses may take a while
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure = OSError(f"{host} has no address")
+    for family, _, _, _, place in found:
+        try:
+            return await _connected(loop, family, place)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _connected(loop: asyncio.AbstractEventLoop, family: int, place: Any) -> socket.socket:
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setblocking(False)  # noqa: FBT003 - the form of the library
+        if not isinstance(place, str):
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await loop.sock_connect(made, place)
+    except BaseException:
+        made.close()
+        raise
+    return made

@@ -1,0 +1,599 @@
+"""Every error that crosses a wire or an API, each with a stable code; `docs/errors.md` lists them, and a test compares.
+
+A code has five digits: the first three are the family that operators of other brokers know (400 the request is wrong,
+403 not allowed, 503 not possible now, ...), the last two number the reasons inside it. A code never changes its meaning
+and is never reused. Families become exception types, which are Python's own too where there is one (`TimeoutError`);
+`AngariumError.code` tells the reason.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from angarium.documentation import documented
+
+
+class Reason(NamedTuple):
+    """One row of the table: what happened, and what to do about it."""
+
+    name: str
+    text: str
+    advice: str
+
+
+MALFORMED_FRAME: Final = 40001
+UNKNOWN_OPERATION: Final = 40002
+UNSUPPORTED_VERSION: Final = 40003
+INVALID_TOPIC: Final = 40004
+INVALID_FILTER: Final = 40005
+INVALID_SHARE_NAME: Final = 40006
+MESSAGE_TOO_LARGE: Final = 40007
+BATCH_TOO_LARGE: Final = 40008
+INGRESS_CREDIT_EXCEEDED: Final = 40009
+SHARED_LOCAL_DISPATCH: Final = 40010
+INVALID_CLIENT_NAME: Final = 40011
+MAX_SUBSCRIPTIONS_EXCEEDED: Final = 40012
+ROUTING_ID_REFUSED: Final = 40014
+INVALID_ATTRIBUTE: Final = 40015
+ALREADY_LOGGED_IN: Final = 40016
+INVALID_CONFIGURATION: Final = 40017
+INVALID_ARGUMENT: Final = 40018
+UNKNOWN_FLOW_NAME: Final = 40019
+ALREADY_BOUND: Final = 40020
+INVALID_DURABILITY: Final = 40021
+INVALID_ENDPOINT_NAME: Final = 40022
+UNKNOWN_FLOW: Final = 40023
+NOT_DELIVERED: Final = 40024
+PARTITION_LOST: Final = 40025
+PRODUCER_WINDOW_EXCEEDED: Final = 40026
+INVALID_SEQUENCE: Final = 40027
+EXCEPTIONS_NOT_SUPPORTED: Final = 40028
+UNKNOWN_PRODUCER: Final = 40030
+LINK_IMPORTS_EXCEEDED: Final = 40031
+OVERLAPPING_FILTERS: Final = 40032
+PUT_ASIDE: Final = 40033
+UNAUTHORIZED: Final = 40101
+ENDPOINT_PROPERTY_MISMATCH: Final = 40102
+LINK_UNAUTHORIZED: Final = 40103
+HANDSHAKE_FAILED: Final = 40104
+CLIENT_CONNECT_DENIED: Final = 40301
+PUBLISH_DENIED: Final = 40302
+SUBSCRIBE_DENIED: Final = 40303
+SHARE_NAME_DENIED: Final = 40304
+SHARED_SUBSCRIPTION_DENIED: Final = 40305
+SUBSCRIPTION_MANAGER_DENIED: Final = 40306
+VPN_NOT_ALLOWED: Final = 40309
+USERNAME_SHUTDOWN: Final = 40310
+RESERVED_TOPIC: Final = 40311
+GUARANTEED_SEND_DENIED: Final = 40312
+GUARANTEED_RECEIVE_DENIED: Final = 40313
+ENDPOINT_CREATE_DENIED: Final = 40314
+PERMISSION_DENIED: Final = 40315
+SHARED_ON_ENDPOINT: Final = 40316
+OPERATOR_ENDPOINT: Final = 40317
+CLUSTER_MISMATCH: Final = 40318
+LINK_TO_OWN_NODE: Final = 40319
+LINK_NOT_ALLOWED: Final = 40320
+LINK_INITIATOR_MISMATCH: Final = 40321
+LINK_WRONG_NODE: Final = 40322
+BRIDGE_NOT_ALLOWED: Final = 40323
+BRIDGE_TO_ITSELF: Final = 40324
+QUEUE_UNFIT: Final = 40325
+OBJECT_NOT_FOUND: Final = 40401
+SUBSCRIPTION_NOT_FOUND: Final = 40402
+UNKNOWN_STAGE: Final = 40403
+UNKNOWN_ENDPOINT: Final = 40404
+UNKNOWN_CLIENT_NAME: Final = 40405
+ARCHIVE_NOT_FOUND: Final = 40430
+MESSAGES_LOST: Final = 40440
+INVALID_SELECTOR: Final = 40601
+TIMEOUT: Final = 40801
+KEEPALIVE_TIMEOUT: Final = 40802
+OBJECT_EXISTS: Final = 40901
+OBJECT_IN_USE: Final = 40902
+PRODUCER_FENCED: Final = 40903
+LINK_EXISTS: Final = 40904
+ENDPOINT_LEASED: Final = 40905
+LEASE_LOST: Final = 40906
+CLIENT_NAME_IN_USE: Final = 40907
+SESSION_UNKNOWN: Final = 41001
+CONNECT_RATE_EXCEEDED: Final = 42901
+CONTROL_RATE_EXCEEDED: Final = 42902
+MATCHING_WORK_EXCEEDED: Final = 42903
+INTERNAL: Final = 50001
+VPN_UNAVAILABLE: Final = 50301
+TOO_MANY_CLIENTS: Final = 50302
+TOO_MANY_CONNECTIONS: Final = 50303
+SHUTTING_DOWN: Final = 50304
+SHARD_UNAVAILABLE: Final = 50305
+DISCONNECTED_BY_OPERATOR: Final = 50306
+EGRESS_BLOCKED: Final = 50307
+NODE_UNREACHABLE: Final = 50308
+NO_SUBSCRIPTION_MATCH: Final = 50309
+SPOOL_OVER_QUOTA: Final = 50310
+ENDPOINT_SHUTDOWN: Final = 50311
+MAX_BIND_COUNT_EXCEEDED: Final = 50312
+LOW_PRIORITY_CONGESTION: Final = 50313
+SPOOL_FILES_EXCEEDED: Final = 50315
+SUBSCRIPTION_DOES_NOT_MATCH: Final = 50316
+SELECTOR_DOES_NOT_MATCH: Final = 50317
+TOO_MANY_ENDPOINTS: Final = 50318
+TOO_MANY_FLOWS: Final = 50319
+HOME_NOT_READY: Final = 50320
+CONTROLLER_UNAVAILABLE: Final = 50321
+SPOOL_DAMAGED: Final = 50322
+NO_RESPONDERS: Final = 50323
+SHARE_EXCEEDED: Final = 50324
+MEMORY_EXCEEDED: Final = 50325
+DISK_FULL: Final = 50329
+NOT_INSTALLED: Final = 50330
+SPARK_FAILED: Final = 50331
+NOT_CONNECTED: Final = 60001
+CLIENT_CLOSED: Final = 60002
+CONNECT_FAILED: Final = 60003
+TOO_MUCH_WAITS: Final = 60004
+FORKED: Final = 60005
+TLS_FAILED: Final = 60006
+
+#: Ends of connections after which a reconnect is worth trying.
+PASSING: Final = (
+    CONNECT_FAILED, NOT_CONNECTED, TIMEOUT, KEEPALIVE_TIMEOUT, SHUTTING_DOWN, SESSION_UNKNOWN, CONNECT_RATE_EXCEEDED,
+    HOME_NOT_READY, CONTROLLER_UNAVAILABLE,
+)  # fmt: skip
+
+ERRORS: Final[dict[int, Reason]] = {
+    MALFORMED_FRAME: Reason(
+        "malformed_frame", "Malformed Frame", f"check the frame: {documented('protocol')}"
+    ),
+    UNKNOWN_OPERATION: Reason(
+        "unknown_operation", "Unknown Operation", f"check the operation: {documented('protocol')}"
+    ),
+    UNSUPPORTED_VERSION: Reason(
+        "unsupported_version", "Unsupported Protocol Version", "use a client of this version"
+    ),
+    INVALID_TOPIC: Reason(
+        "invalid_topic",
+        "Invalid Topic Name",
+        "a topic has 1 to 250 bytes of UTF-8, at most 128 levels and no NUL",
+    ),
+    INVALID_FILTER: Reason(
+        "invalid_filter",
+        "Subscription Parse Error",
+        "a filter has 1 to 250 bytes of UTF-8, at most 128 levels and no NUL",
+    ),
+    INVALID_SHARE_NAME: Reason(
+        "invalid_share_name", "Invalid Share Name", "write #share/<name>/<filter> with a name without * and >"
+    ),
+    MESSAGE_TOO_LARGE: Reason(
+        "message_too_large", "Message Too Long", "send a smaller message, or raise max_message_bytes"
+    ),
+    BATCH_TOO_LARGE: Reason("batch_too_large", "Batch Too Large", "send fewer messages in a batch"),
+    INGRESS_CREDIT_EXCEEDED: Reason(
+        "ingress_credit_exceeded", "Ingress Credit Exceeded", "wait for RETIRED before publishing more"
+    ),
+    SHARED_LOCAL_DISPATCH: Reason(
+        "shared_local_dispatch", "Shared Subscription Cannot Be Local", "use a random share name instead"
+    ),
+    INVALID_CLIENT_NAME: Reason(
+        "invalid_client_name",
+        "Client Name Parse Error",
+        "a client name is a valid topic of at most 160 bytes",
+    ),
+    MAX_SUBSCRIPTIONS_EXCEEDED: Reason(
+        "max_subscriptions_exceeded",
+        "Max Num Subscriptions Exceeded",
+        "remove subscriptions or raise max_subscription_count",
+    ),
+    ROUTING_ID_REFUSED: Reason(
+        "routing_id_refused", "Routing Id Refused", "leave the routing id of the socket unset"
+    ),
+    INVALID_ATTRIBUTE: Reason(
+        "invalid_attribute",
+        "Invalid Attribute",
+        f"attributes, ranges and defaults: {documented('attributes')}",
+    ),
+    ALREADY_LOGGED_IN: Reason("already_logged_in", "Already Logged In", "send HELLO once per connection"),
+    INVALID_CONFIGURATION: Reason(
+        "invalid_configuration", "Invalid Configuration", "'angarium config check FILE' names each fault"
+    ),
+    INVALID_ARGUMENT: Reason("invalid_argument", "Invalid Argument", "see the documentation of the call"),
+    UNAUTHORIZED: Reason("unauthorized", "Unauthorized", "check VPN, username and password; events say why"),
+    CLIENT_CONNECT_DENIED: Reason(
+        "client_connect_denied", "Client Connect ACL Denied", "allow the address in the ACL profile"
+    ),
+    PUBLISH_DENIED: Reason("publish_denied", "Publish ACL Denied", "allow the topic in the ACL profile"),
+    SUBSCRIBE_DENIED: Reason(
+        "subscribe_denied", "Subscription ACL Denied", "allow the whole filter in the ACL profile"
+    ),
+    SHARE_NAME_DENIED: Reason(
+        "share_name_denied", "Share Name ACL Denied", "allow the share name in the ACL profile"
+    ),
+    SHARED_SUBSCRIPTION_DENIED: Reason(
+        "shared_subscription_denied",
+        "Shared Subscription Permission Denied",
+        "set allow_shared_subscriptions in the client profile",
+    ),
+    SUBSCRIPTION_MANAGER_DENIED: Reason(
+        "subscription_manager_denied",
+        "Subscription Manager Denied",
+        "set subscription_manager on the username",
+    ),
+    VPN_NOT_ALLOWED: Reason("vpn_not_allowed", "Message VPN Not Allowed", "check its name"),
+    USERNAME_SHUTDOWN: Reason("username_shutdown", "Client Username Is Shutdown", "enable the username"),
+    RESERVED_TOPIC: Reason(
+        "reserved_topic", "Topic Is Reserved", "topics that start with # belong to the broker"
+    ),
+    OBJECT_NOT_FOUND: Reason("object_not_found", "Not Found", "list the objects to see the names"),
+    SUBSCRIPTION_NOT_FOUND: Reason(
+        "subscription_not_found", "Subscription Not Found", "see 'angarium subscription list'"
+    ),
+    UNKNOWN_STAGE: Reason(
+        "unknown_stage", "Unknown Stage", "it was aborted, committed, or timed out: stage the messages again"
+    ),
+    UNKNOWN_ENDPOINT: Reason(
+        "unknown_endpoint", "Unknown Queue or Topic Endpoint", "create it, or check its name"
+    ),
+    UNKNOWN_CLIENT_NAME: Reason("unknown_client_name", "Unknown Client Name", "see 'angarium client list'"),
+    ARCHIVE_NOT_FOUND: Reason(
+        "archive_not_found", "No Such Archive", "check the path; 'angarium pipeline archive' makes one"
+    ),
+    MESSAGES_LOST: Reason(
+        "messages_lost", "Messages Are Gone", "set failOnDataLoss to false to continue without them"
+    ),
+    TIMEOUT: Reason("timeout", "Timeout", "try again, or raise the timeout"),
+    KEEPALIVE_TIMEOUT: Reason(
+        "keepalive_timeout", "Keepalive Timeout", "reconnect; send a PING in each keepalive interval"
+    ),
+    OBJECT_EXISTS: Reason("object_exists", "Already Exists", "use update, or choose another name"),
+    OBJECT_IN_USE: Reason("object_in_use", "In Use", "first remove the objects that use it"),
+    CLIENT_NAME_IN_USE: Reason("client_name_in_use", "Client Name Already In Use", "choose another name"),
+    SESSION_UNKNOWN: Reason("session_unknown", "Session Unknown", "connect again on a new socket"),
+    CONNECT_RATE_EXCEEDED: Reason(
+        "connect_rate_exceeded", "Too Many Connects", "connect less often from one address"
+    ),
+    CONTROL_RATE_EXCEEDED: Reason(
+        "control_rate_exceeded", "Too Many Requests", "send fewer control frames per second"
+    ),
+    OVERLAPPING_FILTERS: Reason("overlapping_filters", "Filters Overlap Too Much", "use fewer wildcards"),
+    MATCHING_WORK_EXCEEDED: Reason("matching_work_exceeded", "Matching Work Exceeded", "publish more slowly"),
+    INTERNAL: Reason("internal", "Internal Error", "report it with the log of the process"),
+    VPN_UNAVAILABLE: Reason("vpn_unavailable", "Message VPN Unavailable", "enable the Message VPN"),
+    TOO_MANY_CLIENTS: Reason(
+        "too_many_clients", "Too Many Clients", "raise max_connection_count or disconnect clients"
+    ),
+    TOO_MANY_CONNECTIONS: Reason(
+        "too_many_connections",
+        "Too Many Connections For Username",
+        "raise max_connection_count_per_client_username",
+    ),
+    SHUTTING_DOWN: Reason(
+        "shutting_down", "Node Is Shutting Down", "connect again later or to another address"
+    ),
+    SHARD_UNAVAILABLE: Reason("shard_unavailable", "Shard Unavailable", "try again when the worker is back"),
+    DISCONNECTED_BY_OPERATOR: Reason(
+        "disconnected_by_operator", "Disconnected By Operator", "ask the operator, then connect again"
+    ),
+    EGRESS_BLOCKED: Reason("egress_blocked", "Egress Blocked", "read faster; connect again"),
+    NODE_UNREACHABLE: Reason(
+        "node_unreachable", "Node Unreachable", "'angarium up' starts a node; 'angarium status' shows it"
+    ),
+    UNKNOWN_FLOW_NAME: Reason(
+        "unknown_flow_name",
+        "Unknown Flow Name",
+        "the node forgot this producer; open it as a new one, and check what arrived before sending again",
+    ),
+    ALREADY_BOUND: Reason("already_bound", "Already Bound", "a temporary endpoint has one consumer"),
+    INVALID_DURABILITY: Reason(
+        "invalid_durability",
+        "Invalid Queue or Topic Endpoint Durability",
+        "ask for the durability that the endpoint has",
+    ),
+    INVALID_ENDPOINT_NAME: Reason(
+        "invalid_endpoint_name",
+        "Invalid Queue or Topic Endpoint Name",
+        "a name has 1 to 200 bytes, no * ? ' < > & ; and no empty level",
+    ),
+    UNKNOWN_FLOW: Reason("unknown_flow", "Unknown Flow", "bind first"),
+    NOT_DELIVERED: Reason(
+        "not_delivered", "Message Not Delivered On This Flow", "settle each message once, on its own flow"
+    ),
+    PARTITION_LOST: Reason(
+        "partition_lost",
+        "Partition Moved To Another Flow",
+        "the message is delivered again to the flow that has the partition",
+    ),
+    PRODUCER_WINDOW_EXCEEDED: Reason(
+        "producer_window_exceeded", "Publish Window Exceeded", "wait for ACKED before publishing more"
+    ),
+    INVALID_SEQUENCE: Reason(
+        "invalid_sequence", "Invalid Sequence", "the sequence of a producer rises with each message"
+    ),
+    EXCEPTIONS_NOT_SUPPORTED: Reason(
+        "exceptions_not_supported",
+        "Subscription Exceptions Not Supported",
+        "use a queue, or set subscription_exceptions",
+    ),
+    UNKNOWN_PRODUCER: Reason("unknown_producer", "Unknown Producer", "open the producer first"),
+    PUT_ASIDE: Reason(
+        "put_aside", "Put Aside", "report it with 'angarium events'; do not send the same messages again"
+    ),
+    ENDPOINT_PROPERTY_MISMATCH: Reason(
+        "endpoint_property_mismatch",
+        "Endpoint Property Mismatch",
+        "it exists with other properties: see 'angarium queue show'",
+    ),
+    GUARANTEED_SEND_DENIED: Reason(
+        "guaranteed_send_denied", "Guaranteed Send Denied", "set allow_guaranteed_send in the client profile"
+    ),
+    GUARANTEED_RECEIVE_DENIED: Reason(
+        "guaranteed_receive_denied",
+        "Guaranteed Receive Denied",
+        "set allow_guaranteed_receive in the client profile",
+    ),
+    ENDPOINT_CREATE_DENIED: Reason(
+        "endpoint_create_denied",
+        "Endpoint Create Denied",
+        "set allow_endpoint_create in the client profile, or ask an operator to create it",
+    ),
+    PERMISSION_DENIED: Reason(
+        "permission_denied",
+        "Permission Denied",
+        "'angarium queue update NAME --set permission=consume' lets everybody consume; or change its owner",
+    ),
+    SHARED_ON_ENDPOINT: Reason(
+        "shared_on_endpoint",
+        "Shared Subscriptions Not Supported On Queues / Topic Endpoints",
+        "bind several consumers to a non-exclusive queue instead",
+    ),
+    OPERATOR_ENDPOINT: Reason(
+        "operator_endpoint", "Created By An Operator", "only operators can change or delete it"
+    ),
+    INVALID_SELECTOR: Reason(
+        "invalid_selector", "Invalid Selector", f"at most 2,000 bytes; the grammar: {documented('selectors')}"
+    ),
+    PRODUCER_FENCED: Reason(
+        "producer_fenced", "Producer Opened Elsewhere", "a producer is open in one session at a time"
+    ),
+    LINK_IMPORTS_EXCEEDED: Reason(
+        "link_imports_exceeded",
+        "Too Many Subscriptions Of A Neighbour",
+        "raise router.link_imports_max of this node, or keep subscriptions local with #noexport/",
+    ),
+    HANDSHAKE_FAILED: Reason(
+        "handshake_failed",
+        "Handshake Failed",
+        "set the public key to the line in node.key.pub of the other node; leave it out without encryption",
+    ),
+    LINK_UNAUTHORIZED: Reason(
+        "link_unauthorized", "Link Not Authorized", "give both nodes the same secret in cluster.secret_file"
+    ),
+    CLUSTER_MISMATCH: Reason(
+        "cluster_mismatch", "Cluster Name Mismatch", "set the same cluster.name on both nodes"
+    ),
+    LINK_TO_OWN_NODE: Reason(
+        "link_to_own_node",
+        "Link To The Node Itself",
+        "give every node of a cluster its own node.name and data directory",
+    ),
+    LINK_NOT_ALLOWED: Reason(
+        "link_not_allowed",
+        "No Link To This Node",
+        "create or enable the link on both nodes: 'angarium link create NODE'",
+    ),
+    LINK_INITIATOR_MISMATCH: Reason(
+        "link_initiator_mismatch",
+        "Link Opened From The Wrong Side",
+        "set the initiator of the link so that both nodes agree",
+    ),
+    LINK_WRONG_NODE: Reason(
+        "link_wrong_node", "Another Node Answers", "check the addresses of the link, and its name"
+    ),
+    BRIDGE_NOT_ALLOWED: Reason(
+        "bridge_not_allowed",
+        "Bridge Connections Not Allowed",
+        "set allow_bridge_connections in the client profile of the remote username",
+    ),
+    BRIDGE_TO_ITSELF: Reason(
+        "bridge_to_itself",
+        "Bridge To The Message VPN Itself",
+        "a bridge joins two Message VPNs that no link joins, of nodes with different names or of one node",
+    ),
+    QUEUE_UNFIT: Reason(
+        "queue_unfit",
+        "Queue Unfit For A Bridge",
+        "the remote queue needs access_type exclusive, max_redelivery_count 0 and redelivery_enabled true",
+    ),
+    LINK_EXISTS: Reason(
+        "link_exists",
+        "Link Is Up Already",
+        "an old connection ends by itself; otherwise two nodes have the same name: rename one",
+    ),
+    ENDPOINT_LEASED: Reason(
+        "endpoint_leased",
+        "Leased By Another Reader Group",
+        "wait until that group releases it, or end its lease: 'angarium queue release NAME'",
+    ),
+    LEASE_LOST: Reason(
+        "lease_lost",
+        "Lease Not Held Any More",
+        "open the reader group again; other consumers may have taken messages meanwhile",
+    ),
+    NO_SUBSCRIPTION_MATCH: Reason(
+        "no_subscription_match", "No Subscription Match", "no client or queue has subscribed to the topic"
+    ),
+    SPOOL_OVER_QUOTA: Reason(
+        "spool_over_quota", "Spool Over Quota", "consume, purge, or raise max_spool_usage_mb"
+    ),
+    ENDPOINT_SHUTDOWN: Reason(
+        "endpoint_shutdown", "Endpoint Shutdown", "set ingress_enabled or egress_enabled of the endpoint"
+    ),
+    MAX_BIND_COUNT_EXCEEDED: Reason(
+        "max_bind_count_exceeded", "Max Clients Exceeded For Endpoint", "raise max_bind_count"
+    ),
+    LOW_PRIORITY_CONGESTION: Reason(
+        "low_priority_congestion",
+        "Low Priority Msg Congestion",
+        "send with class of service 3, or try again when consumers have caught up",
+    ),
+    SPOOL_FILES_EXCEEDED: Reason(
+        "spool_files_exceeded", "Spool File Limit Exceeded", "consume or purge, or raise spool.max_files"
+    ),
+    SUBSCRIPTION_DOES_NOT_MATCH: Reason(
+        "subscription_does_not_match",
+        "Subscription Does Not Match",
+        "bind with the topic of the other consumers, or alone",
+    ),
+    SELECTOR_DOES_NOT_MATCH: Reason(
+        "selector_does_not_match",
+        "Selector Does Not Match",
+        "bind with the selector of the other consumers, or alone",
+    ),
+    TOO_MANY_ENDPOINTS: Reason(
+        "too_many_endpoints", "No More Queues or Topic Endpoints", "delete some, or raise the limit"
+    ),
+    TOO_MANY_FLOWS: Reason("too_many_flows", "Too Many Flows", "close some, or raise the limit"),
+    HOME_NOT_READY: Reason("home_not_ready", "Home Not Ready", "try again when its worker is back"),
+    CONTROLLER_UNAVAILABLE: Reason(
+        "controller_unavailable", "Controller Unavailable", "try again when it is back"
+    ),
+    NO_RESPONDERS: Reason(
+        "no_responders", "No Responders", "nobody subscribed to the topic; start the service"
+    ),
+    SHARE_EXCEEDED: Reason("share_exceeded", "Share Exceeded", "close or forget some, or raise the share"),
+    MEMORY_EXCEEDED: Reason("memory_exceeded", "Memory Exceeded", "give some up, or raise max_memory_bytes"),
+    SPOOL_DAMAGED: Reason(
+        "spool_damaged", "Spool Damaged", "restore a backup, or move the damaged directory away"
+    ),
+    DISK_FULL: Reason("disk_full", "Disk Full", "free space on the disk of the data directory"),
+    NOT_INSTALLED: Reason("not_installed", "Not Installed", "install it"),
+    SPARK_FAILED: Reason(
+        "spark_failed", "The Job on Spark Failed", "nothing is half done; remove the cause and run it again"
+    ),
+    NOT_CONNECTED: Reason("not_connected", "Not Connected", "connect first, or wait for the reconnect"),
+    CLIENT_CLOSED: Reason("client_closed", "Client Closed", "connect again"),
+    CONNECT_FAILED: Reason(
+        "connect_failed",
+        "Connect Failed",
+        "check the address, and that the node is up: 'angarium up' starts one",
+    ),
+    TLS_FAILED: Reason("tls_failed", "TLS Handshake Failed", "check the certificates of both sides"),
+    TOO_MUCH_WAITS: Reason(
+        "too_much_waits",
+        "Too Much Is Waiting For The Connection",
+        "publish less until it is back, or drop these messages",
+    ),
+    FORKED: Reason(
+        "forked",
+        "Client Of The Parent Process",
+        "connect after the fork: gunicorn in post_fork, Celery in worker_process_init, multiprocessing in the target",
+    ),
+}
+
+
+class AngariumError(Exception):
+    """What every call of this package raises when it fails.
+
+    Attributes:
+        code: the stable five-digit code.
+        text: the text of the code, without advice.
+        detail: what was wrong with this very request, or empty.
+    """
+
+    def __init__(self, code: int, detail: str = "", advice: str = "") -> None:
+        """Build the error of a code, with what was wrong this time, and what to do if that is not as ever."""
+        reason = ERRORS.get(code) or ERRORS[INTERNAL]
+        self.code = code
+        self.text = reason.text
+        self.detail = detail
+        self.advice = advice or reason.advice
+        super().__init__(f"error {code}: {self.describe()}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.code, self.detail, self.advice)
+
+    def describe(self) -> str:
+        """Say what happened and what to do next, without the code."""
+        what = f"{self.text}: {self.detail}" if self.detail else self.text
+        return f"{what} ({self.advice})"
+
+
+class InvalidRequestError(AngariumError):
+    """The request is wrong (families 400 and 406): the same request fails again."""
+
+
+class InvalidArgumentError(InvalidRequestError, ValueError):
+    """An argument of the call is wrong (the reasons of families 400 and 406 that the table of errors marks)."""
+
+
+class UnauthorizedError(AngariumError, PermissionError):
+    """Name or password are wrong (family 401)."""
+
+
+class ForbiddenError(AngariumError, PermissionError):
+    """Known, but not allowed (family 403)."""
+
+
+class NotFoundError(AngariumError, LookupError):
+    """What the request names does not exist (family 404)."""
+
+
+class TimeoutExpiredError(AngariumError, TimeoutError):
+    """No answer in time (family 408); whether it was done is unknown."""
+
+
+class ConflictError(AngariumError):
+    """It exists already, or is in use (family 409)."""
+
+
+class RateLimitError(AngariumError):
+    """Too fast (family 429): go on more slowly."""
+
+
+class UnavailableError(AngariumError):
+    """Not possible now (families 410, 500 and 503): try again later."""
+
+
+class NoRespondersError(UnavailableError):
+    """Nobody subscribed to the topic of a request (NO_RESPONDERS), so no reply will come."""
+
+
+class ConnectionLostError(AngariumError, ConnectionError):
+    """There is no connection, or not any more (family 600)."""
+
+
+_FAMILIES: Final[dict[int, type[AngariumError]]] = {
+    400: InvalidRequestError,
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    406: InvalidRequestError,
+    408: TimeoutExpiredError,
+    409: ConflictError,
+    410: UnavailableError,
+    429: RateLimitError,
+    500: UnavailableError,
+    503: UnavailableError,
+    600: ConnectionLostError,
+}
+
+#: Reasons that are about the value of an argument; the rest of their families is about the state or the protocol.
+_OF_ARGUMENTS: Final = (
+    INVALID_TOPIC, INVALID_FILTER, INVALID_SHARE_NAME, MESSAGE_TOO_LARGE, SHARED_LOCAL_DISPATCH, INVALID_CLIENT_NAME,
+    INVALID_ATTRIBUTE, INVALID_ARGUMENT, INVALID_DURABILITY, INVALID_ENDPOINT_NAME, INVALID_SEQUENCE, INVALID_SELECTOR,
+)  # fmt: skip
+_KINDS: Final[dict[int, type[AngariumError]]] = {
+    **dict.fromkeys(_OF_ARGUMENTS, InvalidArgumentError),
+    NO_RESPONDERS: NoRespondersError,
+}
+
+
+def error_for(code: int, detail: str = "", advice: str = "") -> AngariumError:
+    """Give the exception of the family to which a code belongs.
+
+    Args:
+        code: the five-digit code.
+        detail: what was wrong with this very request.
+        advice: what to do next, where the advice of the code does not fit; it does not travel.
+    """
+    kind = _KINDS.get(code) or _FAMILIES.get(code // 100, AngariumError)
+    return kind(code, detail, advice)

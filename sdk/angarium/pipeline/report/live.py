@@ -1,0 +1,264 @@
+"""The report of messages that come: a stream of Spark whose figures grow batch by batch.
+
+After each batch the state of the report is written again, under the number of the batch: cells, causes, and a ledger of
+each publisher. A batch that Spark runs again after a death starts from the state before it, so each message counts
+once. The state is bounded by topics and clients times `windows_kept` windows, and by publishers, not by messages:
+
+- A window is **open** until the watermark has passed its end. The watermark is the latest spooled time of all batches
+  before, less `watermark_s`. A message behind it is counted (`behind_watermark`) and belongs to the totals, but to no
+  window.
+- Windows beyond the newest `windows_kept` are merged into one for each topic and client, which counts in the totals.
+
+In a stream a message that comes again in another batch and another queue is a duplicate; see `sequences` for archives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql import functions as F  # noqa: N812 - the name that every reader of Spark code expects
+
+from angarium.pipeline.report.cells import cells, merged
+from angarium.pipeline.report.facts import facts
+from angarium.pipeline.report.figures import WINDOWS_SHOWN, Tables, causes_of
+from angarium.pipeline.report.ledger import Ledger
+from angarium.pipeline.report.numbering import REORDER
+from angarium.pipeline.report.sequences import NUMBERS, batch_of, columns_of, largest_gaps, numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.udtf import UserDefinedTableFunction
+
+    from angarium.pipeline.report.job import ReportOptions
+
+#: Long enough to see a change, short enough to see it come.
+WINDOW_S: Final = 60
+WATERMARK_S: Final = 600.0
+_COUNTS: Final = (
+    "runs",
+    "restarts",
+    "numbered",
+    "missing",
+    "gaps",
+    "duplicates",
+    "out_of_order",
+    "highest",
+)
+_META: Final = "spooled_max_ms bigint, behind bigint"
+_PARTS: Final = ("cells", "causes", "ledgers", "meta")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveOptions:
+    """What a user may choose of a live report, besides `ReportOptions`."""
+
+    #: Where Spark keeps its place and we the state, on a file system that Spark knows.
+    checkpoint: str
+    #: Seconds between the beginnings of batches; None: read what is there, and end.
+    trigger_s: float | None = 10.0
+    watermark_s: float = WATERMARK_S
+    windows_kept: int = WINDOWS_SHOWN
+
+
+class LiveReport:
+    """The state of a report between batches."""
+
+    def __init__(self, spark: SparkSession, options: ReportOptions, live: LiveOptions) -> None:
+        """Keep the state below the checkpoint."""
+        self._spark = spark
+        self._options = replace(options, window_s=options.window_s or WINDOW_S)
+        self._live = live
+        #: Whether a batch is being taken in or shown: a query that is stopped then does that batch again.
+        self.is_busy = False
+
+    @contextlib.contextmanager
+    def step(self, messages: DataFrame, batch: int) -> Iterator[tuple[Tables, int]]:
+        """Take in a batch; give the tables of all messages so far, and how many came behind the watermark.
+
+        Args:
+            messages: with the columns of `angarium.spark.schema`.
+            batch: its number, rising by ones from 0.
+        """
+        found = facts(messages).persist()
+        try:
+            self._write(found, batch)
+        finally:
+            found.unpersist()
+        self._forget(batch - 2)
+        state = {part: self._read(batch, part).persist() for part in _PARTS}
+        try:
+            meta = state["meta"].first()
+            assert meta is not None, "each state has one row of this"
+            yield self._tables(state), meta["behind"]
+        finally:
+            for frame in state.values():
+                frame.unpersist()
+
+    def _tables(self, state: dict[str, DataFrame]) -> Tables:
+        assert self._options.window_s is not None, "it has a default"
+        return Tables(
+            cells=state["cells"],
+            publishers=state["ledgers"].drop("largest", "state"),
+            gaps=largest_gaps(state["ledgers"]),
+            causes=state["causes"],
+            window_s=self._options.window_s,
+        )
+
+    def _write(self, found: DataFrame, batch: int) -> None:
+        before = {part: self._read(batch - 1, part) for part in _PARTS} if batch > 0 else {}
+        meta = before["meta"].first() if before else None
+        past_ms = meta["spooled_max_ms"] if meta is not None else None
+        counted = found.agg(
+            F.unix_millis(F.max("spooled")).alias("latest"), self._behind(past_ms).alias("behind")
+        ).first()
+        assert counted is not None, "an aggregation without keys has a row"
+        latest_ms = max((one for one in (past_ms, counted["latest"]) if one is not None), default=None)
+        behind = (counted["behind"] or 0) + (meta["behind"] if meta is not None else 0)
+        parts = {
+            "cells": self._cells(found, before.get("cells"), past_ms, latest_ms),
+            "causes": _summed(causes_of(found), before.get("causes")),
+            "ledgers": ledgers(
+                numbers(found, by_topic=self._options.by_topic), before.get("ledgers"), self._options.reorder
+            ),
+            "meta": self._spark.createDataFrame([(latest_ms, behind)], _META),
+        }
+        for name, part in parts.items():
+            part.write.mode("overwrite").parquet(self._place(batch, name))
+
+    def _behind(self, past_ms: int | None) -> Any:
+        return F.count_if(F.col("spooled") < self._watermark(past_ms)) if past_ms is not None else F.lit(0)
+
+    def _watermark(self, past_ms: int) -> Any:
+        return F.timestamp_millis(F.lit(past_ms - round(self._live.watermark_s * 1000)))
+
+    def _cells(
+        self, found: DataFrame, before: DataFrame | None, past_ms: int | None, latest_ms: int | None
+    ) -> DataFrame:
+        window_s = self._options.window_s
+        assert window_s is not None, "it has a default"
+        new = cells(found, window_s, self._options.late_ms)
+        if past_ms is not None:
+            whole = F.timestamp_seconds(F.unix_seconds("start") + window_s) > self._watermark(past_ms)
+            new = new.withColumn("start", F.when(whole, F.col("start")))
+        every = new if before is None else before.unionByName(new)
+        oldest_s = ((latest_ms or 0) // 1000 // window_s - self._live.windows_kept + 1) * window_s
+        start = F.when(F.unix_seconds("start") >= oldest_s, F.col("start")).alias("start")
+        return merged(every, start, "topic", "client")
+
+    def _place(self, batch: int, part: str) -> str:
+        return f"{self._live.checkpoint.rstrip('/')}/report/{batch}/{part}"
+
+    def _read(self, batch: int, part: str) -> DataFrame:
+        return self._spark.read.parquet(self._place(batch, part))
+
+    def _forget(self, batch: int) -> None:
+        """Remove a state that no batch can start from any more."""
+        if batch < 0:
+            return
+        hadoop = cast("Any", self._spark)
+        path = hadoop._jvm.org.apache.hadoop.fs.Path(self._place(batch, ""))
+        path.getFileSystem(hadoop._jsc.hadoopConfiguration()).delete(path, True)  # noqa: FBT003 - Hadoop's signature
+
+
+def _summed(new: DataFrame, before: DataFrame | None) -> DataFrame:
+    every = new if before is None else before.unionByName(new)
+    keys = [name for name in every.columns if name != "messages"]
+    return every.groupBy(*keys).agg(F.sum("messages").alias("messages"))
+
+
+def ledgers(new: DataFrame, before: DataFrame | None, reorder: int) -> DataFrame:
+    """Give the ledger of each publisher: the one before, with new numbers entered.
+
+    Args:
+        new: as `sequences.numbers` gives them.
+        before: as this function gives them, or None.
+        reorder: see `numbering`.
+    """
+    rows = new.withColumn("state", F.lit(None).cast("binary"))
+    if before is not None:
+        nothing = [
+            F.lit(None).cast("long").alias(name) for name in ("number", "content", "at_ms", "duplicates")
+        ]
+        rows = before.select("client", "topic", *nothing, "state").unionByName(rows)
+    # NULL comes first, so a publisher's state is read before its numbers.
+    ordered = rows.repartition("client", "topic").sortWithinPartitions("client", "topic", "at_ms", "number")
+    reader = type("LedgerReaderOfReport", (LedgerReader,), {"reorder": reorder})
+    read = cast(
+        "UserDefinedTableFunction", F.arrow_udtf(reader, returnType=f"{columns_of(_COUNTS)}, state binary")
+    )
+    return read(ordered.asTable())
+
+
+class LedgerReader:
+    """Reads states and new numbers of many publishers, batch by batch, and gives their ledgers; see `RunsReader`."""
+
+    reorder: int = REORDER
+
+    def __init__(self) -> None:
+        """Begin without a publisher."""
+        self._publisher: tuple[str, str | None] | None = None
+        self._ledger = Ledger(self.reorder)
+
+    def eval(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Read a batch and give the ledgers that are complete."""
+        columns = (batch.column(name).to_pylist() for name in (*NUMBERS, "state"))
+        done: list[dict[str, Any]] = []
+        for client, topic, number, content, at_ms, duplicates, state in zip(*columns, strict=True):
+            if (client, topic) != self._publisher:
+                done += self._close()
+                self._publisher, self._ledger = (client, topic), Ledger(self.reorder)
+            if state is not None:
+                self._ledger = Ledger.from_bytes(state)
+            else:
+                self._ledger.numbering.see(number, content, at_ms, duplicates)
+        if done:
+            yield self._batch(done)
+
+    def terminate(self) -> Iterator[pa.RecordBatch]:
+        """Give the ledger of the last publisher."""
+        yield self._batch(self._close())
+
+    def _close(self) -> list[dict[str, Any]]:
+        if self._publisher is None:
+            return []
+        client, topic = self._publisher
+        return [{"client": client, "topic": topic, **self._ledger.row(), "state": self._ledger.to_bytes()}]
+
+    def _batch(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        return batch_of(rows, _COUNTS, ("state", pa.binary()))
+
+
+def follow(
+    stream: DataFrame, report: LiveReport, live: LiveOptions, show: Callable[[Tables, int], None]
+) -> StreamingQuery:
+    """Start a live report; the caller waits for the query's end, or ends it.
+
+    Args:
+        stream: a streaming DataFrame with the columns of `angarium.spark.schema`.
+        report: its state.
+        live: when it is updated, and where it keeps its place.
+        show: is called after each batch with the tables and the number of messages behind the watermark.
+    """
+
+    def take(messages: DataFrame, batch: int) -> None:
+        report.is_busy = True
+        try:
+            with report.step(messages, batch) as (tables, behind):
+                show(tables, behind)
+        finally:
+            report.is_busy = False
+
+    writer = stream.writeStream.foreachBatch(take).option(
+        "checkpointLocation", f"{live.checkpoint.rstrip('/')}/spark"
+    )
+    if live.trigger_s is None:
+        return writer.trigger(availableNow=True).start()
+    return writer.trigger(processingTime=f"{round(live.trigger_s * 1000)} milliseconds").start()

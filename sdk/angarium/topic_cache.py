@@ -1,0 +1,209 @@
+"""A bounded cache of what is known about topics, for owners whose answers change with filters.
+
+`TopicCache` remembers answers, because publishers repeat their topics. The question is what a new filter
+invalidates. Dropping everything makes one busy subscriber slow down all publishers; searching the cache for
+the touched topics (as https://github.com/nats-io/nats-server/blob/main/server/sublist.go does) costs as much
+as the cache is large. Here a change takes the next number and goes to a bounded log, every entry knows the
+number at which it was last right, and an old entry is tested against the changes since then when it is used
+next (`angarium.change_log`).
+
+Workers cache the matches of published topics, the router those of its short way, the SDK those of deliveries. No I/O,
+no clock, no thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from angarium.change_log import ChangeLog
+from angarium.topic import has_wildcard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: Entries of a cache: about 300 bytes each, so 30 MB, for more hot topics than most applications have.
+TOPIC_CACHE_MAX: Final = 100_000
+#: Nodes of the log that one step of `sweep` visits: about 2 ms.
+_SWEEP_TESTED_MAX: Final = 5_000
+
+#: A dict takes up to 200 bytes for an entry. One that takes so much is made again when entries were dropped.
+_TABLE_BYTES_MAX: Final = 100_000
+_TABLE_BYTES_PER_ENTRY_MAX: Final = 400
+
+
+class CacheEntry:
+    """What a `TopicCache` holds; subclasses add what was found out about the topic.
+
+    Its own attribute belongs to the cache, which sets it when the entry is put into it.
+    """
+
+    __slots__ = ("valid_at",)
+
+    #: The number of the last change by which this entry is known to be right.
+    valid_at: int
+
+
+E = TypeVar("E", bound=CacheEntry)
+
+
+class TopicCache(Generic[E]):
+    """A bounded cache by topic, in which a changed pattern invalidates what it matches, at a constant price.
+
+    An entry is charged `entry_bytes` and its topic; for what entries share, the owner adds to `bytes` and takes away.
+
+    The loop that cannot afford a call per message looks for itself: `entries.get(topic)` is a hit if its
+    `valid_at` equals `number`; in all other cases `get` decides.
+    """
+
+    __slots__ = (
+        "_bytes_max",
+        "_entries_max",
+        "_entry_bytes",
+        "_log",
+        "_on_drop",
+        "_unswept",
+        "bytes",
+        "dropped",
+        "entries",
+        "evicted",
+        "number",
+        "pending",
+    )
+
+    def __init__(
+        self,
+        on_drop: Callable[[E], None],
+        entries_max: int = TOPIC_CACHE_MAX,
+        bytes_max: int = sys.maxsize,
+        entry_bytes: int = 0,
+    ) -> None:
+        assert entries_max > 0
+        self._on_drop = on_drop
+        self._entries_max = entries_max
+        self._bytes_max = bytes_max
+        self._entry_bytes = entry_bytes
+        #: At most `entries_max` entries, the oldest first, and one alone if there are more than `bytes_max`
+        #: bytes. An `OrderedDict`, because the first key of a dict that loses its first keys is slow to find.
+        self.entries: OrderedDict[str, E] = OrderedDict()
+        #: What the entries were charged for, and what the owner added.
+        self.bytes = 0
+        #: So many of the oldest entries were not looked at since the newest change; see `sweep`.
+        self._unswept = 0
+        #: The number of the newest wildcard change. No entry has a higher one.
+        self.number = 0
+        #: Answers that are being worked out and began at an earlier number: changes count for them too.
+        self.pending = 0
+        #: The changes against which old entries are tested.
+        self._log = ChangeLog()
+        #: Entries lost for lack of room.
+        self.evicted = 0
+        #: Entries lost because a change may have touched them.
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        """Count the entries."""
+        return len(self.entries)
+
+    @property
+    def tested(self) -> int:
+        """Count the nodes of the log that were visited to test old entries."""
+        return self._log.tested
+
+    def get(self, topic: str) -> E | None:
+        """Give the entry of a topic if it is there and no change since it was made touches the topic."""
+        entry = self.entries.get(topic)
+        if entry is None or entry.valid_at == self.number or self._still_right(topic, entry):
+            return entry
+        self._drop(topic)
+        return None
+
+    def _still_right(self, topic: str, entry: E) -> bool:
+        """Test an entry against the changes since it was right last."""
+        if not self._log.is_untouched(topic, entry.valid_at):
+            return False
+        entry.valid_at = self.number
+        return True
+
+    def put(self, topic: str, entry: E, since: int | None = None) -> None:
+        """Add an entry that is right for a topic that has none; the oldest make room for it.
+
+        Changes with wildcards after the number `since` need not be in it yet; None stands for the newest.
+        """
+        entries = self.entries
+        assert topic not in entries, "get() drops the old entry first"
+        entry.valid_at = self.number if since is None else since
+        self.bytes += self._entry_bytes + topic.__sizeof__()
+        entries[topic] = entry
+        if self.bytes > self._bytes_max or len(entries) > self._entries_max:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """Drop the oldest entries until both bounds hold."""
+        while len(self.entries) > self._entries_max or (
+            self.bytes > self._bytes_max and len(self.entries) > 1
+        ):
+            self.evicted += 1
+            self._drop_first()
+
+    def changed(self, pattern: str) -> None:
+        """Take note that a pattern was added or removed, so that what is known about its topics is wrong."""
+        if not self.entries and not self.pending:
+            return
+        if not has_wildcard(pattern):
+            if pattern in self.entries:
+                self._drop(pattern)
+            return
+        self.number += 1
+        self._unswept = len(self.entries)
+        self._log.add(pattern, self.number)
+
+    def drop_oldest(self, count: int) -> None:
+        """Drop so many entries, or all if there are fewer; who drops a large cache does it in steps."""
+        for _ in range(min(count, len(self.entries))):
+            self._drop_first()
+
+    def sweep(self, count: int) -> bool:
+        """Look at so many of the oldest entries, and drop those that a change made wrong; true if more are left.
+
+        Topics that nobody publishes to any more are not looked up, so their entries would stay for ever.
+        """
+        tested_max = self.tested + _SWEEP_TESTED_MAX
+        left = min(count, self._unswept, len(self.entries))
+        while left and self.tested <= tested_max:
+            left -= 1
+            self._unswept -= 1
+            topic, entry = next(iter(self.entries.items()))
+            if entry.valid_at == self.number or self._still_right(topic, entry):
+                self.entries.move_to_end(topic)
+            else:
+                self._drop(topic)
+        self._unswept = min(self._unswept, len(self.entries))
+        if not self._unswept and len(self._log):  # every entry is right
+            self._log.clear(self.number)
+            # A dict that lost most of its entries keeps the table that it had for all of them.
+            if sys.getsizeof(self.entries) > _TABLE_BYTES_MAX + _TABLE_BYTES_PER_ENTRY_MAX * len(
+                self.entries
+            ):
+                self.entries = OrderedDict(self.entries)
+        return self._unswept > 0
+
+    def _drop(self, topic: str) -> None:
+        self.dropped += 1
+        self._let_go(topic, self.entries.pop(topic))
+
+    def _drop_first(self) -> None:
+        self._let_go(*self.entries.popitem(last=False))
+
+    def _let_go(self, topic: str, entry: E) -> None:
+        self.bytes -= self._entry_bytes + topic.__sizeof__()
+        self._on_drop(entry)
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        assert len(self.entries) <= self._entries_max
+        assert self.bytes <= self._bytes_max or len(self.entries) == 1
+        assert sum(self._entry_bytes + topic.__sizeof__() for topic in self.entries) <= self.bytes
+        assert all(entry.valid_at <= self.number for entry in self.entries.values())
+        self._log.validate()

@@ -1,0 +1,95 @@
+"""Builds the two wheels and installs them where nothing of the repository can be found, once for a test run.
+
+The client comes first and alone, so that what it brings is known; then the server beside it. Test processes that run at
+the same time share the result.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Third-party packages may have to be downloaded.
+TIMEOUT_S = 240
+_LOOK = """
+import json, pkgutil
+from importlib import metadata
+print(json.dumps({
+    "modules": sorted(one.name for one in pkgutil.iter_modules()),
+    "distributions": {one.name: one.version for one in metadata.distributions()},
+}))
+"""
+
+
+class Installation(NamedTuple):
+    """A fresh environment with the two distributions in it."""
+
+    folder: Path
+    wheels: Path
+    #: What `look` found when only the client was installed, and with the server.
+    client: dict[str, Any]
+    server: dict[str, Any]
+
+    @property
+    def python(self) -> Path:
+        return self.folder / "bin" / "python"
+
+    @property
+    def command(self) -> Path:
+        return self.folder / "bin" / "angarium"
+
+
+def clean_environment() -> dict[str, str]:
+    """Give our environment without what leads Python or `angarium` back to the repository."""
+    unwanted = ("PYTHON", "ANGARIUM_", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+
+
+def shared_installation(folder: Path) -> Installation:
+    """Make the installation in a folder, or take the one that another test process made there."""
+    done = folder / "installation.json"
+    with (folder / "installation.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            done.write_text(json.dumps(_install(folder)), encoding="utf-8")
+    found = json.loads(done.read_text(encoding="utf-8"))
+    return Installation(folder / "installed", folder / "wheels", found["client"], found["server"])
+
+
+def _install(folder: Path) -> dict[str, Any]:
+    wheels = folder / "wheels"
+    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(wheels)]
+    run(Path(sys.executable), *build, str(ROOT / "sdk"), str(ROOT))
+    venv.create(folder / "installed", with_pip=True)
+    python = folder / "installed" / "bin" / "python"
+    found = {}
+    for kind, name in (("client", "angarium"), ("server", "angarium-server")):
+        run(python, "-m", "pip", "install", "--quiet", "--no-compile", "--find-links", str(wheels), name)
+        found[kind] = json.loads(run(python, "-P", "-c", _LOOK))
+    return found
+
+
+def run(python: Path, *arguments: str) -> str:
+    """Run Python outside of the repository and give what it printed."""
+    done = subprocess.run(
+        [str(python), *arguments],
+        cwd="/",
+        env=clean_environment() | {"PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if "Could not find a version" in done.stderr and "CI" not in os.environ:
+        pytest.skip("no package index can be reached, so nothing can be installed")
+    assert done.returncode == 0, done.stderr
+    return done.stdout

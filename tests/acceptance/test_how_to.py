@@ -1,0 +1,71 @@
+"""The how-to pages whose commands need nothing but a node work as they are printed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from document import Block, Desk, blocks
+from installation import ROOT, run
+
+if TYPE_CHECKING:
+    from installation import Installation
+
+HOW_TO = ROOT / "docs" / "how-to"
+
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("R274"), pytest.mark.timeout(300)]
+
+
+def typed(*commands: str) -> Block:
+    """Give a block that no page has."""
+    return Block("console", "", "".join(f"$ {command}\n" for command in commands), "this test")
+
+
+def test_a_service_is_tested_as_the_page_says(desk: Desk, installation: Installation) -> None:
+    run(installation.python, "-m", "pip", "install", "--quiet", "--no-compile", "pytest>=8.3,<10")
+    with desk.reader(listen=False) as reader:
+        start = typed("source .venv/bin/activate", "mkdir service", "cd service", "touch pytest.ini")
+        reader.read([start, *blocks(HOW_TO / "testing-your-service.md")])
+
+
+def test_a_node_is_backed_up_and_restored_as_the_page_says(desk: Desk) -> None:
+    before = typed(
+        "source .venv/bin/activate",
+        "angarium up --detach",
+        "angarium queue create orders --subscription 'orders/>'",
+        "angarium pub orders/1 'two pretzels' --mode persistent",
+    )
+    after = typed("angarium consume orders --count 1 --raw", "angarium down")
+    expected = Block("text", "", "two pretzels\n", "this test")
+    with desk.reader() as reader:
+        page = blocks(HOW_TO / "back-up-and-restore.md")
+        reader.read([before, *page, after, expected])
+
+
+def test_a_node_is_secured_as_the_page_says(desk: Desk) -> None:
+    """The node listens on the loopback address here, from where `default` could come in."""
+    with desk.reader(listen=False) as reader:
+        start = typed("source .venv/bin/activate", "mkdir secured", "cd secured")
+        page = blocks(HOW_TO / "secure.md")
+        here = [replace(one, text=one.text.replace("0.0.0.0", "127.0.0.1")) for one in page]
+        reader.read([start, *here, typed("angarium down")])
+
+
+@pytest.mark.parametrize("page", ["rabbitmq", "nats", "kafka", "solace"])
+def test_our_side_of_a_comparison_works(desk: Desk, page: str) -> None:
+    """The Python that imports the client is ours; the rest needs the other broker."""
+    examples = blocks(ROOT / "docs" / "coming-from" / f"{page}.md")
+    ours = [one for one in examples if one.language == "python" and "angarium" in one.text]
+    assert ours
+    for example in ours:
+        with desk.reader() as reader:
+            reader.read(
+                [
+                    typed("source .venv/bin/activate", "angarium up --detach"),
+                    Block("python", "worker.py", example.text, example.place),
+                    typed("python worker.py"),
+                    Block("text", "", "orders/berlin/7 b'two pretzels'\n", example.place),
+                    Block("console", "", "^C\n$ angarium down\n", "this test"),
+                ]
+            )

@@ -1,0 +1,245 @@
+"""What an ordinary client can do to harm others, as a program: `python attackers.py KIND URL SEED SECONDS PASSWORD`.
+
+Each kind is an account with the rights that everybody has, which does one thing as hard as it can, in sizes and shapes
+that the seed chooses. What the node answers is counted and printed as JSON at the end; being refused is expected.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import socket
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
+
+import zmq
+from random_frames import OddClient, noise
+from random_guaranteed import OddSpeaker
+from raw_client import hello_header, row
+from raw_guaranteed import RawGuaranteed, RawProducer, to_queue
+
+from angarium import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ATTACKER: Final = "attacker"
+CLUSTER: Final = "attacked"
+#: A neighbour that lies knows it.
+CLUSTER_SECRET: Final = "the secret of a cluster under attack"
+LIAR: Final = "liar"
+#: How long one answer is waited for; a node that is busy with others answers later, and that is fine.
+ANSWER_S: Final = 5.0
+CONNECTIONS: Final = 200
+#: Whoever was thrown out does not come back faster than logins are let in.
+PAUSE_S: Final = 0.05
+
+
+class Attacker:
+    """An account, its connections, and what it counted."""
+
+    def __init__(self, url: str, seed: int, password: str) -> None:
+        self.url = url
+        self.rng = random.Random(seed)
+        self._password = password
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._opened: list[RawGuaranteed] = []
+        #: Plain connections that stay over turns.
+        self.held: list[socket.socket] = []
+        #: What was done, and what the node said -> how often.
+        self.counts: Counter[str] = Counter()
+
+    def run(self, kind: Callable[[Attacker, int], None], seconds: float) -> None:
+        """Attack turn by turn until the time is over; a session that the node ends is the end of a turn."""
+        until = time.monotonic() + seconds
+        for turn in itertools.count():
+            if time.monotonic() >= until:
+                break
+            self.counts["turns"] += 1
+            try:
+                kind(self, turn)
+            except AssertionError as ended:
+                self.counts[f"ended: {str(ended)[:60]}"] += 1
+                time.sleep(PAUSE_S)
+            for client in self._opened:
+                client.close()
+            self._opened.clear()
+        for one in self.held:
+            one.close()
+        self._context.destroy(linger=0)
+
+    def stranger(self) -> RawGuaranteed:
+        """Give a connection that has not said anything; the end of the turn closes it."""
+        self._opened.append(RawGuaranteed(self._context, self.url))
+        return self._opened[-1]
+
+    def client(self, **fields: Any) -> RawGuaranteed:
+        """Give a client that is logged in."""
+        return self.stranger().hello(**{"username": ATTACKER, "password": self._password, **fields})
+
+    def ask(self, client: RawGuaranteed, operation: str, **arguments: Any) -> Any:
+        """Ask for something, count the code, and give the value or None."""
+        code, value = client.answer(client.ask(operation, **arguments), ANSWER_S)
+        self.counts[f"{operation} {code}"] += 1
+        return value if code == 0 else None
+
+    def create_queue(self, client: RawGuaranteed, name: str) -> None:
+        """Make a queue, or try to."""
+        self.ask(client, "endpoint.create", name=name, kind="queue", durable=True, attributes={})
+
+    def subscribe(self, client: RawGuaranteed, filters: list[str]) -> None:
+        """Subscribe, and count what was said of each filter."""
+        wanted = list(dict.fromkeys(filters))
+        for at in range(0, len(wanted), wire.MAX_FILTERS_PER_REQUEST):
+            some = wanted[at : at + wire.MAX_FILTERS_PER_REQUEST]
+            client.send(wire.SUBSCRIBE, [1, [[text, 0] for text in some], None])
+            for result in client.next(wire.SUBACK, ANSWER_S).header[1]:
+                self.counts["filter " + ("taken" if result is None else str(result[0]))] += 1
+
+
+def frames(attacker: Attacker, _turn: int) -> None:
+    """Noise, damaged frames and good frames of odd values."""
+    rng, client = attacker.rng, attacker.client()
+    speaker = rng.choice([OddClient(rng), OddSpeaker(rng, 0)])
+    for _ in range(200):
+        client.socket.send_multipart(noise(rng) if rng.random() < 0.2 else speaker.frames())
+        attacker.counts["frames"] += 1
+    attacker.counts[f"session ended {client.ended(ANSWER_S)}"] += 1
+
+
+def filters(attacker: Attacker, turn: int) -> None:
+    """Filters that overlap at every level, and batches of topics that all of them may match."""
+    rng, client = attacker.rng, attacker.client()
+    levels, choices = rng.randrange(6, 17), rng.sample(["a*", "*", "a", "aa*", "b*"], rng.randrange(2, 4))
+    for _ in range(20):
+        attacker.subscribe(client, ["/".join(rng.choices(choices, k=levels)) for _ in range(1_000)])
+    for batch in range(5):
+        topics = ["/".join([*["aa"] * (levels - 1), f"a{turn}.{batch}.{at}"]) for at in range(200)]
+        client.publish_uncut([row(at, topic) for at, topic in enumerate(topics)])
+    client.send(wire.PING, [1])
+    client.next(wire.PONG, ANSWER_S)
+
+
+def selectors(attacker: Attacker, turn: int) -> None:
+    """Selectors that are dear for each message, over messages with long properties, browsed, bound and left behind."""
+    rng, client, queue = attacker.rng, attacker.client(), f"selectors/{turn}"
+    attacker.create_queue(client, queue)
+    producer = RawProducer(client)
+    for _ in range(10):
+        properties = wire.pack({"p": "a" * rng.randrange(200, 2_000)})
+        producer.publish(*[(*to_queue(at, queue)[:4], properties, b"x") for at in range(20)])
+    for _ in range(5):
+        likes = (f"p LIKE '%{'_' * rng.randrange(1, 90)}{rng.choice('xab')}%'" for _ in range(16))
+        selector = rng.choice([" OR ", " AND "]).join(likes)
+        arguments = {"selector": selector, "browse": rng.random() < 0.7, "messages": 1 << 40}
+        attacker.ask(client, "flow.bind", kind="queue", name=queue, bytes=1 << 50, **arguments)
+    if rng.random() < 0.5:
+        attacker.ask(client, "endpoint.delete", name=queue, kind="queue")
+
+
+def memory(attacker: Attacker, turn: int) -> None:
+    """Deep filters, sets that are all different, topics used once, and messages that nobody reads."""
+    rng, reader, client = attacker.rng, attacker.client(credit=(1, 1)), attacker.client()
+    attacker.subscribe(reader, ["unread/>"])
+    depth = rng.randrange(20, 125)
+    for batch in range(10):
+        ends = [f"{batch}.{at}" for at in range(500)]
+        attacker.subscribe(client, ["/".join([f"m{turn}", end, *["x"] * (depth - 2)]) for end in ends])
+    attacker.subscribe(client, ["/".join(rng.choices(["*", "unread", "u*"], k=4)) for _ in range(1_000)])
+    for batch in range(50):
+        topics = [f"unread/{turn}/{batch}/{at}" for at in range(200)]
+        client.publish_uncut([row(at, topic, b"x") for at, topic in enumerate(topics)])
+    client.send(wire.PING, [1])
+    client.next(wire.PONG, ANSWER_S)
+
+
+def tables(attacker: Attacker, turn: int) -> None:
+    """Names of producers and sinks, endpoints, and questions, one after the other."""
+    client = attacker.client()
+    for at in range(50):
+        name = f"{turn}.{at}.{attacker.rng.randrange(1 << 30)}"
+        opened = attacker.ask(client, "producer.open", name=name, window=1, resume=True, stage=False)
+        if opened is not None and attacker.rng.random() < 0.5:
+            attacker.ask(client, "producer.close", producer=opened["producer"], forget=False)
+        attacker.ask(client, "stage.commit", stages=[], sink=name, batch=at)
+        attacker.create_queue(client, f"t/{name}")
+    client.answers_or_end(
+        [client.ask("endpoint.show", name="t/x", kind="queue") for _ in range(250)], ANSWER_S
+    )
+
+
+def logins(attacker: Attacker, _turn: int) -> None:
+    """Wrong passwords for this account and that of the innocent, from many connections."""
+    strangers = [attacker.stranger() for _ in range(CONNECTIONS // 4)]
+    for one in strangers:
+        name = attacker.rng.choice([ATTACKER, "innocent", "nobody", "default"])
+        one.send(wire.HELLO, hello_header(username=name, password="wrong"))
+    for one in strangers:
+        attacker.counts[f"login {one.closed(ANSWER_S)}"] += 1
+
+
+def connects(attacker: Attacker, _turn: int) -> None:
+    """Connections that say nothing, a part of a greeting, or noise; some are held."""
+    rng, place = attacker.rng, urlsplit(attacker.url)
+    try:
+        one = socket.create_connection((place.hostname or "", place.port or 0), ANSWER_S)
+        attacker.held.append(one)
+        one.sendall(
+            rng.choice([b"", b"\xff" + bytes(8) + b"\x7f", rng.randbytes(64), b"GET / HTTP/1.1\r\n\r\n"])
+        )
+        attacker.counts["connections"] += 1
+    except OSError as error:
+        attacker.counts[f"refused: {error}"] += 1
+    if len(attacker.held) >= CONNECTIONS:
+        attacker.held.pop(rng.randrange(len(attacker.held))).close()
+
+
+def disks(attacker: Attacker, turn: int) -> None:
+    """Messages and queues until nothing more is taken, and on from there."""
+    client = attacker.client()
+    attacker.create_queue(client, f"full/{turn}")
+    producer = RawProducer(client)
+    for _ in range(50):
+        codes = producer.publish(to_queue(0, f"full/{turn}", bytes(200_000)))
+        attacker.counts[f"stored {codes[0]}"] += 1
+
+
+def neighbours(attacker: Attacker, turn: int) -> None:
+    """Somebody who knows the secret of the cluster and the name of a neighbour, and lies in every frame."""
+    rng = attacker.rng
+    link = {"node": LIAR, "node_id": LIAR, "cluster": CLUSTER, "incarnation": turn}
+    client = attacker.client(username=wire.LINK_USERNAME, link=link, password=CLUSTER_SECRET)
+    for _ in range(100):
+        levels = rng.choices(["a", "*", "a*", ">", "b"], k=rng.randrange(1, 20))
+        entries = [["/".join(levels[:end]), rng.randrange(64)] for end in range(len(levels))]
+        client.send(wire.IMPORTS, [rng.randrange(99), rng.choice([0, 1, 2, 7]), entries])
+        report = [1, rng.randbytes(rng.randrange(99)), *range(rng.randrange(20))]
+        client.send(wire.PEERS, [wire.pack(report)])
+        if rng.random() < 0.2:
+            client.socket.send_multipart(noise(rng))
+        attacker.counts["frames"] += 2
+    attacker.counts[f"session ended {client.ended(ANSWER_S)}"] += 1
+
+
+KINDS: Final[dict[str, Callable[[Attacker, int], None]]] = {
+    kind.__name__: kind
+    for kind in (frames, filters, selectors, memory, tables, logins, connects, disks, neighbours)
+}
+
+
+def main(kind: str, url: str, seed: str, seconds: str, password: str) -> None:
+    """Attack, and print what was counted."""
+    attacker = Attacker(url, int(seed), password)
+    attacker.run(KINDS[kind], float(seconds))
+    print(json.dumps(dict(attacker.counts.most_common(12))))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

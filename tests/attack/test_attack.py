@@ -1,0 +1,88 @@
+"""A short share of `scripts/attack`: nobody dies and nothing is lost beside a client that does its worst."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.attack import attack_campaign as campaign
+from tests.attack import attackers
+from tests.attack.innocent import Noticed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: What CI has time for; scripts/attack takes minutes.
+ATTACK_S = 3.0
+#: A machine that others use delays everybody; how much is for scripts/attack to say.
+P99_RATIO = 30.0
+#: What makes most work or takes most; the others have tests of their own.
+SHARE = ("filters", "selectors", "memory")
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "QUIET_S", 1.0)
+    monkeypatch.setattr(campaign, "P99_RATIO", P99_RATIO)
+    # Memory is given back in a minute, which is too long here.
+    monkeypatch.setattr(campaign, "MEMORY_S", 0.0)
+    monkeypatch.setattr(campaign, "IN_USE_RATIO", 10.0)
+    monkeypatch.setattr(campaign, "RESIDENT_RATIO", 10.0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("quick")
+@pytest.mark.requirement("R278", "R279", "R280")
+@pytest.mark.parametrize("kind", SHARE)
+def test_an_attack_kills_nobody_and_costs_others_nothing(kind: str, tmp_path: Path) -> None:
+    seen = campaign.Round(tmp_path, kind, random.Random(kind).randrange(1 << 30), ATTACK_S).run()
+    assert "wrong" not in seen, seen
+    assert seen["said"]["turns"] > 0, "nothing was attacked"
+
+
+QUIET = Noticed(100, 0, 0, 0, 1.0, 20.0, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("during", "count"),
+    [
+        (QUIET, 0),
+        (QUIET._replace(p99_ms=59.9), 0),
+        (QUIET._replace(p99_ms=60.1), 1),
+        (QUIET._replace(lost=1), 1),
+        (QUIET._replace(refused=1), 1),
+        (QUIET._replace(reconnects=1), 1),
+        (QUIET._replace(reconnects=1, p99_ms=60.1), 2),
+    ],
+)
+def test_what_the_innocent_noticed_is_judged(during: Noticed, count: int, tmp_path: Path) -> None:
+    judge = campaign.Round(tmp_path, "filters", 0, 0.0)
+    assert len(judge._harm(QUIET, during, QUIET)) == count
+
+
+def test_memory_that_is_not_given_back_is_judged() -> None:
+    before = campaign.Memory(100, 1_000)
+    assert campaign.Memory(110, 1_250).too_much(before) == []
+    assert campaign.Memory(111, 1_000).too_much(before) == ["1.11 of the memory in use is left 60 s later"]
+    assert campaign.Memory(90, 1_260).too_much(before) == ["1.26 of the resident memory is left 60 s later"]
+
+
+def test_who_has_no_room_may_be_refused_on_a_full_disk(tmp_path: Path) -> None:
+    judge = campaign.Round(tmp_path, "disks", 0, 0.0)
+    assert judge._harm(QUIET, QUIET._replace(refused=5), QUIET) == []
+
+
+def test_a_kind_that_is_not_known_is_misuse() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.attack.attack_campaign", "--kinds", "spells"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=campaign.PROGRAM.parents[2],
+    )
+    assert done.returncode == 2
+    assert all(kind in done.stderr for kind in attackers.KINDS)

@@ -1,0 +1,167 @@
+"""Runs `angarium` commands for tests without starting an interpreter for each, which costs more than the command.
+
+A process that has imported every command waits for command lines and forks for each. So a command is a process of its
+own, with arguments, environment, directory, standard files and an exit code.
+What is not tried here is how a command is found and started: `up`, and what gets signals or a terminal, is started as
+usual, and so is whatever tests that.
+This file is program and client, so that the commands can be those of another
+environment.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_REQUEST_BYTES_MAX = 1 << 18
+#: Commands that need more than the server has, as Spark; they are imported when they are called.
+_NOT_IMPORTED = ("cluster.commands.pipeline",)
+
+
+class CommandServer:
+    """The commands of one environment; the process that forks them starts with the first one."""
+
+    def __init__(self, python: str = sys.executable) -> None:
+        self._python = python
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._starting = threading.Lock()
+
+    def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        timeout_s: float,
+        stdin: bytes = b"",
+        cwd: str | os.PathLike[str] = ".",
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run one command and give what it printed; its exit code is -1 if it died of a signal."""
+        control = self._start(environment)
+        request = json.dumps([list(arguments), dict(environment), str(Path(cwd).resolve())]).encode()
+        with contextlib.ExitStack() as stack:
+            given, out, err = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+            given.write(stdin)
+            given.seek(0)
+            ours, theirs = socket.socketpair()
+            with ours, theirs:
+                fds = [one.fileno() for one in (given, out, err, theirs)]
+                socket.send_fds(control, [request], fds)
+                theirs.close()
+                _, *status = _to_the_end(ours, arguments, timeout_s)
+            out.seek(0)
+            err.seek(0)
+            return subprocess.CompletedProcess(
+                list(arguments), status[0] if status else -1, out.read(), err.read()
+            )
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None and self._control is not None:
+            self._control.close()
+            self._process.wait()
+
+    def _start(self, environment: Mapping[str, str]) -> socket.socket:
+        with self._starting:
+            if self._control is None:
+                self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                with theirs:
+                    self._process = subprocess.Popen(
+                        [self._python, "-P", __file__, str(theirs.fileno())],
+                        pass_fds=[theirs.fileno()],
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                    )
+            return self._control
+
+
+def _to_the_end(ours: socket.socket, arguments: Sequence[str], timeout_s: float) -> list[int]:
+    """Give pid and exit code of a command when it has ended."""
+    deadline = time.monotonic() + timeout_s
+    told = b""
+    while True:
+        ready, _, _ = select.select([ours], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            if told:
+                os.kill(int(told.split()[0]), signal.SIGKILL)
+            raise subprocess.TimeoutExpired(list(arguments), timeout_s)
+        data = ours.recv(100)
+        if not data:
+            assert told, f"nobody ran {arguments}"
+            return [int(one) for one in told.split()]
+        told += data
+
+
+def _serve(control: socket.socket) -> None:
+    """Fork for every request until nobody can send one any more."""
+    from importlib import import_module
+
+    from angarium_server import launch
+
+    launch.find_parts()
+    cli = import_module("cluster.cli")
+    for section in cli.SECTIONS.values():
+        for entry in section.values():
+            if not entry.module.startswith(_NOT_IMPORTED):
+                import_module(entry.module)
+    import_module("angarium.blocking")
+    gc.freeze()  # a command copies no page only because it counts what is in it
+    while True:
+        request, fds, _, _ = socket.recv_fds(control, _REQUEST_BYTES_MAX, 4)
+        if not request:
+            return
+        if os.fork() == 0:
+            control.close()
+            _run(cli, json.loads(request), fds)
+        for fd in fds:
+            os.close(fd)
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+
+
+def _run(cli: Any, request: tuple[list[str], dict[str, str], str], fds: list[int]) -> None:
+    """Be the command."""
+    arguments, environment, folder = request
+    *standard, told = fds
+    os.set_inheritable(told, False)
+    for number, fd in enumerate(standard):
+        os.dup2(fd, number)
+        os.close(fd)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = arguments
+    os.write(told, b"%d " % os.getpid())
+    status = 1
+    try:
+        status = cli.run(arguments)
+    except Exception:  # noqa: BLE001 - told as by the interpreter, which is not left in the usual way
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        os.write(told, b"%d" % status)
+        # Taking down every module of the server that is not ours alone would cost more than the command.
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    _serve(socket.socket(fileno=int(sys.argv[1])))

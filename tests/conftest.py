@@ -1,0 +1,75 @@
+"""The order in which the folders of tests run: the longest modules first, so that no process ends long after others.
+
+And what every test begins with.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+from command_server import CommandServer
+
+from angarium_server import testing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TESTS: Final = Path(__file__).resolve().parent
+#: Generous: a loaded machine is slow.
+COMMAND_TIMEOUT_S: Final = 60.0
+#: Modules here take up to a minute each; processes that share the tests take one module at a time.
+LONG: Final = ("spark", "acceptance", "mesh", "crash", "attack", "integration", "simulation")
+#: Starts a Java for every test; the other modules on Spark share a session, so one process runs all of them.
+OWN_JAVA: Final = "test_spark_killed.py"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands() -> Iterator[CommandServer]:
+    """Give what runs the commands of `testing.Node`, whose polling would cost an interpreter for each look."""
+    server = CommandServer()
+
+    def run(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        done = server.run(arguments, environment=environment, timeout_s=COMMAND_TIMEOUT_S)
+        out, err = done.stdout.decode(), done.stderr.decode()
+        return subprocess.CompletedProcess(arguments, done.returncode, out, err)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_run_command", run)
+        yield server
+    server.close()
+
+
+@pytest.fixture(autouse=True)
+def loud() -> None:
+    """Undo what a command of ours did that ran in this process before: it says in its own words what is logged."""
+    logging.getLogger("angarium").setLevel(logging.NOTSET)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sort the tests by folder, long ones first; within a folder the order stays."""
+    items.sort(key=_rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each process whole modules, and one of them all that share a session of Spark, whose start is dear."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            module = super()._split_scope(nodeid)
+            folder, _, name = module.rpartition("/")
+            return folder if folder.endswith("tests/spark") and name != OWN_JAVA else module
+
+    return Scheduling(config, log)
+
+
+def _rank(item: pytest.Item) -> int:
+    folder = item.path.relative_to(TESTS).parts[0]
+    if item.path.name == OWN_JAVA:  # later than its folder: three Javas at a time are too much for two cores
+        folder = "integration"
+    return LONG.index(folder) if folder in LONG else len(LONG)

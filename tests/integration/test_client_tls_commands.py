@@ -1,0 +1,93 @@
+"""`tls://` by the command line and for jobs on Spark, to a node behind something that ends TLS."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tls_front import tls_front
+
+from angarium import errors
+from angarium.spark.connecting import open_client
+from angarium.spark.options import BATCH, settings
+from angarium_server.testing import Node
+from cluster.commands.connection import ConnectOptions
+from cluster.commands.pipeline.options import check_target, node_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from certificates import Authority, Pair
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, authority: Authority, server_pair: Pair) -> Iterator[str]:
+    """The address of a node, where a certificate of the client is demanded."""
+    context = server_pair.server_context(clients_of=authority.cert)
+    with Node(tmp_path_factory.mktemp("tls") / "data", workers=1) as node:
+        port = int(node.url.rpartition(":")[2])
+        with tls_front(port, context) as url:
+            yield url
+
+
+@pytest.fixture(scope="module")
+def files(authority: Authority) -> dict[str, str]:
+    """The files of a client, by the arguments of `connect`."""
+    pair = authority.issue("commands")
+    return {"ca_file": str(authority.cert), "cert_file": str(pair.cert), "key_file": str(pair.key)}
+
+
+def angarium(folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    own = {"PYTHONPATH": path, "XDG_CONFIG_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "angarium_server", *arguments],
+        capture_output=True, text=True, timeout=60, env={**os.environ, **own, **variables}, check=False,
+    )  # fmt: skip
+
+
+def test_options_variables_and_contexts_lead_to_a_node(
+    url: str, files: dict[str, str], tmp_path: Path
+) -> None:
+    keys = [*("--ca-file", files["ca_file"]), *("--cert-file", files["cert_file"])]
+    keys += ["--cert-key-file", files["key_file"]]
+    published = angarium(tmp_path, "pub", "a/b", "x", "--url", url, *keys)
+    assert (published.returncode, published.stderr) == (0, "")
+    names = {"ca_file": "CA_FILE", "cert_file": "CERT_FILE", "key_file": "CERT_KEY_FILE"}
+    variables = {f"ANGARIUM_{names[name]}": file for name, file in files.items()}
+    assert angarium(tmp_path, "pub", "a/b", "x", "--url", url, **variables).returncode == 0
+    assert angarium(tmp_path, "context", "add", "far", "--url", url, *keys).returncode == 0
+    assert angarium(tmp_path, "pub", "a/b", "x", "--context", "far").returncode == 0
+    shown = angarium(tmp_path, "context", "show", "far", "--json").stdout
+    assert files["key_file"] in shown
+
+
+def test_a_command_says_what_is_missing(url: str, tmp_path: Path) -> None:
+    failed = angarium(tmp_path, "pub", "a/b", "x", "--url", url)
+    assert failed.returncode == 1
+    assert f"error {errors.TLS_FAILED}" in failed.stderr
+    assert "ca_file" in failed.stderr
+    failed = angarium(tmp_path, "pub", "a/b", "x", "--url", url, "--ca-file", str(tmp_path / "missing"))
+    assert failed.returncode == 2
+    assert "does not exist" in failed.stderr
+
+
+def test_jobs_take_the_files_from_commands_and_options(url: str, files: dict[str, str]) -> None:
+    connect = ConnectOptions(
+        find_url=lambda: url, vpn="default", username="default", password=None, server_key=None,
+        timeout_s=20.0, client_name="", tls=files,
+    )  # fmt: skip
+    node = node_settings(connect)
+    check_target(node, None)
+    with open_client(settings(BATCH, {**node, "queue": "none"})) as client:
+        assert client.connected
+    with pytest.raises(errors.ConnectionLostError, match=r"option url: .*ca_file"):
+        open_client(settings(BATCH, {"url": url, "queue": "none"}))

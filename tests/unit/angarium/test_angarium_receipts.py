@@ -1,0 +1,35 @@
+"""What receipts, reports and callbacks of a producer tell of messages that were acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from spoken_node import SpokenNode, open_producer, run
+
+from angarium import errors
+
+
+@pytest.mark.requirement("R277")
+def test_receipts_reports_and_callbacks_tell_what_no_endpoint_took() -> None:
+    async def test() -> None:
+        node, heard = SpokenNode(), []
+        producer = await open_producer(node, on_ack=heard.append)
+        receipts = [await producer.send("t") for _ in range(4)]
+        await node.steps()
+        node.acked(1, 3, (3, errors.SPOOL_OVER_QUOTA, ""), unroutable=[(1, 1), (3, 1)])
+        assert [receipt.unroutable for receipt in receipts] == [True, False, False, False], "3 was refused"
+        assert "unroutable" in repr(receipts[0])
+        assert "stored" in repr(receipts[1])
+        assert await receipts[0] == 1
+        assert heard[0].unroutable == [range(1, 2), range(3, 4)]
+        node.acked(1, 4)
+        publishing = asyncio.ensure_future(producer.publish_many([("t", b"")] * 6))
+        await node.steps()
+        node.acked(1, 7, unroutable=[(6, 2)])
+        node.acked(1, 10, unroutable=[(8, 1), (10, 1)])
+        report = await publishing
+        assert (report.acknowledged, report.refused, report.unroutable) == (6, [], 4)
+        assert producer.stats["unroutable_messages"] == node.parties.stats["unroutable_messages"] == 5
+
+    run(test())

@@ -1,0 +1,153 @@
+"""What things cost is measured: each figure is right within a factor of 1.5."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from typing import TYPE_CHECKING
+
+import pytest
+
+from angarium.topic import parse_filter
+from angarium.topic_cache import TopicCache
+from angarium.wire import KIND_PLAIN
+from angarium_server import costs
+from node.config import WorkerConfig
+from node.matching import Matching
+from router.config import RouterConfig
+from router.delivery.queues import Bundle, ClassQueue
+from router.matching.interest import FilterSet, Interest
+from router.matching.short_way import Entry
+from router.session import Subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.requirement("R279")
+
+COUNT = 10_000
+WITHIN = 1.5
+
+
+def _expect(charged: float, make: Callable[[int], object], count: int = COUNT) -> None:
+    """Compare what a thing is charged with what each of so many takes that share nothing."""
+    for number in range(count, count + count // 10):  # tables have their first sizes
+        make(number)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(count):
+            make(number)
+        gc.collect()
+        measured = (tracemalloc.get_traced_memory()[0] - before) / count
+    finally:
+        tracemalloc.stop()
+    assert measured / WITHIN < charged < measured * WITHIN, f"{measured:.0f} bytes, charged are {charged:.0f}"
+
+
+def _fresh(text: str) -> str:
+    """Give a text that is an object of its own, as what was decoded from a frame is."""
+    return text.encode().decode()
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "a/{}",
+        "{}/a/b/*",
+        "{}/a/b*",
+        "{}/" + "a/" * 60 + "*",
+        "{}/" + "ab/" * 60 + "*",
+        "{}/" + "*/" * 60 + "a",
+    ],
+    ids=["exact", "wildcard", "prefix", "literals", "texts", "lone"],
+)
+def test_a_filter_in_a_worker(form: str) -> None:
+    matching = Matching(WorkerConfig())
+    sample = form.format(COUNT)
+
+    def make(number: int) -> None:
+        matching.add(number + 1000, 1, _fresh(form.format(number)), KIND_PLAIN)
+
+    _expect(costs.filter_bytes(sample), make, COUNT if len(sample) < 20 else 1_000)
+
+
+def test_prefixes_in_a_worker() -> None:
+    matching = Matching(WorkerConfig())
+    form = "{}/" + "a*/" * 30 + "b"
+    _expect(
+        costs.filter_bytes(form.format(1000)),
+        lambda number: matching.add(number + 1, 1, _fresh(form.format(number)), KIND_PLAIN),
+        1_000,
+    )
+
+
+@pytest.mark.parametrize("form", ["a/{}", "{}/" + "a/" * 100 + "*"], ids=["short", "long"])
+def test_a_subscription_in_the_router(form: str) -> None:
+    interest: Interest[object] = Interest()
+    session, subscriptions = object(), {}
+
+    def make(number: int) -> None:
+        text = _fresh(form.format(number))
+        parsed = parse_filter(text)
+        made = interest.create(1, parsed, False, bytes(1024))
+        interest.join(made, session, text)
+        subscriptions[text, False] = Subscription(text, False, made, 1, False, "")  # type: ignore[arg-type]
+
+    text = form.format(COUNT)
+    _expect(costs.subscription_bytes(text, text, 0) - ("*" not in text) * costs.filter_bytes(text), make)
+
+
+def test_a_cached_topic_in_a_worker() -> None:
+    matching = Matching(WorkerConfig())
+    matching.add(1, 1, ">", KIND_PLAIN)
+    vpn = matching.vpn(1)
+    topic = f"plant/line/{COUNT}"
+    _expect(
+        costs.CACHED_TOPIC_BYTES + costs.text_bytes(topic),
+        lambda number: vpn.match(_fresh(f"plant/line/{number}"), 1_000),
+    )
+
+
+def test_a_cached_topic_of_the_fast_path() -> None:
+    cache: TopicCache[Entry] = TopicCache(lambda _: None, RouterConfig().short_way_topics_max)
+    one: FilterSet[object] = FilterSet(())
+    topic = f"plant/line/{COUNT}"
+
+    def make(number: int) -> None:
+        entry = Entry(one, None)  # type: ignore[arg-type]
+        entry.rules[1] = None
+        cache.put(_fresh(f"plant/line/{number}"), entry)
+
+    _expect(costs.CACHED_TOPIC_BYTES + costs.text_bytes(topic), make)
+
+
+@pytest.mark.parametrize("members", [1, 1_000])
+def test_a_set_in_a_worker(members: int) -> None:
+    matching = Matching(WorkerConfig())
+    values = tuple(range(1 << 20, (1 << 20) + members - 1))
+    _expect(
+        costs.set_bytes(members),
+        lambda number: matching.sets.acquire((number << 3, *values)),
+        COUNT // members + 100,
+    )
+
+
+def test_a_resolved_session() -> None:
+    interest: Interest[object] = Interest()
+    made = interest.create(1, parse_filter(">"), False, bytes(1024))
+    for _ in range(1_000):
+        interest.join(made, object(), ">")
+    sets = [FilterSet((made,)) for _ in range(200)]
+    _expect(
+        costs.RESOLVED_SESSION_BYTES * 1_000,
+        lambda number: interest.resolve(sets[number]),
+        100,
+    )
+
+
+def test_a_batch_that_waits_for_a_slow_consumer() -> None:
+    queue = ClassQueue(1 << 40, 1)
+    _expect(costs.BUNDLE_BYTES + 20, lambda number: queue.push(Bundle(1, number.to_bytes(20, "big"), 1)))
+    assert queue.bytes == len(queue.entries) * (costs.BUNDLE_BYTES + 20)

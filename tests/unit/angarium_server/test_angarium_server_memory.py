@@ -1,0 +1,64 @@
+"""When a process gives memory back: after much was freed, and stays free."""
+
+from __future__ import annotations
+
+import pytest
+
+from angarium_server import memory
+from angarium_server.memory import GIVE_BACK_BYTES, GIVE_BACK_DELAY_S, FreedMemory, in_use_bytes
+
+pytestmark = pytest.mark.requirement("R279")
+
+LATER = GIVE_BACK_DELAY_S
+
+
+@pytest.fixture
+def given_back(monkeypatch: pytest.MonkeyPatch) -> list[None]:
+    calls: list[None] = []
+    monkeypatch.setattr(memory, "give_back", lambda: calls.append(None))
+    return calls
+
+
+def test_memory_is_given_back_a_while_after_much_was_freed(given_back: list[None]) -> None:
+    freed = FreedMemory()
+    freed.update(GIVE_BACK_BYTES - 1, 0.0)
+    freed.update(GIVE_BACK_BYTES, 10.0)
+    freed.update(2 * GIVE_BACK_BYTES, 10.0 + LATER - 0.1)
+    assert not given_back
+    freed.update(2 * GIVE_BACK_BYTES, 10.0 + LATER)
+    freed.update(3 * GIVE_BACK_BYTES - 1, 100.0)
+    freed.update(3 * GIVE_BACK_BYTES - 1, 200.0)
+    assert len(given_back) == 1
+
+
+def test_what_caches_do_not_hold_any_more_is_freed(given_back: list[None]) -> None:
+    freed = FreedMemory()
+    freed.update(0, 0.0, 3 * GIVE_BACK_BYTES)
+    freed.update(0, 10.0, GIVE_BACK_BYTES)
+    assert not given_back
+    freed.update(0, 10.0 + LATER, GIVE_BACK_BYTES)
+    assert len(given_back) == 1
+    freed.update(0, 20.0, 2)  # less than is worth it
+    freed.update(0, 30.0, 2)
+    assert len(given_back) == 1
+
+
+def test_caches_that_empty_and_fill_again_keep_their_memory(given_back: list[None]) -> None:
+    freed = FreedMemory()
+    for second in range(0, 100, 10):
+        freed.update(0, second, 3 * GIVE_BACK_BYTES)
+        freed.update(0, second + 1, 0)
+        freed.update(0, second + 1 + LATER, 3 * GIVE_BACK_BYTES)
+    assert not given_back
+
+
+@pytest.mark.skipif(not in_use_bytes(), reason="the C library does not tell")
+def test_what_is_in_use_counts_large_and_small_things_and_no_longer_than_they_live() -> None:
+    before = in_use_bytes()
+    large = bytearray(50_000_000)
+    assert 49e6 < in_use_bytes() - before < 55e6
+    del large
+    small = [(float(number),) for number in range(200_000)]  # 64 bytes each and a place of 8
+    assert 12e6 < in_use_bytes() - before < 60e6
+    del small
+    assert abs(in_use_bytes() - before) < 3e6

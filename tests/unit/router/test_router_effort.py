@@ -1,0 +1,239 @@
+"""What matching costs is charged to who publishes: windows, holding back, buckets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from wired_node import FakeClient, WiredNode, snapshot
+
+from angarium import wire
+from router.effects import SendWorker
+
+if TYPE_CHECKING:
+    from router.session import Session
+
+pytestmark = pytest.mark.requirement("R278")
+
+PROFILE = ("profile", "default", "default", {"max_matching_work_per_s": 1_000})
+BURST = 2_000
+
+
+class _Slow:
+    """A node whose only worker answers by hand."""
+
+    def __init__(self, node: WiredNode) -> None:
+        self.node = node
+        node.pause(0)
+
+    def matches(self) -> list[tuple[int, list[str]]]:
+        """Give reference and topics of the MATCH frames that wait at the worker."""
+        return [
+            (wire.unpack(frames[1])[1], [row[1] for row in wire.unpack(frames[2])])
+            for frames in self.node.paused[0]
+            if frames[0] == wire.MATCH
+        ]
+
+    def topics(self) -> list[str]:
+        return [topic for _, topics in self.matches() for topic in topics]
+
+    def tell(self, reference: int, work: int) -> None:
+        self._say([wire.WORK, wire.pack([self.node.workers[0].incarnation, reference, work])])
+
+    def answer(self, reference: int) -> None:
+        """Match one of the waiting frames now."""
+        (frames,) = [
+            one for one in self.node.paused[0] if one[0] == wire.MATCH and wire.unpack(one[1])[1] == reference
+        ]
+        self.node.paused[0].remove(frames)
+        self.node._to_worker(0, frames)
+        self.node.settle()
+
+    def _say(self, frames: list[bytes]) -> None:
+        self.node._to_router(0, frames)
+        self.node.settle()
+
+
+def _session(node: WiredNode, client: FakeClient) -> Session:
+    return node.router.sessions.by_routing_id[client.routing_id]
+
+
+def _events(node: WiredNode) -> list[dict[str, Any]]:
+    return [event for event in node.events if event["event"] == "CLIENT_MATCHING_WORK_EXCEEDED"]
+
+
+@pytest.fixture
+def slow(make_node: Any) -> _Slow:
+    return _Slow(make_node(1, snapshot(PROFILE), worker_window=4))
+
+
+def test_a_batch_that_waits_for_turns_at_its_worker_leaves_the_window_to_others(slow: _Slow) -> None:
+    dear, innocent = slow.node.client(), slow.node.client()
+    for number in range(4):
+        dear.publish(f"dear/{number}")
+    innocent.publish("x")
+    assert "x" not in slow.topics(), "the window is full"
+    slow.tell(slow.matches()[0][0], 1)
+    assert "x" in slow.topics()
+
+
+def test_a_publisher_with_such_a_batch_is_held_back_until_it_is_answered(slow: _Slow) -> None:
+    dear = slow.node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, 1)
+    dear.publish("next")
+    dear.publish("last")
+    assert slow.topics() == ["dear"]
+    slow.node.advance(5)
+    assert slow.topics() == ["dear"]
+    slow.answer(reference)
+    assert slow.topics() == ["next", "last"]
+    slow.node.unpause(0)
+    assert _session(slow.node, dear).retired_round == 3
+
+
+def test_who_costs_more_than_the_profile_allows_goes_on_when_that_is_paid(slow: _Slow) -> None:
+    dear, other = slow.node.client(client_name="dear"), slow.node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, BURST + 3_000)
+    slow.answer(reference)
+    dear.publish("next")
+    other.publish("other")
+    assert slow.topics() == ["other"], "nobody else waits"
+    slow.node.advance(2.9)
+    assert slow.topics() == ["other"]
+    slow.node.advance(0.2)
+    assert slow.topics() == ["other", "next"]
+    (event,) = _events(slow.node)
+    assert (event["client"], event["vpn"], event["severity"]) == ("dear", "default", "warning")
+    stats = slow.node.router.stats()
+    assert (stats["matching_work"], stats["publishers_held_back"], stats["publishers_waiting"]) == (
+        5_000,
+        1,
+        0,
+    )
+    assert _session(slow.node, dear).counters["held_back"] == 1
+
+
+def test_credit_does_not_come_back_while_a_publisher_is_held_back(slow: _Slow) -> None:
+    dear = slow.node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, BURST + 3_000)
+    slow.answer(reference)
+    dear.publish("next", flush=True)
+    assert dear.retired() < 2
+    slow.node.unpause(0)
+    slow.node.advance(4)
+    assert dear.retired() == 2
+
+
+def test_what_is_within_the_burst_holds_nobody_back(slow: _Slow) -> None:
+    dear = slow.node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, BURST)
+    slow.answer(reference)
+    dear.publish("next")
+    assert slow.topics() == ["next"]
+    assert not _events(slow.node)
+
+
+def test_the_clients_of_a_message_vpn_share_what_it_allows(make_node: Any) -> None:
+    rows = snapshot()
+    rows[0][3]["max_matching_work_per_s"] = 1_000
+    slow = _Slow(make_node(1, rows))
+    first, second, cheap = slow.node.client(), slow.node.client(), slow.node.client()
+    for number, client in enumerate((first, second)):
+        client.publish(f"dear/{number}")
+        reference = slow.matches()[-1][0]
+        slow.tell(reference, BURST)
+        slow.answer(reference)
+        client.publish("next")
+    cheap.publish("cheap")
+    assert slow.topics() == ["next", "cheap"], "the second overdrew it; the first and the cheap one did not"
+    slow.node.advance(2.1)
+    assert slow.topics() == ["next", "cheap", "next"]
+
+
+def test_zero_is_no_limit(make_node: Any) -> None:
+    rows = snapshot(("profile", "default", "default", {"max_matching_work_per_s": 0}))
+    rows[0][3]["max_matching_work_per_s"] = 0
+    slow = _Slow(make_node(1, rows))
+    dear = slow.node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, 1 << 40)
+    slow.answer(reference)
+    dear.publish("next")
+    assert slow.topics() == ["next"]
+
+
+def test_operators_are_told_once_a_minute_of_a_client_that_goes_on_costing(slow: _Slow) -> None:
+    dear = slow.node.client()
+    for number in range(3):
+        dear.publish(f"dear/{number}")
+        reference = slow.matches()[0][0]
+        slow.tell(reference, BURST + 1_000)
+        slow.answer(reference)
+        slow.node.advance(10)
+    assert len(_events(slow.node)) == 1
+    assert slow.node.router.stats()["publishers_held_back"] == 3
+
+
+def test_a_worker_that_dies_with_such_a_batch_ends_the_holding_back(slow: _Slow) -> None:
+    dear = slow.node.client()
+    dear.publish("dear")
+    slow.tell(slow.matches()[0][0], 1)
+    dear.publish("next")
+    slow.node.kill_worker(0)
+    slow.node.start_worker(0)
+    assert [code for code, *_ in dear.notices()] == [50305]
+    assert _session(slow.node, dear).retired_round == 2
+    slow.node.validate()
+
+
+def test_work_told_of_a_frame_that_is_not_out_any_more_is_dropped(slow: _Slow) -> None:
+    dear = slow.node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.answer(reference)
+    slow.tell(reference, 1 << 40)
+    dear.publish("next")
+    assert slow.topics() == ["next"]
+
+
+def test_rounds_that_are_held_back_are_cut_again_when_the_number_of_workers_changes(make_node: Any) -> None:
+    slow = _Slow(make_node(1, snapshot(PROFILE)))
+    node = slow.node
+    dear, subscriber = node.client(), node.client()
+    node.unpause(0)
+    subscriber.subscribe(">")
+    node.pause(0)
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, BURST + 3_000)
+    dear.publish(*[f"topic/{number}" for number in range(20)])
+    slow.answer(reference)
+    node.unpause(0)
+    node.router.scaling.begin(2, node.now)
+    node.settle()
+    node.start_worker(1)
+    assert subscriber.topics() == ["dear"]
+    node.advance(4)
+    assert subscriber.topics() == [f"topic/{number}" for number in range(20)]
+
+
+def test_a_router_that_goes_down_holds_nobody_back(slow: _Slow) -> None:
+    dear = slow.node.client()
+    dear.publish("dear")
+    reference = slow.matches()[0][0]
+    slow.tell(reference, BURST + 1_000_000)
+    slow.answer(reference)
+    dear.publish("next")
+    slow.node.router.drain(slow.node.now)
+    slow.node.router.tick(slow.node.now)
+    sent = [one for one in slow.node.router.take_effects() if isinstance(one, SendWorker)]
+    assert [one.frames[0] for one in sent] == [wire.MATCH]
