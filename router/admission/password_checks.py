@@ -15,7 +15,9 @@ of others going:
 - Level 2 has half of the places to wait in, levels 1 and 2 three quarters; where there is no place, a login displaces
   one of a higher level, or of a network that has more of them waiting.
 
-A state machine without a clock: who waits for a reason of time is found by `next` at `wake` or later.
+- Who has waited for `wait_max_s` is told so, before the deadline of the connection ends it without a word.
+
+A state machine without a clock: who waits for a reason of time is found by `next` and `late` at `wake` or later.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ class Check(NamedTuple):
     owner: Owner
     password: str
     stored: str
+    #: When it came.
+    since: float
 
 
 class _Failures:
@@ -89,9 +93,10 @@ class _Failures:
 class PasswordChecks:
     """All logins whose password is compared, or waits for it."""
 
-    def __init__(self, waiting_max: int, memory_s: float, key: bytes) -> None:
+    def __init__(self, waiting_max: int, wait_max_s: float, memory_s: float, key: bytes) -> None:
         """Begin with nobody known; `key` is secret and lives no longer than this process."""
         self._waiting_max = waiting_max
+        self._wait_max_s = wait_max_s
         self._memory_s = memory_s
         self._key = key
         #: Digest -> until when that password is known to be right, the oldest first.
@@ -146,6 +151,13 @@ class PasswordChecks:
         self._under_way[check.number] = self._waiting.pop(check.number)
         return check
 
+    def late(self, now: float) -> list[int]:
+        """Give the numbers of those that have waited too long; they wait no more."""
+        late = [number for number, one in self._waiting.items() if one.since + self._wait_max_s <= now]
+        for number in late:
+            del self._waiting[number]
+        return late
+
     def done(self, number: int, now: float, *, correct: bool) -> None:
         """A password was compared."""
         check = self._under_way.pop(number)
@@ -160,10 +172,12 @@ class PasswordChecks:
                 del self._known[next(iter(self._known))]
 
     def wake(self, now: float) -> float:
-        """Give when there is something to compare again, if nothing comes and nothing is done before."""
+        """Give when there is something to compare again, or somebody late, if nothing comes or is done before."""
+        waiting = self._waiting.values()
+        late = min((one.since + self._wait_max_s for one in waiting), default=float("inf"))
         if len(self._under_way) >= AT_ONCE:
-            return float("inf")
-        return min((self._ready_at(one, now) for one in self._waiting.values()), default=float("inf"))
+            return late
+        return min(late, *(self._ready_at(one, now) for one in waiting)) if waiting else late
 
     def sweep(self, now: float) -> None:
         """Forget what is old."""
@@ -191,9 +205,9 @@ class PasswordChecks:
         assert len(self._known) <= KNOWN_MAX
 
 
-def check_of(number: int, address: str, owner: Owner, password: str, stored: str) -> Check:
+def check_of(number: int, address: str, owner: Owner, password: str, stored: str, now: float) -> Check:
     """Make what is compared for a login from an address."""
-    return Check(number, network_of(address), owner, password, stored)
+    return Check(number, network_of(address), owner, password, stored, now)
 
 
 def _delay(failures: int, delay_max_s: float) -> float:

@@ -42,6 +42,8 @@ CONNECT_MEMORY_S = 60.0
 HANDSHAKE_EVENT_S = 60.0
 #: Of the key of the digests of passwords that were right.
 MEMORY_KEY_BYTES = 32
+#: A login waits for so much of its connection's deadline to have its password compared: time is left to refuse it.
+WAIT_SHARE: Final = 0.8
 
 #: Rounds that a link may have unretired; bytes are what bounds it, so many lone messages fit on a path of 200 ms too.
 LINK_ROUNDS: Final = 32_768
@@ -97,8 +99,9 @@ class Reception:
         self.closed = False
         #: Logins whose password is compared or waits for it, which `_checks` orders.
         self._tickets: dict[int, Ticket | Decoy] = {}
+        wait_max_s = config.login_timeout_ms / 1000 * WAIT_SHARE
         self._checks = PasswordChecks(
-            config.password_checks_max, config.password_memory_s, rng.randbytes(MEMORY_KEY_BYTES)
+            config.password_checks_max, wait_max_s, config.password_memory_s, rng.randbytes(MEMORY_KEY_BYTES)
         )
         self._failed = FailedLogins(outbox)
         self._next_number = 1
@@ -163,12 +166,16 @@ class Reception:
     def _verify(self, ticket: Ticket | Decoy, password: str, stored: str, now: float) -> None:
         number = self._number()
         owner = ticket.hello.vpn, ticket.hello.username
-        displaced = self._checks.add(check_of(number, ticket.address, owner, password, stored), now)
+        displaced = self._checks.add(check_of(number, ticket.address, owner, password, stored, now), now)
         self._tickets[number] = ticket
         if displaced is not None:
-            loser = self._tickets.pop(displaced)
-            self.refuse(loser.routing_id, error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once"))
+            self._send_away(displaced)
         self._compare(now)
+
+    def _send_away(self, number: int) -> None:
+        """Refuse a login that gets no place, or no turn, to have its password compared."""
+        refused = error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once")
+        self.refuse(self._tickets.pop(number).routing_id, refused)
 
     def _compare(self, now: float) -> None:
         """Have the pool compare whatever is next."""
@@ -179,6 +186,8 @@ class Reception:
         """Go on with passwords whose time has come; gives when to call again."""
         if not self._tickets:
             return float("inf")
+        for number in self._checks.late(now):
+            self._send_away(number)
         self._compare(now)
         return self._checks.wake(now)
 

@@ -28,7 +28,7 @@ MIB = 1 << 20
 #: A session ends for its rate, or for answers that it does not read, and is not always told.
 ENDS_OF_A_FLOOD = (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED, errors.NOT_CONNECTED)
 #: A rate of control frames that a busy machine exceeds too.
-LOADED = f"{CONFIG}control_frames_per_second = 4000\n[worker]\ntopic_cache_max = 20000\n"
+LOADED = f"{CONFIG}control_frames_per_second = 1000\n[worker]\ntopic_cache_max = 20000\n"
 #: Enough to see growth, little enough to be quick.
 FLOOD_BYTES = 200 * MIB
 FLOOD_MESSAGE_BYTES = 50_000

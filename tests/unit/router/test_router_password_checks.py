@@ -31,8 +31,8 @@ COMPARISON_S = 0.05
 class World:
     """The checks, and a thread that takes 50 ms for each."""
 
-    def __init__(self, waiting_max: int = 200) -> None:
-        self.checks = PasswordChecks(waiting_max, 600, b"k" * 32)
+    def __init__(self, waiting_max: int = 200, wait_max_s: float = 1_000.0) -> None:
+        self.checks = PasswordChecks(waiting_max, wait_max_s, 600, b"k" * 32)
         self.now = 1_000.0
         self.number = 0
         self.refused: list[int] = []
@@ -40,7 +40,7 @@ class World:
     def try_login(self, address: str, username: str = "bob", password: str = "wrong") -> int:
         """Come with a password; gives its number, 0 if there is no place."""
         self.number += 1
-        check = check_of(self.number, address, ("default", username), password, "stored")
+        check = check_of(self.number, address, ("default", username), password, "stored", self.now)
         try:
             displaced = self.checks.add(check, self.now)
         except errors.RateLimitError:
@@ -73,6 +73,24 @@ def test_addresses_count_by_64_bits_of_ipv6() -> None:
     assert network_of("2001:db8:1:3::1") != network_of("2001:db8:1:2::1")
     assert network_of("::ffff:192.0.2.7") == network_of("192.0.2.7") == "192.0.2.7"
     assert [network_of(text) for text in ("", "localhost:1", "::x")] == ["", "localhost:1", "::x"]
+
+
+def test_nobody_waits_for_longer_than_his_connection_may() -> None:
+    """From the fourth failure on each comparison waits longer; who waits too long is found at `wake`, and once."""
+    world = World(wait_max_s=8.0)
+    numbers = [world.try_login("192.0.2.7") for _ in range(PER_NETWORK_MAX)]
+    compared, late = [], []
+    while len(compared) + len(late) < len(numbers):
+        if (number := world.compare()) is not None:
+            compared.append(number)
+            continue
+        world.now = world.checks.wake(world.now)
+        assert world.now <= 1_008.0 + COMPARISON_S, "one of them waits for longer"
+        late += world.checks.late(world.now)
+    assert compared
+    assert late
+    assert sorted(compared + late) == numbers
+    assert world.checks.wake(world.now) == float("inf")
 
 
 def test_one_network_has_so_many_places() -> None:
