@@ -38,7 +38,7 @@ from angarium import errors
 from cluster import keys, objects, passwords
 from cluster.addresses import address_fault
 from cluster.controller import syslog
-from cluster.encryption import key_file_faults, listen_faults
+from cluster.encryption import ca_file_faults, key_file_faults, listen_faults
 from cluster.health import config as health
 from cluster.visible import nul_faults
 from node.config import WorkerConfig, WorkerRuntime
@@ -82,6 +82,12 @@ class ClusterSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     secret_file: Annotated[
         str,
         Meta(description="File whose first line is the secret of the cluster; without it links are refused."),
+    ] = ""
+    ca_file: Annotated[
+        str,
+        Meta(
+            description="Authorities that may sign certificates of other nodes (PEM); empty: those of the system."
+        ),
     ] = ""
 
 
@@ -145,7 +151,7 @@ class AdminSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Meta(description="Addresses for operators on other hosts: tcp://HOST:PORT, always with keys."),
     ] = msgspec.field(default_factory=list)
     curve_secret_key_file: Annotated[
-        str, Meta(description="Key file of the admin API, made by 'angarium keys create'.")
+        str, Meta(description="Key file of the admin API, made by 'angarium keys curve'.")
     ] = ""
     authorized_keys: Annotated[
         list[str], Meta(description="Public keys (Z85) of the operators that may use it.")
@@ -241,6 +247,7 @@ def faults_of(config: NodeConfig) -> list[str]:
     faults = listen_faults(config.router)
     faults += _threshold_faults("router", config.router)
     faults += _secret_faults(config.cluster)
+    faults += ca_file_faults("cluster.ca_file", config.cluster.ca_file)
     if syslog.fault_of(config.events.syslog):
         faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
     return (
@@ -525,7 +532,7 @@ def _admin_faults(admin: AdminSection) -> list[str]:
     if admin.listen and not (admin.curve_secret_key_file and admin.authorized_keys):
         faults.append(
             "admin.listen: the admin API can change everything, so it needs admin.curve_secret_key_file and "
-            "admin.authorized_keys with the public keys of its operators: 'angarium keys create' makes both"
+            "admin.authorized_keys with the public keys of its operators: 'angarium keys curve' makes both"
         )
     faults += [
         f"admin.authorized_keys: {key!r} is no public key of 40 characters (Z85)"

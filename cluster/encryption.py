@@ -7,6 +7,7 @@ configuration is read; the files are read once more by the processes that use th
 from __future__ import annotations
 
 import os
+import ssl
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from router.config import RouterConfig
 
 _ADVICE: Final = (
-    "others can reach this address, so it must encrypt: write tls:// and name a certificate (--cert-file and "
-    "--cert-key-file); or run 'angarium keys create node.key', set router.curve_secret_key_file = \"node.key\", and "
-    "give clients node.key.pub and a username and password; or listen on 127.0.0.1"
+    "others can reach this address, so it must encrypt. 'angarium keys create node --host HOST' makes a certificate, "
+    "and 'angarium up --listen {url} --cert-file node.pem --cert-key-file node.key' uses it; or listen on 127.0.0.1"
 )
-_NO_CERTIFICATE: Final = "it needs a certificate: --cert-file and --cert-key-file, or router.tls_cert_file"
+_NO_CERTIFICATE: Final = (
+    "it needs a certificate: 'angarium keys create node --host HOST' makes one for --cert-file and --cert-key-file, or "
+    "router.tls_cert_file and tls_key_file"
+)
 
 
 def listen_faults(router: RouterConfig) -> list[str]:
@@ -36,7 +39,8 @@ def listen_faults(router: RouterConfig) -> list[str]:
             if not router.tls_cert_file:
                 faults.append(f"router.listen: {url}: {_NO_CERTIFICATE}")
         elif not is_loopback(url) and not router.curve_secret_key_file:
-            faults.append(f"router.listen: {url}: {_ADVICE}")
+            advice = _ADVICE.format(url=url.replace("tcp://", "tls://", 1))
+            faults.append(f"router.listen: {url}: {advice}")
     if not router.listen:
         faults.append("router.listen: name at least one address, tcp://127.0.0.1:0 for instance")
     return (
@@ -54,6 +58,19 @@ def key_file_faults(key: str, path: str) -> list[str]:
         keys.read_secret(path)
     except errors.AngariumError as error:
         return [f"{key}: {error.detail}"]
+    return []
+
+
+def ca_file_faults(key: str, path: str) -> list[str]:
+    """Give what is wrong with a file of authorities."""
+    if not path:
+        return []
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        return [f"{key}: {path} holds no certificate in PEM"]
+    except (OSError, ValueError) as error:
+        return [f"{key}: {path}: {getattr(error, 'strerror', None) or error}"]
     return []
 
 

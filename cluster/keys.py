@@ -45,8 +45,8 @@ def create_keys(path: str | os.PathLike[str]) -> str:
     """
     public_raw, secret_raw = zmq.curve_keypair()
     public = public_raw.decode()
-    _write_new(Path(path), f"{_SECRET_COMMENT}\n{secret_raw.decode()}\n", 0o600)
-    _write_new(Path(f"{os.fspath(path)}{_PUBLIC_SUFFIX}"), f"{_PUBLIC_COMMENT}\n{public}\n", 0o644)
+    write_new(Path(path), f"{_SECRET_COMMENT}\n{secret_raw.decode()}\n", 0o600)
+    write_new(Path(f"{os.fspath(path)}{_PUBLIC_SUFFIX}"), f"{_PUBLIC_COMMENT}\n{public}\n", 0o644)
     return public
 
 
@@ -57,7 +57,7 @@ def create_secret(path: str | os.PathLike[str]) -> None:
         ConflictError: a file is there already (40901).
         InvalidRequestError: the place cannot be written (40018).
     """
-    _write_new(Path(path), f"{secrets.token_hex(_SECRET_BYTES)}\n", 0o600)
+    write_new(Path(path), f"{secrets.token_hex(_SECRET_BYTES)}\n", 0o600)
 
 
 def create_cluster_keys(directory: str | os.PathLike[str], nodes: Sequence[str]) -> dict[str, str]:
@@ -120,6 +120,31 @@ def forbidden_mode(owner: int, user: int) -> int:
     return _OTHERS_MODE_OF_ROOT if owner == 0 and user != 0 else _OTHERS_MODE
 
 
+def write_new(path: Path, text: str, mode: int) -> None:
+    """Write a file that is not there yet, and have it on disk; what cannot be written whole is not there.
+
+    Raises:
+        ConflictError: it is there (40901).
+        InvalidRequestError: the place cannot be written (40018).
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        detail = f"{path}; a key is never written over"
+        raise errors.error_for(errors.OBJECT_EXISTS, detail, "choose another path, or remove it") from None
+    except (OSError, ValueError) as error:  # a path may hold a NUL
+        raise _unwritten(path, error) from None
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        _sync_directory(path.parent)
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise _unwritten(path, error) from None
+
+
 def _load(path: Path) -> tuple[str, str]:
     """Give (the last comment above the key, the key)."""
     comment = ""
@@ -130,9 +155,9 @@ def _load(path: Path) -> tuple[str, str]:
             elif len(line.strip()) == KEY_LENGTH:
                 return comment, line.strip()
     except (OSError, ValueError) as error:  # a path may hold a NUL
-        raise _fault(path, f"{error}; 'angarium keys create {path}' makes one") from None
+        raise _fault(path, f"{error}; 'angarium keys curve {path}' makes one") from None
     raise _fault(
-        path, f"holds no line with a key of {KEY_LENGTH} characters; 'angarium keys create' makes one"
+        path, f"holds no line with a key of {KEY_LENGTH} characters; 'angarium keys curve' makes one"
     )
 
 
@@ -143,18 +168,17 @@ def _public_of(path: Path, secret: str) -> str:
         raise _fault(path, "its key is not in the Z85 alphabet") from None
 
 
-def _write_new(path: Path, text: str, mode: int) -> None:
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    except FileExistsError:
-        detail = f"{path}; a key is never written over"
-        raise errors.error_for(errors.OBJECT_EXISTS, detail, "choose another path, or remove it") from None
-    except OSError as error:
-        raise errors.error_for(errors.INVALID_ARGUMENT, f"{path}: {error.strerror}") from None
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _unwritten(path: Path, error: Exception) -> errors.AngariumError:
+    reason = getattr(error, "strerror", None) or str(error)
+    return errors.error_for(errors.INVALID_ARGUMENT, f"{path}: {reason}")
 
 
 def _fault(path: Path, what: str) -> errors.AngariumError:

@@ -53,6 +53,7 @@ from cluster.starting import (
     UpOptions,
     asked_listen,
     effective_config,
+    ending_certificates,
     fixed_listen,
     plain_address,
     refuse_taken_addresses,
@@ -84,6 +85,8 @@ COMMANDS: Final[dict[str, list[str]]] = {
 }
 #: Every process gets the table this often although nothing changed, in case a frame was lost at its start.
 ANNOUNCE_INTERVAL_S: Final = 1.0
+#: How often is looked whether a certificate ends soon.
+CERTIFICATES_INTERVAL_S: Final = 3_600.0
 #: Frames taken in one round: far more than a node sends in the longest pause.
 FRAMES_PER_ROUND: Final = 1_000
 #: Events that the controller has not confirmed yet; the oldest is lost first.
@@ -93,6 +96,8 @@ INCARNATIONS_PER_START: Final = 1 << 20
 _DEFAULT_WORKERS_MAX: Final = 4
 #: Whatever a process writes is for this user; only the router makes sockets for clients of others, as its umask says.
 _PRIVATE_UMASK: Final = 0o077
+
+_LEVELS: Final = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
 
 _log = logging.getLogger("supervisor")
 
@@ -160,6 +165,9 @@ class Server:
         self._announce_due = 0.0
         #: Whether operators were told so of our own files.
         self._is_disk_full = False
+        #: Sentences about certificates that operators were told, and when is looked again.
+        self._ending: list[str] = []
+        self._certificates_due = self._started
         self._registration = Registration(data.path)
         self._manager = ServiceManager.from_environment(os.environ)
         self._status: int | None = None
@@ -221,6 +229,7 @@ class Server:
         self._manager.tell(self._supervisor.phase, now)
         if now >= self._announce_due:
             self._keep_files()
+            self._look_at_certificates(now)
             self._announce()
 
     def _keep_files(self) -> None:
@@ -233,6 +242,16 @@ class Server:
             name, severity = ("", "error") if fault else ("_CLEAR", "info")
             text = f"{NODE_FILE} {f'cannot be written: {fault}' if fault else 'is written again'}"
             self._tell(Tell(severity, f"SYSTEM_DISK_FULL{name}", text, "supervisor", 0))
+
+    def _look_at_certificates(self, now: float) -> None:
+        """Tell of certificates that end, each once as long as nothing changes."""
+        if now < self._certificates_due:
+            return
+        self._certificates_due = now + CERTIFICATES_INTERVAL_S
+        before, self._ending = self._ending, ending_certificates(self._config)
+        for text in self._ending:
+            if text not in before:
+                self._tell(Tell("warning", "SYSTEM_CERTIFICATE_ENDS", text, "supervisor", 0))
 
     def _read(self) -> None:
         for _ in range(FRAMES_PER_ROUND):
@@ -392,11 +411,11 @@ class Server:
             "processes": [own, *rows],
             "events": list(self._events),
             "disk_full": self._is_disk_full,
+            "certificates": self._ending,
         }
 
     def _tell(self, tell: Tell, note: dict[str, Any] | None = None) -> None:
-        level = logging.INFO if tell.severity == "notice" else logging.ERROR
-        _log.log(level, "%s", tell.text)
+        _log.log(_LEVELS.get(tell.severity, logging.ERROR), "%s", tell.text)
         self._event_number += 1
         event = {
             "time": utc_now(),

@@ -13,6 +13,7 @@ import re
 import socket
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,7 +78,7 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
     data_dir = Path(options.data_dir).absolute()
     refuse_taken(options, config, data_dir)
     if options.on_warning is not None:
-        for text in exposed(config):
+        for text in warnings_of(config):
             options.on_warning(text)
     log_path = data_dir / "log" / "node.log"
     ready_path = Path(options.ready_file or data_dir / "ready.json")
@@ -97,6 +98,22 @@ def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S
             raise errors.error_for(errors.NODE_UNREACHABLE, detail, f"{log_path} has all of it")
         time.sleep(_LOOK_INTERVAL_S)
     return read_node_file(data_dir)
+
+
+def warnings_of(config: NodeConfig) -> list[str]:
+    """Give what an operator should see to, as sentences: secrets that others may read, certificates that end."""
+    return exposed(config) + ending_certificates(config)
+
+
+def ending_certificates(config: NodeConfig) -> list[str]:
+    """Give a sentence for each certificate of the node that has ended or soon will."""
+    shown = {"router.tls_cert_file": config.router.tls_cert_file}
+    files = {key: file for key, file in shown.items() if file}
+    if not files:
+        return []
+    from cluster.certificates import ending  # a node without certificates does without the library
+
+    return ending(files, datetime.now(UTC))
 
 
 def _cause(log_path: Path, start: int) -> errors.AngariumError | None:

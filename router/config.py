@@ -22,7 +22,7 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     curve_secret_key_file: Annotated[
         str,
         Meta(
-            description="Key file made by 'angarium keys create'; with it every tcp and ipc address requires CURVE."
+            description="Key file made by 'angarium keys curve'; with it every tcp and ipc address requires CURVE."
         ),
     ] = ""
     tls_cert_file: Annotated[

@@ -43,6 +43,7 @@ from cluster.visible import visible
 
 if TYPE_CHECKING:
     from cluster.admin import NodeFile
+    from cluster.authority import Issued
 
 #: What fits a screen that one reads from top to bottom; `--limit` gives more.
 DEFAULT_EVENT_LIMIT: Final = 1_000
@@ -306,9 +307,24 @@ def _changes(row: dict[str, Any]) -> str:
     return "; ".join(f"{name}: {cell(before)} -> {cell(after)}" for name, (before, after) in changes.items())
 
 
+#: Nobody has to renew a certificate more often than once a year, nor keeps one for longer than an authority.
+_DAYS: Final = 365
+_DAYS_MAX: Final = 3_650
+_hosts_option = click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME_OR_IP",
+    help="Name or IP address by which others connect to the node.",
+)
+_days_option = click.option(
+    "--days", type=click.IntRange(1, _DAYS_MAX), default=_DAYS, show_default=True, help="Days until it ends."
+)
+
+
 @click.group(cls=SuggestingGroup)
 def keys() -> None:
-    """Keys of encrypted connections (CURVE), and secrets."""
+    """Certificates of encrypted connections (TLS), and secrets."""
 
 
 @keys.command("reload")
@@ -323,24 +339,86 @@ def reload_certificate(*, admin: AdminOptions, out: Output) -> None:
     out.done("new connections have the certificate that is in the file now", {"reloaded": True})
 
 
+@keys.command("create")
+@click.argument("path", type=click.Path(path_type=Path))
+@_hosts_option
+@click.option(
+    "--authority",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of the authority that signs.  [default: that of PATH]",
+)
+@_days_option
+@click.option(
+    "--client", "is_client", is_flag=True, help="For an application or an operator, not for a node."
+)
+@output_option
+def create_certificate(
+    *, path: Path, hosts: tuple[str, ...], authority: Path | None, days: int, is_client: bool, out: Output
+) -> None:
+    """Write a certificate to PATH.pem and its private key to PATH.key.
+
+    The last part of PATH is the name in the certificate. A node's is good for that name, localhost, the name of this
+    host, and every --host. authority.pem signs it; that and its key are made if they are not there. Clients trust
+    authority.pem; authority.key stays where certificates are made.
+    """
+    from cluster import authority as making
+
+    if is_client and hosts:
+        raise click.UsageError("--host is for nodes: others connect to them, and not to a client.")
+    made = (
+        making.create_client_certificate(path, authority, days)
+        if is_client
+        else making.create_certificate(path, hosts, authority, days)
+    )
+    names = f" for {', '.join(made.names)}" if made.names else ""
+    out.done(
+        f"{made.cert_file} and {made.key_file}, good until {made.not_after:%Y-%m-%d}{names}", _issued(made)
+    )
+    if not out.is_json:
+        out.done(f"whoever connects trusts {made.authority_file}", {})
+
+
 @keys.command("cluster")
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@click.argument("nodes", nargs=-1, required=True)
+@click.argument("nodes", nargs=-1, required=True, metavar="NODES...")
+@_hosts_option
+@_days_option
 @list_option
-def create_cluster_keys(*, directory: Path, nodes: tuple[str, ...], out: Output) -> None:
-    """Create the secret of a cluster and the keys of its NODES in DIRECTORY.
+def create_cluster_certificates(
+    *, directory: Path, nodes: tuple[str, ...], hosts: tuple[str, ...], days: int, out: Output
+) -> None:
+    """Create the secret of a cluster, an authority, and the certificates of its NODES in DIRECTORY.
 
-    Existing files are kept, so the same command with one more node adds its keys. Each node needs cluster.secret, its
-    own NODE.key, and NODE.key.pub of all.
+    Each of NODES is NAME, or NAME=HOST for one that others know by another name or an IP address; --host is for all of
+    them. Existing files are kept, so the same command with one more node adds its certificate. Each node needs
+    cluster.secret, authority.pem and its own NODE.pem and NODE.key.
     """
-    from cluster.keys import create_cluster_keys
+    from cluster.authority import create_cluster
 
-    public = create_cluster_keys(directory, nodes)
-    rows = [
-        {"node": node, "secret_file": str(directory / f"{node}.key"), "public_key": key}
-        for node, key in public.items()
-    ]
-    out.rows(rows, ("node", "secret_file", "public_key"), name="node", empty="")
+    given = {name: [*filter(None, [host]), *hosts] for name, _, host in (one.partition("=") for one in nodes)}
+    made = create_cluster(directory, given, days)
+    rows = [{"node": node, **_issued(one)} for node, one in made.items()]
+    out.rows(rows, ("node", "cert_file", "not_after"), wide=("names",), name="node", empty="")
+
+
+def _issued(made: Issued) -> dict[str, Any]:
+    return {
+        "cert_file": str(made.cert_file),
+        "key_file": str(made.key_file),
+        "authority_file": str(made.authority_file),
+        "names": made.names,
+        "not_after": made.not_after.isoformat(),
+    }
+
+
+@keys.command("show")
+@click.argument("file", type=_file_in)
+@output_option
+def show_certificate(*, file: Path, out: Output) -> None:
+    """Show whose certificate is in FILE, the first one, who signed it, and when it ends."""
+    from cluster.certificates import describe, read_certificates
+
+    out.one(describe(read_certificates(file)[0], datetime.now(UTC)))
 
 
 @keys.command("secret")
@@ -354,11 +432,27 @@ def create_secret(*, path: Path, out: Output) -> None:
     out.done(f"a secret is in {path}", {"file": str(path)})
 
 
-@keys.command("create")
+@keys.command("curve-cluster")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("nodes", nargs=-1, required=True)
+@list_option
+def create_cluster_keys(*, directory: Path, nodes: tuple[str, ...], out: Output) -> None:
+    """Create the secret of a cluster and the CURVE keys of its NODES in DIRECTORY."""
+    from cluster.keys import create_cluster_keys
+
+    public = create_cluster_keys(directory, nodes)
+    rows = [
+        {"node": node, "secret_file": str(directory / f"{node}.key"), "public_key": key}
+        for node, key in public.items()
+    ]
+    out.rows(rows, ("node", "secret_file", "public_key"), name="node", empty="")
+
+
+@keys.command("curve")
 @click.argument("path", type=click.Path(path_type=Path))
 @output_option
 def create_key_pair(*, path: Path, out: Output) -> None:
-    """Write a secret key to PATH and its public key to PATH.pub, and print the public key."""
+    """Write a secret CURVE key to PATH and its public key to PATH.pub, and print the public key."""
     from cluster.keys import create_keys
 
     public = create_keys(path)

@@ -41,6 +41,7 @@ def status_lines(status: Row, width: int = 80, *, is_whole: bool = False) -> lis
         **_spool(status.get("spool") or {}),
         "aside": _aside((status.get("spool") or {}).get("lanes_kept_aside", 0)),
         "disk full": _disk_full(status.get("disk_full") or []),
+        "tls": _certificates(status.get("certificates") or []),
         "discards": _counts(status.get("discards") or {}, room),
         "errors": _counts(status.get("errors") or {}, room),
         "links": _links(status.get("links") or [], room),
@@ -152,6 +153,14 @@ def _aside(lanes: int) -> str:
 def _disk_full(parts: list[str]) -> str:
     """Give what finds no room on its disk."""
     return f"{', '.join(parts)} !: free space; consumers make room" if parts else ""
+
+
+def _certificates(sentences: list[str]) -> str:
+    """Give the first certificate that has ended or soon will."""
+    if not sentences:
+        return ""
+    more = f" (and {len(sentences) - 1} more)" if len(sentences) > 1 else ""
+    return f"{visible(sentences[0])}{more} !"
 
 
 def _counts(found: Mapping[str, int], room: int | None) -> str:

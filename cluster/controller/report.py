@@ -85,6 +85,7 @@ def status(
         "discards": stats.get("discards", {}),
         "spool": figures.spool(router),
         "disk_full": full,
+        "certificates": node.get("certificates", []),
         "links": stats.get("links", []),
         "topology_issues": topology_issues,
         "errors": stats.get("errors", {}),

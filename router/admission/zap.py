@@ -102,7 +102,7 @@ class ZapHandler:
 
 
 def read_secret_key(path: Path) -> bytes:
-    """Read the secret key (Z85) of a key file made by `angarium keys create`.
+    """Read the secret key (Z85) of a key file made by `angarium keys curve`.
 
     Raises:
         InvalidRequestError: it cannot be read (40017); the text never holds the key.
@@ -114,6 +114,6 @@ def read_secret_key(path: Path) -> bytes:
     keys = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
     if len(keys) != 1 or len(keys[0]) != KEY_LENGTH:
         raise error_for(
-            errors.INVALID_CONFIGURATION, f"{path} holds no key; make one with 'angarium keys create'"
+            errors.INVALID_CONFIGURATION, f"{path} holds no key; make one with 'angarium keys curve'"
         )
     return keys[0].encode()

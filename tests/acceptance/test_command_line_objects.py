@@ -180,8 +180,37 @@ def test_objects_are_exported_and_applied_again(shell: Shell) -> None:
 
 
 def test_keys_are_made_once_and_never_overwritten(shell: Shell) -> None:
-    made = shell.run("keys", "create", "some.key", "--json").object
-    assert len(made["public_key"]) == 40
-    assert (shell.folder / "some.key").stat().st_mode & 0o077 == 0
-    assert made["public_key"] in (shell.folder / "some.key.pub").read_text()
-    assert shell.run("keys", "create", "some.key", status=1).err.startswith("error 40901: ")
+    made = shell.run(
+        "keys", "create", "some", "--host", "node.example", "--host", "10.0.0.7", "--json"
+    ).object
+    assert (made["cert_file"], made["key_file"]) == ("some.pem", "some.key")
+    for file in ("some.key", "authority.key"):
+        assert (shell.folder / file).stat().st_mode & 0o077 == 0
+    assert shell.run("keys", "create", "some", status=1).err.startswith("error 40901: ")
+    found = shell.run("keys", "show", "some.pem", "--json").object
+    assert found["subject"] == "CN=some"
+    assert {"some", "localhost", "node.example", "10.0.0.7", "127.0.0.1"} <= set(found["names"])
+    assert found["names"] == made["names"]
+    assert found["issuer"] == shell.run("keys", "show", "authority.pem", "--json").object["subject"]
+    assert found["days_left"] == 364
+    refused = shell.run("keys", "show", "some.key", status=1)
+    assert "name the certificate" in refused.err
+    assert "PRIVATE" not in refused.err
+    assert shell.run("keys", "create", "app", "--client", "--host", "x", status=2).err.startswith(
+        "error 40018: "
+    )
+
+
+def test_the_certificates_of_a_cluster_are_made_in_one_go(shell: Shell) -> None:
+    first = shell.run(
+        "keys", "cluster", "mesh", "berlin=10.0.0.11", "munich", "--host", "trains.example", "--json"
+    )
+    assert [row["node"] for row in first.rows] == ["berlin", "munich"]
+    assert ["10.0.0.11" in row["names"] for row in first.rows] == [True, False]
+    assert all("trains.example" in row["names"] for row in first.rows)
+    more = shell.run("keys", "cluster", "mesh", "berlin", "hamburg", "--json").rows
+    assert more[0] == first.rows[0], "one more node changes nothing of the others"
+    assert {file.name for file in (shell.folder / "mesh").iterdir()} == {
+        *("cluster.secret", "authority.pem", "authority.key", "berlin.pem", "berlin.key", "munich.pem"),
+        *("munich.key", "hamburg.pem", "hamburg.key"),
+    }

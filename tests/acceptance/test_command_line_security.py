@@ -46,8 +46,8 @@ def secured(
     """Give a shell with a node that has keys, and the options by which an operator reaches it from afar."""
     shell = Shell(tmp_path_factory.mktemp("secured"))
     for name in ("node", "stranger"):
-        shell.run("keys", "create", f"{name}.key")
-    operator = shell.run("keys", "create", "operator.key", "--json").object["public_key"]
+        shell.run("keys", "curve", f"{name}.key")
+    operator = shell.run("keys", "curve", "operator.key", "--json").object["public_key"]
     (shell.folder / "alice.password").write_text("pretzel\n")
     (shell.folder / "node.toml").write_text(CONFIGURATION.format(operator=operator))
     syslog = f"udp://127.0.0.1:{log_server.getsockname()[1]}"

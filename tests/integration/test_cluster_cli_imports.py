@@ -37,4 +37,14 @@ def test_a_process_of_a_node_loads_neither_the_client_nor_asyncio(module: str) -
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout.split()
     assert module in loaded
-    assert {"asyncio", "angarium.client.client"}.isdisjoint(loaded)
+    assert {"asyncio", "angarium.client.client", "cryptography"}.isdisjoint(loaded)
+
+
+@pytest.mark.slow
+def test_only_commands_about_certificates_load_their_library() -> None:
+    code = "import sys, cluster.cli; cluster.cli.command_tree(); print(*sys.modules, sep='\\n')"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    ).stdout.split()
+    assert "cluster.commands.node" in loaded
+    assert "cryptography" not in loaded

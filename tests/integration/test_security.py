@@ -103,7 +103,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A node on every address of the machine, with CURVE."""
     folder = tmp_path_factory.mktemp("curve")
     subprocess.run(
-        [sys.executable, "-P", "-m", "angarium_server", "keys", "create", str(folder / "node.key")],
+        [sys.executable, "-P", "-m", "angarium_server", "keys", "curve", str(folder / "node.key")],
         check=True, cwd=ROOT, capture_output=True,
     )  # fmt: skip
     config = folder / "node.toml"
@@ -159,7 +159,7 @@ def test_key_files_are_for_their_owner_and_never_overwritten(keyed: Shell) -> No
     assert secret.stat().st_mode & 0o777 == 0o600
     before = secret.read_bytes()
     again = subprocess.run(
-        [sys.executable, "-P", "-m", "angarium_server", "keys", "create", str(secret)],
+        [sys.executable, "-P", "-m", "angarium_server", "keys", "curve", str(secret)],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert again.returncode == 1

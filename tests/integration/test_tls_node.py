@@ -14,6 +14,7 @@ from certificates import Authority
 from angarium import blocking, errors
 from angarium_server.testing import Node, NodeFailedError
 from cluster.admin import Admin, read_node_file
+from cluster.authority import create_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,3 +195,14 @@ def handshake(url: str, context: ssl.SSLContext) -> ssl.SSLSocket:
     except BaseException:
         made.close()
         raise
+
+
+def test_operators_are_told_that_a_certificate_ends(tmp_path: Path) -> None:
+    pair = create_certificate(tmp_path / "node", days=10)
+    file = tmp_path / "node.toml"
+    file.write_text(CONFIG.format(cert=pair.cert_file, key=pair.key_file, more=""))
+    with Node(tmp_path / "data", workers=1, listen=None, config=file) as node, Admin(node.data) as admin:
+        (told,) = admin.call("status")["certificates"]
+        assert told.startswith(f"router.tls_cert_file: the certificate {pair.cert_file} ends on ")
+        (event,) = [one for one in admin.call("events") if one["event"] == "SYSTEM_CERTIFICATE_ENDS"]
+        assert (event["severity"], event["text"]) == ("warning", told)

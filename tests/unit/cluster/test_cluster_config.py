@@ -10,6 +10,7 @@ import pytest
 
 from angarium import errors
 from cluster import addresses, config, keys, passwords
+from cluster.authority import create_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -88,6 +89,8 @@ def test_keys_of_the_file_override_defaults(tmp_path: Path) -> None:
         ("[router]\nlisten = ['tcp://127.0.0.1:70000']", "has no port"),
         ("[router]\nlisten = []", "at least one address"),
         ("[router]\ncurve_secret_key_file = 'none.key'", "router.curve_secret_key_file: key file"),
+        ("[cluster]\nca_file = 'none.pem'", "none.pem: No such file or directory"),
+        ("[cluster]\nca_file = 'node.toml'", "cluster.ca_file: "),
         ("[admin]\nlisten = ['tcp://127.0.0.1:0']", "admin.authorized_keys"),
         ("[admin]\nauthorized_keys = ['short']", "no public key"),
     ],
@@ -128,8 +131,9 @@ def test_a_missing_file_is_told(tmp_path: Path) -> None:
 )
 def test_an_address_that_others_reach_is_refused_without_keys(tmp_path: Path, url: str) -> None:
     (found,) = faults(tmp_path, f"[router]\nlisten = ['{url}']\n")
-    assert "angarium keys create" in found
-    assert "curve_secret_key_file" in found
+    assert "'angarium keys create node --host HOST'" in found
+    listen = url.replace("tcp://", "tls://")
+    assert f"'angarium up --listen {listen} --cert-file node.pem --cert-key-file node.key'" in found
 
 
 @pytest.mark.parametrize(
@@ -157,6 +161,10 @@ def test_relative_paths_count_from_the_directory_of_the_file(tmp_path: Path) -> 
     keys.create_keys(tmp_path / "node.key")
     loaded = config.load_config(write(tmp_path, "[router]\ncurve_secret_key_file = 'node.key'\n"))
     assert loaded.router.curve_secret_key_file == str(tmp_path / "node.key")
+    create_certificate(tmp_path / "a")
+    loaded = config.load_config(write(tmp_path, "[cluster]\nca_file = 'authority.pem'\n"))
+    assert loaded.cluster.ca_file == str(tmp_path / "authority.pem")
+    assert config.faults_of(loaded) == []
 
 
 def test_an_open_port_is_one_that_the_system_chooses() -> None:

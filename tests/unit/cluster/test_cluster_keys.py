@@ -54,7 +54,7 @@ def test_a_secret_that_others_may_read_is_refused_with_the_remedy(tmp_path: Path
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "short\n", "ü" * 40])
 def test_a_file_without_a_key_is_refused_with_the_remedy(tmp_path: Path, text: str) -> None:
     (tmp_path / "node.key").write_text(text, encoding="utf-8")
-    with pytest.raises(errors.InvalidRequestError, match="angarium keys create"):
+    with pytest.raises(errors.InvalidRequestError, match="angarium keys curve"):
         keys.read_secret(tmp_path / "node.key")
 
 
