@@ -104,10 +104,15 @@ def name_of(publication: Publication) -> str:
     return f"{PUBLICATION_MARK}{publication.number}"
 
 
-def _wanted(endpoint: EndpointRecord, topic: str, since: float) -> bool:
-    """Tell whether an endpoint wanted a topic all the time since then."""
-    return endpoint.existed(since, FOREVER) and all(
-        _takes(endpoint, one, topic) for one in endpoint.possible(since, FOREVER)
+def _wanted(endpoint: EndpointRecord, topic: str, since: float, left_at: float) -> bool:
+    """Tell whether an endpoint wanted a topic all the time since then, and was not emptied after the message left.
+
+    Another topic empties a topic endpoint, also of what is on its way there for the topic before (R149).
+    """
+    return (
+        endpoint.existed(since, FOREVER)
+        and all(_takes(endpoint, one, topic) for one in endpoint.possible(since, FOREVER))
+        and len({one.get("generation") for one in endpoint.possible(left_at, FOREVER)}) == 1
     )
 
 
@@ -185,9 +190,8 @@ def stored_there(index: CrossingIndex) -> Iterator[Violation]:
         for neighbour in index.history.nodes[origin].neighbours:
             for endpoint in index.endpoints(neighbour, publication.vpn):
                 is_calm = publication.sent_at >= index.history.calm_since
-                if not _wanted(
-                    endpoint, publication.topic, index.history.calm_since if is_calm else settled_at
-                ):
+                since = index.history.calm_since if is_calm else settled_at
+                if not _wanted(endpoint, publication.topic, since, publication.sent_at):
                     continue
                 copies = index.where(what, endpoint, neighbour)
                 is_dead = index.is_dead(what, origin, neighbour)
@@ -211,7 +215,7 @@ def carried(index: CrossingIndex) -> Iterator[Violation]:
                 yield Violation("transit", f"direct message {what} goes on in {copy}", whats=(what,))
                 continue
             is_wanted = any(
-                _wanted(one, publication.topic, copy.stored.at)
+                _wanted(one, publication.topic, copy.stored.at, copy.stored.at)
                 for one in index.endpoints(neighbour, publication.vpn)
             )
             if is_wanted and not there and not is_dead and index.history.is_over:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from event_history import Delivery
-from guaranteed.records import Stored
+from guaranteed.records import Change, Stored
 
 from angarium import errors, wire
 from mesh import mesh_checker
@@ -188,6 +188,17 @@ def test_who_always_wants_messages_and_gets_none_of_a_neighbour(changed: Changed
 def test_an_acknowledged_message_that_is_not_in_a_queue(changed: Changed, node: str) -> None:
     changed.edit(node, "q0", "t/5/0", lambda event: None)
     assert changed.rules() == ["lost"]
+
+
+def test_an_endpoint_that_was_emptied_after_a_message_left_need_not_have_it(changed: Changed) -> None:
+    """What is on its way there for the topic before goes with what was there (R149)."""
+    changed.edit("b", "q0", "t/5/0", lambda event: None)
+    endpoint, sent_at = changed.endpoint("b", "q0"), changed.publication("t/5/0").sent_at
+    emptied = {**endpoint.changes[-1].attributes, "generation": 2}
+    endpoint.changes.append(Change(sent_at - 0.1, sent_at - 0.1, emptied))
+    assert changed.rules() == ["lost"], "it was emptied before"
+    endpoint.changes[-1] = Change(sent_at + 0.1, sent_at + 0.2, emptied)
+    assert changed.rules() == []
 
 
 def test_a_message_that_is_stored_after_it_is_acknowledged(changed: Changed) -> None:
