@@ -172,6 +172,10 @@ class Server:
         self._manager = ServiceManager.from_environment(os.environ)
         self._status: int | None = None
         self._signalled = ""
+        #: Whether a SIGHUP came, and how many did; and whether it can mean that our terminal is gone.
+        self._is_hung_up = False
+        self._reloads = 0
+        self._had_terminal = has_terminal()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._bind()
 
@@ -221,6 +225,9 @@ class Server:
         self._read()
         self._reap()
         now = time.monotonic()
+        if self._is_hung_up:
+            self._is_hung_up = False
+            self._hung_up()
         if self._signalled:
             _log.info("%s: the node stops in order", self._signalled)
             self._signalled = ""
@@ -242,6 +249,15 @@ class Server:
             name, severity = ("", "error") if fault else ("_CLEAR", "info")
             text = f"{NODE_FILE} {f'cannot be written: {fault}' if fault else 'is written again'}"
             self._tell(Tell(severity, f"SYSTEM_DISK_FULL{name}", text, "supervisor", 0))
+
+    def _hung_up(self) -> None:
+        """Have certificates read again; or stop, if the terminal in which the node was started is gone."""
+        if self._had_terminal and not has_terminal():
+            self._signalled = "its terminal was closed"
+            return
+        _log.info("received SIGHUP: certificates are read again")
+        self._reloads += 1
+        self._certificates_due = self._announce_due = 0.0
 
     def _look_at_certificates(self, now: float) -> None:
         """Tell of certificates that end, each once as long as nothing changes."""
@@ -412,6 +428,7 @@ class Server:
             "events": list(self._events),
             "disk_full": self._is_disk_full,
             "certificates": self._ending,
+            "reloads": self._reloads,
         }
 
     def _tell(self, tell: Tell, note: dict[str, Any] | None = None) -> None:
@@ -491,7 +508,9 @@ class Server:
         self._files.write(self._config, self._workers)
 
     def _note_signal(self, number: int) -> None:
-        if number != signal.SIGCHLD:
+        if number == signal.SIGHUP:
+            self._is_hung_up = True
+        elif number != signal.SIGCHLD:
             self._signalled = f"received {signal.Signals(number).name}"
 
 
@@ -519,6 +538,15 @@ class _SignalFlags:
         signal.set_wakeup_fd(self._earlier_descriptor)
         for descriptor in self._pipe:
             os.close(descriptor)
+
+
+def has_terminal() -> bool:
+    """Tell whether this process belongs to a terminal that is there."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def _empty(descriptor: int) -> None:

@@ -375,6 +375,10 @@ class RouterServer:
     def _reload_certificate(self) -> None:
         """Encrypt connections that come from now on with what the files hold now; a damaged file changes nothing."""
         event = self._router.out.event
+        if not self._config.tls_cert_file:
+            raise error_for(
+                errors.INVALID_CONFIGURATION, "this node has no certificate: router.tls_cert_file"
+            )
         try:
             self._door.encrypt_with(make_context(tls_files(self._config)))
         except errors.AngariumError as error:

@@ -97,6 +97,8 @@ class Controller:
     is_disk_full = False
     #: Number of the last event of the supervisor that was taken.
     supervisor_events = 0
+    #: How often the supervisor was told by a signal to have certificates read again, as far as that was done.
+    _reloads = 0
 
     def __init__(
         self,
@@ -256,6 +258,9 @@ class Controller:
                 self._blames.died(event, now) if "note" in event else self._board.record(event)
         self._links.carriers.node_news()
         self._bridges.carriers.node_news()
+        if node.get("reloads", 0) > self._reloads:
+            self._reloads = node["reloads"]
+            self._reload_certificates(now)
         return self._board.taken()
 
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
@@ -437,6 +442,12 @@ class Controller:
 
     def _reload_keys(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
         self._board.forward("tls_reload", None, asker, now)
+
+    def _reload_certificates(self, now: float) -> None:
+        """Have certificates read again without anybody who waits for it: events tell what came of it."""
+        gathering = self._board.gather(None, now)
+        self._board.ask(ROUTER, "tls_reload", None, gathering)
+        self._board.end_if_complete(gathering)
 
     def _set_log_level(self, request: arguments.LogLevelArguments, asker: Asker, now: float) -> None:
         board = self._board

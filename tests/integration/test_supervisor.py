@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import pty
 import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import termios
 import time
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +22,7 @@ import zmq
 from machine import back_within_s
 
 from angarium import errors
+from angarium_server import launch
 from angarium_server.testing import Node, NodeFailedError
 from cluster import keys
 from cluster.admin import Admin, process_runs, read_node_file, shut_down
@@ -291,6 +295,33 @@ def test_a_detached_node_is_ready_when_the_call_returns(tmp_path: Path) -> None:
         assert "is ready" in (tmp_path / "data" / "log" / "node.log").read_text(encoding="utf-8")
     finally:
         shut_down(tmp_path / "data")
+
+
+def test_a_node_stops_when_its_terminal_is_closed(tmp_path: Path) -> None:
+    """A SIGHUP without that has certificates read again."""
+    ready = tmp_path / "ready.json"
+    command = ["up", "--data", str(tmp_path / "data"), "--listen", ANY_PORT, "--workers", "1"]
+    terminal, inside = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            launch.command(*command, "--ready-file", str(ready)),
+            env=launch.environment(), stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )  # fmt: skip
+    finally:
+        os.close(inside)
+    try:
+        poll("the node is ready", lambda: ready.exists() or process.poll() is not None)
+        process.send_signal(signal.SIGHUP)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)
+    finally:
+        os.close(terminal)
+        try:
+            status = process.wait(30)
+        finally:
+            process.kill()
+    assert status == 0
 
 
 def test_a_detached_node_that_fails_says_why_in_one_line(tmp_path: Path) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import signal
 import socket
 import ssl
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -134,6 +137,42 @@ def test_a_certificate_is_renewed_while_sessions_go_on(served: TlsNode) -> None:
         with served.connect() as late:
             late.publish("renewed", b"still here")
         assert heard.receive(timeout_s=10).payload == b"still here"
+
+
+@pytest.mark.requirement("R222")
+def test_a_signal_has_the_certificate_read_again(served: TlsNode) -> None:
+    """And a damaged one changes nothing."""
+    whole = served.pair.cert.read_bytes()
+    with served.connect() as early, Admin(served.node.data) as admin:
+        before = certificate_of(served)
+        renewed = served.authority.issue("signalled")
+        shutil.copy(renewed.key, served.pair.key)
+        shutil.copy(renewed.cert, served.pair.cert)
+        hang_up(served, admin, "SYSTEM_CERTIFICATE_RELOADED")
+        changed = certificate_of(served)
+        assert changed != before
+        whole = served.pair.cert.read_bytes()
+        served.pair.cert.write_bytes(whole[: len(whole) // 2])
+        try:
+            told = hang_up(served, admin, "SYSTEM_CERTIFICATE_NOT_RELOADED")
+        finally:
+            served.pair.cert.write_bytes(whole)
+        assert str(served.pair.cert) in told["text"]
+        assert certificate_of(served) == changed
+        assert early.connected
+
+
+def hang_up(served: TlsNode, admin: Admin, expected: str) -> dict[str, Any]:
+    """Send the signal, and give the event that follows."""
+    since = admin.call("events", limit=1)[-1]["id"]
+    os.kill(served.node.ready["pid"], signal.SIGHUP)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        for event in admin.call("events", since=since, limit=100):
+            if event["event"] == expected:
+                return dict(event)
+        time.sleep(0.05)
+    raise AssertionError(f"no {expected} after {since}")
 
 
 @pytest.mark.requirement("R222")
