@@ -363,6 +363,18 @@ def read_password_file(path: str | os.PathLike[str]) -> str:
     return password
 
 
+def read_pem(path: str | os.PathLike[str]) -> str:
+    """Give a file of certificates.
+
+    Raises:
+        InvalidRequestError: it cannot be read (40017).
+    """
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, ValueError) as error:
+        raise errors.error_for(errors.INVALID_CONFIGURATION, f"ca_file {path}: {error}") from None
+
+
 def _read(path: Path) -> tuple[NodeConfig, list[str]]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -453,9 +465,8 @@ def _listed_objects(section: str, table: Any, directory: Path) -> tuple[list[Dec
         try:
             objects.check_name(objects.kind_of(kind), name)
             objects.check_name(objects.kind_of("vpn"), vpn or objects.DEFAULT_NAME)
-            key_file = given.pop("public_key_file", None)
-            if key_file is not None:
-                given["public_key"] = keys.read_public(str(key_file))
+            if kind == "bridge" and (ca_file := given.pop("ca_file", "")):
+                given["ca_pem"] = read_pem(ca_file)
             declared.append([kind, vpn, name, objects.convert_declared(kind, given)])
         except errors.AngariumError as error:
             faults.append(f"{section} {name!r}: {error.detail}")
@@ -574,8 +585,7 @@ _OBJECTS_SAMPLE: Final = """# Objects can be declared too; 'angarium config expo
 # permission = "consume"
 # [[links]]
 # node = "berlin-2"
-# addresses = ["tcp://10.0.0.2:55555"]
-# public_key_file = "berlin-2.key.pub"
+# addresses = ["tls://10.0.0.2:55555"]
 # [[bridges]]
 # name = "from-sales"
 # vpn = "orders"

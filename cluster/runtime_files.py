@@ -13,6 +13,7 @@ import msgspec
 from cluster.config import worker_runtime
 from cluster.data_dir import SPOOL_FOLDER
 from cluster.link.config import LinkRuntime
+from cluster.link.encryption import LinkFiles
 from router.config import Identity, SpoolLimits
 
 if TYPE_CHECKING:
@@ -58,7 +59,12 @@ class RuntimeFiles:
             "workers": workers,
             "config": config,
         }
-        link = LinkRuntime(node=node.node, identity=identity)
+        files = LinkFiles(
+            ca_file=config.cluster.ca_file,
+            cert_file=config.router.tls_cert_file,
+            key_file=config.router.tls_key_file,
+        )
+        link = LinkRuntime(node=node.node, identity=identity, files=files)
         spools = worker_runtime(config, self._data.path / SPOOL_FOLDER)
         worker = msgspec.structs.replace(spools, data_id=node.data_id)
         for role, content in (

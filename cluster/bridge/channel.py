@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors, trail, wire
+from angarium.client.address import is_encrypted
 from angarium.client.events import Answered
 from angarium.client.session import Hello
 from angarium.errors import AngariumError, error_for
 from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
 from cluster.bridge.relay import BridgeRelay
+from cluster.link.encryption import Trust
 from cluster.link.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Effect, Emit, Pair, State
 from cluster.link.session import Told
 
@@ -93,13 +95,13 @@ class BridgeChannel(Pair):
 
     # -- connecting ------------------------------------------------------------------------------------------
 
-    def _far_addresses(self) -> tuple[list[str], str]:
+    def _far_addresses(self) -> tuple[list[str], Trust]:
         if not self._config.addresses:
-            return [self._own_url], ""
-        return self._config.addresses, self._config.public_key
+            return [self._own_url], Trust()
+        return self._config.addresses, Trust(self._config.server_name, self._config.ca_pem)
 
-    def _own_address(self) -> tuple[str, str]:
-        return self._own_url, ""
+    def _own_address(self) -> tuple[str, Trust]:
+        return self._own_url, Trust()
 
     def _hello(self, side: int) -> Hello:
         config, identity = self._config, self._runtime.identity
@@ -232,6 +234,7 @@ class BridgeChannel(Pair):
             "state": state,
             "step": self.state.value,
             "remote_node": far.welcome.node if far is not None and far.welcome is not None else "",
+            "encrypted": is_encrypted(self._far_url) if self.state is State.UP else None,
             "uptime_s": round(now - self._up_since, 3) if self.state is State.UP else None,
             "error": "" if self.error is None or state in ("up", "standby") else str(self.error),
             "attempts": self._attempts,

@@ -14,7 +14,8 @@ class BridgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     remote_vpn: str
     #: Tried in turn; none: the remote Message VPN is one of this node.
     addresses: list[str]
-    public_key: str
+    server_name: str
+    ca_pem: str
     remote_username: str
     remote_password_file: str
     remote_subscriptions: list[str]

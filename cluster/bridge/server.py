@@ -31,8 +31,8 @@ class BridgeServer(Shell):
 
     def __init__(self, process: Process) -> None:
         """Wait to be told what to do."""
-        super().__init__(process, ROLE)
         self._runtime = load_config(process.runtime_dir, ROLE, LinkRuntime)
+        super().__init__(process, ROLE, self._runtime.files)
         self._config: BridgeConfig | None = None
         self._channel: BridgeChannel | None = None
         process.on_request(self._request)

@@ -10,7 +10,8 @@ Row = dict[str, Any]
 #: In this order, behind what names the link.
 FIGURES: Final = ("state", "since", "lag", "queued", "spooled", "dead")
 #: Those that a wide table has besides.
-MORE_FIGURES: Final = ("subs in", "subs out", "retry")
+MORE_FIGURES: Final = ("encrypted", "subs in", "subs out", "retry")
+_ANSWERS: Final = {True: "yes", False: "no", None: ""}
 
 
 def figures(row: Row) -> Row:
@@ -23,6 +24,7 @@ def figures(row: Row) -> Row:
         "state": state if row["state"] in ("up", "disabled") else f"{state} !",
         "since": "" if since_s is None else duration(since_s),
         "lag": "" if lag_ms is None else f"{lag_ms:,.1f} ms",
+        "encrypted": _ANSWERS[row["encrypted"]],
         "subs in": row["subscriptions_in"],
         "subs out": row["subscriptions_out"],
         "queued": _held(row["queued_messages"], row["queued_bytes"]),

@@ -25,10 +25,11 @@ from cluster.visible import visible
 LINK_COLUMNS: Final = ("name", *FIGURES, "error")
 WIDE_COLUMNS: Final = (*MORE_FIGURES, "messages_in", "messages_out")
 #: What is set of a link; the rest of it is how it does.
-SET: Final = ("kind", "name", "enabled", "addresses", "initiator", "public_key", "number")
+SET: Final = ("kind", "name", "enabled", "addresses", "initiator", "server_name", "number")
 #: Figures of a link that say something even if they are 0.
 ALWAYS_SHOWN: Final = (
     "state",
+    "encrypted",
     "progress_percent",
     "subscriptions_in",
     "subscriptions_out",

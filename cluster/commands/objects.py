@@ -172,12 +172,17 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
         attributes: dict[str, Any],
         quiet: bool,
         out: Output,
-        **secret: Path | None,
+        **files: Path | None,
     ) -> None:
         print_hints(attribute_hints(attributes), quiet=quiet)
         if kind == "bridge" and attributes.get("remote_password_file"):
             attributes["remote_password_file"] = str(Path(attributes["remote_password_file"]).absolute())
-        password = read_password(secret.get("password_file"))
+        ca_file = files.get("ca_file")
+        if ca_file is not None:
+            from cluster.config import read_pem
+
+            attributes["ca_pem"] = read_pem(ca_file)
+        password = read_password(files.get("password_file"))
         if password is not None:
             attributes["password"] = password
         changed = admin.call(f"objects.{verb}", kind=kind, vpn=vpn, name=name, attributes=attributes)
@@ -189,6 +194,14 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
                 ["--password-file"],
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
                 help="File whose first line is the password.",
+            )
+        )
+    if kind == "bridge":
+        change.params.append(
+            click.Option(
+                ["--ca-file"],
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                help="File with the authorities of the remote node (PEM), to be read into ca_pem.",
             )
         )
     return change

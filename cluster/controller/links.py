@@ -65,7 +65,7 @@ class LinkOperations:
             link["number"]: {
                 "neighbour": name,
                 "addresses": link["addresses"],
-                "public_key": link["public_key"],
+                "server_name": link["server_name"],
                 "vpns": sorted(vpns),
             }
             for (_, name), link in self._catalog.of_kind("link").items()
@@ -151,6 +151,7 @@ def describe(link: Row, overview: Row, process: Row | None, node: str) -> Row:
         "code": reason["code"],
         "opens": opens(node, link["name"], link["initiator"]),
         "node_id": mine[0]["node_id"] if mine else "",
+        "encrypted": all(row["encrypted"] for row in mine) if mine else None,
         "uptime_s": min((row["uptime_s"] for row in up), default=None),
         "lag_ms": max(lags, default=None),
         "progress_percent": progress(vpns),

@@ -64,6 +64,7 @@ GAUGES: Final = {
     },
     "link": {
         "synchronised",
+        "encrypted",
         "uptime_s",
         "subscriptions_in",
         "untold",
@@ -71,7 +72,7 @@ GAUGES: Final = {
         "queued_bytes",
         "subscriptions_dropped",
     },
-    "bridge": {"up", "uptime_s", "queued_messages", "under_way", "rounds_waiting", "lag_ms"},
+    "bridge": {"up", "encrypted", "uptime_s", "queued_messages", "under_way", "rounds_waiting", "lag_ms"},
     "cluster": {
         *("topology_issues", "nodes", "nodes_up", "up", "lag_ms", "progress_percent"),
         *("spooled_messages", "spooled_bytes", "retry_messages", "dead_messages"),

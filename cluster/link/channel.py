@@ -10,8 +10,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors, wire
+from angarium.client.address import is_encrypted
 from angarium.client.session import Hello
 from angarium.errors import AngariumError, error_for
+from cluster.link.encryption import Trust
 from cluster.link.pair import FAR, KEEPALIVE_MS, OWN, Effect, Emit, Pair, State
 from cluster.link.session import Exported, Imported, Reported
 from cluster.link.spooled import Carrier
@@ -60,14 +62,15 @@ class Channel(Pair):
 
     # -- connecting ------------------------------------------------------------------------------------------
 
-    def _far_addresses(self) -> tuple[list[str], str]:
+    def _far_addresses(self) -> tuple[list[str], Trust]:
         if not self._config.addresses:
             detail = f"link {self._config.neighbour!r} names no address of the neighbour"
             raise error_for(errors.CONNECT_FAILED, detail)
-        return self._config.addresses, self._config.public_key
+        config = self._config
+        return config.addresses, Trust(config.server_name or config.neighbour)
 
-    def _own_address(self) -> tuple[str, str]:
-        return self._own_url, ""
+    def _own_address(self) -> tuple[str, Trust]:
+        return self._own_url, Trust()
 
     def _hello(self, side: int) -> Hello:
         identity = self._runtime.identity
@@ -81,6 +84,7 @@ class Channel(Pair):
             "node_id": node_id,
             "cluster": identity.cluster,
             "incarnation": self._incarnation,
+            "encrypted": is_encrypted(self._far_url),
         }
         return Hello(self.vpn, wire.LINK_USERNAME, secret or None, keepalive_ms=KEEPALIVE_MS, link=link)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from cluster.link.encryption import LinkFiles
 from router.config import Identity
 
 
@@ -12,6 +13,7 @@ class LinkRuntime(msgspec.Struct, frozen=True, kw_only=True):
 
     node: str
     identity: Identity = Identity()
+    files: LinkFiles = LinkFiles()
 
 
 class LinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -21,7 +23,7 @@ class LinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     neighbour: str
     #: Tried in turn.
     addresses: list[str]
-    #: Public CURVE key of the neighbour; empty for a plain connection.
-    public_key: str = ""
+    #: The name that its certificate must have; empty: that of the node.
+    server_name: str = ""
     #: The Message VPNs that it joins.
     vpns: list[str]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from angarium.client.session import Hello
+    from cluster.link.encryption import Trust
     from cluster.link.spooled import Carrier
 
 #: The two sides of a pair.
@@ -62,7 +63,7 @@ class Connect(NamedTuple):
     channel: Pair
     side: int
     url: str
-    server_key: str
+    trust: Trust
 
 
 class Disconnect(NamedTuple):
@@ -114,6 +115,8 @@ class Pair(ABC):
         self._up_since = now
         self._pause_s = BACKOFF_FIRST_S
         self._attempts = 0
+        #: The address that is tried, or was last; empty before the first.
+        self._far_url = ""
         #: Why it is not up; None if it is, or was not tried.
         self.error: AngariumError | None = None
         #: Code of a refusal -> when operators were told of it.
@@ -130,16 +133,16 @@ class Pair(ABC):
     # -- what links and bridges say each for themselves ------------------------------------------------------
 
     @abstractmethod
-    def _far_addresses(self) -> tuple[list[str], str]:
-        """Give the addresses of the far router, and its public key.
+    def _far_addresses(self) -> tuple[list[str], Trust]:
+        """Give the addresses of the far router, and whom to expect there.
 
         Raises:
             AngariumError: there are none.
         """
 
     @abstractmethod
-    def _own_address(self) -> tuple[str, str]:
-        """Give the address of the own router, and its public key."""
+    def _own_address(self) -> tuple[str, Trust]:
+        """Give the address of the own router, and whom to expect there."""
 
     @abstractmethod
     def _hello(self, side: int) -> Hello:
@@ -201,11 +204,11 @@ class Pair(ABC):
         ):  # what comes after the end says nothing new
             self._take(side, session.receive(frames, now), now)
 
-    def lost(self, side: int, reason: str, now: float, code: int = errors.NOT_CONNECTED) -> None:
+    def lost(self, side: int, error: AngariumError, now: float) -> None:
         """The connection of a side is gone, or could not be made."""
         session = self.sessions[side]
         if session is not None:
-            self._take(side, session.lose(error_for(code, reason)), now)
+            self._take(side, session.lose(error), now)
 
     def leave(self, now: float) -> None:
         """End it for good."""
@@ -219,15 +222,15 @@ class Pair(ABC):
         """Connect to the far router, at the next of its addresses."""
         self._attempts += 1
         try:
-            addresses, key = self._far_addresses()
+            addresses, trust = self._far_addresses()
+            self._far_url = addresses[(self._attempts - 1) % len(addresses)]
             hello = self._hello(FAR)
         except AngariumError as error:
             self._refuse(error, now)
             return
-        url = addresses[(self._attempts - 1) % len(addresses)]
         self.state = State.CALLING
         self._greet(FAR, hello, now)
-        self._outbox.append(Connect(self, FAR, url, key))
+        self._outbox.append(Connect(self, FAR, self._far_url, trust))
 
     def _join(self, now: float) -> None:
         """Connect to the own router; the far one has answered."""

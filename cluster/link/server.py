@@ -25,8 +25,8 @@ class LinkServer(Shell):
 
     def __init__(self, process: Process) -> None:
         """Wait to be told what to do."""
-        super().__init__(process, ROLE)
         runtime = load_config(process.runtime_dir, ROLE, LinkRuntime)
+        super().__init__(process, ROLE, runtime.files)
         self._link = Link(runtime, process.incarnation, self.own_url, self.outbox, self.random)
         process.on_request(self._request)
 

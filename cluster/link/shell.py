@@ -9,24 +9,28 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from angarium.errors import AngariumError
 from angarium_server.memory import collect_rarely
 from angarium_server.process import Process
 from cluster.link.connection import Connection
+from cluster.link.encryption import Encryption
+from cluster.link.names import Names
 from cluster.link.pair import Connect, Disconnect, Emit, Pair
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cluster.link.encryption import LinkFiles
     from cluster.link.pair import Effect
 
 
 class Shell:
     """The connections of some pairs of sessions."""
 
-    def __init__(self, process: Process, role: str) -> None:
+    def __init__(self, process: Process, role: str, files: LinkFiles) -> None:
         """Begin without any."""
         self.process = process
         self.outbox: list[Effect] = []
@@ -36,6 +40,10 @@ class Shell:
         self._pairs: dict[Pair, None] = {}
         #: The open connections, by pair and side.
         self._connections: dict[tuple[Pair, int], Connection] = {}
+        #: Those that are closed, and have yet to say so to the other side.
+        self._leaving: list[Connection] = []
+        self._encryption = Encryption(files)
+        self._names = Names(process)
 
     @property
     def own_url(self) -> str:
@@ -81,25 +89,24 @@ class Shell:
         assert (pair, side) not in self._connections
         try:
             self._connections[pair, side] = Connection(
-                self.process, effect.url, effect.server_key,
+                self.process, self._names, effect.url, self._encryption.for_address(effect.url, effect.trust),
                 lambda frames, now: pair.received(side, frames, now),
                 self.carry_out,
                 lambda why, now: self._lost(pair, side, why, now),
             )  # fmt: skip
         except AngariumError as error:
-            pair.lost(side, error.detail, time.monotonic(), error.code)
+            pair.lost(side, error, time.monotonic())
 
     def _disconnect(self, pair: Pair, side: int) -> None:
         connection = self._connections.pop((pair, side), None)
         session = pair.sessions[side]
         if connection is not None:
-            if session is not None:
-                connection.send(session.take_outgoing())
-            connection.close()
+            connection.close(deque() if session is None else session.take_outgoing())
+            self._leaving.append(connection)
         pair.forget(side)
 
     def _lost(self, pair: Pair, side: int, why: AngariumError, now: float) -> None:
-        pair.lost(side, why.detail, now, why.code)
+        pair.lost(side, why, now)
         self.carry_out()
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -107,22 +114,22 @@ class Shell:
     def tick(self, now: float) -> float:
         """Let time pass; gives the seconds until the next call is wanted."""
         wake = now + 1.0
+        for connection in (*self._connections.values(), *self._leaving):
+            connection.tick(now)
         for pair in self._pairs:
             wake = min(wake, pair.tick(now))
         self.carry_out()
+        self._leaving = [connection for connection in self._leaving if not connection.is_gone]
+        for connection in (*self._connections.values(), *self._leaving):
+            wake = min(wake, connection.wake_at)
         return max(0.0, wake - now)
 
     def stopped(self) -> bool:
-        """Asked while stopping: say goodbye everywhere."""
+        """Asked while stopping: say goodbye everywhere, and tell whether everybody has heard it."""
         for pair in self._pairs:
             pair.leave(time.monotonic())
         self.carry_out()
-        return True
-
-    def close(self) -> None:
-        """Close what is open."""
-        for connection in self._connections.values():
-            connection.close()
+        return not self._leaving
 
 
 def run(role: str, make: Callable[[Process], Shell], arguments: Sequence[str] | None) -> None:
@@ -133,6 +140,5 @@ def run(role: str, make: Callable[[Process], Shell], arguments: Sequence[str] | 
         process.ready({})
         collect_rarely()
         process.run(shell.tick, shell.stopped)
-        shell.close()
     finally:
         process.close()

@@ -155,6 +155,7 @@ class Picture:
             code=row["code"],
             error=row["error"][: reports.ERROR_MAX],
             lag_ms=row["lag_ms"],
+            encrypted=row["encrypted"],
             **{figure: row[figure] for figure in _FIGURES},
         )
 
@@ -300,6 +301,7 @@ def _end_row(node: str, link: LinkReport, age_s: float, *, is_stale: bool) -> Ro
         "since_s": round(link.for_s + age_s, 1),
         "opens": link.opens,
         "lag_ms": link.lag_ms,
+        "encrypted": link.encrypted,
         **{figure: getattr(link, figure) for figure in _FIGURES},
         "code": link.code,
         "error": link.error,

@@ -49,6 +49,8 @@ class LinkReport(msgspec.Struct, array_like=True, frozen=True):
     error: Annotated[str, Meta(max_length=ERROR_MAX)] = ""
     #: Round trip; None on the side that does not open it.
     lag_ms: _Seconds | None = None
+    #: None while there is no connection.
+    encrypted: bool | None = None
     queued_messages: _Count = 0
     queued_bytes: _Count = 0
     spooled_messages: _Count = 0

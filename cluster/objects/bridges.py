@@ -6,16 +6,16 @@ address. Two bridges, one in each Message VPN, carry in both directions.
 
 from __future__ import annotations
 
+import ssl
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta
 
 from angarium import errors, topic, wire
-from cluster.addresses import is_loopback
 from cluster.objects.attributes import DEFAULT_NAME, Text, about, level_pattern, level_rule
 from cluster.objects.endpoints import EXCEPTION_MARK
-from cluster.objects.links import MAX_ADDRESSES
+from cluster.objects.links import MAX_ADDRESSES, check_encrypted
 
 #: Remote subscriptions of one bridge in each of the two lists: they are asked for again with every connection.
 MAX_REMOTE_SUBSCRIPTIONS: Final = 1_000
@@ -24,6 +24,8 @@ BRIDGE_NAME: Final = level_pattern(32)
 BRIDGE_RULE: Final = level_rule(32)
 #: The longest path that Linux takes.
 _PATH_MAX: Final = 4_096
+#: A few authorities: a certificate has about 2,000 characters.
+CA_CHARACTERS_MAX: Final = 65_536
 
 _Addresses = Annotated[list[Text], Meta(max_length=MAX_ADDRESSES)]
 _Filters = Annotated[list[Text], Meta(max_length=MAX_REMOTE_SUBSCRIPTIONS)]
@@ -45,9 +47,18 @@ class Bridge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             "remoteMsgVpns.remoteMsgVpnLocation",
         ),
     ] = msgspec.field(default_factory=list)
-    public_key: Annotated[
+    server_name: Annotated[
         Text,
-        about("CURVE public key of the remote node; required unless its addresses are on this host."),
+        about(
+            "Name that the certificate of the remote node must have at tls:// addresses; empty: the host there."
+        ),
+    ] = ""
+    ca_pem: Annotated[
+        str,
+        Meta(max_length=CA_CHARACTERS_MAX),
+        about(
+            "Authorities (PEM) that sign the certificate of the remote node; empty: cluster.ca_file of this one."
+        ),
     ] = ""
     remote_username: Annotated[
         str,
@@ -115,6 +126,19 @@ def check_remote_filter(where: str, text: str) -> None:
         raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
 
 
+def check_ca_pem(where: str, text: str) -> None:
+    """Refuse what holds no authority.
+
+    Raises:
+        InvalidRequestError: it is no certificate (40015).
+    """
+    try:
+        if text:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError):
+        raise errors.error_for(errors.INVALID_ATTRIBUTE, f"{where}: it holds no certificate in PEM") from None
+
+
 def check_password_file(where: str, path: str) -> None:
     """Refuse a path that depends on where a process was started.
 
@@ -143,11 +167,4 @@ def check_bridge(attributes: dict[str, Any]) -> None:
     if both:
         detail = f"bridge: {both[0]!r} is in {taken[0]} and in {taken[1]}: leave one"
         raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
-    if attributes["public_key"]:
-        return
-    for url in attributes["addresses"]:
-        if not is_loopback(url):
-            detail = (
-                f"bridge: {url} is not on this host: set public_key to that of the node, in its node.key.pub"
-            )
-            raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
+    check_encrypted("bridge", attributes["addresses"])

@@ -435,7 +435,7 @@ _CHECKS: Final[dict[str, Callable[[str, str], None]]] = {
     "dead_message_queue": _check_queue_name,
     "name_filter": endpoints.check_name_filter,
     "addresses": links.check_address,
-    "public_key": links.check_public_key,
+    "ca_pem": bridges.check_ca_pem,
     "remote_subscriptions": bridges.check_remote_filter,
     "remote_deliver_always_subscriptions": bridges.check_remote_filter,
     "remote_password_file": bridges.check_password_file,

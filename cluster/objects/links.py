@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from angarium import errors
-from cluster.addresses import address_fault, has_open_port, is_loopback
+from cluster.addresses import address_fault, has_open_port, is_loopback, is_tls
 from cluster.objects.attributes import Text, about, level_pattern, level_rule
 
 #: Addresses of one neighbour, tried in turn.
@@ -16,8 +16,6 @@ MAX_ADDRESSES: Final = 16
 #: A node name: it is a level of the client name of a link session, and stands in texts.
 NODE_NAME: Final = level_pattern(64)
 NODE_RULE: Final = level_rule(64)
-#: A public CURVE key in Z85.
-_KEY_CHARACTERS: Final = 40
 
 _Addresses = Annotated[list[Text], Meta(max_length=MAX_ADDRESSES)]
 
@@ -37,9 +35,11 @@ class Link(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "initiator",
         ),
     ] = "lexical"
-    public_key: Annotated[
+    server_name: Annotated[
         Text,
-        about("CURVE public key of the neighbour; required unless its addresses are on this host."),
+        about(
+            "Name that the certificate of the neighbour must have at tls:// addresses; empty: that of the node."
+        ),
     ] = ""
 
 
@@ -60,26 +60,23 @@ def check_address(where: str, url: str) -> None:
         raise errors.error_for(errors.INVALID_ATTRIBUTE, f"{where}: {fault}")
 
 
-def check_public_key(where: str, key: str) -> None:
-    """Refuse what is no public key.
-
-    Raises:
-        InvalidRequestError: it has another length (40015).
-    """
-    if key and len(key) != _KEY_CHARACTERS:
-        detail = f"{where}: {key!r} is no public key of {_KEY_CHARACTERS} characters (Z85)"
-        raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)
-
-
 def check_link(attributes: dict[str, Any]) -> None:
     """Refuse a link that would tell others the secret of the cluster.
 
     Raises:
-        InvalidRequestError: an address is not of this host, and there is no key (40015).
+        InvalidRequestError: so it is (40015).
     """
-    if attributes["public_key"]:
-        return
-    for url in attributes["addresses"]:
-        if not is_loopback(url):
-            detail = f"link: {url} is not on this host: set public_key to that of the neighbour, in its node.key.pub"
+    check_encrypted("link", attributes["addresses"])
+
+
+def check_encrypted(where: str, addresses: list[str]) -> None:
+    """Refuse addresses at which others could read, or answer, what is said there.
+
+    Raises:
+        InvalidRequestError: one is not of this host, and not of TLS (40015).
+    """
+    for url in addresses:
+        if not is_loopback(url) and not is_tls(url):
+            secure = url.replace("tcp://", "tls://", 1)
+            detail = f"{where}: {url} is not on this host, so it must encrypt: write {secure}"
             raise errors.error_for(errors.INVALID_ATTRIBUTE, detail)

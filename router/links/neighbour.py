@@ -33,6 +33,8 @@ class LinkHello(msgspec.Struct, frozen=True):
     cluster: Annotated[str, Meta(max_length=64)]
     #: Of the link process: its successor has a higher one.
     incarnation: Annotated[int, Meta(ge=0, le=1 << 62)]
+    #: Whether TLS encrypts the connection between the two nodes.
+    encrypted: bool = False
 
 
 class ShortWayTrials:
@@ -63,6 +65,7 @@ class Neighbour:
     """The node that a link session stands for."""
 
     __slots__ = (
+        "encrypted",
         "exported",
         "goodbye",
         "imports",
@@ -83,6 +86,8 @@ class Neighbour:
         self.node_id = hello.node_id
         #: Of the link process.
         self.incarnation = hello.incarnation
+        #: Whether TLS encrypts the connection between the nodes.
+        self.encrypted = hello.encrypted
         #: Whether the link process is one of this node.
         self.is_local = is_local
         self.since = now
@@ -119,6 +124,7 @@ class Neighbour:
         return {
             "node_id": self.node_id,
             "initiator": "local" if self.is_local else "remote",
+            "encrypted": self.encrypted,
             "uptime_s": round(now - self.since, 3),
             "synchronised": self.is_synchronised and self.untold is None,
             "subscriptions_in": len(self.imports),

@@ -362,7 +362,7 @@ ERRORS: Final[dict[int, Reason]] = {
     HANDSHAKE_FAILED: Reason(
         "handshake_failed",
         "Handshake Failed",
-        "set the public key to the line in node.key.pub of the other node; leave it out without encryption",
+        "check the address: is it that of a node, and does it encrypt there (tls://)?",
     ),
     LINK_UNAUTHORIZED: Reason(
         "link_unauthorized", "Link Not Authorized", "give both nodes the same secret in cluster.secret_file"

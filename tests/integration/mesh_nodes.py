@@ -29,9 +29,16 @@ class Mesh:
         self._stack = ExitStack()
 
     def make(
-        self, name: str, *, workers: int = 1, cluster: str = "test", secret: str = SECRET, more: str = ""
+        self,
+        name: str,
+        *,
+        workers: int = 1,
+        cluster: str = "test",
+        secret: str = SECRET,
+        more: str = "",
+        listen: str | None = "tcp://127.0.0.1:0",
     ) -> Node:
-        """Make a node that is not started; `more` is added to its configuration."""
+        """Make a node that is not started; `more` is added to its configuration, behind the section of the cluster."""
         secret_file = self.folder / f"{name}.secret"
         secret_file.write_text(secret + "\n", encoding="utf-8")
         config = self.folder / f"{name}.toml"
@@ -39,7 +46,7 @@ class Mesh:
             f'[node]\nname = "{name}"\n[cluster]\nname = "{cluster}"\nsecret_file = "{secret_file}"\n{more}\n',
             encoding="utf-8",
         )
-        return Node(self.folder / name, workers=workers, config=config)
+        return Node(self.folder / name, workers=workers, listen=listen, config=config)
 
     def __getitem__(self, name: str) -> Node:
         return self.nodes[name]

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from bridged import Operator, receive
+from certificates import Authority
 from mesh_nodes import Mesh
 
 from angarium import blocking, errors
-from cluster.keys import create_keys
+from cluster.admin import read_node_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,37 +55,46 @@ def refuse_what_a_link_joins(mesh: Mesh, here: Operator) -> None:
 
 
 def test_a_bridge_of_the_configuration_file_is_encrypted(tmp_path: Path) -> None:
-    key = create_keys(tmp_path / "a.key")
-    wrong = create_keys(tmp_path / "wrong.key")
+    authority = Authority(tmp_path / "theirs")
+    Authority(tmp_path / "wrong")
+    made = authority.issue("a", "DNS:node-a")
     (tmp_path / "word").write_text("a long password\n", encoding="utf-8")
     with Mesh(tmp_path, 0) as mesh:
-        mesh.add("a", mesh.make("a", more=f'[router]\ncurve_secret_key_file = "{tmp_path}/a.key"'))
+        encrypting = (
+            '[router]\nlisten = ["tls://127.0.0.1:0", "tcp://127.0.0.1:0"]\n'
+            f'tls_cert_file = "{made.cert}"\ntls_key_file = "{made.key}"'
+        )
+        mesh.add("a", mesh.make("a", more=encrypting, listen=None))
         with Operator(mesh["a"]) as far:
             far.make_vpns()
             far.make("username", "default", "carrier", password="a long password")
+        encrypted, plain = read_node_file(mesh["a"].data).urls
         declared = f"""
 [[bridges]]
 name = "from-a"
 remote_vpn = "default"
-addresses = ["{mesh["a"].url}"]
-public_key = "{wrong}"
+addresses = ["{encrypted}"]
+ca_file = "wrong/ca.pem"
 remote_username = "carrier"
 remote_password_file = "word"
 remote_subscriptions = ["t/>"]
 """
         mesh.add("b", mesh.make("b", more=declared))
         with Operator(mesh["b"]) as near:
-            near.wait_error("default", "from-a", errors.HANDSHAKE_FAILED)
-            near.update("bridge", "default", "from-a", public_key=key)
+            near.wait_error("default", "from-a", errors.TLS_FAILED)
+            mesh["b"].run("bridge", "update", "from-a", "--ca-file", str(authority.cert))
+            near.wait_for(
+                "default", "from-a", lambda row: "127.0.0.1" in row["error"]
+            )  # not in the certificate
+            near.update("bridge", "default", "from-a", server_name="node-a")
             row = near.wait_up("default", "from-a")
             assert row["remote_password_file"] == str(tmp_path / "word")
+            assert row["ca_pem"] == authority.cert.read_text()
+            assert row["encrypted"] is True
         exported = mesh["b"].run("config", "export")
         assert "[[bridges]]" in exported
         assert 'name = "from-a"' in exported
-        with (
-            blocking.connect(mesh["a"].url, server_key=key) as there,
-            blocking.connect(mesh["b"].url) as here,
-        ):
+        with blocking.connect(plain) as there, blocking.connect(mesh["b"].url) as here:
             subscription = here.subscribe("t/>")
             there.publish_many([("t/x", b"%d" % number) for number in range(100)])
             there.flush()

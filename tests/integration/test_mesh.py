@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from certificates import Authority
 from mesh_nodes import Mesh
 
 from angarium import Message, blocking, errors
-from cluster.keys import create_keys
+from cluster.admin import read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from certificates import Pair
+
+    from angarium_server.testing import Node
 
 DEADLINE_S = 15.0
 pytestmark = pytest.mark.slow
@@ -29,6 +35,28 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     with Mesh(tmp_path_factory.mktemp("mesh"), 3) as mesh:
         mesh.join()
         yield mesh
+
+
+def connect_plainly(node: Node) -> blocking.Client:
+    """Connect to the address of a node that does not encrypt, beside the one that does."""
+    (url,) = [url for url in read_node_file(node.data).urls if url.startswith("tcp://")]
+    return blocking.connect(url)
+
+
+def renew_while_the_link_lives(mesh: Mesh, issue: Callable[[str], Pair], client: blocking.Client) -> None:
+    """New files serve the connections that come then: with them the link comes back, and until then it stays."""
+    before = mesh.link("b", "a")["channels"][0]["attempts"]
+    for name in "ab":
+        issue(name)
+        mesh[name].run("keys", "reload")
+    subscribed = client.subscribe("renewed/>")
+    with connect_plainly(mesh["a"]) as here:
+        publish_until(here, "renewed/x", has_one(subscribed))
+    assert mesh.link("b", "a")["channels"][0]["attempts"] == before
+    mesh["b"].run("link", "update", "a", "--set", "enabled=false")
+    mesh.wait_for("b", "a", lambda row: row["state"] == "disabled")
+    mesh["b"].run("link", "update", "a", "--set", "enabled=true")
+    mesh.wait_up("b", "a")
 
 
 def publish_until(client: blocking.Client, topic: str, got: Callable[[], Any]) -> float:
@@ -292,24 +320,38 @@ def test_what_neighbours_want_is_listed(three: Mesh) -> None:
 
 
 def test_a_link_is_encrypted_where_its_nodes_are(tmp_path: Path) -> None:
-    keys = {name: create_keys(tmp_path / f"{name}.key") for name in "ab"}
+    """Certificates carry the names of the nodes, and no addresses."""
+    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
     with Mesh(tmp_path, 0) as mesh:
-        for name in "ab":
-            key = f'[router]\ncurve_secret_key_file = "{tmp_path}/{name}.key"'
-            mesh.add(name, mesh.make(name, more=key))
-        mesh.create("a", "b", f"public_key={keys['b']}")
-        mesh.create("b", "a", f"public_key={keys['b']}")  # that of the wrong node
+        trusted = tmp_path / "trusted.pem"
+        trusted.write_text(authority.cert.read_text())
+        for name, made in (("a", authority.issue("a", "DNS:a")), ("b", authority.issue("b", "DNS:b"))):
+            more = (
+                f'ca_file = "{trusted}"\n[router]\nlisten = ["tls://127.0.0.1:0", "tcp://127.0.0.1:0"]\n'
+                f'tls_cert_file = "{made.cert}"\ntls_key_file = "{made.key}"\n'
+                f'tls_client_ca_file = "{trusted}"\ntls_client_certificates = "required"'
+            )
+            mesh.add(name, mesh.make(name, more=more, listen=None))
+        mesh.create("a", "b")
+        mesh.create("b", "a", "server_name=c")
         row = mesh.wait_for("b", "a", lambda row: row["error"])
-        assert str(errors.HANDSHAKE_FAILED) in row["error"]
-        TestRefusals.wait_for_event(mesh, "b", errors.HANDSHAKE_FAILED)
-        TestRefusals.wait_for_event(mesh, "a", errors.HANDSHAKE_FAILED, "SYSTEM_CLIENT_HANDSHAKE_FAILED")
-        mesh["b"].run("link", "update", "a", "--set", f"public_key={keys['a']}")
-        mesh.wait_up("b", "a")
-        with (
-            blocking.connect(mesh["a"].url, server_key=keys["a"]) as here,
-            blocking.connect(mesh["b"].url, server_key=keys["b"]) as there,
-        ):
+        assert str(errors.TLS_FAILED) in row["error"]
+        assert "not for 'c'" in row["error"]
+        TestRefusals.wait_for_event(mesh, "b", errors.TLS_FAILED)
+        mesh["b"].run("link", "update", "a", "--set", "server_name=")
+        assert mesh.wait_up("b", "a")["encrypted"] is True
+        assert mesh.wait_up("a", "b")["encrypted"] is True
+        with connect_plainly(mesh["a"]) as here, connect_plainly(mesh["b"]) as there:
             publish_until(there, "secret/x", has_one(here.subscribe("secret/>")))
+
+            def renewed(name: str) -> Pair:
+                made, place = other.issue(name, f"DNS:{name}"), authority.cert.parent / name
+                for new, old in ((made.key, f"{place}.key"), (made.cert, f"{place}.pem")):
+                    shutil.copyfile(new, old)
+                trusted.write_text(authority.cert.read_text() + other.cert.read_text())
+                return made
+
+            renew_while_the_link_lives(mesh, renewed, there)
 
 
 class TestRefusals:

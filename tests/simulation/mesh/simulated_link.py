@@ -16,7 +16,8 @@ from guaranteed.control_plane import ControlPort
 from simulated_network import Endpoint
 from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S
 
-from angarium.errors import AngariumError
+from angarium import errors
+from angarium.errors import AngariumError, error_for
 from cluster.link.config import LinkRuntime
 from cluster.link.link import Link
 from cluster.link.pair import FAR, OWN, Connect, Disconnect, Emit
@@ -226,7 +227,7 @@ class SimulatedLink:
         def lost() -> None:
             if self._wires.get(side) is wire:
                 channel, number = side
-                channel.lost(number, why, self._loop.now)
+                channel.lost(number, error_for(errors.NOT_CONNECTED, why), self._loop.now)
 
         self._run(lost)
 

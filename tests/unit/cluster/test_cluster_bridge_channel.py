@@ -21,7 +21,8 @@ IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret=
 
 def config(**changes: Any) -> BridgeConfig:
     given: dict[str, Any] = {
-        "name": "br", "vpn": "mine", "remote_vpn": "theirs", "addresses": ["tcp://far:1"], "public_key": "k" * 40,
+        "name": "br", "vpn": "mine", "remote_vpn": "theirs", "addresses": ["tls://far:1"],
+        "server_name": "them", "ca_pem": "pem",
         "remote_username": "u", "remote_password_file": "/word", "remote_subscriptions": ["a/>", "b"],
         "remote_deliver_always_subscriptions": ["c"], "remote_deliver_to_one_priority": "p2", "remote_queue": "",
         "max_hops": 8, "neighbours": [],
@@ -111,7 +112,7 @@ class Bench:
 def test_it_comes_as_a_client_over_there_and_with_the_secret_of_the_run_here() -> None:
     bench = Bench()
     connect = bench.until_connect()
-    assert (connect.side, connect.url, connect.server_key) == (FAR, "tcp://far:1", "k" * 40)
+    assert (connect.side, connect.url, connect.trust) == (FAR, "tls://far:1", ("them", "pem"))
     ((operation, hello),) = bench.sent(FAR)
     assert operation == wire.HELLO
     assert (hello["vpn"], hello["username"], hello["password"]) == ("theirs", "u", "secret")
@@ -120,15 +121,15 @@ def test_it_comes_as_a_client_over_there_and_with_the_secret_of_the_run_here() -
     assert hello["bridge"] == who
     bench.welcome(FAR, "b")
     (connect,) = [effect for effect in bench.effects() if isinstance(effect, Connect)]
-    assert (connect.side, connect.url, connect.server_key) == (OWN, "ipc:///own", "")
+    assert (connect.side, connect.url, connect.trust) == (OWN, "ipc:///own", ("", ""))
     ((_, hello),) = bench.sent(OWN)
     assert (hello["vpn"], hello["username"], hello["password"]) == ("mine", "#bridge", "inside")
     assert hello["bridge"] == who
 
 
 def test_without_addresses_it_goes_to_the_own_router() -> None:
-    connect = Bench(addresses=[], public_key="").until_connect()
-    assert (connect.side, connect.url, connect.server_key) == (FAR, "ipc:///own", "")
+    connect = Bench(addresses=[], server_name="").until_connect()
+    assert (connect.side, connect.url, connect.trust) == (FAR, "ipc:///own", ("", ""))
 
 
 @pytest.mark.parametrize(("priority", "flag"), [("p1", 0), ("p4", 0), ("da", 1)])
@@ -171,7 +172,7 @@ def test_up_and_down_are_told_with_the_reason() -> None:
     assert bench.state() == "starting", "its subscriptions are not in force yet"
     bench.receive(FAR, wire.SUBACK, [1, [None, None, None]])
     assert bench.state() == "up"
-    bench.channel.lost(OWN, "gone", bench.now)
+    bench.channel.lost(OWN, error_for(errors.NOT_CONNECTED, "gone"), bench.now)
     bench.effects()
     bench.up()
     bench.channel.leave(bench.now)

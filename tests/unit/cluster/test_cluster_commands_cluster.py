@@ -13,7 +13,8 @@ Row = dict[str, Any]
 def end(node: str, neighbour: str, state: str = "up", **changes: Any) -> Row:
     made = {
         "node": node, "neighbour": neighbour, "state": state, "stale": False, "heard_s": 3.0, "since_s": 3725.0,
-        "opens": True, "lag_ms": 1.25, "queued_messages": 0, "queued_bytes": 0, "spooled_messages": 1200,
+        "opens": True, "encrypted": True, "lag_ms": 1.25,
+        "queued_messages": 0, "queued_bytes": 0, "spooled_messages": 1200,
         "spooled_bytes": 2048, "retry_messages": 0, "dead_messages": 1, "subscriptions_in": 5,
         "subscriptions_out": 6, "progress_percent": 100, "code": 0, "error": "",
     }  # fmt: skip

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
 
 from angarium import errors
 from cluster import addresses, config, keys, passwords
@@ -24,6 +30,17 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def faults(tmp_path: Path, text: str) -> list[str]:
     return config.check_config(write(tmp_path, text))
+
+
+def make_authority() -> str:
+    """Give the certificate of an authority, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "theirs")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now, now + timedelta(days=1)
+    ).sign(key, hashes.SHA256())
+    return made.public_bytes(Encoding.PEM).decode()
 
 
 def test_without_a_file_everything_has_its_default() -> None:
@@ -321,14 +338,20 @@ def test_a_declared_queue_with_a_shared_subscription_is_refused_with_the_reason(
         config.parse_objects(text)
 
 
-def test_the_key_of_a_neighbour_is_read_from_its_file(tmp_path: Path) -> None:
-    public = keys.create_keys(tmp_path / "b.key")
-    text = '[[links]]\nnode = "b"\naddresses = ["tcp://10.0.0.2:55555"]\npublic_key_file = "b.key.pub"\n'
-    assert config.load_config(write(tmp_path, text)).objects[0][3]["public_key"] == public
-    assert config.parse_objects(text, tmp_path)[0][3]["public_key"] == public
-    (fault,) = faults(tmp_path, text.replace("b.key.pub", "c.key.pub"))
-    assert "links 'b'" in fault
-    assert "c.key.pub" in fault
+def test_the_authorities_of_a_bridge_are_read_from_their_file(tmp_path: Path) -> None:
+    text = '[[bridges]]\nname = "b"\naddresses = ["tls://10.0.0.2:55555"]\nca_file = "theirs.pem"\n'
+    pem = make_authority()
+    (tmp_path / "theirs.pem").write_text(pem)
+    (tmp_path / "damaged.pem").write_text(pem[:-100])
+    assert config.load_config(write(tmp_path, text)).objects[0][3]["ca_pem"] == pem
+    (declared,) = config.parse_objects(text, tmp_path)
+    assert declared[3]["ca_pem"] == pem
+    assert config.parse_objects(config.export_config([declared])) == [declared]
+    (fault,) = faults(tmp_path, text.replace("theirs", "other"))
+    assert "bridges 'b'" in fault
+    assert "other.pem" in fault
+    (fault,) = faults(tmp_path, text.replace("theirs", "damaged"))
+    assert "no certificate" in fault
 
 
 def test_bridges_are_declared_in_a_list_and_exported_as_one(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_a_process_is_told_what_to_do_and_again_when_that_changes(world: World) 
     world.hello("link")
     (told,) = requests(world.wait(0.1))
     assert told == (
-        "link_config", {"neighbour": "b", "addresses": [ADDRESS], "public_key": "", "vpns": ["default"]}
+        "link_config", {"neighbour": "b", "addresses": [ADDRESS], "server_name": "", "vpns": ["default"]}
     )  # fmt: skip
     assert "link_config" not in dict(requests(world.wait(0.1)))
     world.call("objects.create", kind="vpn", name="orders")
@@ -91,7 +91,7 @@ def test_a_number_is_of_one_link(world: World) -> None:
         ("b", {"addresses": ["nowhere"]}, errors.INVALID_ATTRIBUTE),
         ("b", {"addresses": ["tcp://127.0.0.1:0"]}, errors.INVALID_ATTRIBUTE),
         ("b", {"addresses": ["tcp://10.0.0.1:5"]}, errors.INVALID_ATTRIBUTE),
-        ("b", {"public_key": "short"}, errors.INVALID_ATTRIBUTE),
+        ("b", {"addresses": ["tls://10.0.0.1:5", "tcp://b.example:5"]}, errors.INVALID_ATTRIBUTE),
         ("b", {"number": 3}, errors.INVALID_ATTRIBUTE),
         ("b", {"initiator": "both"}, errors.INVALID_ATTRIBUTE),
         ("#b", {}, errors.INVALID_ARGUMENT),
@@ -156,7 +156,7 @@ def row(**changes: Any) -> dict[str, Any]:
     made = {
         "name": "b", "vpn": "default", "synchronised": True, "uptime_s": 1.0, "subscriptions_in": 5,
         "subscriptions_out": 6, "messages_in": 1, "messages_out": 2, "queued_messages": 0, "queued_bytes": 0,
-        "subscriptions_dropped": 0, "untold": 0, "node_id": "id-b",
+        "subscriptions_dropped": 0, "untold": 0, "node_id": "id-b", "encrypted": True,
     }  # fmt: skip
     return {**made, **changes}
 

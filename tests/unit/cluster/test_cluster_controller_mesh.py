@@ -70,7 +70,7 @@ def session(name: str) -> Row:
     return {
         "name": name, "vpn": "default", "synchronised": True, "uptime_s": 1.0, "subscriptions_in": 5, "untold": 0,
         "subscriptions_out": 6, "subscriptions_dropped": 0, "messages_in": 1, "messages_out": 2,
-        "queued_messages": 0, "queued_bytes": 0, "node_id": f"id-{name}",
+        "queued_messages": 0, "queued_bytes": 0, "node_id": f"id-{name}", "encrypted": False,
     }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def link(name: str) -> Row:
     )  # fmt: skip
     return {
         "name": name, "state": "up", "node_id": f"id-{name}", "code": 0, "error": "", "uptime_s": 1.0, "opens": True,
-        "lag_ms": None, "progress_percent": 100, **dict.fromkeys(figures, 0),
+        "lag_ms": None, "encrypted": None, "progress_percent": 100, **dict.fromkeys(figures, 0),
     }  # fmt: skip
 
 

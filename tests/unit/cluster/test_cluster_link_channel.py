@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from angarium import errors, slots, wire
+from angarium.errors import error_for
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
 from cluster.link.pair import (
@@ -32,7 +33,7 @@ class Bench:
     def __init__(self, *addresses: str) -> None:
         self.outbox: list[Effect] = []
         self.now = 100.0
-        config = LinkConfig(neighbour="b", addresses=list(addresses), public_key="k" * 40, vpns=["default"])
+        config = LinkConfig(neighbour="b", addresses=list(addresses), vpns=["default"])
         runtime = LinkRuntime(node="a", identity=IDENTITY)
         self.channel = Channel(
             "default", runtime, config, 7, "ipc:///own", self.outbox, random.Random(1), self.now
@@ -90,13 +91,15 @@ class Bench:
 def test_the_neighbour_is_asked_first_and_the_own_router_hears_who_answered() -> None:
     bench = Bench("tcp://far:1")
     _, connect = bench.until_connect()
-    assert (connect.side, connect.url, connect.server_key) == (FAR, "tcp://far:1", "k" * 40)
+    assert (connect.side, connect.url, connect.trust) == (FAR, "tcp://far:1", ("b", ""))
     hello = bench.hello(FAR)
     assert (hello["username"], hello["password"]) == ("#link", "outside")
-    assert hello["link"] == {"node": "a", "node_id": "id-a", "cluster": "c", "incarnation": 7}
+    assert hello["link"] == {
+        "node": "a", "node_id": "id-a", "cluster": "c", "incarnation": 7, "encrypted": False,
+    }  # fmt: skip
     bench.welcome(FAR)
     (connect,) = [effect for effect in bench.effects() if isinstance(effect, Connect)]
-    assert (connect.side, connect.url, connect.server_key) == (OWN, "ipc:///own", "")
+    assert (connect.side, connect.url, connect.trust) == (OWN, "ipc:///own", ("", ""))
     hello = bench.hello(OWN)
     assert hello["password"] == "inside"
     assert hello["link"]["node_id"] == "id-b"
@@ -137,7 +140,7 @@ def test_addresses_are_tried_in_turn() -> None:
     for _ in range(4):
         _, connect = bench.until_connect()
         urls.append(connect.url)
-        bench.channel.lost(FAR, "nobody", bench.now)
+        bench.channel.lost(FAR, error_for(errors.NOT_CONNECTED, "nobody"), bench.now)
         bench.effects()
     assert urls == ["tcp://one:1", "tcp://two:2"] * 2
     assert bench.events == []
@@ -168,7 +171,7 @@ def test_when_one_side_ends_the_other_hears_goodbye() -> None:
         other = bench.channel.sessions[1 - gone]
         assert other is not None
         other.take_outgoing().clear()
-        bench.channel.lost(gone, "cut", bench.now)
+        bench.channel.lost(gone, error_for(errors.NOT_CONNECTED, "cut"), bench.now)
         assert [frames[0] for frames in other.take_outgoing()] == [wire.BYE]
         assert {effect.side for effect in bench.effects() if isinstance(effect, Disconnect)} == {OWN, FAR}
         assert bench.channel.state is State.WAITING
@@ -276,12 +279,12 @@ class TestRefusals:
         assert bench.channel.describe(bench.now)["code"] == code
         assert "because" in bench.channel.describe(bench.now)["error"]
 
-    def test_another_public_key(self) -> None:
+    def test_a_certificate_that_is_not_trusted(self) -> None:
         bench = Bench("tcp://far:1")
         bench.until_connect()
-        bench.channel.lost(FAR, "is the public key right?", bench.now, errors.HANDSHAKE_FAILED)
+        bench.channel.lost(FAR, error_for(errors.TLS_FAILED, "its certificate has expired"), bench.now)
         bench.effects()
-        assert [event["code"] for event in bench.events] == [errors.HANDSHAKE_FAILED]
+        assert [event["code"] for event in bench.events] == [errors.TLS_FAILED]
 
     @pytest.mark.parametrize("side", [OWN, FAR])
     @pytest.mark.parametrize("code", [errors.LINK_IMPORTS_EXCEEDED, errors.MALFORMED_FRAME])

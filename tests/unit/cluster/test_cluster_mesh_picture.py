@@ -19,7 +19,8 @@ Row = dict[str, Any]
 def row(name: str, state: str = "up", **changes: Any) -> Row:
     made = {
         "name": name, "state": state, "node_id": f"id-{name}" if state == "up" else "", "code": 0, "error": "",
-        "uptime_s": 3.0 if state == "up" else None, "opens": True, "lag_ms": 1.5, "queued_messages": 1,
+        "uptime_s": 3.0 if state == "up" else None, "opens": True, "lag_ms": 1.5, "encrypted": True,
+        "queued_messages": 1,
         "queued_bytes": 10, "spooled_messages": 2, "spooled_bytes": 20, "retry_messages": 3, "dead_messages": 4,
         "subscriptions_in": 5, "subscriptions_out": 6, "progress_percent": 100,
     }  # fmt: skip

@@ -11,7 +11,8 @@ from router.config import RouterConfig
 #: What the reference broker does not have.
 OURS = {
     "max_lease_s",
-    "public_key",
+    "ca_pem",
+    "server_name",
     "durability",
     "kind_of_endpoint",
     "max_matching_work_per_s",

@@ -16,6 +16,7 @@ from wired_mesh import (
 from wired_node import WiredNode, snapshot
 
 from angarium import errors, wire
+from angarium.errors import error_for
 from angarium.topic import slot_of
 from cluster import objects
 
@@ -118,7 +119,7 @@ class TestInterest:
         filters = len(pair["b"].router.interest)
         link = pair.links["b", "a"]
         link.is_cut = True
-        link.channel.lost(1, "cut", pair["b"].now)
+        link.channel.lost(1, error_for(errors.NOT_CONNECTED, "cut"), pair["b"].now)
         pair.run(0.2)
         assert len(pair["b"].router.interest) == filters - 2
         assert not pair["b"].router.links.sessions

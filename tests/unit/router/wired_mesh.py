@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from wired_node import FakeClient, WiredNode, snapshot
 
-from angarium import wire
+from angarium import errors, wire
+from angarium.errors import error_for
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
 from cluster.link.pair import Connect, Disconnect, Effect, Emit
@@ -87,7 +88,7 @@ class WiredLink:
         for effect in effects:
             if isinstance(effect, Connect):
                 if effect.side == 1 and self.is_cut:
-                    self.channel.lost(1, "cut", self.nodes[1].now)
+                    self.channel.lost(1, error_for(errors.NOT_CONNECTED, "cut"), self.nodes[1].now)
                 else:
                     self.clients[effect.side] = self.nodes[effect.side].connection("10.0.0.1")
             elif isinstance(effect, Disconnect):
