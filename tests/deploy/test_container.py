@@ -197,7 +197,9 @@ def test_nodes_differ_in_their_name_data_key_and_port_only(compose: Any) -> None
     for number, (name, service) in enumerate(services.items()):
         assert name == service["hostname"] == f"angarium-{number}"
         assert service["volumes"] == [f"data-{number}:/var/lib/angarium"]
-        assert [one["source"] for one in service["secrets"] if isinstance(one, dict)] == [f"{name}.key"]
+        assert [one["source"] for one in service["secrets"] if isinstance(one, dict)] == [
+            f"{name}.key", f"{name}.pem",
+        ]  # fmt: skip
     kept = [
         {
             key: value

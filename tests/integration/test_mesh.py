@@ -338,6 +338,7 @@ def test_a_link_is_encrypted_where_its_nodes_are(tmp_path: Path) -> None:
         assert str(errors.TLS_FAILED) in row["error"]
         assert "not for 'c'" in row["error"]
         TestRefusals.wait_for_event(mesh, "b", errors.TLS_FAILED)
+        TestRefusals.wait_for_event(mesh, "a", errors.HANDSHAKE_FAILED, "SYSTEM_CLIENT_HANDSHAKE_FAILED")
         mesh["b"].run("link", "update", "a", "--set", "server_name=")
         assert mesh.wait_up("b", "a")["encrypted"] is True
         assert mesh.wait_up("a", "b")["encrypted"] is True

@@ -1,8 +1,8 @@
 """Two nodes on two hosts, as far as one machine can have them.
 
 Network namespaces are joined by a cable that can be pulled; they need root. Without root the nodes have two addresses
-of the loopback network and one port, as two hosts have. Links are encrypted and both nodes need keys, as in a real
-cluster. Clients come over ipc, which goes through the file system and not through the network.
+of the loopback network and one port, as two hosts have. Links are encrypted and both nodes have certificates with
+their names, as in a real cluster. Clients come over ipc, through the file system and not through the network.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import pytest
 from angarium import Message, blocking
 from angarium_server.testing import Node
 from cluster.admin import Admin
-from cluster.keys import create_cluster_keys, read_public
+from cluster.authority import create_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -98,11 +98,8 @@ class NodeElsewhere(Node):
             self._command = ["ip", "netns", "exec", space, *self._command]
 
     def connect(self) -> blocking.Client:
-        """Connect a client; a node that others can reach demands keys and a password of everybody."""
-        server_key = read_public(f"{self.data}.key.pub")
-        return blocking.connect(
-            self.url, username="app", password=PASSWORD, server_key=server_key, timeout_s=DEADLINE_S
-        )
+        """Connect a client; a node that others can reach demands a password of everybody."""
+        return blocking.connect(self.url, username="app", password=PASSWORD, timeout_s=DEADLINE_S)
 
     def ask(self, operation: str, **arguments: Any) -> Any:
         with Admin(self.data) as admin:
@@ -123,13 +120,14 @@ class NodeElsewhere(Node):
 def configuration(folder: Path, name: str, addresses: dict[str, str], port: int) -> str:
     """Give the file of a node: all have the same links, for a node leaves out the one to itself."""
     links = "".join(
-        f'[[links]]\nnode = "{other}"\naddresses = ["tcp://{address}:{port}"]\npublic_key_file = "{other}.key.pub"\n'
+        f'[[links]]\nnode = "{other}"\naddresses = ["tls://{address}:{port}"]\n'
         for other, address in addresses.items()
     )
     return (
         f'[node]\nname = "{name}"\n[cluster]\nname = "test"\nsecret_file = "cluster.secret"\n'
-        f'[router]\nlisten = ["ipc://{folder}/{name}.sock", "tcp://{addresses[name]}:{port}"]\n'
-        f'curve_secret_key_file = "{name}.key"\n{links}'
+        'ca_file = "authority.pem"\n'
+        f'[router]\nlisten = ["ipc://{folder}/{name}.sock", "tls://{addresses[name]}:{port}"]\n'
+        f'tls_cert_file = "{name}.pem"\ntls_key_file = "{name}.key"\n{links}'
         '[vpn.default.username.app]\npassword_file = "app.password"\n'
     )
 
@@ -141,7 +139,7 @@ def nodes_at(
     """Run a node at each address, with the keys and the files of one cluster."""
     folder = Path(tempfile.mkdtemp(prefix="angarium-hosts-"))  # short, for a socket is in it
     try:
-        create_cluster_keys(folder, list(addresses))
+        create_cluster(folder, {name: [] for name in addresses})
         (folder / "app.password").write_text(PASSWORD, encoding="utf-8")
         for name in addresses:
             text = configuration(folder, name, addresses, port)

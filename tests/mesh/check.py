@@ -101,11 +101,12 @@ class MeshCheck:
         nodes = self.trial.nodes
         await asyncio.gather(*[asyncio.to_thread(node.start) for node in nodes])
         for node in nodes:
-            self._places[node.data.name] = (node.url, self.trial.keys[node.data.name])
+            self._places[node.data.name] = (node.url, self.trial.ca_file)
         for low, high in self._pairs:  # the node with the higher name opens the link
             path = DelayProxy(nodes[low].url)
             self._paths[high, low] = await stack.enter_async_context(path)
-        addresses = {pair: path.url for pair, path in self._paths.items()}
+        scheme = nodes[0].url.partition("://")[0]
+        addresses = {pair: f"{scheme}://{path.url.partition('://')[2]}" for pair, path in self._paths.items()}
         await asyncio.to_thread(self.trial.join, self._pairs, addresses)
         await asyncio.to_thread(self._limit_link_queues)
         await asyncio.gather(*[asyncio.to_thread(self._make_queues, node.data.name) for node in nodes])

@@ -119,7 +119,7 @@ class DelayProxy:
     """
 
     def __init__(self, target: str, delay_ms: float = 0.0, listen: str = "127.0.0.1:0") -> None:
-        """Describe it; `start` or the context starts it. Addresses are `host:port`, or `tcp://host:port`."""
+        """Describe it; `start` or the context starts it. Addresses are `host:port`, with or without `tcp://` or `tls://`."""
         self._target = address_of(target)
         self._listen = address_of(listen)
         self.delay_s = delay_ms / 1000
@@ -272,12 +272,12 @@ def _reset(one: socket.socket) -> None:
 
 
 def address_of(text: str) -> tuple[str, int]:
-    """Give host and port of `host:port` or `tcp://host:port`.
+    """Give host and port of `host:port`, with or without `tcp://` or `tls://`.
 
     Raises:
         ValueError: it is neither.
     """
-    host, colon, port = text.removeprefix("tcp://").rpartition(":")
+    host, colon, port = text.removeprefix("tcp://").removeprefix("tls://").rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65_535:
         raise ValueError(f"{text!r} is no address: host:port or tcp://host:port, port 0 for a free one")
     return host, int(port)

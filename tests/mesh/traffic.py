@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import angarium
@@ -39,7 +40,6 @@ from tests.mesh.history import (
 
 if TYPE_CHECKING:
     import random
-    from pathlib import Path
 
     from angarium import Acknowledgement, Client, ClientEvent, Message, Subscription
     from tests.mesh.history import Key
@@ -134,8 +134,8 @@ def _queues(node: str) -> list[Queue]:
     ]
 
 
-#: Where clients connect: the address of a node, and its public key if it has one.
-Place = tuple[str, str | None]
+#: Where clients connect: the address of a node, and whom to trust there if it encrypts.
+Place = tuple[str, Path | None]
 
 
 class Party:
@@ -150,9 +150,9 @@ class Party:
 
     async def connect(self, **options: Any) -> Client:
         """Connect, for as long as the check runs."""
-        url, key = self._place
+        url, ca_file = self._place
         self.client = await angarium.connect(
-            url, server_key=key, on_event=self.happened, timeout_s=PATIENCE_S, **options
+            url, ca_file=ca_file, on_event=self.happened, timeout_s=PATIENCE_S, **options
         )
         return self.client
 

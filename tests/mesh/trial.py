@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium_server.testing import Node, NodeFailedError
-from cluster.keys import create_cluster_keys
+from cluster.authority import create_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,18 +46,21 @@ class Trial:
     def __init__(self, folder: Path, count: int, workers: int, *, is_encrypted: bool = False) -> None:
         self._folder = folder
         names = [f"node-{number + 1}" for number in range(count)]
-        keys = create_cluster_keys(folder, names)
-        #: Node -> the public key that everybody who connects to it has to know; None if nobody has to.
-        self.keys = {name: keys[name] if is_encrypted else None for name in names}
+        made = create_cluster(folder, {name: [] for name in names})
+        #: The authority that everybody who connects has to trust; None if connections are plain.
+        self.ca_file = made[names[0]].authority_file if is_encrypted else None
         self.nodes = [self._make(name, workers) for name in names]
 
     def _make(self, name: str, workers: int) -> Node:
         text = f'[node]\nname = "{name}"\n[cluster]\nname = "trial"\nsecret_file = "cluster.secret"\n'
-        if self.keys[name] is not None:
-            text += f'[router]\ncurve_secret_key_file = "{name}.key"\n'
+        listen = "tcp://127.0.0.1:0"
+        if self.ca_file is not None:
+            listen = "tls://127.0.0.1:0"
+            text += f'ca_file = "{self.ca_file}"\n'
+            text += f'[router]\ntls_cert_file = "{name}.pem"\ntls_key_file = "{name}.key"\n'
         config = self._folder / f"{name}.toml"
         config.write_text(text, encoding="utf-8")
-        return Node(self._folder / name, workers=workers, config=config)
+        return Node(self._folder / name, workers=workers, listen=listen, config=config)
 
     def name(self, number: int) -> str:
         """Give the name of a node."""
@@ -75,7 +78,6 @@ class Trial:
             here, there = pair
             name = self.name(there)
             settings = ["--set", f"addresses={(paths or {}).get(pair, self.nodes[there].url)}"]
-            settings += ["--set", f"public_key={self.keys[name] or ''}"]
             try:
                 self.nodes[here].run("link", "create", name, *settings)
             except NodeFailedError:
@@ -102,10 +104,10 @@ class Trial:
         return {
             "nodes": [
                 {
-                    "node": (name := node.data.name),
+                    "node": node.data.name,
                     "url": node.url,
                     "data": str(node.data),
-                    "server_key": self.keys[name],
+                    "ca_file": None if self.ca_file is None else str(self.ca_file),
                 }
                 for node in self.nodes
             ],
