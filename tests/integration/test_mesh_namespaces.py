@@ -202,6 +202,7 @@ def test_nodes_of_two_addresses_are_one_cluster_and_a_dead_host_loses_nothing() 
         with a.connect() as here:
             here.publish_many(numbers(0, 50))
             wait_for("crossing", lambda: b.spooled("orders"), 50)
+            wait_for("settling", lambda: a.spooled("#link/b"), 0)  # else they wait for the other host as well
             b.kill_all()
             wait_for("noticing", lambda: a.link_state().startswith("down"))
             here.publish_many(numbers(50, 50))
