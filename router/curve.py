@@ -18,7 +18,6 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.monitor import next_event
 from angarium_server.connections.door import Refusal
-from router.effects import SendClient
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -177,8 +176,8 @@ class CurveListener:
             self._probe_at = None
             # Whose connection it was shows when we try to reach everybody.
             frames = [wire.PING, wire.pack([0])]
-            everybody = self._router.sessions.by_routing_id
-            self._router.out.effects.extend(SendClient(routing_id, frames, 0) for routing_id in everybody)
+            for session in self._router.sessions:
+                self._router.out.send(session, frames)
         return float("inf") if self._probe_at is None else self._probe_at
 
     def close(self) -> None:

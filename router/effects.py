@@ -5,7 +5,14 @@ The decisions append to an `Outbox`; the shell takes them after each event and c
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
+
+from angarium import wire
+
+#: A DELIVER may grow to so many bytes of rows; beyond that a frame less spares nothing.
+JOINED_BYTES_MAX: Final = 16 * 1024
+#: Of a session whose last frame cannot be added to.
+SEALED: Final = -1
 
 
 class SendClient(NamedTuple):
@@ -56,17 +63,88 @@ class ReplyController(NamedTuple):
 Effect = SendClient | SendWorker | VerifyPassword | EmitEvent | AskController | ReplyController
 
 
+class Receiver(Protocol):
+    """A session, as far as frames to it are concerned."""
+
+    routing_id: bytes
+    #: The number of the effect that sends it a DELIVER to which rows may be added, or SEALED.
+    open_frame: int
+
+
+class _Joined:
+    """A DELIVER to which rows were added."""
+
+    __slots__ = ("_batches", "_dropped", "_flags", "_routing_id", "bytes", "rows")
+
+    def __init__(self, first: SendClient) -> None:
+        """Begin with a DELIVER of one plain batch."""
+        self._routing_id = first.routing_id
+        self._flags, ((self.rows, _),), self._dropped = wire.unpack(first.frames[1])
+        self._batches = [(self.rows, first.frames[2])]
+        #: As the client will count them.
+        self.bytes = len(first.frames[2])
+
+    def add(self, rows: int, batch: bytes) -> int:
+        """Add a batch; give by how many bytes that makes the whole longer."""
+        grown = len(batch) - wire.array_head_size(rows) - wire.array_head_size(self.rows)
+        self.rows += rows
+        grown += wire.array_head_size(self.rows)
+        self.bytes += grown
+        self._batches.append((rows, batch))
+        return grown
+
+    def effect(self) -> SendClient:
+        """Give it as it leaves."""
+        head = wire.pack([self._flags, [[self.rows, None]], self._dropped])
+        return SendClient(self._routing_id, [wire.DELIVER, head, wire.join_batches(self._batches)], self.rows)
+
+
 class Outbox:
-    """Collects effects in the order in which they were decided."""
+    """Collects effects in the order in which they were decided.
+
+    Rows for a session join the DELIVER that leaves for it anyhow, if nothing else was said to it since.
+    """
 
     def __init__(self) -> None:
         #: What is still to be carried out, oldest first.
         self.effects: list[Effect] = []
+        #: Effects that were handed over before: the number of the first that was not.
+        self._taken = 0
+        #: Place in `effects` -> what the DELIVER there has become.
+        self._joined: dict[int, _Joined] = {}
 
     def take(self) -> list[Effect]:
         """Hand over everything decided so far."""
         effects, self.effects = self.effects, []
+        if self._joined:
+            for place, joined in self._joined.items():
+                effects[place] = joined.effect()
+            self._joined = {}
+        self._taken += len(effects)
         return effects
+
+    def send(self, session: Receiver, frames: list[bytes], rows: int = 0) -> None:
+        """Send frames to a session, behind all that was sent to it before."""
+        session.open_frame = SEALED
+        self.effects.append(SendClient(session.routing_id, frames, rows))
+
+    def send_open(self, session: Receiver, frames: list[bytes], rows: int) -> None:
+        """Send a DELIVER of one plain batch to which more may be added."""
+        session.open_frame = self._taken + len(self.effects)
+        self.effects.append(SendClient(session.routing_id, frames, rows))
+
+    def join(self, session: Receiver, rows: int, batch: bytes) -> int | None:
+        """Add a batch to the last frame that leaves for a session.
+
+        Gives by how many bytes the batch in it gets longer; None if there is no such frame, or no room in it.
+        """
+        place = session.open_frame - self._taken
+        if place < 0:
+            return None
+        joined = self._joined.get(place)
+        if joined is None:
+            joined = self._joined[place] = _Joined(self.effects[place])  # type: ignore[arg-type]
+        return joined.add(rows, batch) if joined.bytes + len(batch) <= JOINED_BYTES_MAX else None
 
     def event(
         self, name: str, text: str, *, severity: str = "info", scope: str = "SYSTEM", **fields: Any

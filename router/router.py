@@ -285,7 +285,7 @@ class Router:
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
             self._sweep(now)
-        wake = min(wake, self.renewal.tick(now), self.reception.tick(now))
+        wake = min(wake, self.reception.tick(now))
         wake = min(wake, self.subscriptions.tick(now))
         due = self.eliding.next_due()
         return wake if due is None else min(wake, due)
@@ -369,6 +369,7 @@ class Router:
         self._check_rate(session, now, self.flows.settle(session, frames[1]) / RANGES_PER_FRAME)
 
     def _ping(self, session: Session, frames: list[bytes], _now: float) -> None:
+        self.renewal.tell(session)
         self._send(session, wire.PONG, wire.decode_header(_decode_number, frames[1]))
 
     def _pong(self, session: Session, frames: list[bytes], now: float) -> None:
@@ -455,7 +456,7 @@ class Router:
             if not session.open_rounds:
                 self.rights.revoke(session)
             return
-        self.renewal.retired(session, a_round, now)
+        self.renewal.retired(session, a_round)
         self._finish_bye(session, now)
 
     # -- ends ------------------------------------------------------------------------------------------------
@@ -476,9 +477,10 @@ class Router:
         if session.closed:
             return
         if tell:
+            if error is not None:  # what answers BYE says that all has retired
+                self.renewal.tell(session)
             self._send(session, wire.CLOSED, [0, "bye"] if error is None else [error.code, error.detail])
         session.closed = True
-        self.renewal.forget(session)
         self.sessions.remove(session)
         if session.link is not None:
             self.links.ended(session, error)

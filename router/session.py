@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium_server.shapes import Shapes
+from router.effects import SEALED
 
 if TYPE_CHECKING:
     from angarium_server.access import TopicRules
@@ -138,6 +139,7 @@ class Session:
         "next_producer",
         "no_local",
         "number",
+        "open_frame",
         "open_rounds",
         "out_bytes",
         "parked",
@@ -243,6 +245,8 @@ class Session:
         # Egress: totals since login; credit is granted - sent.
         self.granted_messages = self.granted_bytes = 0
         self.sent_messages = self.sent_bytes = 0
+        #: The number of the effect that sends it a DELIVER to which more may be added (`router.effects`).
+        self.open_frame = SEALED
         #: PINGs that are not answered yet, the oldest first: number, and how much had been sent, of that on flows.
         self.probes: deque[tuple[int, int, int]] = deque()
         #: How much had been sent when the last one left.

@@ -49,7 +49,8 @@ class RawConnection:
         count = self._socket.recv_into(self._zmtp.room())
         if not count:
             raise ConnectionError("the node closed the connection of a raw client")
-        messages = self._zmtp.received(count)
+        messages: list[list[bytes]] = []
+        self._zmtp.received(count, messages)
         if replies := self._zmtp.take_replies():
             self._socket.sendall(replies)
         return messages

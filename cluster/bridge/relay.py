@@ -30,12 +30,13 @@ class BridgeRelay(Relay):
         return False
 
     def _admitted(self, rows: list[OpenRow]) -> list[OpenRow]:
+        """Give what crosses, numbered anew: rows of several rounds may have come in one frame."""
         cross = self._crossing.cross
-        admitted = []
+        admitted: list[OpenRow] = []
         for row in rows:
             ttl_ms, delay_ms, priority, route = _decode_meta(row[3]) or (0, 0, None, None)
             goes_on = cross(route)
             if not isinstance(goes_on, str):
                 meta = msgspec.Raw(_encode((ttl_ms, delay_ms, priority, goes_on)))
-                admitted.append((*row[:3], meta, *row[4:]))
+                admitted.append((len(admitted), *row[1:3], meta, *row[4:]))
         return admitted

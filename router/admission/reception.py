@@ -234,7 +234,7 @@ class Reception:
         body = self._welcome_header(session, self._doorkeeper.token(ticket, session), resumed=ticket.resumed)
         if bridge is not None:
             body["link"] = self._links.gate.describe_self(now)
-        self._outbox.effects.append(SendClient(session.routing_id, [wire.WELCOME, wire.pack(body)], 0))
+        self._outbox.send(session, [wire.WELCOME, wire.pack(body)])
         self._counters.count("connects")
         self._outbox.event(
             "CLIENT_CONNECT",
@@ -291,7 +291,7 @@ class Reception:
         self._sessions.admit(session)
         body = self._welcome_header(session, b"", resumed=False)
         body["link"] = self._links.gate.describe_self(now)
-        self._outbox.effects.append(SendClient(session.routing_id, [wire.WELCOME, wire.pack(body)], 0))
+        self._outbox.send(session, [wire.WELCOME, wire.pack(body)])
 
     def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
         config = self._config

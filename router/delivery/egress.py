@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
 from router.delivery.queues import Bundle, ClassQueue, split_by_class
-from router.effects import Outbox, SendClient
 
 if TYPE_CHECKING:
     import random
 
+    from router.effects import Outbox
     from router.session import Session
 
 #: Frames taken from D-1, D-2 and D-3 in one turn of the scheduler: each class of
@@ -27,12 +27,17 @@ WEIGHTS: Final = (1, 2, 4)
 PROBES: Final = 8
 #: What the library keeps for a small frame besides its content.
 ANSWER_OVERHEAD_BYTES: Final = 128
+#: Batches up to this size share a frame with others that leave at the same time: larger ones cost little for their
+#: size, and to copy them would be dear.
+SMALL_BYTES: Final = 4_096
+#: Heads of DELIVERs with so many plain rows, of which nothing else is to be said.
+_PLAIN_HEADS: Final = [wire.pack([0, [[rows, None]], 0]) for rows in range(128)]
 
 
 class Delivery:
     """What one round gives to one session, or to many of them: built once, shared by all."""
 
-    __slots__ = ("_link_frames", "bundles", "bytes", "classes", "frames", "rows")
+    __slots__ = ("_frames", "_link_frames", "bundles", "bytes", "classes", "is_small", "rows")
 
     def __init__(self, bundles: list[Bundle]) -> None:
         self.bundles = bundles
@@ -41,17 +46,31 @@ class Delivery:
             self.rows += bundle.rows
             self.bytes += len(bundle.batch)
             self.classes |= bundle.classes
+        #: Whether it shares a frame with what else leaves for a client.
+        self.is_small = len(bundles) == 1 and is_small(bundles[0])
         #: The DELIVER as it goes out when nothing was dropped before it.
-        self.frames = deliver_frames(bundles, dropped=0)
+        self._frames: list[bytes] | None = None
         self._link_frames: list[bytes] | None = None
 
     def frames_for(self, session: Session) -> list[bytes]:
         """Give the DELIVER for a session when nothing was dropped before it."""
         if session.link is None:
-            return self.frames
+            if self._frames is None:
+                self._frames = deliver_frames(self.bundles, dropped=0)
+            return self._frames
         if self._link_frames is None:
             self._link_frames = link_frames(self.bundles, dropped=0)
         return self._link_frames
+
+
+def is_small(bundle: Bundle) -> bool:
+    """Tell whether rows share a frame with others: if they are plain, in order, and few."""
+    return len(bundle.batch) <= SMALL_BYTES and is_plain(bundle)
+
+
+def is_plain(bundle: Bundle) -> bool:
+    """Tell whether the number of its rows is all there is to say of a bundle."""
+    return bundle.share is None and not bundle.unsorted and not bundle.opened
 
 
 def link_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
@@ -66,11 +85,14 @@ def link_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
 
 def deliver_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
     """Build a DELIVER."""
-    unsorted = len(bundles) > 1 or bundles[0].unsorted
+    first = bundles[0]
+    if not dropped and first.rows < len(_PLAIN_HEADS) and len(bundles) == 1 and is_plain(first):
+        return [wire.DELIVER, _PLAIN_HEADS[first.rows], first.batch]
+    unsorted = len(bundles) > 1 or first.unsorted
     flags = (wire.DELIVER_DISCARD_INDICATION if dropped else 0) | (wire.DELIVER_UNSORTED if unsorted else 0)
     head: list[Any] = [flags, [[bundle.rows, bundle.share] for bundle in bundles], dropped]
-    if bundles[0].opened:  # of a neighbour, who has one bundle
-        head.append(bundles[0].opened)
+    if first.opened:  # of a neighbour, who has one bundle
+        head.append(first.opened)
     return [wire.DELIVER, wire.pack(head), *[bundle.batch for bundle in bundles]]
 
 
@@ -101,11 +123,14 @@ class Egress:
         assert egress is not None
         if egress.congested_at is None and self.may_send(session):
             dropped = egress.take_dropped()
+            is_small = delivery.is_small and session.link is None
+            if is_small and not dropped and self._join(session, delivery.bundles[0]):
+                return
             if dropped:
                 frames = _frames_for(session, delivery.bundles, dropped)
             else:
                 frames = delivery.frames_for(session)
-            self._send(session, frames, delivery.rows, delivery.bytes)
+            self._send(session, frames, delivery.rows, delivery.bytes, is_open=is_small)
             return
         if egress.congested_at is None:
             egress.congested_at = now
@@ -167,15 +192,37 @@ class Egress:
     def _send_queued(self, session: Session, queue: ClassQueue) -> None:
         bundle, dropped = queue.pop()
         self.queued_bytes -= bundle.bytes
+        small = session.link is None and is_small(bundle)
+        if small and not dropped and self._join(session, bundle):
+            return
         frames = _frames_for(session, [bundle], dropped)
-        self._send(session, frames, bundle.rows, len(bundle.batch))
+        self._send(session, frames, bundle.rows, len(bundle.batch), is_open=small)
 
-    def _send(self, session: Session, frames: list[bytes], rows: int, size: int) -> None:
+    def _send(self, session: Session, frames: list[bytes], rows: int, size: int, *, is_open: bool) -> None:
+        """Send a DELIVER; more may be added to an open one, of which it may tell only that messages were dropped."""
+        if is_open:
+            self._outbox.send_open(session, frames, rows)
+        else:
+            self._outbox.send(session, frames, rows)
+        self._count(session, rows, size)
+
+    def _join(self, session: Session, bundle: Bundle) -> bool:
+        """Add rows to the DELIVER that leaves for a session anyhow; false if there is none that takes them.
+
+        An indication that messages were dropped stands at the beginning of a frame, so what has one begins its own.
+        """
+        size = self._outbox.join(session, bundle.rows, bundle.batch)
+        if size is None:
+            return False
+        self._count(session, bundle.rows, size)
+        return True
+
+    def _count(self, session: Session, rows: int, size: int) -> None:
+        """Count what was sent, exactly as the client will: that is its credit."""
         session.sent_messages += rows
         session.sent_bytes += size
         self.sent_messages += rows
         self.sent_bytes += size
-        self._outbox.effects.append(SendClient(session.routing_id, frames, rows))
         session.out_bytes += size
         self._probe_if_due(session)
 
@@ -184,7 +231,7 @@ class Egress:
 
         What a client leaves unread counts like everything else; `is_reading` tells when to hold the homes back.
         """
-        self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+        self._outbox.send(session, frames)
         session.out_bytes += size
         session.flow_out_bytes += size
         self._probe_if_due(session)
@@ -198,7 +245,7 @@ class Egress:
 
     def answer(self, session: Session, frames: list[bytes]) -> None:
         """Send an answer, or news of the session: it waits for no credit."""
-        self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+        self._outbox.send(session, frames)
         session.out_bytes += len(frames[1]) + ANSWER_OVERHEAD_BYTES
         self._probe_if_due(session)
 
@@ -222,7 +269,7 @@ class Egress:
         number = self._random.randrange(1, 1 << 62)
         session.probe_bytes = session.out_bytes
         session.probes.append((number, session.out_bytes, session.flow_out_bytes))
-        self._outbox.effects.append(SendClient(session.routing_id, [wire.PING, wire.pack([number])], 0))
+        self._outbox.send(session, [wire.PING, wire.pack([number])])
 
     def was_read(self, session: Session, number: int) -> bool:
         """A client answered a PING; true if that was a probe: what was sent before it is read."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from angarium import slots, wire
 from angarium.errors import AngariumError
-from router.effects import Outbox, SendClient
 from router.matching.publishing import recut
 from router.matching.shards import ShardState
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.admission.session_table import SessionTable
+    from router.effects import Outbox
     from router.matching.interest import Interest
     from router.matching.round import Part
     from router.matching.rounds import Rounds
@@ -105,7 +105,7 @@ class Scaling:
         shards = self._shards
         frames = [wire.TABLE, wire.pack([shards.epoch, shards.table])]
         for session in self._sessions:
-            self._outbox.effects.append(SendClient(session.routing_id, frames, 0))
+            self._outbox.send(session, frames)
         for session in self._rounds.held_sessions:
             for a_round in session.pending:
                 a_round.parts = _recut(a_round.parts, shards)

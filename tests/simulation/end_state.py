@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+    from simulated_client import SimulatedClient
     from simulated_node import SimulatedNode
 
     from node.worker import Worker
@@ -98,6 +99,16 @@ def _differences(router: Router, index: int, worker: Worker) -> Iterator[str]:
 def _difference(what: str, router: Any, worker: Any) -> Iterator[str]:
     if router != worker:
         yield f"{what} differ: the router knows {router!r:.600}, the worker {worker!r:.600}"
+
+
+def compare_credit(router: Router, clients: Iterable[SimulatedClient]) -> None:
+    """Note where router and client, with nothing on its way, count differently what the credit was used for."""
+    sent = {f"{session.number}": [session.sent_messages, session.sent_bytes] for session in router.sessions}
+    for client in clients:
+        if client.is_settled and client.record is not None and client.session is not None:
+            there, here = sent.get(client.record.session), client.session._received
+            if there is not None and there != here:
+                client.record.overdrafts.append(f"the router counts {there} of its credit, it counts {here}")
 
 
 def _broken_sums(router: Router) -> Iterator[str]:

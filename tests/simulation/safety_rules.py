@@ -167,7 +167,7 @@ def deliver_to_one(index: Index) -> Iterator[Violation]:
 
 
 def credit(index: Index) -> Iterator[Violation]:
-    """The router overdraws egress credit by one frame at most."""
+    """The router overdraws egress credit by one frame at most, and counts it as the client does."""
     for connection in index.history.connections:
         for text in connection.overdrafts:
             yield Violation("credit", f"{connection}: {text}", (), (connection,))

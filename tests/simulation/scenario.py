@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import history_checker
 import world as worlds
-from end_state import disagreements, standing_faults, unrest
+from end_state import compare_credit, disagreements, standing_faults, unrest
 from event_history import History
 from fault_injection import Faults
 from hostile_client import HostileClient
@@ -204,7 +204,7 @@ class Scenario:
         for _ in range(rng.choice([1, 1, 1, 3])):
             if client.can_publish():
                 rows = rng.choice([1, 2, rng.randint(1, ROWS_MAX)])
-                client.publish([self._draw_row(client) for _ in range(rows)], flush=rng.random() < 0.3)
+                client.publish([self._draw_row(client) for _ in range(rows)], flush=rng.random() < 0.5)
 
         if rng.random() < 0.15:
             client.ask_retired()
@@ -300,6 +300,7 @@ class Scenario:
         self.history.untold = self._untold()
         for session in router.sessions:
             self.history.counters[f"{session.number}"] = dict(session.counters)
+        compare_credit(router, self.clients)
 
     def _await(self, what: str, limit_s: float, missing: object) -> None:
         assert callable(missing)

@@ -69,6 +69,35 @@ class IgnoresCredit(Router):
         self.egress.may_send = lambda session: True  # type: ignore[method-assign]
 
 
+class MiscountsJoinedRows(Router):
+    """Of rows that join a frame the head of their own batch is counted too, which the client never sees."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        join = self.out.join
+
+        def miscount(session: Any, rows: int, batch: bytes) -> int | None:
+            grown = join(session, rows, batch)
+            return None if grown is None else grown + 1
+
+        self.out.join = miscount  # type: ignore[method-assign]
+
+
+class JoinsPastOtherFrames(Router):
+    """Rows join a frame behind which another one left for the session."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        send = self.out.send
+
+        def send_unsealed(session: Any, frames: list[bytes], rows: int = 0) -> None:
+            open_frame = session.open_frame
+            send(session, frames, rows)
+            session.open_frame = open_frame
+
+        self.out.send = send_unsealed  # type: ignore[method-assign]
+
+
 class DiscardsUncounted(Router):
     """What overflows is dropped without a trace."""
 
@@ -134,6 +163,8 @@ class HoldsElidedForEver(Router):
         (RetiresOutOfOrder, "order"),
         (LosesUncounted, "lost"),
         (IgnoresCredit, "credit"),
+        (MiscountsJoinedRows, "credit"),
+        (JoinsPastOtherFrames, "order"),
         (DiscardsUncounted, "discards"),
         (NeverForgetsTheShortWay, "lost"),
         (KeepsSubscriptionsOfTheDead, "broken"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import history_checker
 import scenario
 import world as worlds
-from end_state import unrest
+from end_state import compare_credit, unrest
 from event_history import History
 from hostile_client import HostileClient
 from simulated_network import Loop
@@ -474,6 +474,8 @@ class GuaranteedScenario:
             return
         self.loop.run_until(self.loop.now + 1.0)
         self.guaranteed.drained_at = self.loop.now
+        assert self.node.router is not None
+        compare_credit(self.node.router, self.clients)
         for text in guaranteed_end.disagreements(self.node, self.guaranteed):
             self.history.break_rule(f"at the end: {text}")
 

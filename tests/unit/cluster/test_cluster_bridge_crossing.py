@@ -80,9 +80,22 @@ def test_direct_messages_are_relayed_with_their_trail_and_in_order() -> None:
     assert [row[:4] for row in sent] == [
         [0, "t/1", 0, [0, 0, None, [None, "a/x"]]],
         [1, "t/2", 0, [8_000, 0, 3, ["key", "a/x"]]],
-        [3, "t/4", 0, [0, 0, None, [None, "a/x"]]],
+        [2, "t/4", 0, [0, 0, None, [None, "a/x"]]],
     ]
     assert bridge.dropped[VISITED] == 1
+
+
+def test_rows_of_several_rounds_in_one_frame_are_numbered_anew() -> None:
+    """A node takes only rows whose indices rise."""
+    source, target = make_session(), make_session()
+    relay = BridgeRelay(source, crossing())
+    relay.open(target)
+    rows = rows_of("t/1", "t/2", "t/3")
+    for row, index in zip(rows, (4, 0, 0), strict=True):
+        row[0] = index
+    take(relay, deliver(source, rows))
+    ((_, sent),) = published(target)
+    assert [row[:2] for row in sent] == [[0, "t/1"], [1, "t/2"], [2, "t/3"]]
 
 
 def test_what_is_dropped_as_a_whole_gives_its_credit_back() -> None:

@@ -124,14 +124,25 @@ def test_message_vpns_do_not_see_each_other(make_node: Any) -> None:
     assert there.payloads() == [b"there"]
 
 
-def test_lone_retired_rounds_are_told_together_a_moment_later(node: WiredNode) -> None:
+@pytest.mark.requirement("R226")
+def test_lone_retired_rounds_are_told_together_with_the_answer_to_a_heartbeat(node: WiredNode) -> None:
     publisher = node.client()
     for _ in range(3):
         publisher.publish("a")
-    assert publisher.retired() == 0
-    node.advance(0.15)
+    node.advance(1.0)
+    assert not publisher.received
+    publisher.send(wire.PING, [1])
+    publisher.send(wire.PING, [2])
+    assert [frames[0] for frames in publisher.received] == [wire.RETIRED, wire.PONG, wire.PONG]
     assert publisher.retired() == 3
-    assert len(publisher.received) == 1
+
+
+def test_what_has_retired_is_told_before_the_node_ends_a_session(node: WiredNode) -> None:
+    publisher = node.client(client_name="p")
+    publisher.publish("a")
+    node.router.operators.disconnect("default", "p", node.now)
+    node.settle()
+    assert [frames[0] for frames in publisher.received] == [wire.RETIRED, wire.CLOSED]
 
 
 def test_an_empty_round_asks_to_be_told_when_all_before_it_has_retired(node: WiredNode) -> None:
