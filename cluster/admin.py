@@ -3,11 +3,11 @@
 It is synchronous, makes one call at a time and belongs to one thread. The operations are listed in
 `cluster/controller/controller.py`. It does not decide anything and prints nothing.
 
-The local way is ipc: `node.json` in the data directory says where. The far way is a tcp address of the
-controller (`[admin] listen` of the configuration) with CURVE keys.
+The local way is ipc: `node.json` in the data directory says where. The far way is TLS to an address of the
+controller (`[admin] listen` of the configuration), with a certificate that says who the operator is: `cluster/remote`.
 
 One MessagePack array per frame: [id, operation, arguments] there, [id, ok, value] back; a refusal has the
-value [code, detail].
+value [code, detail]. The first over a connection from afar is `hello`.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import msgspec
 import psutil
 import zmq
 
 from angarium import errors, wire
-from cluster import keys
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+    from angarium.client.transport.credentials import PathLike
 
 #: Longer than the controller waits for the slowest of its processes, so that its answer explains what is
 #: wrong.
@@ -40,6 +41,9 @@ SHUT_DOWN_TIMEOUT_S: Final = 60.0
 _LOOK_INTERVAL_S: Final = 0.05
 #: How often a call that waits looks whether the node still runs.
 _RUNS_INTERVAL_S: Final = 0.25
+
+#: Number of an answer that is none to a certain call: why a connection ends.
+_EVERY_CALL: Final = 0
 
 #: Of /proc/PID/stat, behind the name of the program.
 _START_FIELD: Final = 19
@@ -160,6 +164,55 @@ def _is_locked(path: Path) -> bool:
     return False
 
 
+class Channel(Protocol):
+    """A way to a controller."""
+
+    def connect(self, deadline: float) -> bool:
+        """Connect, if that is needed; tell whether hello is to be said."""
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        """Send a frame."""
+
+    def receive(self, wait_s: float) -> bytes | None:
+        """Give the next frame, None if there is none within so many seconds."""
+
+    def drop(self) -> None:
+        """Forget a connection of which nothing good comes."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+class _LocalChannel:
+    """A socket of this host; libzmq connects again by itself, and a controller that comes back gets the request."""
+
+    def __init__(self, url: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        try:
+            self._socket.connect(url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise errors.error_for(errors.INVALID_ARGUMENT, f"{url!r}: {error}") from None
+
+    def connect(self, _deadline: float) -> bool:
+        return False
+
+    def send(self, frame: bytes, _deadline: float) -> None:
+        self._socket.send(frame)
+
+    def receive(self, wait_s: float) -> bytes | None:
+        return self._socket.recv() if self._socket.poll(int(wait_s * 1000)) else None
+
+    def drop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
 class Admin:
     """One connection to the controller of a node."""
 
@@ -168,22 +221,24 @@ class Admin:
         data_dir: str | os.PathLike[str] | None = None,
         *,
         admin_url: str | None = None,
-        server_key: str = "",
-        key_file: str | os.PathLike[str] | None = None,
+        ca_file: PathLike | None = None,
+        cert_file: PathLike | None = None,
+        key_file: PathLike | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        """Connect to a node, by its data directory or by the address of its admin API.
+        """Prepare for a node, by its data directory or by the address of its admin API.
 
         Args:
             data_dir: where the node on this host keeps its data.
-            admin_url: tcp address of a remote controller, used instead of the data directory.
-            server_key: public CURVE key of the remote controller (Z85), needed with a tcp address.
-            key_file: our secret CURVE key file, needed with a tcp address.
+            admin_url: `tls://` address of a remote controller, used instead of the data directory.
+            ca_file: authorities that may sign the certificate of a remote controller; by default those of the system.
+            cert_file: our certificate, needed for a remote controller.
+            key_file: its private key; by default it is in `cert_file`.
             timeout_s: how long a call waits unless it says otherwise.
 
         Raises:
             UnavailableError: no node runs on the data directory (50308).
-            InvalidRequestError: neither or both are given, or keys are missing (40018).
+            InvalidRequestError: neither or both are given, or a file is missing or cannot be used (40018).
         """
         if (data_dir is None) == (admin_url is None):
             raise errors.error_for(
@@ -201,22 +256,14 @@ class Admin:
             admin_url = node.admin
         assert admin_url is not None
         self._url = admin_url
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, 0)
-        # A controller that is being restarted gets the request when it is back.
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._numbers = itertools.count(1)
-        try:
-            if admin_url.startswith("tcp:"):
-                self._secure(server_key, key_file)
-            self._socket.connect(admin_url)
-        except zmq.ZMQError as error:
-            self.close()
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"{admin_url!r}: {error}") from None
-        except errors.AngariumError:
-            self.close()
-            raise
+        self._channel: Channel
+        if admin_url.startswith("tls:"):
+            from cluster.remote.client import RemoteChannel
+
+            self._channel = RemoteChannel(admin_url, ca_file, cert_file, key_file)
+        else:
+            self._channel = _LocalChannel(admin_url)
 
     def call(self, operation: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
         """Have the controller do an operation and give what it answers.
@@ -225,25 +272,22 @@ class Admin:
             AngariumError: what the operation refused, with its code.
             TimeoutExpiredError: no answer in time; whether it was done is unknown (40801).
             UnavailableError: the node ended meanwhile (50308).
-            ConnectionLostError: no admin API answers there (60003).
+            ConnectionLostError: no admin API answers there (60003, 60006), or it ended before it answered (60003).
+            UnauthorizedError: we are no operator there (40101).
         """
         wait_s = self._timeout_s if timeout_s is None else timeout_s
-        number = next(self._numbers)
-        try:
-            self._socket.send(wire.pack([number, operation, arguments]))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise errors.error_for(errors.INVALID_ARGUMENT, f"{operation}: {error}") from None
-        answered, ok, value = self._await_answer(operation, wait_s)
-        while answered != number:  # the late answer of a call that was given up
-            answered, ok, value = self._await_answer(operation, wait_s)
-        if not ok:
-            code, detail = value
-            raise errors.error_for(code, detail)
-        return value
+        deadline = time.monotonic() + wait_s
+        if self._channel.connect(deadline):
+            try:
+                self._exchange("hello", {}, wait_s, deadline)
+            except errors.AngariumError:
+                self._channel.drop()
+                raise
+        return self._exchange(operation, arguments, wait_s, deadline)
 
     def close(self) -> None:
         """Close the connection; the object is of no use afterwards."""
-        self._context.destroy(linger=0)
+        self._channel.close()
 
     def __enter__(self) -> Self:
         return self
@@ -253,12 +297,27 @@ class Admin:
     ) -> None:
         self.close()
 
-    def _await_answer(self, operation: str, wait_s: float) -> tuple[int, bool, Any]:
-        deadline = time.monotonic() + wait_s
+    def _exchange(self, operation: str, arguments: dict[str, Any], wait_s: float, deadline: float) -> Any:
+        number = next(self._numbers)
+        try:
+            frame = wire.pack([number, operation, arguments])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise errors.error_for(errors.INVALID_ARGUMENT, f"{operation}: {error}") from None
+        self._channel.send(frame, deadline)
+        answered, ok, value = self._await_answer(operation, wait_s, deadline)
+        while answered not in (number, _EVERY_CALL):  # the late answer of a call that was given up
+            answered, ok, value = self._await_answer(operation, wait_s, deadline)
+        if not ok:
+            code, detail = value
+            raise errors.error_for(code, detail)
+        return value
+
+    def _await_answer(self, operation: str, wait_s: float, deadline: float) -> tuple[int, bool, Any]:
         while True:
             left_s = deadline - time.monotonic()
-            if self._socket.poll(int(max(0.0, min(left_s, _RUNS_INTERVAL_S)) * 1000)):
-                return self._opened(self._socket.recv())
+            answer = self._channel.receive(max(0.0, min(left_s, _RUNS_INTERVAL_S)))
+            if answer is not None:
+                return self._opened(answer)
             if self._pid and not process_runs(self._pid, self._pid_start):
                 detail = f"the node ended before it answered {operation!r}"
                 raise errors.error_for(errors.NODE_UNREACHABLE, detail)
@@ -279,15 +338,6 @@ class Admin:
             advice = "--admin-url is that of [admin] listen in the configuration of the node"
             raise errors.error_for(errors.CONNECT_FAILED, detail, advice) from None
         return number, ok, value
-
-    def _secure(self, server_key: str, key_file: str | os.PathLike[str] | None) -> None:
-        if not server_key or key_file is None:
-            detail = f"{self._url} needs the public key of the controller and a secret key file of yours"
-            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
-        public, secret = keys.read_secret(key_file)
-        self._socket.setsockopt(zmq.CURVE_SERVERKEY, server_key.encode())
-        self._socket.setsockopt(zmq.CURVE_PUBLICKEY, public.encode())
-        self._socket.setsockopt(zmq.CURVE_SECRETKEY, secret.encode())
 
 
 def shut_down(data_dir: str | os.PathLike[str], timeout_s: float = SHUT_DOWN_TIMEOUT_S) -> bool:

@@ -36,10 +36,10 @@ from msgspec import Meta
 
 from angarium import errors
 from cluster import keys, objects, passwords
-from cluster.addresses import address_fault
 from cluster.controller import syslog
-from cluster.encryption import ca_file_faults, key_file_faults, listen_faults
+from cluster.encryption import ca_file_faults, listen_faults
 from cluster.health import config as health
+from cluster.remote import config as remote
 from cluster.visible import nul_faults
 from node.config import WorkerConfig, WorkerRuntime
 from router.config import RouterConfig, SpoolLimits
@@ -143,21 +143,6 @@ class SpoolSection(SpoolLimits, frozen=True, kw_only=True, forbid_unknown_fields
     ] = 10
 
 
-class AdminSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The admin API for operators on other hosts; on the node's host it is reached through the data directory."""
-
-    listen: Annotated[
-        list[str],
-        Meta(description="Addresses for operators on other hosts: tcp://HOST:PORT, always with keys."),
-    ] = msgspec.field(default_factory=list)
-    curve_secret_key_file: Annotated[
-        str, Meta(description="Key file of the admin API, made by 'angarium keys curve'.")
-    ] = ""
-    authorized_keys: Annotated[
-        list[str], Meta(description="Public keys (Z85) of the operators that may use it.")
-    ] = msgspec.field(default_factory=list)
-
-
 class EventsSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of stored events, and their syslog target."""
 
@@ -201,7 +186,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     router: RouterConfig = msgspec.field(default_factory=RouterConfig)
     worker: WorkerConfig = msgspec.field(default_factory=WorkerConfig)
     spool: SpoolSection = msgspec.field(default_factory=SpoolSection)
-    admin: AdminSection = msgspec.field(default_factory=AdminSection)
+    admin: remote.AdminSection = msgspec.field(default_factory=remote.AdminSection)
     events: EventsSection = msgspec.field(default_factory=EventsSection)
     health: health.HealthSection = msgspec.field(default_factory=health.HealthSection)
     log: LogSection = msgspec.field(default_factory=LogSection)
@@ -215,7 +200,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "router": RouterConfig,
     "worker": WorkerConfig,
     "spool": SpoolSection,
-    "admin": AdminSection,
+    "admin": remote.AdminSection,
     "events": EventsSection,
     "health": health.HealthSection,
     "log": LogSection,
@@ -250,9 +235,8 @@ def faults_of(config: NodeConfig) -> list[str]:
     faults += ca_file_faults("cluster.ca_file", config.cluster.ca_file)
     if syslog.fault_of(config.events.syslog):
         faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
-    return (
-        faults + _spool_faults(config.spool) + _admin_faults(config.admin) + health.faults_of(config.health)
-    )
+    faults += remote.faults_of(config.admin, config.router)
+    return faults + _spool_faults(config.spool) + health.faults_of(config.health)
 
 
 def worker_runtime(config: NodeConfig, spool_dir: Path) -> WorkerRuntime:
@@ -490,11 +474,6 @@ def _declared_attributes(kind: str, name: str, given: dict[str, Any], directory:
     return attributes
 
 
-def _address_faults(key: str, url: str) -> list[str]:
-    fault = address_fault(url)
-    return [f"{key}: {fault}"] if fault else []
-
-
 def cluster_secret(section: ClusterSection) -> str:
     """Give the secret of the cluster; empty if there is none.
 
@@ -534,23 +513,6 @@ def _threshold_faults(section: str, values: msgspec.Struct) -> list[str]:
         if field.endswith("_clear_percent") and cleared > getattr(values, raised):
             faults.append(f"{section}.{field} = {cleared}: it is at most {raised}")
     return faults
-
-
-def _admin_faults(admin: AdminSection) -> list[str]:
-    faults = []
-    for url in admin.listen:
-        faults += _address_faults("admin.listen", url)
-    if admin.listen and not (admin.curve_secret_key_file and admin.authorized_keys):
-        faults.append(
-            "admin.listen: the admin API can change everything, so it needs admin.curve_secret_key_file and "
-            "admin.authorized_keys with the public keys of its operators: 'angarium keys curve' makes both"
-        )
-    faults += [
-        f"admin.authorized_keys: {key!r} is no public key of 40 characters (Z85)"
-        for key in admin.authorized_keys
-        if len(key) != keys.KEY_LENGTH
-    ]
-    return faults + key_file_faults("admin.curve_secret_key_file", admin.curve_secret_key_file)
 
 
 def _sentence(kind: Any) -> str:

@@ -51,15 +51,11 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     server_key_file: str = ""
     #: Authorities that may sign the certificate of a `tls://` address.
     ca_file: str = ""
-    #: Certificate of this client, and its private key.
+    #: Certificate of this client, or operator, and its private key.
     cert_file: str = ""
-    cert_key_file: str = ""
+    key_file: str = ""
     #: Address for operators.
     admin_url: str = ""
-    #: Public key of the controller.
-    admin_server_key_file: str = ""
-    #: Secret key of the operator.
-    key_file: str = ""
 
 
 class Contexts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

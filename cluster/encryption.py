@@ -81,11 +81,13 @@ def _tls_faults(router: RouterConfig) -> list[str]:
         make_context(tls_files(router))
     except errors.AngariumError as error:
         return [f"router.tls_cert_file: {error.detail}"]
-    path = router.tls_key_file or router.tls_cert_file
+    return exposed_key_faults("router.tls_key_file", router.tls_key_file or router.tls_cert_file)
+
+
+def exposed_key_faults(key: str, path: str) -> list[str]:
+    """Give a fault if others may read the file of a private key, which is there."""
     found = os.stat(path)
     if found.st_mode & keys.forbidden_mode(found.st_uid, os.geteuid()):
         mode = found.st_mode & 0o777
-        return [
-            f"router.tls_key_file: {path} has mode {mode:04o}, so others may read the secret key: 'chmod 600 {path}'"
-        ]
+        return [f"{key}: {path} has mode {mode:04o}, so others may read the secret key: 'chmod 600 {path}'"]
     return []

@@ -10,7 +10,7 @@ import contextlib
 import socket
 import ssl
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium.client.transport.zmtp import pack
 from angarium_server.connections.framing import START, Framing, FramingError
@@ -117,6 +117,10 @@ class Connection:
     def _pending(self) -> bool:
         assert isinstance(self._socket, ssl.SSLSocket)
         return self._socket.pending() > 0
+
+    def certificate(self) -> dict[str, Any] | None:
+        """Give the certificate that the peer has shown, as `ssl` describes it; None if it has shown none."""
+        return (self._socket.getpeercert() or None) if isinstance(self._socket, ssl.SSLSocket) else None
 
     def _encrypt(self) -> bool:
         """Go on with the handshake of TLS; true when it is over."""

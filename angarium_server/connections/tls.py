@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 #: Whether clients have to show a certificate that an authority of ours has signed.
 VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
@@ -54,6 +57,12 @@ def make_context(files: TlsFiles) -> ssl.SSLContext:
     elif context.verify_mode is not ssl.CERT_NONE:
         raise _fault("certificates of clients can be checked with a file of authorities only")
     return context
+
+
+def common_name_of(certificate: Mapping[str, Any]) -> str:
+    """Give the common name of a certificate as `ssl` describes it; empty if it has none, or several."""
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    return names[0] if len(names) == 1 else ""
 
 
 def _reason(error: Exception) -> str:

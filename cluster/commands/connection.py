@@ -41,15 +41,15 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 #: How long the usual port of this host may take to say whether anybody listens.
 _PROBE_TIMEOUT_S: Final = 1.0
 
-_PLACE_NAMES: Final = {"data", "context", "server_key_file", "timeout"}
-#: Arguments of `angarium.connect` for TLS, with the parameters that they are here. Operators have a --key-file already.
-_TLS_NAMES: Final = {"ca_file": "ca_file", "cert_file": "cert_file", "key_file": "cert_key_file"}
+#: Whom to trust and who we are, at addresses of TLS.
+_TLS_NAMES: Final = ("ca_file", "cert_file", "key_file")
+_PLACE_NAMES: Final = {"data", "context", "timeout", *_TLS_NAMES}
 #: The parameters that become `ConnectOptions`.
 _CLIENT_NAMES: Final = _PLACE_NAMES | {
-    *("url", "vpn", "user", "password_file", "client_name", "ca_file", "cert_file", "cert_key_file")
+    *("url", "vpn", "user", "password_file", "server_key_file", "client_name")
 }
 #: The parameters that become `AdminOptions`.
-_ADMIN_NAMES: Final = _PLACE_NAMES | {"admin_url", "key_file"}
+_ADMIN_NAMES: Final = _PLACE_NAMES | {"admin_url"}
 _readable: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
 #: The same for what is handed on to other processes.
 _resolved: Final = click.Path(exists=True, dir_okay=False, path_type=Path, resolve_path=True)
@@ -106,19 +106,17 @@ def variable(option: str) -> str:
     return "ANGARIUM_" + option.removeprefix("--").replace("-", "_").upper()
 
 
-def option(name: str, *, parameter: str = "", also: Sequence[str] = (), **more: Any) -> _Decorator:
+def option(name: str, *, parameter: str = "", **more: Any) -> _Decorator:
     """Give an option that has a variable, by which scripts and shells set it for many commands.
 
     Args:
         name: of the option, with its hyphens.
         parameter: what the function calls it, if not the same.
-        also: variables that go before its own.
         more: arguments of `click.option`.
     """
     names = [name, parameter] if parameter else [name]
-    shared = [*also, variable(name)]
-    more["help"] += f"  [env var: {', '.join(shared)}]"
-    return click.option(*names, envvar=shared, **more)
+    more["help"] += f"  [env var: {variable(name)}]"
+    return click.option(*names, envvar=variable(name), **more)
 
 
 def check_address(_ctx: click.Context, _option: click.Parameter, value: str | None) -> str | None:
@@ -134,12 +132,11 @@ def check_address(_ctx: click.Context, _option: click.Parameter, value: str | No
 
 def check_admin_address(ctx: click.Context, option: click.Parameter, value: str | None) -> str | None:
     """Refuse what is no address of a controller likewise."""
-    if value and is_encrypted(value):
-        text = (
-            f"{value!r} is an address for clients: the controller listens with tcp, encrypted by its own key."
-        )
+    checked = check_address(ctx, option, value)
+    if checked and checked.startswith("tcp://"):
+        text = f"{checked!r} is no address for operators: write that of [admin] listen of the node, tls://HOST:PORT."
         raise click.BadParameter(text)
-    return check_address(ctx, option, value)
+    return checked
 
 
 def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -176,16 +173,14 @@ def timeout_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
-def _tls_options() -> list[_Decorator]:
-    """Give the options for addresses of TLS."""
+def _tls_options(certificate: str) -> list[_Decorator]:
+    """Give the options for addresses of TLS, with what the certificate is for."""
     authorities = "File with the authorities that may sign the certificate of a tls:// address (PEM)."
     key = "File with the private key of --cert-file, for your eyes only."
     return [
         option("--ca-file", type=_resolved, help=f"{authorities}  [default: those of the system]"),
-        option(
-            "--cert-file", type=_resolved, help="Certificate of this client, where one is demanded (PEM)."
-        ),
-        option("--cert-key-file", type=_resolved, help=f"{key}  [default: --cert-file]"),
+        option("--cert-file", type=_resolved, help=certificate),
+        option("--key-file", type=_resolved, help=f"{key}  [default: --cert-file]"),
     ]
 
 
@@ -200,15 +195,14 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         option("--user", default=DEFAULT_USER, show_default=True, help="Username to connect as."),
         option("--password-file", type=_readable, help="File whose first line is the password."),
         option("--server-key-file", type=_readable, help="File with the public key of the node (CURVE)."),
-        *_tls_options(),
+        *_tls_options("Certificate of this client, where one is demanded (PEM)."),
         option("--client-name", default="", help="Name of this client.  [default: chosen by the node]"),
         timeout_option,
     ]
 
     def command(**values: Any) -> Any:
         given = _Given(values, ("url", "data"))
-        tls = {name: str(file) for name, option in _TLS_NAMES.items() if (file := given.file(option))}
-        _warn_of_key(tls.get("key_file") or tls.get("cert_file"))
+        tls = _tls_files(given)
         connect = ConnectOptions(
             # A publisher that goes on over restarts may begin before the node is there.
             find_url=lambda: _find_url(given, waits=bool(values.get("retry_for"))),
@@ -219,7 +213,7 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
             timeout_s=values["timeout"],
             client_name=values["client_name"],
             tls=tls,
-            variables=frozenset(name for name, option in _TLS_NAMES.items() if given.is_variable(option)),
+            variables=frozenset(filter(given.is_variable, _TLS_NAMES)),
         )
         return function(connect=connect, **{name: values[name] for name in values.keys() - _CLIENT_NAMES})
 
@@ -275,11 +269,11 @@ class _Given:
         value = self._values[name]
         return value if self.is_given(name) else self.of_context(name) or value
 
-    def file(self, name: str, of_context: str = "") -> Path | None:
+    def file(self, name: str) -> Path | None:
         """Give a parameter that is a file, likewise."""
         if self.is_given(name):
             return Path(self._values[name])
-        found = self.of_context(of_context or name)
+        found = self.of_context(name)
         return Path(found) if found else None
 
     def of_context(self, name: str) -> str:
@@ -414,13 +408,19 @@ def _public_key(path: Path | None) -> str | None:
     return read_public(path)
 
 
-def _warn_of_key(path: str | None) -> None:
-    """Say that others may use a private key, as the SDK would in its log, which is silent in commands."""
-    if path is not None:
+def _tls_files(given: _Given) -> dict[str, str]:
+    """Give the files for addresses of TLS that are named.
+
+    Others who may use the private key are told of here, as the SDK would in its log, which is silent in commands.
+    """
+    files = {name: str(file) for name in _TLS_NAMES if (file := given.file(name))}
+    key = files.get("key_file") or files.get("cert_file")
+    if key is not None:
         from angarium.client.transport.credentials import exposed
 
-        if warning := exposed(path):
+        if warning := exposed(key):
             click.echo(f"warning: {warning}", err=True)
+    return files
 
 
 class AdminOptions:
@@ -455,12 +455,8 @@ class AdminOptions:
                 raise _no_node()
             return Admin(target.data, timeout_s=self._timeout_s)
         parse(self.admin_url)
-        return Admin(
-            admin_url=self.admin_url,
-            server_key=_public_key(self._given.file("server_key_file", "admin_server_key_file")) or "",
-            key_file=self._given.file("key_file"),
-            timeout_s=self._timeout_s,
-        )
+        files = _tls_files(self._given)
+        return Admin(admin_url=self.admin_url, timeout_s=self._timeout_s, **files)
 
     def call(self, operation: str, **arguments: Any) -> Any:
         """Connect, have one operation done, and give its answer.
@@ -479,13 +475,7 @@ def admin_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     options: list[_Decorator] = [
         *_places_options(url),
-        option(
-            "--server-key-file",
-            also=["ANGARIUM_ADMIN_SERVER_KEY_FILE"],
-            type=_readable,
-            help="Public key of the remote controller.",
-        ),
-        option("--key-file", type=_readable, help="Secret key of this operator, for --admin-url."),
+        *_tls_options("Certificate that says who you are, for --admin-url (PEM)."),
         timeout_option,
     ]
 

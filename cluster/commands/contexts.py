@@ -49,13 +49,9 @@ def context() -> None:
     type=_readable,
     help="File with the authorities that may sign the certificate of a tls:// address.",
 )
-@click.option("--cert-file", type=_readable, help="Certificate of this client, where one is demanded.")
-@click.option("--cert-key-file", type=_readable, help="File with the private key of --cert-file.")
+@click.option("--cert-file", type=_readable, help="Certificate of this client or operator.")
+@click.option("--key-file", type=_readable, help="File with the private key of --cert-file.")
 @click.option("--admin-url", callback=check_admin_address, help="Address of the node for operators.")
-@click.option(
-    "--admin-server-key-file", type=_readable, help="Public key of the controller, for --admin-url."
-)
-@click.option("--key-file", type=_readable, help="Secret key of this operator, for --admin-url.")
 @output_option
 def add_context(*, name: str, out: Output, **values: str | None) -> None:
     """Add the context NAME, or change what the options name of one that is there."""

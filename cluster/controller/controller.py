@@ -24,7 +24,7 @@ The others:
     health                                                          whether the node is alive, started, ready, and why
                                                                     not
     config.show                                                     the configuration in force
-    keys.reload                                                     None: the certificate was read again
+    keys.reload                                                     None: the certificates were read again
     log_level           level, role=None, index=None                the processes that changed
     down                                                            None; the node then stops in order
 """
@@ -46,7 +46,7 @@ from cluster.controller.asks import Asks, day_of, seconds_of
 from cluster.controller.blames import Blames
 from cluster.controller.bridges import BridgeOperations
 from cluster.controller.changes import Changes
-from cluster.controller.effects import Effect, ScaleNode, SetLogLevel, StopNode
+from cluster.controller.effects import Effect, ReloadCertificate, ScaleNode, SetLogLevel, StopNode
 from cluster.controller.endpoints import EndpointOperations
 from cluster.controller.links import LinkOperations
 from cluster.controller.mesh import MeshOperations
@@ -67,10 +67,11 @@ from cluster.data_dir import COPIES_FOLDER
 from cluster.health.checks import Health, examine
 from cluster.health.metrics import metrics
 from cluster.mesh.picture import Identity, Picture
+from cluster.remote.operators import Operators
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from cluster.catalog.catalog import Catalog
     from cluster.catalog.producers import Producers
@@ -116,6 +117,7 @@ class Controller:
         copies: Path | None = None,
         stages: Stages | None = None,
         deletions: Deletions | None = None,
+        operators: Iterable[str] = (),
     ) -> None:
         """Begin with the stored objects and events; no process is known yet.
 
@@ -133,7 +135,10 @@ class Controller:
             copies: directory for copies that are to be fetched from another host.
             stages: the registry; None: there are none.
             deletions: of endpoints, that are not known to be complete; None: there are none.
+            operators: common names of certificates that may administer the node from other hosts.
         """
+        #: Judges who comes from other hosts.
+        self.operators = Operators(operators)
         self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
         self._catalog = catalog
@@ -239,6 +244,16 @@ class Controller:
     def unanswered(self, number: int) -> list[Effect]:
         """A request could not be sent: its process is gone."""
         self._board.unanswered(number)
+        return self._board.taken()
+
+    def reloaded(self, asker: Asker, fault: str, now: float) -> list[Effect]:
+        """The certificate of the admin API was read again, or not because of a fault; that of clients is next."""
+        if fault:
+            text = f"the certificate of the admin API was not read again, and the one before stays: {fault}"
+            self._board.record_system("error", "SYSTEM_CERTIFICATE_NOT_RELOADED", text)
+            self._board.refuse(asker, errors.INVALID_CONFIGURATION, fault)
+        else:
+            self._board.forward("tls_reload", None, asker, now)
         return self._board.taken()
 
     def event(self, event: Event) -> list[Effect]:
@@ -440,8 +455,8 @@ class Controller:
     def _show_config(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._shown_config)
 
-    def _reload_keys(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
-        self._board.forward("tls_reload", None, asker, now)
+    def _reload_keys(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
+        self._board.emit(ReloadCertificate(asker))
 
     def _reload_certificates(self, now: float) -> None:
         """Have certificates read again without anybody who waits for it: events tell what came of it."""
@@ -580,6 +595,7 @@ class Controller:
             "worker_deaths_at_work": self._blames.deaths_at_work,
             "put_aside": self._blames.put_aside,
             "topology_issues": self._mesh.issues,
+            "operators_refused": self.operators.refused_total,
             "peers": [f"{role}.{index}" for role, index in sorted(board.peers)],
         }
 

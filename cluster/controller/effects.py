@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cluster.controller.events import Event
+    from cluster.controller.switchboard import Asker
     from storage.config_store import Entry
 
 
@@ -89,6 +90,13 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class ReloadCertificate:
+    """Read the certificate of the admin API again, if it has one; then `Controller.reloaded`."""
+
+    asker: Asker
+
+
+@dataclass(frozen=True, slots=True)
 class SetLogLevel:
     """Change what the controller itself logs."""
 
@@ -125,6 +133,7 @@ Effect = (
     | Reply
     | Answer
     | Record
+    | ReloadCertificate
     | SetLogLevel
     | StopNode
     | ScaleNode

@@ -3,8 +3,8 @@
 It decides nothing: what arrives is given to `cluster/controller/controller.py`, whose effects are carried out in order.
 Started by the supervisor as `python -m cluster.controller.server --runtime DIR --index 0 --incarnation K`.
 
-The admin API is a ROUTER at `<runtime>/admin`, which only this user can open, and, if configured, at tcp
-addresses where CURVE and a list of public keys decide who may use it (ZAP, https://rfc.zeromq.org/spec/27/).
+The admin API is a ROUTER at `<runtime>/admin`, which only this user can open; `cluster/remote` has the addresses for
+operators on other hosts.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import psutil
 import zmq
-from zmq.utils import z85
 
 from angarium import errors, wire
 from angarium_server.process import Process, load_config, utc_now
-from cluster import keys
 from cluster.addresses import is_loopback
 from cluster.catalog import catalog as catalogs
 from cluster.catalog import passwordless, stages
 from cluster.catalog import producers as registries
 from cluster.catalog.deletions import Deletions
 from cluster.catalog.shares import Percents
-from cluster.config import AdminSection, NodeConfig, read_passwords
+from cluster.config import NodeConfig, read_passwords
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.effects import (
     Answer,
@@ -43,6 +41,7 @@ from cluster.controller.effects import (
     Effect,
     ReadCopy,
     Record,
+    ReloadCertificate,
     Reply,
     Request,
     RunProcesses,
@@ -57,25 +56,25 @@ from cluster.controller.syslog import Syslog
 from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
 from cluster.health.pages import page
 from cluster.health.server import HealthServer
+from cluster.remote.config import admin_files
+from cluster.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
 from storage.config_store import ConfigStore, Entry, is_there
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cluster.controller.switchboard import Asker
     from cluster.health import http
 
 ROLE: Final = "controller"
 #: Frames taken from one socket before the others get their turn.
 FRAMES_PER_ROUND: Final = 100
-#: The admin API takes configurations of this size, and nothing larger.
-ADMIN_FRAME_BYTES_MAX: Final = 16 << 20
 #: How often memory and CPU of the processes are measured.
 MEASURE_INTERVAL_S: Final = 1.0
 #: A gathering that waits for a paused process ends this much late at most.
 TICK_S: Final = 0.1
 #: Of the number of the first request; far fewer than what an integer of MessagePack has.
 _NUMBER_BITS: Final = 52
-_ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
 
 #: A process says hello each second; a router that is not there at all is not waited for longer.
 ROUTER_WAIT_S: Final = 1.5
@@ -134,18 +133,23 @@ class ControllerServer:
             copies=copies,
             stages=prepare_stages(self._store, runtime.config, producers),
             deletions=Deletions(self._store.load_deletions()),
+            operators=runtime.config.admin.operators,
         )
         self._meter = Meter()
         self._measure_due = 0.0
         self._confirmed_events = 0
-        self._control = self._bind("control", [])
-        self._zap = ZapHandler(process.context, runtime.config.admin)
-        self._admin = self._bind("admin", runtime.config.admin.listen)
+        self._control = self._bind("control")
+        self._admin = self._bind("admin")
+        #: Where operators of other hosts come in, from when the local ones do.
+        self._admin_listen = runtime.config.admin.listen
+        files = admin_files(runtime.config.admin, runtime.config.router)
+        self._remote = RemoteServer(
+            process, files, self._controller.operators, self._admin_request, self._operator_refused
+        )
         process.add(self._control, self._read_control)
         #: Requests wait until the supervisor told of the node, for a status would be empty, and until the router said
         #: hello, or so long: a change must not be answered before the router hears of it.
         self._admin_opens: float | None = time.monotonic() + ROUTER_WAIT_S
-        process.add(self._zap.socket, self._zap.serve)
         listen = runtime.config.health.listen
         self._health = HealthServer(process, listen, self._page)
         process.on_node(self._node_news)
@@ -176,12 +180,13 @@ class ControllerServer:
     def close(self) -> None:
         """Close the store, after everything else stopped."""
         self._health.close()
+        self._remote.close()
         self._store.close()
         self._syslog.close()
 
     # -- sockets ---------------------------------------------------------------------------------------------
 
-    def _bind(self, name: str, more: Sequence[str]) -> zmq.Socket[bytes]:
+    def _bind(self, name: str) -> zmq.Socket[bytes]:
         socket = self._process.context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.LINGER, 200)
@@ -189,14 +194,10 @@ class ControllerServer:
             # A process has one identity for its life, also when it has connected again.
             socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         else:
-            socket.setsockopt(zmq.MAXMSGSIZE, ADMIN_FRAME_BYTES_MAX)
+            socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES_MAX)
         path = self._process.runtime_dir / name
         socket.bind(f"ipc://{path}")
         path.chmod(0o600)
-        for url in more:
-            self._zap.secure(socket)
-            socket.bind(url)
-            _log.info("the admin API listens on %s", socket.getsockopt_string(zmq.LAST_ENDPOINT))
         return socket
 
     def _read_control(self) -> bool:
@@ -236,16 +237,22 @@ class ControllerServer:
             except zmq.Again:
                 return False
             try:
-                number, operation, arguments = msgspec.convert(
-                    wire.unpack_header(frames[-1]), tuple[int, str, dict[str, Any]]
-                )
+                request = msgspec.convert(wire.unpack(frames[-1]), AdminRequest)
             except (errors.AngariumError, msgspec.ValidationError) as error:
                 # Whoever sends what no client of ours sends gets no answer; a number to answer to is not
                 # known.
                 _log.warning("a malformed frame came to the admin API: %s", error)
                 continue
-            self._do(self._controller.admin(identity, number, operation, arguments, time.monotonic()))
+            self._admin_request(identity, request)
         return True
+
+    def _admin_request(self, identity: bytes, request: AdminRequest) -> None:
+        self._do(self._controller.admin(identity, *request, time.monotonic()))
+
+    def _operator_refused(self, reason: str, now: float) -> None:
+        _log.warning("the admin API refused a connection: %s", reason)
+        if event := self._controller.operators.refused(reason, now):
+            self._do(self._controller.event(event))
 
     def _node_news(self, node: dict[str, Any]) -> None:
         before = self._controller.pids()
@@ -262,13 +269,14 @@ class ControllerServer:
         if opens is not None and controller.knows_node and (controller.knows_router or now >= opens):
             self._admin_opens = None
             self._process.add(self._admin, self._read_admin)
+            self._remote.listen(self._admin_listen)
         if now >= self._measure_due:
             self._measure()
             if controller.is_disk_full and self._store.has_room():
                 self._do(controller.disk_has_room())
         self._do(controller.tick(now))
         self._health.tick(now)
-        return TICK_S
+        return 0.0 if self._remote.tick(now) else TICK_S
 
     def _tell_ready(self, supervisor_events: int) -> None:
         health = self._health.urls[0] if self._health.urls else ""
@@ -312,6 +320,8 @@ class ControllerServer:
                 self._syslog.send(event)
                 if not self._event_file.append(event):
                     return self._controller.disk_full(f"{EVENTS_FILE} takes no events")
+            case ReloadCertificate(asker):
+                return self._reload_certificate(asker)
             case SetLogLevel(level):
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):
@@ -372,7 +382,18 @@ class ControllerServer:
                 raise
             _log.info("%s has gone before the answer to its question", identity.decode(errors="replace"))
 
+    def _reload_certificate(self, asker: Asker) -> list[Effect]:
+        fault = ""
+        try:
+            if self._admin_listen:
+                self._remote.reload()
+        except errors.AngariumError as error:
+            fault = error.detail
+        return self._controller.reloaded(asker, fault, time.monotonic())
+
     def _reply(self, asker: bytes, reply: list[Any]) -> None:
+        if self._remote.answer(asker, reply):
+            return
         self._process.touch(self._admin)
         try:
             self._admin.send_multipart([asker, wire.pack(reply)], zmq.NOBLOCK)
@@ -380,45 +401,6 @@ class ControllerServer:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise
             _log.info("who asked the admin API has gone before the answer")
-
-
-class ZapHandler:
-    """Decides who may use the admin API over tcp; over ipc the file system decides."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], settings: AdminSection) -> None:
-        """Bind where libzmq asks."""
-        self._settings = settings
-        self._authorized = {z85.decode(key) for key in settings.authorized_keys}
-        self.socket = context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.bind(_ZAP_ADDRESS)
-
-    def secure(self, socket: zmq.Socket[bytes]) -> None:
-        """Have everything that is bound from here on demand CURVE and an authorized key.
-
-        Raises:
-            InvalidRequestError: the key file cannot be used (40017).
-        """
-        _, secret = keys.read_secret(self._settings.curve_secret_key_file)
-        socket.setsockopt_string(zmq.ZAP_DOMAIN, "admin")
-        socket.setsockopt(zmq.CURVE_SERVER, 1)
-        socket.setsockopt(zmq.CURVE_SECRETKEY, secret.encode())
-
-    def serve(self) -> None:
-        """Answer every waiting question."""
-        while True:
-            try:
-                frames = self.socket.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return
-            delimiter = frames.index(b"")
-            version, number, _, address, _, mechanism, *credentials = frames[delimiter + 1 :]
-            known = mechanism == b"CURVE" and credentials[:1] and credentials[0] in self._authorized
-            if not known:
-                _log.warning("the admin API refused a connection from %s", address.decode(errors="replace"))
-            status = (b"200", b"OK") if known else (b"400", b"key is not authorized")
-            answer = [*frames[: delimiter + 1], version, number, *status, b"", b""]
-            self.socket.send_multipart(answer, zmq.NOBLOCK)
 
 
 class Meter:

@@ -58,10 +58,10 @@ def test_options_variables_and_contexts_lead_to_a_node(
     url: str, files: dict[str, str], tmp_path: Path
 ) -> None:
     keys = [*("--ca-file", files["ca_file"]), *("--cert-file", files["cert_file"])]
-    keys += ["--cert-key-file", files["key_file"]]
+    keys += ["--key-file", files["key_file"]]
     published = angarium(tmp_path, "pub", "a/b", "x", "--url", url, *keys)
     assert (published.returncode, published.stderr) == (0, "")
-    names = {"ca_file": "CA_FILE", "cert_file": "CERT_FILE", "key_file": "CERT_KEY_FILE"}
+    names = {"ca_file": "CA_FILE", "cert_file": "CERT_FILE", "key_file": "KEY_FILE"}
     variables = {f"ANGARIUM_{names[name]}": file for name, file in files.items()}
     assert angarium(tmp_path, "pub", "a/b", "x", "--url", url, **variables).returncode == 0
     assert angarium(tmp_path, "context", "add", "far", "--url", url, *keys).returncode == 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
-import re
 import shutil
 import signal
 import socket
@@ -24,7 +23,6 @@ from machine import back_within_s
 from angarium import errors
 from angarium_server import launch
 from angarium_server.testing import Node, NodeFailedError
-from cluster import keys
 from cluster.admin import Admin, process_runs, read_node_file, shut_down
 from cluster.server import run_supervisor
 from cluster.starting import UpOptions, run_detached
@@ -435,33 +433,6 @@ def test_declared_objects_are_there_at_the_start(tmp_path: Path) -> None:
             assert "wonderland" not in Path(f"/proc/{row['pid']}/cmdline").read_text(encoding="utf-8")
     for path in (tmp_path / "data").rglob("*"):
         assert not path.is_file() or b"wonderland" not in path.read_bytes()
-
-
-def test_operators_elsewhere_need_an_authorized_key(tmp_path: Path) -> None:
-    keys.create_keys(tmp_path / "node.key")
-    operator = keys.create_keys(tmp_path / "operator.key")
-    keys.create_keys(tmp_path / "stranger.key")
-    server_key = keys.read_public(tmp_path / "node.key.pub")
-    config = tmp_path / "node.toml"
-    config.write_text(
-        "[admin]\nlisten = ['tcp://127.0.0.1:0']\ncurve_secret_key_file = 'node.key'\n"
-        f"authorized_keys = ['{operator}']\n",
-        encoding="utf-8",
-    )
-    with Node(tmp_path / "data", workers=1, config=config) as node:
-        (url,) = re.findall(r"the admin API listens on (\S+)", node.output())
-        far = {"admin_url": url, "server_key": server_key}
-        with Admin(**far, key_file=tmp_path / "operator.key") as admin:  # type: ignore[arg-type]
-            assert admin.call("status")["node"]
-        with (
-            Admin(**far, key_file=tmp_path / "stranger.key") as admin,  # type: ignore[arg-type]
-            pytest.raises(errors.TimeoutExpiredError),
-        ):
-            admin.call("status", timeout_s=1)
-        with pytest.raises(errors.InvalidRequestError, match="needs the public key"):
-            Admin(admin_url=url)
-        with Admin(node.data) as admin:
-            assert admin.call("status")["node"]
 
 
 def test_signals_of_the_terminal_stop_the_node_in_order(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def prod(tmp_path: Path) -> Context:
     context = Context(url="tcp://prod:1", vpn="orders", user="alice", password_file=str(password))
     with contexts.edit(contexts.path()) as found:
         found.context["prod"] = context
-        found.context["test"] = Context(url="tcp://test:1", admin_url="tcp://test:2")
+        found.context["test"] = Context(url="tcp://test:1", admin_url="tls://test:2")
         found.current = "prod"
     return context
 
@@ -214,10 +214,10 @@ def test_an_operator_does_not_end_up_at_another_node_than_the_context(
     nodes.start(Path.cwd() / "angarium-data", "tcp://127.0.0.1:1")
     with pytest.raises(AngariumError, match="context 'prod' has no address for operators"):
         operator()[0].open()
-    assert operator("--context", "test")[0].admin_url == "tcp://test:2"
+    assert operator("--context", "test")[0].admin_url == "tls://test:2"
     assert operator("--data", "x")[0].admin_url == ""
-    monkeypatch.setenv("ANGARIUM_ADMIN_URL", "tcp://variable:2")
-    assert operator()[0].admin_url == "tcp://variable:2"
+    monkeypatch.setenv("ANGARIUM_ADMIN_URL", "tls://variable:2")
+    assert operator()[0].admin_url == "tls://variable:2"
 
 
 def test_a_context_or_a_variable_chooses_the_message_vpn_of_operators_too(
@@ -267,7 +267,7 @@ def test_the_options_are_the_arguments_of_connect() -> None:
 @pytest.fixture
 def tls_files(tmp_path: Path) -> dict[str, Path]:
     """Files that only look like those of TLS: nothing is connected here."""
-    files = {name: tmp_path / name for name in ("ca", "cert", "cert-key")}
+    files = {name: tmp_path / name for name in ("ca", "cert", "key")}
     for file in files.values():
         file.write_text("x")
         file.chmod(0o600)
@@ -280,7 +280,7 @@ def test_the_files_of_tls_are_arguments_of_connect(tls_files: dict[str, Path]) -
     assert {name: found[name] for name in ("ca_file", "cert_file", "key_file")} == {
         "ca_file": str(tls_files["ca"]),
         "cert_file": str(tls_files["cert"]),
-        "key_file": str(tls_files["cert-key"]),
+        "key_file": str(tls_files["key"]),
     }
     assert "ca_file" not in options("--url", "tls://a:1").arguments()
 
@@ -300,9 +300,7 @@ def test_variables_of_tls_do_not_count_for_other_addresses_and_options_do(
 
 def test_a_context_has_the_files_of_tls_and_an_option_goes_before(tls_files: dict[str, Path]) -> None:
     with contexts.edit(contexts.path()) as found:
-        found.context["far"] = Context(
-            url="tls://far:1", ca_file="/ca", cert_file="/cert", cert_key_file="/key"
-        )
+        found.context["far"] = Context(url="tls://far:1", ca_file="/ca", cert_file="/cert", key_file="/key")
     of_context = options("--context", "far").arguments()
     assert (of_context["ca_file"], of_context["cert_file"], of_context["key_file"]) == (
         "/ca",
@@ -313,32 +311,26 @@ def test_a_context_has_the_files_of_tls_and_an_option_goes_before(tls_files: dic
     assert (given["ca_file"], given["cert_file"]) == (str(tls_files["ca"]), "/cert")
 
 
-def test_the_key_of_an_operator_is_not_taken_for_that_of_a_certificate(
-    tls_files: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ANGARIUM_KEY_FILE", str(tls_files["cert-key"]))
-    assert "key_file" not in options("--url", "tls://a:1").arguments()
-
-
 def test_a_private_key_that_others_may_read_is_warned_of(
     tls_files: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = [word for name, file in tls_files.items() for word in (f"--{name}-file", str(file))]
     options("--url", "tls://a:1", *given)
     assert capsys.readouterr().err == ""
-    tls_files["cert-key"].chmod(0o644)
+    tls_files["key"].chmod(0o644)
     options("--url", "tls://a:1", *given)
-    assert f"chmod 600 {tls_files['cert-key']}" in capsys.readouterr().err
+    assert f"chmod 600 {tls_files['key']}" in capsys.readouterr().err
 
 
-def test_the_address_of_a_controller_is_none_of_tls() -> None:
-    with pytest.raises(click.BadParameter, match="'tls://a:1' is an address for clients"):
-        operator("--admin-url", "tls://a:1")
+def test_the_address_of_a_controller_is_one_of_tls() -> None:
+    with pytest.raises(click.BadParameter, match=r"'tcp://a:1' is no address for operators: .*tls://"):
+        operator("--admin-url", "tcp://a:1")
+    assert operator("--admin-url", "tls://a:1")[0].admin_url == "tls://a:1"
 
 
 def test_every_option_that_says_where_and_who_has_its_variable() -> None:
     wanted = {"--url", "--data", "--context", "--user", "--password-file", "--server-key-file", "--key-file"}
-    wanted |= {"--ca-file", "--cert-file", "--cert-key-file"}
+    wanted |= {"--ca-file", "--cert-file"}
     wanted |= {"--admin-url", "--timeout", "--client-name", "--listen", "--config"}
     missing = []
     for path, command in command_tree().items():

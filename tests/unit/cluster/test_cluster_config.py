@@ -108,8 +108,7 @@ def test_keys_of_the_file_override_defaults(tmp_path: Path) -> None:
         ("[router]\ncurve_secret_key_file = 'none.key'", "router.curve_secret_key_file: key file"),
         ("[cluster]\nca_file = 'none.pem'", "none.pem: No such file or directory"),
         ("[cluster]\nca_file = 'node.toml'", "cluster.ca_file: "),
-        ("[admin]\nlisten = ['tcp://127.0.0.1:0']", "admin.authorized_keys"),
-        ("[admin]\nauthorized_keys = ['short']", "no public key"),
+        ("[admin]\noperators = ['']", "admin.operators"),
     ],
 )
 def test_a_fault_is_a_sentence_that_names_the_key(tmp_path: Path, text: str, told: str) -> None:

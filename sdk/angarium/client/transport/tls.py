@@ -23,6 +23,8 @@ from angarium.errors import TLS_FAILED, AngariumError, error_for
 SEAL_BYTES: Final = 64 * 1024
 #: Given away in so many pieces at most; the system takes 1,024.
 SEAL_PIECES: Final = 400
+#: What is known of an address that answers otherwise.
+NOT_TLS: Final = "it does not speak TLS"
 #: Reasons of the library for bytes that are no TLS.
 _NO_TLS: Final = (
     "WRONG_VERSION_NUMBER",
@@ -193,9 +195,7 @@ def _explained(error: ssl.SSLError, host: str) -> AngariumError:
         return _distrusted(error, host)
     reason = error.reason or ""
     if any(part in reason for part in _NO_TLS):
-        return _refused(
-            "it does not speak TLS", "write tcp://HOST:PORT if the node listens there without TLS"
-        )
+        return _refused(NOT_TLS, "write tcp://HOST:PORT if the node listens there without TLS")
     if any(part in reason for part in _NO_COMMON):
         return _refused("there is no version of TLS that both speak", "both need TLS 1.2 or later")
     if any(part in reason for part in _NO_CERTIFICATE):

@@ -1,0 +1,1 @@
+"""Administration from other hosts: who may, the side of the controller, and the side of the operator."""
