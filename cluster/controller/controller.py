@@ -71,7 +71,7 @@ from cluster.remote.operators import Operators
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from cluster.catalog.catalog import Catalog
     from cluster.catalog.producers import Producers
@@ -100,6 +100,8 @@ class Controller:
     supervisor_events = 0
     #: How often the supervisor was told by a signal to have certificates read again, as far as that was done.
     _reloads = 0
+    #: Judges who administers the node from other hosts.
+    operators: Operators
 
     def __init__(
         self,
@@ -117,7 +119,6 @@ class Controller:
         copies: Path | None = None,
         stages: Stages | None = None,
         deletions: Deletions | None = None,
-        operators: Iterable[str] = (),
     ) -> None:
         """Begin with the stored objects and events; no process is known yet.
 
@@ -125,7 +126,7 @@ class Controller:
             catalog: complete with what is built in.
             producers: the registry.
             events: those of earlier runs.
-            shown_config: what `config.show` answers, without secrets.
+            shown_config: what `config.show` answers, without secrets: the configuration in force.
             wall_time: gives the time for events as ISO 8601.
             first_number: of a request; no earlier controller used one near it.
             node: what this node is called.
@@ -135,14 +136,11 @@ class Controller:
             copies: directory for copies that are to be fetched from another host.
             stages: the registry; None: there are none.
             deletions: of endpoints, that are not known to be complete; None: there are none.
-            operators: common names of certificates that may administer the node from other hosts.
         """
-        #: Judges who comes from other hosts.
-        self.operators = Operators(operators)
+        self.operators = Operators(shown_config.get("admin", {}).get("operators", ()))
         self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
-        self._catalog = catalog
-        self._producers = producers
+        self._catalog, self._producers = catalog, producers
         self._shown_config = shown_config
         self._stages = stages = Stages([], [], producers, DAY_S) if stages is None else stages
         self._changes = Changes(board, catalog, producers, stages, deletions or Deletions())
@@ -246,14 +244,16 @@ class Controller:
         self._board.unanswered(number)
         return self._board.taken()
 
-    def reloaded(self, asker: Asker, fault: str, now: float) -> list[Effect]:
-        """The certificate of the admin API was read again, or not because of a fault; that of clients is next."""
+    def reloaded(self, identity: bytes, number: int, fault: str, now: float) -> list[Effect]:
+        """The certificate of the admin API was read again, or has a fault; that of clients is next."""
+        asker = AdminAsker(identity, number) if identity else None
         if fault:
-            text = f"the certificate of the admin API was not read again, and the one before stays: {fault}"
+            text = f"the certificate of the admin API stays, for another one cannot be used: {fault}"
             self._board.record_system("error", "SYSTEM_CERTIFICATE_NOT_RELOADED", text)
-            self._board.refuse(asker, errors.INVALID_CONFIGURATION, fault)
-        else:
-            self._board.forward("tls_reload", None, asker, now)
+            if asker is not None:
+                self._board.refuse(asker, errors.INVALID_CONFIGURATION, fault)
+                asker = None
+        self._board.forward("tls_reload", None, asker, now)
         return self._board.taken()
 
     def event(self, event: Event) -> list[Effect]:
@@ -275,7 +275,7 @@ class Controller:
         self._bridges.carriers.node_news()
         if node.get("reloads", 0) > self._reloads:
             self._reloads = node["reloads"]
-            self._reload_certificates(now)
+            self._board.emit(ReloadCertificate(b"", 0))
         return self._board.taken()
 
     def measured(self, usage: dict[int, dict[str, Any]]) -> None:
@@ -456,13 +456,7 @@ class Controller:
         self._board.reply(asker, self._shown_config)
 
     def _reload_keys(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
-        self._board.emit(ReloadCertificate(asker))
-
-    def _reload_certificates(self, now: float) -> None:
-        """Have certificates read again without anybody who waits for it: events tell what came of it."""
-        gathering = self._board.gather(None, now)
-        self._board.ask(ROUTER, "tls_reload", None, gathering)
-        self._board.end_if_complete(gathering)
+        self._board.emit(ReloadCertificate(asker.identity, asker.number))
 
     def _set_log_level(self, request: arguments.LogLevelArguments, asker: Asker, now: float) -> None:
         board = self._board
@@ -543,8 +537,8 @@ class Controller:
     def _sample(self, now: float) -> None:
         board = self._board
         gathering = board.gather(None, now)
-        number = board.ask(ROUTER, "stats", None, gathering)
-        incarnation = board.peers[ROUTER].incarnation if ROUTER in board.peers else 0
+        number, peer = board.ask(ROUTER, "stats", None, gathering), board.peers.get(ROUTER)
+        incarnation = peer.incarnation if peer else 0
 
         def finish(answers: dict[int, Any]) -> None:
             self._router_stats = answers.get(number)

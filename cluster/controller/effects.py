@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cluster.controller.events import Event
-    from cluster.controller.switchboard import Asker
     from storage.config_store import Entry
 
 
@@ -91,9 +90,10 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ReloadCertificate:
-    """Read the certificate of the admin API again, if it has one; then `Controller.reloaded`."""
+    """Read the certificate of the admin API again, if it has one; then `reloaded`. Nobody may wait for it."""
 
-    asker: Asker
+    identity: bytes
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

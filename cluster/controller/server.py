@@ -63,7 +63,6 @@ from storage.config_store import ConfigStore, Entry, is_there
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cluster.controller.switchboard import Asker
     from cluster.health import http
 
 ROLE: Final = "controller"
@@ -133,7 +132,6 @@ class ControllerServer:
             copies=copies,
             stages=prepare_stages(self._store, runtime.config, producers),
             deletions=Deletions(self._store.load_deletions()),
-            operators=runtime.config.admin.operators,
         )
         self._meter = Meter()
         self._measure_due = 0.0
@@ -320,8 +318,10 @@ class ControllerServer:
                 self._syslog.send(event)
                 if not self._event_file.append(event):
                     return self._controller.disk_full(f"{EVENTS_FILE} takes no events")
-            case ReloadCertificate(asker):
-                return self._reload_certificate(asker)
+            case ReloadCertificate(identity, number):
+                return self._controller.reloaded(
+                    identity, number, self._reload_certificate(), time.monotonic()
+                )
             case SetLogLevel(level):
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):
@@ -382,14 +382,14 @@ class ControllerServer:
                 raise
             _log.info("%s has gone before the answer to its question", identity.decode(errors="replace"))
 
-    def _reload_certificate(self, asker: Asker) -> list[Effect]:
-        fault = ""
+    def _reload_certificate(self) -> str:
+        """Have new operators see the certificate that is in the file now; give what is wrong with it, if anything."""
         try:
             if self._admin_listen:
                 self._remote.reload()
         except errors.AngariumError as error:
-            fault = error.detail
-        return self._controller.reloaded(asker, fault, time.monotonic())
+            return error.detail
+        return ""
 
     def _reply(self, asker: bytes, reply: list[Any]) -> None:
         if self._remote.answer(asker, reply):

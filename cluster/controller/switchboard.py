@@ -221,7 +221,7 @@ class Switchboard:
                 self.emit(Request(self.peers[place].identity, number, operation, content))
 
     def forward(
-        self, operation: str, content: Any, asker: Asker, now: float, wait_s: float = GATHER_TIMEOUT_S
+        self, operation: str, content: Any, asker: Asker | None, now: float, wait_s: float = GATHER_TIMEOUT_S
     ) -> None:
         """Have the router answer, or refuse, an operation."""
         gathering = self.gather(asker, now, wait_s)

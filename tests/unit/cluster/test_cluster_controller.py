@@ -361,6 +361,28 @@ def test_a_stop_is_answered_before_it_begins(world: World) -> None:
     assert [type(effect) for effect in seen] == [c.Reply, c.StopNode]
 
 
+def test_the_certificates_of_operators_and_of_clients_are_read_again(served: World) -> None:
+    seen = served.call("keys.reload")
+    (reload,) = (effect for effect in seen if isinstance(effect, c.ReloadCertificate))
+    seen = served.do(served.controller.reloaded(reload.identity, reload.number, "", served.now))
+    assert requests(seen) == [("tls_reload", None)]
+    assert replies(served.answer(seen, None)) == [None]
+
+
+def test_a_damaged_certificate_of_operators_is_told_and_the_other_one_is_read(served: World) -> None:
+    (reload,) = (one for one in served.call("keys.reload") if isinstance(one, c.ReloadCertificate))
+    seen = served.do(
+        served.controller.reloaded(
+            reload.identity, reload.number, "node.pem: it holds no certificate", served.now
+        )
+    )
+    (event,) = (effect.event for effect in seen if isinstance(effect, c.Record))
+    assert event["event"] == "SYSTEM_CERTIFICATE_NOT_RELOADED"
+    (reply,) = (effect for effect in seen if isinstance(effect, c.Reply))
+    assert (reply.ok, reply.value[0]) == (False, errors.INVALID_CONFIGURATION)
+    assert requests(seen) == [("tls_reload", None)], "that of clients may be sound"
+
+
 def test_the_configuration_in_force_is_shown(world: World) -> None:
     assert world.ask("config.show") == {"node": {"name": "n"}}
 
