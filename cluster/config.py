@@ -35,7 +35,7 @@ import tomli_w
 from msgspec import Meta
 
 from angarium import errors
-from cluster import keys, objects, passwords
+from cluster import objects, passwords
 from cluster.controller import syslog
 from cluster.encryption import ca_file_faults, listen_faults
 from cluster.health import config as health

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _ADVICE: Final = (
     "others can reach this address, so it must encrypt. 'angarium keys create node --host HOST' makes a certificate, "
-    "and 'angarium up --listen {url} --cert-file node.pem --cert-key-file node.key' uses it; or listen on 127.0.0.1"
+    "and 'angarium up --listen {url} --cert-file node.pem --key-file node.key' uses it; or listen on 127.0.0.1"
 )
 _NO_CERTIFICATE: Final = (
-    "it needs a certificate: 'angarium keys create node --host HOST' makes one for --cert-file and --cert-key-file, or "
+    "it needs a certificate: 'angarium keys create node --host HOST' makes one for --cert-file and --key-file, or "
     "router.tls_cert_file and tls_key_file"
 )
 

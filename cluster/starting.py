@@ -54,7 +54,7 @@ class UpOptions:
     listen: tuple[str, ...] = ()
     #: Certificate of `tls://` addresses, and its key if that is in another file.
     cert_file: str = ""
-    cert_key_file: str = ""
+    key_file: str = ""
     workers: int | None = None
     ready_file: str | None = None
     #: Whether to start although a store is missing, damaged or of another data directory.
@@ -107,7 +107,10 @@ def warnings_of(config: NodeConfig) -> list[str]:
 
 def ending_certificates(config: NodeConfig) -> list[str]:
     """Give a sentence for each certificate of the node that has ended or soon will."""
-    shown = {"router.tls_cert_file": config.router.tls_cert_file}
+    shown = {
+        "router.tls_cert_file": config.router.tls_cert_file,
+        "admin.tls_cert_file": config.admin.tls_cert_file,
+    }
     files = {key: file for key, file in shown.items() if file}
     if not files:
         return []
@@ -155,7 +158,7 @@ def effective_config(options: UpOptions) -> NodeConfig:
     if options.listen:
         changes["listen"] = list(options.listen)
     if options.cert_file:
-        changes["tls_cert_file"], changes["tls_key_file"] = options.cert_file, options.cert_key_file
+        changes["tls_cert_file"], changes["tls_key_file"] = options.cert_file, options.key_file
     if options.workers is not None:
         changes["workers"] = options.workers
     router = msgspec.structs.replace(config.router, **changes)
@@ -301,7 +304,7 @@ def _detached_command(options: UpOptions, data_dir: Path, ready_path: Path) -> l
         command += ["--config", options.config_file]
     for url in options.listen:
         command += ["--listen", url]
-    for option, file in (("--cert-file", options.cert_file), ("--cert-key-file", options.cert_key_file)):
+    for option, file in (("--cert-file", options.cert_file), ("--key-file", options.key_file)):
         command += [option, file] if file else []
     if options.workers is not None:
         command += ["--workers", str(options.workers)]

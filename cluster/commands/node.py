@@ -64,11 +64,11 @@ _file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Address to listen on, tcp://host:port or tls://host:port; port 0 is chosen once and kept.  [default: that of"
     " the configuration, else those of the last start if they are of this host, else tcp://127.0.0.1:55555]",
 )
-@option(
+@click.option(
     "--cert-file", type=_file_in, help="Certificate of tls:// addresses, and those up to its authority (PEM)."
 )
-@option(
-    "--cert-key-file", type=_file_in, help="Private key of that certificate, if it is in another file (PEM)."
+@click.option(
+    "--key-file", type=_file_in, help="Private key of that certificate, if it is in another file (PEM)."
 )
 @option(
     "--workers", type=click.IntRange(1, 64), help="Worker processes, when the node starts for the first time."
@@ -96,7 +96,7 @@ def up(
     config_file: Path | None,
     listen: tuple[str, ...],
     cert_file: Path | None,
-    cert_key_file: Path | None,
+    key_file: Path | None,
     workers: int | None,
     ready_file: str | None,
     detach: bool,
@@ -115,7 +115,7 @@ def up(
         config_file=None if config_file is None else str(config_file),
         listen=listen,
         cert_file=str(cert_file or ""),
-        cert_key_file=str(cert_key_file or ""),
+        key_file=str(key_file or ""),
         workers=workers,
         ready_file=ready_file,
         log_level=log_level or "",

@@ -167,6 +167,7 @@ class Controller:
     def _own_operations(self) -> arguments.Operations:
         """Give every operation of the admin API, by its name."""
         board, catalog, producers = self._board, self._catalog, self._producers
+        shown = self._shown_config
         return {
             "status": (arguments.NoArguments, self._status),
             "workers": (arguments.NoArguments, self._workers),
@@ -188,8 +189,11 @@ class Controller:
             "subscriptions.list": (arguments.SubscriptionArguments, self._list_subscriptions),
             "events": (arguments.EventArguments, self._find_events),
             "health": (arguments.NoArguments, self._show_health),
-            "config.show": (arguments.NoArguments, self._show_config),
-            "keys.reload": (arguments.NoArguments, self._reload_keys),
+            "config.show": (arguments.NoArguments, lambda _, asker, now: board.reply(asker, shown)),
+            "keys.reload": (
+                arguments.NoArguments,
+                lambda _, asker, now: board.emit(ReloadCertificate(*asker)),
+            ),
             "log_level": (arguments.LogLevelArguments, self._set_log_level),
             "down": (arguments.NoArguments, self._stop_node),
         }
@@ -451,12 +455,6 @@ class Controller:
 
     def _show_health(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
         self._board.reply(asker, self.health(now).answer())
-
-    def _show_config(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
-        self._board.reply(asker, self._shown_config)
-
-    def _reload_keys(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
-        self._board.emit(ReloadCertificate(asker.identity, asker.number))
 
     def _set_log_level(self, request: arguments.LogLevelArguments, asker: Asker, now: float) -> None:
         board = self._board

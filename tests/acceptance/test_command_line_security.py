@@ -1,4 +1,4 @@
-"""A node with keys, used from the command line: encryption for clients, keys for operators."""
+"""A node with certificates, used from the command line: by clients, and by operators from afar."""
 
 from __future__ import annotations
 
@@ -15,15 +15,21 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
+#: Whose certificate is believed.
+TRUST = ("--ca-file", "authority.pem")
+#: Who one is, as the operator of the node.
+OPERATOR = ("--cert-file", "operator.pem", "--key-file", "operator.key")
+
 CONFIGURATION = """
 [router]
-listen = ["tcp://127.0.0.1:0"]
-curve_secret_key_file = "node.key"
+listen = ["tls://127.0.0.1:0"]
+tls_cert_file = "node.pem"
+tls_key_file = "node.key"
 
 [admin]
-listen = ["tcp://127.0.0.1:0"]
-curve_secret_key_file = "node.key"
-authorized_keys = ["{operator}"]
+listen = ["tls://127.0.0.1:0"]
+tls_client_ca_file = "authority.pem"
+operators = ["operator"]
 
 [vpn.default.username.alice]
 password_file = "alice.password"
@@ -43,19 +49,20 @@ def log_server() -> Iterator[socket.socket]:
 def secured(
     tmp_path_factory: pytest.TempPathFactory, log_server: socket.socket
 ) -> Iterator[tuple[Shell, tuple[str, ...]]]:
-    """Give a shell with a node that has keys, and the options by which an operator reaches it from afar."""
+    """Give a shell with a node that has certificates, and the options by which operators reach it from afar."""
     shell = Shell(tmp_path_factory.mktemp("secured"))
-    for name in ("node", "stranger"):
-        shell.run("keys", "curve", f"{name}.key")
-    operator = shell.run("keys", "curve", "operator.key", "--json").object["public_key"]
+    (shell.folder / "elsewhere").mkdir()
+    shell.run("keys", "create", "node")
+    for name in ("operator", "stranger", "elsewhere/operator"):
+        shell.run("keys", "create", name, "--client")
     (shell.folder / "alice.password").write_text("pretzel\n")
-    (shell.folder / "node.toml").write_text(CONFIGURATION.format(operator=operator))
+    (shell.folder / "node.toml").write_text(CONFIGURATION)
     syslog = f"udp://127.0.0.1:{log_server.getsockname()[1]}"
     shell.run("up", "--detach", "--config", "node.toml", "--workers", "1", "--syslog", syslog)
     try:
         log = (shell.data / "log" / "node.log").read_text()
         (url,) = re.findall(r"the admin API listens on (\S+)", log)
-        yield shell, ("--admin-url", url, "--server-key-file", "node.key.pub")
+        yield shell, ("--admin-url", url, *TRUST)
     finally:
         shell.run("down")
         shell.clear()
@@ -71,33 +78,34 @@ def afar(secured: tuple[Shell, tuple[str, ...]]) -> tuple[str, ...]:
     return secured[1]
 
 
-def test_a_client_with_the_key_of_the_node_and_a_password_gets_in(shell: Shell) -> None:
-    key = ("--server-key-file", "node.key.pub")
-    shell.run("pub", "a", "x", *key, "--user", "alice", "--password-file", "alice.password")
+def test_a_client_that_trusts_the_authority_and_has_a_password_gets_in(shell: Shell) -> None:
+    shell.run("pub", "a", "x", *TRUST, "--user", "alice", "--password-file", "alice.password")
 
 
-def test_a_client_without_the_key_or_with_another_one_is_kept_out(shell: Shell) -> None:
-    for key in ((), ("--server-key-file", "stranger.key.pub")):
-        ended = shell.run("pub", "a", "x", *key, "--timeout", "1", status=1)
-        assert ended.err.startswith("error 60003: ")
+def test_a_client_that_trusts_another_authority_stays_out(shell: Shell) -> None:
+    for trust in ((), ("--ca-file", "elsewhere/authority.pem")):
+        ended = shell.run("pub", "a", "x", *trust, "--timeout", "1", status=1)
+        assert ended.err.startswith("error 60006: ")
 
 
-def test_an_operator_with_a_key_reaches_the_node_from_afar(shell: Shell, afar: tuple[str, ...]) -> None:
-    names = [
-        row["name"]
-        for row in shell.run("username", "list", *afar, "--key-file", "operator.key", "--json").rows
-    ]
+def test_an_operator_with_a_certificate_reaches_the_node_from_afar(
+    shell: Shell, afar: tuple[str, ...]
+) -> None:
+    names = [row["name"] for row in shell.run("username", "list", *afar, *OPERATOR, "--json").rows]
     assert "alice" in names
 
 
-def test_the_address_for_clients_is_said_to_be_none_for_operators(
-    shell: Shell, afar: tuple[str, ...]
-) -> None:
+def test_a_context_leads_an_operator_to_the_node(shell: Shell, afar: tuple[str, ...]) -> None:
+    shell.run("context", "add", "far", *afar, *OPERATOR)
+    assert "alice" in shell.run("username", "list", "--context", "far", "-o", "name").lines
+
+
+def test_the_address_for_clients_is_said_to_be_none_for_operators(shell: Shell) -> None:
     url = shell.run("status", "--json").object["url"]
-    keys = ("--server-key-file", "node.key.pub", "--key-file", "operator.key")
-    told = shell.run("status", "--admin-url", url, *keys, status=1).err
+    told = shell.run("status", "--admin-url", url, *TRUST, *OPERATOR, status=1).err
     assert told.startswith(f"error 60003: Connect Failed: {url} is an address for clients")
     assert "--admin-url is that of [admin] listen" in told
+    assert "is no address for operators" in shell.run("status", "--admin-url", "tcp://a:1", status=2).err
 
 
 @pytest.mark.requirement("R42")
@@ -112,8 +120,8 @@ def test_events_go_to_a_syslog_server(shell: Shell, log_server: socket.socket) -
 
 @pytest.mark.requirement("R97")
 def test_an_operator_fetches_a_backup_from_afar(shell: Shell, afar: tuple[str, ...], tmp_path: Path) -> None:
-    operator = (*afar, "--key-file", "operator.key")
-    client = ("--server-key-file", "node.key.pub", "--user", "alice", "--password-file", "alice.password")
+    operator = (*afar, *OPERATOR)
+    client = (*TRUST, "--user", "alice", "--password-file", "alice.password")
     shell.run("queue", "create", "kept", *operator, "--subscription", "to/kept")
     shell.run("pub", "to/kept", "x", *client, "--mode", "persistent")
     file = tmp_path / "far.backup"
@@ -132,11 +140,15 @@ def test_an_operator_fetches_a_backup_from_afar(shell: Shell, afar: tuple[str, .
         other.clear()
 
 
-def test_an_operator_without_a_known_key_is_kept_out(shell: Shell, afar: tuple[str, ...]) -> None:
-    assert shell.run(
-        "status", *afar, "--key-file", "stranger.key", "--timeout", "1", status=1
-    ).err.startswith("error 4")
-    assert shell.run("status", *afar, status=1).err.startswith("error 40018: ")
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("stranger", "error 40101: "), ("elsewhere/operator", "error 60006: "), (None, "error 40018: ")],
+)
+def test_whoever_is_no_operator_is_kept_out(
+    shell: Shell, afar: tuple[str, ...], name: str | None, told: str
+) -> None:
+    who = ("--cert-file", f"{name}.pem", "--key-file", f"{name}.key") if name else ()
+    assert shell.run("status", *afar, *who, status=1).err.startswith(told)
 
 
 def test_an_address_that_others_can_reach_needs_keys(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_an_address_that_others_reach_is_refused_without_keys(tmp_path: Path, ur
     (found,) = faults(tmp_path, f"[router]\nlisten = ['{url}']\n")
     assert "'angarium keys create node --host HOST'" in found
     listen = url.replace("tcp://", "tls://")
-    assert f"'angarium up --listen {listen} --cert-file node.pem --cert-key-file node.key'" in found
+    assert f"'angarium up --listen {listen} --cert-file node.pem --key-file node.key'" in found
 
 
 @pytest.mark.parametrize(
