@@ -46,6 +46,7 @@ from cluster.controller.asks import Asks, day_of, seconds_of
 from cluster.controller.blames import Blames
 from cluster.controller.bridges import BridgeOperations
 from cluster.controller.changes import Changes
+from cluster.controller.clients import ClientOperations
 from cluster.controller.effects import Effect, ReloadCertificate, ScaleNode, SetLogLevel, StopNode
 from cluster.controller.endpoints import EndpointOperations
 from cluster.controller.links import LinkOperations
@@ -167,7 +168,6 @@ class Controller:
     def _own_operations(self) -> arguments.Operations:
         """Give every operation of the admin API, by its name."""
         board, catalog, producers = self._board, self._catalog, self._producers
-        shown = self._shown_config
         return {
             "status": (arguments.NoArguments, self._status),
             "workers": (arguments.NoArguments, self._workers),
@@ -183,17 +183,11 @@ class Controller:
             **self._links.operations,
             **self._mesh.operations,
             **self._bridges.operations,
-            "clients.list": (arguments.VpnArguments, self._list_clients),
-            "clients.show": (arguments.ClientArguments, self._show_client),
-            "clients.disconnect": (arguments.ClientArguments, self._disconnect_client),
-            "subscriptions.list": (arguments.SubscriptionArguments, self._list_subscriptions),
+            **ClientOperations(board).operations,
             "events": (arguments.EventArguments, self._find_events),
             "health": (arguments.NoArguments, self._show_health),
-            "config.show": (arguments.NoArguments, lambda _, asker, now: board.reply(asker, shown)),
-            "keys.reload": (
-                arguments.NoArguments,
-                lambda _, asker, now: board.emit(ReloadCertificate(*asker)),
-            ),
+            "config.show": (arguments.NoArguments, self._show_config),
+            "keys.reload": (arguments.NoArguments, self._reload_keys),
             "log_level": (arguments.LogLevelArguments, self._set_log_level),
             "down": (arguments.NoArguments, self._stop_node),
         }
@@ -438,23 +432,17 @@ class Controller:
         gathering.finish = finish
         board.end_if_complete(gathering)
 
-    def _list_clients(self, request: arguments.VpnArguments, asker: Asker, now: float) -> None:
-        self._board.forward("clients", {"vpn": request.vpn}, asker, now)
-
-    def _show_client(self, request: arguments.ClientArguments, asker: Asker, now: float) -> None:
-        self._board.forward("client", {"name": request.name, "vpn": request.vpn}, asker, now)
-
-    def _disconnect_client(self, request: arguments.ClientArguments, asker: Asker, now: float) -> None:
-        self._board.forward("disconnect", {"name": request.name, "vpn": request.vpn}, asker, now)
-
-    def _list_subscriptions(self, request: arguments.SubscriptionArguments, asker: Asker, now: float) -> None:
-        self._board.forward("subscriptions", {"client": request.client, "vpn": request.vpn}, asker, now)
-
     def _find_events(self, request: arguments.EventArguments, asker: Asker, _now: float) -> None:
         self._board.reply(asker, self._board.events.find(request.since, request.limit))
 
     def _show_health(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
         self._board.reply(asker, self.health(now).answer())
+
+    def _show_config(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
+        self._board.reply(asker, self._shown_config)
+
+    def _reload_keys(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
+        self._board.emit(ReloadCertificate(asker.identity, asker.number))
 
     def _set_log_level(self, request: arguments.LogLevelArguments, asker: Asker, now: float) -> None:
         board = self._board

@@ -243,6 +243,7 @@ def test_a_call_that_a_restart_cuts_off_is_said_to_be_in_doubt(served: Administe
             admin.call("status")
         killer.join()
         assert lost.value.code == errors.CONNECT_FAILED
+        wait_until(lambda: served.node.process("controller")["pid"] not in (0, pid), "there is another one")
         assert admin.call("status")["node"], "the next one connects again"
 
 

@@ -265,7 +265,7 @@ def test_a_damaged_spool_is_a_failure_that_says_what_to_do(
 ) -> None:
     admin.answers["spool.verify"] = {"jobs": [[0, 1]], "faults": []}
     admin.answers["jobs.show"] = job_of({}, {"state": "failed", "error": [errors.SPOOL_DAMAGED, "block 7"]})
-    assert cli.run(["spool", "verify", "--admin-url", "tcp://far:1"]) == 1
+    assert cli.run(["spool", "verify", "--admin-url", "tls://far:1"]) == 1
     told = capsys.readouterr()
     assert json.loads(told.out) == {"good": False, "faults": ["block 7"]}
     assert told.err.startswith(f"error {errors.SPOOL_DAMAGED}:")
@@ -294,7 +294,7 @@ def test_a_spool_that_cannot_be_opened_is_a_fault_and_the_others_are_verified_to
 def test_a_sound_spool_is_good(admin: FakeAdmin, printed: Callable[[], list[Any]]) -> None:
     admin.answers["spool.verify"] = {"jobs": [[0, 1]], "faults": []}
     admin.answers["jobs.show"] = job_of({"state": "done"})
-    assert cli.run(["spool", "verify", "--admin-url", "tcp://far:1"]) == 0
+    assert cli.run(["spool", "verify", "--admin-url", "tls://far:1"]) == 0
     assert printed() == [{"good": True, "faults": []}]
 
 
@@ -303,7 +303,7 @@ def test_backups_are_restored_on_the_host_of_the_node(
 ) -> None:
     file = tmp_path / "b"
     file.write_bytes(b"x")
-    assert cli.run(["spool", "restore", str(file), "--admin-url", "tcp://far:1"]) == 1
+    assert cli.run(["spool", "restore", str(file), "--admin-url", "tls://far:1"]) == 1
     assert "on the host of the node" in capsys.readouterr().err
     assert admin.calls == []
 
