@@ -305,6 +305,8 @@ def parse_objects(text: str, directory: str | os.PathLike[str] = ".") -> list[De
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise errors.error_for(errors.INVALID_CONFIGURATION, str(error)) from None
+    if nuls := nul_faults("", table):
+        raise errors.error_for(errors.INVALID_CONFIGURATION, nuls[0])
     declared, faults = _declared_objects(table.get(_VPN_SECTION, {}), Path(directory))
     for section in _LIST_SECTIONS:
         listed, more = _listed_objects(section, table.get(section, []), Path(directory))

@@ -42,5 +42,8 @@ def nul_faults(key: str, value: object) -> list[str]:
     if isinstance(value, str):
         return [f"{key}: it holds a NUL character"] if "\0" in value else []
     if isinstance(value, dict):
-        return [fault for name in value for fault in nul_faults(f"{key}.{name}".lstrip("."), value[name])]
+        named = [fault for name in value for fault in nul_faults(key or "the name of a section", name)]
+        return named + [
+            fault for name in value for fault in nul_faults(f"{key}.{name}".lstrip("."), value[name])
+        ]
     return [fault for one in value for fault in nul_faults(key, one)] if isinstance(value, list) else []

@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 import zmq
@@ -37,6 +38,9 @@ PROBE_INTERVAL_S = 0.25
 PROBES_PER_SECOND = 5_000
 #: Automatic routing ids of ZeroMQ are a zero byte and a number of four.
 _ROUTING_ID_BYTES = 5
+#: What one client may send while a request of it is done: a client of ours keeps to half of it.
+UNTAKEN_MAX = 1_000
+UNTAKEN_BYTES_MAX = 64 << 20
 #: Messages that wait for one client.
 SEND_QUEUE_FRAMES = 100_000
 #: Why a handshake failed, as far as libzmq tells.
@@ -44,6 +48,24 @@ _HANDSHAKE_FAULTS: dict[int, str] = {
     zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC: "the peer has a wrong public key of this node",
     zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH: "one side encrypts and the other does not",
 }
+
+
+class _Untaken:
+    """Messages of one client that were not taken yet, the oldest first."""
+
+    __slots__ = ("address", "bytes", "messages")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.messages: deque[list[bytes]] = deque()
+        #: What all that came to be in here has.
+        self.bytes = 0
+
+    def add(self, frames: list[bytes]) -> bool:
+        """Keep one more; false if they are too many."""
+        self.messages.append(frames)
+        self.bytes += sum(map(len, frames))
+        return len(self.messages) <= UNTAKEN_MAX and self.bytes <= UNTAKEN_BYTES_MAX
 
 
 class CurveListener:
@@ -54,7 +76,7 @@ class CurveListener:
         process: Process,
         router: Router,
         zap: ZapHandler,
-        on_message: Callable[[bytes, list[bytes], float, str], None],
+        on_message: Callable[[bytes, list[bytes], float, str], bool],
         on_drained: Callable[[], None],
     ) -> None:
         """Listen nowhere yet.
@@ -63,7 +85,8 @@ class CurveListener:
             process: whose loop watches the sockets.
             router: told of handshakes that fail and of connections that end.
             zap: decides who may finish a handshake, and has the key.
-            on_message: takes the id of a connection, what it said, the time, and its address.
+            on_message: takes the id of a connection, what it said, the time, and its address; false if it is not
+                taken yet.
             on_drained: called after one or some of them.
         """
         self._process = process
@@ -72,6 +95,8 @@ class CurveListener:
         self._on_message = on_message
         self._on_drained = on_drained
         self._probe_at: float | None = None
+        #: By routing id; none is empty. libzmq reads on, whoever is busy.
+        self._untaken: dict[bytes, _Untaken] = {}
         self._clients = self._make_socket()
         self._monitor = self._clients.get_monitor_socket(
             zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -125,8 +150,27 @@ class CurveListener:
             frames, address = [part.bytes for part in parts], _peer_address(parts[0])
         if len(routing_id) != _ROUTING_ID_BYTES or routing_id[0]:
             self._router.reception.refuse(routing_id, error_for(errors.ROUTING_ID_REFUSED))
-        else:
-            self._on_message(routing_id, frames, now, address)
+        elif routing_id in self._untaken or not self._on_message(routing_id, frames, now, address):
+            self._keep(routing_id, frames, now)
+
+    def _keep(self, routing_id: bytes, frames: list[bytes], now: float) -> None:
+        """Keep a message for later; whoever sends too many meanwhile is too fast."""
+        untaken = self._untaken.get(routing_id)
+        if untaken is None:
+            session = self._router.sessions.by_routing_id[routing_id]
+            untaken = self._untaken[routing_id] = _Untaken(session.address)
+        if not untaken.add(frames):
+            del self._untaken[routing_id]
+            detail = f"{len(untaken.messages)} messages, {untaken.bytes} bytes, came while a request was done"
+            self._router.fail(routing_id, error_for(errors.CONTROL_RATE_EXCEEDED, detail), now)
+
+    def _offer_again(self, now: float) -> None:
+        for routing_id, untaken in list(self._untaken.items()):
+            messages = untaken.messages
+            while messages and self._on_message(routing_id, messages[0], now, untaken.address):
+                messages.popleft()
+            if not messages:
+                del self._untaken[routing_id]
 
     def _read_monitor(self) -> None:
         try:
@@ -171,13 +215,17 @@ class CurveListener:
         return None
 
     def tick(self, now: float) -> float:
-        """Look at everybody if connections have ended; give when to call again."""
+        """Offer again what was not taken; look at everybody if connections have ended; give when to call again."""
+        if self._untaken:
+            self._offer_again(now)
         if self._probe_at is not None and now >= self._probe_at:
             self._probe_at = None
             # Whose connection it was shows when we try to reach everybody.
             frames = [wire.PING, wire.pack([0])]
             for session in self._router.sessions:
                 self._router.out.send(session, frames)
+        if self._untaken:
+            return now
         return float("inf") if self._probe_at is None else self._probe_at
 
     def close(self) -> None:

@@ -166,13 +166,19 @@ class Router:
         """Hand over what was decided since the last call."""
         return self.out.take()
 
-    def client_frames(self, routing_id: bytes, frames: list[bytes], now: float, address: str = "") -> None:
-        """A client sent frames (without the routing id). The address is needed for HELLO only."""
+    def client_frames(self, routing_id: bytes, frames: list[bytes], now: float, address: str = "") -> bool:
+        """A client sent frames (without the routing id). The address is needed for HELLO only.
+
+        False: they were not taken, because the client is busy with what it sent before; they, and what follows, are
+        to be offered again after the next `tick`.
+        """
         session = self.sessions.by_routing_id.get(routing_id)
         if session is None:
             self.reception.stranger(routing_id, frames, now, address)
-            return
+            return True
         session.last_heard = now
+        if session.is_busy:
+            return False
         try:
             if len(frames) < 2:
                 raise error_for(errors.MALFORMED_FRAME, "an operation has a header")
@@ -188,6 +194,7 @@ class Router:
                 raise error_for(errors.EGRESS_BLOCKED, "answers pile up unread")
         except AngariumError as error:
             self.close_session(session, error, now)
+        return True
 
     def worker_frames(self, identity: bytes, frames: list[bytes], now: float) -> None:
         """A worker sent frames. It is a process of ours: what it says is trusted, its age is not."""

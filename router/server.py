@@ -178,19 +178,24 @@ class RouterServer:
 
     # -- reading ---------------------------------------------------------------------------------------------
 
-    def _client_message(self, connection: Connection, frames: list[bytes], now: float) -> None:
-        self._take(connection.id, frames, now, connection.address)
+    def _client_message(self, connection: Connection, frames: list[bytes], now: float) -> bool:
+        is_taken = self._take(connection.id, frames, now, connection.address)
         if self._turn_began is None:
             self._turn_began = now
         elif time.monotonic() - self._turn_began > TURN_S:
             self._carry_out()
+        return is_taken
 
-    def _take(self, routing_id: bytes, frames: list[bytes], now: float, address: str) -> None:
+    def _take(self, routing_id: bytes, frames: list[bytes], now: float, address: str) -> bool:
         try:
-            self._router.client_frames(routing_id, frames, now, address)
+            return self._router.client_frames(routing_id, frames, now, address)
         except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
-            _log.exception("frames of a client led to a fault of the router")
-            self._router.fail(routing_id, error_for(errors.INTERNAL), now)
+            self._fault(routing_id, now)
+            return True
+
+    def _fault(self, routing_id: bytes, now: float) -> None:
+        _log.exception("frames of a client led to a fault of the router")
+        self._router.fail(routing_id, error_for(errors.INTERNAL), now)
 
     def _client_lost(self, routing_id: bytes, _reason: str, now: float) -> None:
         self._router.unreachable(routing_id, 0, now, blocked=False)
@@ -398,9 +403,9 @@ class RouterServer:
     def tick(self, now: float) -> float:
         """Let time pass; gives the seconds until the next call is wanted."""
         self._set_clock(now)
+        wake = self._tick_router(now)
         has_more = self._door.read_rest()
         self._door.tick(now)
-        wake = self._router.tick(now)
         if self._curve is not None:
             wake = min(wake, self._curve.tick(now))
         self._carry_out()
@@ -411,6 +416,16 @@ class RouterServer:
         if not self._ready:
             wake = now + 0.02
         return 0.0 if has_more else max(0.0, wake - now)
+
+    def _tick_router(self, now: float) -> float:
+        try:
+            return self._router.tick(now)
+        except Exception:  # as in `_take`, of a request that was not done when it came
+            served = self._router.subscriptions.served
+            if served is None:
+                raise
+            self._fault(served.routing_id, now)
+            return now
 
     def _set_clock(self, now: float) -> None:
         """Follow the wall clock, which may be set."""

@@ -128,6 +128,7 @@ class Session:
         "granted_messages",
         "inbox",
         "is_aside",
+        "is_busy",
         "is_client",
         "keepalive_s",
         "last_heard",
@@ -197,6 +198,8 @@ class Session:
         self.closed = False
         #: True once workers died of its frames: it is closed, and no worker gets more of it.
         self.is_aside = False
+        #: True while a request of it is being done: what it sent behind that is not taken yet.
+        self.is_busy = False
         #: When it said BYE, None before: it closes when its rounds have retired, what it published is stored, and its
         #: queues are empty or without credit.
         self.bye_at: float | None = None

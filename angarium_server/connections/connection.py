@@ -47,6 +47,7 @@ class Connection:
         "is_finished",
         "is_waiting",
         "unsent_bytes",
+        "untaken",
     )
 
     def __init__(
@@ -69,6 +70,8 @@ class Connection:
         self.is_finished = False
         #: Whether the socket takes no more, and the end of that is watched for.
         self.is_waiting = False
+        #: Messages that came and that nobody has taken; no more are read before these.
+        self.untaken: list[list[bytes]] = []
         #: Pieces that the socket has not taken, and their bytes.
         self._out: deque[bytes | memoryview] = deque((START,))
         self.unsent_bytes = len(START)
@@ -108,10 +111,15 @@ class Connection:
     @property
     def has_more(self) -> bool:
         """Whether more can be read although the socket may not signal it."""
-        return self.framing.has_more or (self._is_secure and not self.is_encrypting and self._pending())
+        if self.untaken or self.framing.has_more:
+            return True
+        return self._is_secure and not self.is_encrypting and self._pending()
 
     def read_rest(self) -> list[list[bytes]]:
         """Give more of the messages that came before: `read`, when nothing new has come."""
+        if self.untaken:
+            untaken, self.untaken = self.untaken, []
+            return untaken
         return self.framing.received(b"") if self.framing.has_more else self.read()
 
     def _pending(self) -> bool:

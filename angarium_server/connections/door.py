@@ -4,9 +4,10 @@ A *stranger* is a connection whose peer has not logged in. Until then he costs l
 his login has a deadline, one network has a share of them, and when there are too many the oldest goes. `admit` says
 that he has logged in, so that larger messages may come.
 
-The owner is told of messages (`on_message`), of ends (`on_lost`, once, and not of those that he brought about himself)
-and of connections that had to go before he knew them (`on_refused`). What he sends leaves with `flush`, so that all
-that one step decided for a peer is one system call.
+The owner is told of messages (`on_message`); one that he does not take he is offered again, and nothing more is read of
+that peer meanwhile, who waits in the end. He is told of ends (`on_lost`, once, and not of those that he brought about
+himself) and of connections that had to go before he knew them (`on_refused`). What he sends leaves with `flush`, so
+that all that one step decided for a peer is one system call.
 
 Ids are numbers of this process; a peer cannot choose one, nor guess which is next.
 """
@@ -85,7 +86,7 @@ class Door:
         self,
         watcher: Watcher,
         limits: DoorLimits,
-        on_message: Callable[[Connection, list[bytes], float], None],
+        on_message: Callable[[Connection, list[bytes], float], bool],
         on_lost: Callable[[bytes, str, float], None],
         on_fault: Callable[[bytes, str, float], None],
         on_refused: Callable[[str, float], None],
@@ -96,7 +97,7 @@ class Door:
         Args:
             watcher: calls us when a socket can be read.
             limits: see there.
-            on_message: takes each message, with its connection and the time.
+            on_message: takes each message, with its connection and the time; false if he does not take it yet.
             on_lost: told of the end of a connection that has said something, by its id, with the reason.
             on_fault: told that one does not keep to the framing, by his id, with the reason: he is heard no more, and
                 to be told and finished.
@@ -287,10 +288,13 @@ class Door:
             return
         if was_encrypting or connection.unsent_bytes:
             self._unflushed[connection] = None
-        for frames in messages:
-            self._on_message(connection, frames, now)
+        for at, frames in enumerate(messages):
+            is_taken = self._on_message(connection, frames, now)
             if connection.is_deaf:
                 return
+            if not is_taken:
+                connection.untaken = messages[at:]
+                break
         if connection.has_more:
             self._unread[connection] = None
 
@@ -369,6 +373,7 @@ class Door:
         for connection in (*self._strangers, *self._deaf, *self._unread):
             assert self._connections.get(connection.id) is connection
         for connection in self._connections.values():
+            assert not connection.untaken or connection.is_deaf or connection in self._unread
             connection.validate()
 
 

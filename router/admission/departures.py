@@ -2,9 +2,8 @@
 
 Nothing is sent to a session that is over, and what it was charged for is given back, in the moment in which it ends.
 What is left is to take it out of the subscribers of filters, and the filters that nobody wants any more out of the
-workers. A client may leave with a hundred thousand, so that is done some at a time, and others are served in between.
-Whoever adds subscriptions meanwhile takes as many away as he adds, so those who come and go faster than this leave
-nothing behind.
+workers. A client may leave with a hundred thousand, so that is done some at a time, and others are served in between;
+`subscriptions` says how many.
 
 No I/O, no clock.
 """
@@ -12,7 +11,7 @@ No I/O, no clock.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,9 +19,6 @@ if TYPE_CHECKING:
     from router.matching.interest import Filter, Interest
     from router.matching.shards import Shards
     from router.session import Session, Subscription
-
-#: Subscriptions that one step takes away: 2 to 3 ms.
-STEP_MAX: Final = 250
 
 
 class Departures:
@@ -52,10 +48,11 @@ class Departures:
             self._left.append((session, list(session.subscriptions.values())))
             session.subscriptions = {}
 
-    def step(self, limit: int = STEP_MAX) -> None:
-        """Take away so many subscriptions."""
+    def step(self, limit: int) -> int:
+        """Take away so many subscriptions at most; gives how many."""
         if not self._left:
-            return
+            return 0
+        left_before = limit
         removed: list[Filter[Session]] = []
         while self._left and limit > 0:
             session, left = self._left[0]
@@ -67,6 +64,7 @@ class Departures:
             if not left:
                 self._left.popleft()
         self._shards.change_filters([], removed)
+        return left_before - limit
 
     def validate(self) -> None:
         """Check what the comments promise."""

@@ -1,16 +1,18 @@
-"""SUBSCRIBE and UNSUBSCRIBE: checked one filter at a time, in force together.
+"""SUBSCRIBE and UNSUBSCRIBE: checked one filter at a time, some in each step, answered as a whole.
 
-Answered when every worker has confirmed.
+A SUBSCRIBE is answered when every worker has confirmed. A subscription takes effect between rounds; after the answer to
+UNSUBSCRIBE nothing more is queued for it. A subscription manager acts on another client of its Message VPN, under its
+own ACL (R58 to R62).
 
-A subscription takes effect between rounds, on all its workers in one step; after UNSUBACK nothing more is
-queued for it. A subscription manager acts on another client of its Message VPN, under its own ACL
-(R58 to R62).
+Work is done in steps, one for each turn of the loop: what those who are here ask for, and what those who left leave
+behind (`departures`). Whoever asks while a step has something left is served at once.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -21,6 +23,7 @@ from angarium.topic import overlaps, parse_filter
 from angarium_server.costs import subscription_bytes
 from angarium_server.shapes import shape_of
 from router.admission.departures import Departures
+from router.admission.subscribing import PIECE, Request, RequestLine, units_of
 from router.session import Subscription
 
 if TYPE_CHECKING:
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 #: What the router gives clients as addresses for replies; each client may subscribe to its own only.
 INBOX_PREFIX = "#P2P/INB/"
+#: Filters that are added or taken away in one step: 2 to 3 ms.
+STEP_MAX: Final = 160
 
 
 _Flags = Annotated[int, msgspec.Meta(ge=0, le=wire.SUBSCRIBE_DELIVER_ALWAYS)]
@@ -46,15 +51,18 @@ _decode_request = msgspec.msgpack.Decoder(tuple[int, _Entries, str | None]).deco
 
 
 class Change:
-    """What one request changes in the workers."""
+    """What a piece of a request changes."""
 
-    def __init__(self) -> None:
+    __slots__ = ("added", "bytes", "joined", "removed", "room")
+
+    def __init__(self, room: int) -> None:
+        #: Filters that the workers do not know, and those that nobody wants any more.
         self.added: list[Filter[Session]] = []
         self.removed: list[Filter[Session]] = []
-        #: Filters that others had subscribed to before: known, but perhaps not confirmed yet.
-        self.known: list[Filter[Session]] = []
-        #: What the new subscriptions cost, which is charged at the end of the request, and how much that may be.
-        self.bytes = self.room = 0
+        #: Those of the subscriptions that are there now, whether others had them before or not.
+        self.joined: list[Filter[Session]] = []
+        #: What the new subscriptions cost, which is charged at the end of the piece, and how much that may be.
+        self.bytes, self.room = 0, room
 
 
 #: Adds or removes one subscription: (who acts, for whom, filter, flags, what changes) -> None or [code, detail].
@@ -84,6 +92,12 @@ class Subscriptions:
         self._find_client = find_client
         self._alarms = alarms
         self._memory = memory
+        #: Requests that are not done.
+        self._line = RequestLine()
+        #: What a step may cost, and what this one still may before the next one begins.
+        self.step_max = self._left = STEP_MAX
+        #: Whose request is being done; None between two.
+        self.served: Session | None = None
         #: What sessions leave behind.
         self.departures = Departures(interest, shards, on_change)
         #: Subscriptions of all sessions.
@@ -92,44 +106,72 @@ class Subscriptions:
         self.refused: dict[int, int] = {}
 
     def subscribe(self, session: Session, header: bytes) -> int:
-        """Answer SUBSCRIBE; gives the number of filters.
+        """Begin with a SUBSCRIBE; gives the number of filters.
 
         Raises:
             InvalidRequestError: the frame itself is malformed (40001).
         """
-        request, codes, change = self._apply(session, header, self._add)
-        self.departures.step(len(codes))
-
-        def answer() -> None:
-            self._answer(session, request, codes)
-
-        self._shards.change_filters(
-            change.added, [], lambda: self._shards.await_pending(change.known, answer)
-        )
-        return len(codes)
+        return self._begin(wire.SUBSCRIBE, session, header)
 
     def unsubscribe(self, session: Session, header: bytes) -> int:
-        """Answer UNSUBSCRIBE; gives the number of filters.
+        """Begin with an UNSUBSCRIBE; gives the number of filters.
 
         Raises:
             InvalidRequestError: the frame itself is malformed (40001).
         """
-        request, codes, change = self._apply(session, header, self._remove)
-        self._shards.change_filters([], change.removed)
-        self._answer(session, request, codes)
-        return len(codes)
+        return self._begin(wire.UNSUBSCRIBE, session, header)
 
-    def _apply(self, actor: Session, header: bytes, act: _Act) -> tuple[int, list[Any], Change]:
-        """Do a request one filter at a time; gives its number, an answer for each, and what changed."""
-        request, entries, target = self._read(actor, header)
-        change = Change()
+    def _begin(self, operation: bytes, actor: Session, header: bytes) -> int:
+        number, entries, target = self._read(actor, header)
         if isinstance(target, AngariumError):
-            return request, [self._refusal(target) for _ in entries], change
-        change.room = self._memory.room(target)
-        codes = [act(actor, target, text, flags, change) for text, flags in entries]
+            self._answer(actor, number, [self._refusal(target) for _ in entries])
+        else:
+            self._line.push(Request(operation, number, actor, target, entries))
+            self._go_on()
+        return len(entries)
+
+    def _go_on(self) -> None:
+        """Do what is left of the step: requests, and then what others left behind."""
+        line = self._line
+        while line and self._left > 0:
+            request = line.next()
+            if not request.actor.closed:
+                self._left -= self._do_some(request, PIECE if line.is_contended else self._left)
+            if request.is_done or request.actor.closed:
+                line.remove(request)
+                self._finish(request)
+        if self._left > 0:
+            self._left -= self.departures.step(self._left)
+
+    def _do_some(self, request: Request, limit: int) -> int:
+        """Do the next filters of a request; gives what that cost."""
+        actor, target = request.actor, request.target
+        if target.closed:
+            error = error_for(errors.UNKNOWN_CLIENT_NAME, target.client_name[:200])
+            request.answers += [self._refusal(error) for _ in request.entries[len(request.answers) :]]
+            return 1
+        act: _Act = self._add if request.operation == wire.SUBSCRIBE else self._remove
+        self.served = actor
+        change = Change(self._memory.room(target))
+        cost = 0
+        for text, flags in islice(request.entries, len(request.answers), None):
+            request.answers.append(act(actor, target, text, flags, change))
+            cost += units_of(text)
+            if cost >= limit:
+                break
         self._memory.charge(target, change.bytes)
         self._alarms.subscriptions_changed(target)
-        return request, codes, change
+        self._shards.change_filters(change.added, change.removed)
+        request.joined += change.joined
+        self.served = None
+        # Those who come and go faster than steps are done would leave more and more behind.
+        return cost + self.departures.step(cost)
+
+    def _finish(self, request: Request) -> None:
+        def answer() -> None:
+            self._answer(request.actor, request.number, request.answers)
+
+        self._shards.await_pending(request.joined, answer)
 
     def clear(self, session: Session) -> None:
         """A session is over: nothing is for it any more (R56, R64), and its limits are free."""
@@ -138,20 +180,21 @@ class Subscriptions:
         vpn.shapes.remove_all(session.shapes)
         self.count -= count
         self.departures.add(session)
-        self.departures.step()
+        self._go_on()
         self._alarms.subscriptions_changed(session)
 
     def tick(self, now: float) -> float:
-        """Do one step of what is left to do; gives when to come again."""
-        if not self.departures:
-            return math.inf
-        self.departures.step()
-        return now
+        """Do the next step, if anything is to be done; gives when to come again."""
+        self._left = self.step_max
+        if self._line or self.departures:
+            self._go_on()
+        return now if self._line or self.departures else math.inf
 
     def validate(self, sessions: Iterable[Session]) -> None:
         """Check the sums, given all sessions."""
         assert self.count == sum(len(one.subscriptions) for one in sessions)
         self.departures.validate()
+        self._line.validate()
 
     def _read(
         self, session: Session, header: bytes
@@ -177,8 +220,7 @@ class Subscriptions:
             parsed = parse_filter(text)
             self._check(actor, parsed)
             if (text, deliver_always) in session.subscriptions:
-                a_filter = session.subscriptions[text, deliver_always].filter
-                change.known.append(a_filter)
+                change.joined.append(session.subscriptions[text, deliver_always].filter)
                 return None
             self._check_limits(session)
             shape = shape_of(parsed.pattern, parsed.share)
@@ -190,7 +232,9 @@ class Subscriptions:
         except AngariumError as error:
             return self._refusal(error)
         a_filter, is_new = self._filter_of(session, parsed, deliver_always=deliver_always)
-        (change.added if is_new else change.known).append(a_filter)
+        if is_new:
+            change.added.append(a_filter)
+        change.joined.append(a_filter)
         self._interest.join(a_filter, session, text)
         origin = "" if actor is session else actor.client_name
         session.subscriptions[text, deliver_always] = Subscription(

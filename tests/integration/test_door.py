@@ -38,7 +38,7 @@ class House:
             strangers_per_network=10,
         )
         self.watch = Watch()
-        self.admits = True
+        self.admits = self.takes = True
         self.messages: list[tuple[bytes, list[bytes]]] = []
         self.lost: list[tuple[bytes, str]] = []
         self.faults: list[tuple[bytes, str]] = []
@@ -53,10 +53,12 @@ class House:
             lambda _network, _now: True,
         )
 
-    def _message(self, connection: Connection, frames: list[bytes], _now: float) -> None:
-        self.messages.append((connection.id, frames))
-        if self.admits:
-            self.door.admit(connection.id)
+    def _message(self, connection: Connection, frames: list[bytes], _now: float) -> bool:
+        if self.takes:
+            self.messages.append((connection.id, frames))
+            if self.admits:
+                self.door.admit(connection.id)
+        return self.takes
 
     def _fault(self, identity: bytes, reason: str, now: float) -> None:
         self.faults.append((identity, reason))
@@ -132,6 +134,38 @@ class Peer:
 
 def packed(*messages: list[bytes]) -> bytes:
     return b"".join(piece for message in messages for piece in zmtp.pack(message))
+
+
+def test_what_is_not_taken_is_offered_again_before_anything_else_is_read(house: House, url: str) -> None:
+    peer = Peer(house, url)
+    peer.login()
+    house.takes = False
+    before = len(house.messages)
+    many = [[b"%d" % number, bytes(100)] for number in range(300)]
+    peer.send(b"".join(packed(one) for one in many))
+    for _ in range(20):
+        house.turn(0.0)
+    assert len(house.messages) == before
+    house.takes = True
+    house.until(lambda: len(house.messages) == before + 300, "all messages")
+    assert [frames for _, frames in house.messages[before:]] == many
+    assert not house.lost
+    peer.close()
+
+
+def test_who_ends_while_a_message_of_his_waits_is_lost_behind_it(house: House, url: str) -> None:
+    peer = Peer(house, url)
+    peer.login()
+    house.takes = False
+    peer.send(packed([b"last"]))
+    house.turn(0.0)
+    peer.close()
+    for _ in range(5):
+        house.turn(0.0)
+    assert not house.lost
+    house.takes = True
+    house.until(lambda: house.lost, "the end")
+    assert house.messages[-1][1] == [b"last"]
 
 
 @pytest.fixture

@@ -127,6 +127,27 @@ def test_keys_encrypt_and_who_has_none_is_refused(keyed: Shell) -> None:
     refused(errors.CONNECT_FAILED, lambda: blocking.connect(url, server_key=other, timeout_s=1.0))
 
 
+def test_frames_behind_a_request_that_takes_steps_keep_their_order_behind_encryption(keyed: Shell) -> None:
+    """libzmq reads on while a client is busy, so the node keeps what comes meanwhile."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with RawClient(context, local(keyed.node), server_key=key_of(keyed.folder / "node.key.pub")) as client:
+        client.hello()
+        filters = [
+            [[f"{number}/{at}", 0] for at in range(wire.MAX_FILTERS_PER_REQUEST)] for number in range(10)
+        ]
+        for some in filters:
+            client.send(wire.SUBSCRIBE, [0, some, None])
+        for _ in filters:
+            client.receive_only(wire.SUBACK)
+        for number, some in enumerate(filters):
+            client.send(wire.UNSUBSCRIBE, [number, some, None])
+            client.send(wire.PING, [number])
+        for number, some in enumerate(filters):
+            assert client.receive_only(wire.SUBACK).header == [number, [None] * len(some)]
+            assert client.receive_only(wire.PONG).header == [number]
+    context.term()
+
+
 def key_of(path: Path) -> str:
     lines = [line for line in path.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
     (key,) = filter(None, lines)

@@ -20,6 +20,7 @@ from angarium import wire
 from angarium_server.access import TopicRules
 from cluster import objects
 from router.admission.directory import AclProfile
+from router.admission.subscriptions import STEP_MAX
 from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
 
@@ -71,6 +72,8 @@ class ClientLink:
         self.connection: Connection | None = None
         #: True once the socket knows that it is closed: sending fails from then on.
         self.is_gone = False
+        #: What came and the router did not take yet.
+        self.untaken: deque[tuple[Frames, str]] = deque()
 
 
 class SimulatedNode:
@@ -155,7 +158,7 @@ class SimulatedNode:
 
     def make_router(self, **more: Any) -> Router:
         """Make the state machine of a new router process."""
-        return self.settings.router_class(
+        router = self.settings.router_class(
             self.settings.router,
             node=self.name,
             workers=self.supervisor.target,
@@ -165,6 +168,9 @@ class SimulatedNode:
             now=self.loop.now,
             **more,
         )
+        # One filter at a time, or as many as come.
+        router.subscriptions.step_max = self._rng.choice([1, STEP_MAX])
+        return router
 
     def configure_router(self, router: Router) -> None:
         """Let a new router have its configuration soon, as the controller does it."""
@@ -262,6 +268,8 @@ class SimulatedNode:
     def after_event(self, router: Router) -> None:
         """Do what the router's loop does after each event."""
         wake = router.tick(self.loop.now)
+        for link in [one for one in self.links.values() if one.untaken]:
+            self._offer(router, link)
         if self._rng.random() < self.settings.laziness:
             if not self._is_carry_scheduled:
                 self._is_carry_scheduled = True
@@ -344,7 +352,7 @@ class SimulatedNode:
 
         def arrived(frames: Frames) -> None:
             if self.router is router:
-                self.act(lambda same: self._client_frames(same, routing_id, frames, address))
+                self.act(lambda same: self._client_frames(same, link, frames, address))
 
         def ended() -> None:
             link.is_gone = True
@@ -357,17 +365,29 @@ class SimulatedNode:
         link.connection = Connection(self.loop, self._rng, delay, near, far)
         return link.connection
 
-    def _client_frames(self, router: Router, routing_id: bytes, frames: Frames, address: str) -> None:
-        router.client_frames(routing_id, frames, self.loop.now, address)
+    def _client_frames(self, router: Router, link: ClientLink, frames: Frames, address: str) -> None:
+        link.untaken.append((frames, address))
+        if len(link.untaken) == 1:
+            self._offer(router, link)
+
+    def _offer(self, router: Router, link: ClientLink) -> None:
+        """Have the router take what it did not take when it came, as far as it does now."""
+        while link.untaken and self._is_taken(router, link.routing_id, *link.untaken[0]):
+            link.untaken.popleft()
+
+    def _is_taken(self, router: Router, routing_id: bytes, frames: Frames, address: str) -> bool:
+        if not router.client_frames(routing_id, frames, self.loop.now, address):
+            return False
         session = router.sessions.by_routing_id.get(routing_id)
         if session is None or session.link is not None or frames[0] != wire.PUBLISH:
-            return
+            return True
         config = self.settings.router
         over = session.unretired_bytes - sum(map(len, frames[2:]))
         if len(session.open_rounds) > config.ingress_rounds or over >= config.ingress_bytes:
             rounds, size = len(session.open_rounds), session.unretired_bytes
             text = f"{session.client_name} has {rounds} open rounds with {size} bytes, and stays connected"
             self.history.break_rule(text)
+        return True
 
     def validate(self) -> None:
         """Let every state machine check itself."""

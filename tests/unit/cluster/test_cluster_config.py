@@ -264,6 +264,24 @@ def test_a_text_that_is_no_toml_is_refused() -> None:
     assert caught.value.code == errors.INVALID_CONFIGURATION
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[vpn."a\\u0000b"]',
+        '[vpn.default.username."a\\u0000b"]',
+        '[vpn.default.username.a]\npassword_file = "a\\u0000b"',
+        '[vpn.default.username.a]\nacl_profile = "a\\u0000b"',
+        '[[link]]\nnode = "a\\u0000b"',
+        '[[bridge]]\nname = "b"\nremote_password_file = "a\\u0000b"',
+        '[[bridge]]\nname = "b"\npublic_key_file = "a\\u0000b"',
+    ],
+)
+def test_a_nul_in_objects_is_an_error_and_no_fault(text: str, tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidRequestError, match="NUL") as caught:
+        config.parse_objects(text, tmp_path)
+    assert caught.value.code == errors.INVALID_CONFIGURATION
+
+
 def test_the_configuration_survives_the_way_to_the_processes() -> None:
     original = config.NodeConfig()
     assert msgspec.json.decode(msgspec.json.encode(original), type=config.NodeConfig) == original

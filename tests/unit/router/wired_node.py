@@ -45,8 +45,13 @@ class FakeClient:
 
     def send(self, operation: bytes, header: Any, *batches: bytes) -> None:
         frames = [operation, wire.pack(header), *batches]
-        self.node.router.client_frames(self.routing_id, frames, self.node.now, self.address)
-        self.node.settle()
+        node = self.node
+        assert node.router.client_frames(self.routing_id, frames, node.now, self.address)
+        node.settle()
+        session = node.router.sessions.by_routing_id.get(self.routing_id)
+        while session is not None and session.is_busy:
+            node.router.subscriptions.tick(node.now)
+            node.settle()
 
     def hello(self, **fields: Any) -> dict[str, Any]:
         header = {"version": 1, "credit": [BIG, BIG], **fields}
