@@ -167,10 +167,9 @@ class Router:
         return self.out.take()
 
     def client_frames(self, routing_id: bytes, frames: list[bytes], now: float, address: str = "") -> bool:
-        """A client sent frames (without the routing id). The address is needed for HELLO only.
+        """A client sent frames (without the routing id); false if it is busy: offer them again after the next `tick`.
 
-        False: they were not taken, because the client is busy with what it sent before; they, and what follows, are
-        to be offered again after the next `tick`.
+        The address is needed for HELLO only.
         """
         session = self.sessions.by_routing_id.get(routing_id)
         if session is None:
@@ -356,10 +355,7 @@ class Router:
         self._finish_bye(session, now)
 
     def _subscribe(self, session: Session, frames: list[bytes], now: float) -> None:
-        self._check_rate(session, now, self.subscriptions.subscribe(session, frames[1]) / FILTERS_PER_FRAME)
-
-    def _unsubscribe(self, session: Session, frames: list[bytes], now: float) -> None:
-        self._check_rate(session, now, self.subscriptions.unsubscribe(session, frames[1]) / FILTERS_PER_FRAME)
+        self._check_rate(session, now, self.subscriptions.begin(session, *frames[:2]) / FILTERS_PER_FRAME)
 
     def _of_links(self, session: Session, frames: list[bytes], now: float) -> None:
         if session.link is None:
@@ -585,7 +581,7 @@ _OPERATIONS = {
     wire.PUBLISH: Router._publish,
     wire.CREDIT: Router._credit,
     wire.SUBSCRIBE: Router._subscribe,
-    wire.UNSUBSCRIBE: Router._unsubscribe,
+    wire.UNSUBSCRIBE: Router._subscribe,
     wire.REQUEST: Router._request,
     wire.IMPORTS: Router._of_links,
     wire.PEERS: Router._of_links,

@@ -105,23 +105,12 @@ class Subscriptions:
         #: Refusals by code.
         self.refused: dict[int, int] = {}
 
-    def subscribe(self, session: Session, header: bytes) -> int:
-        """Begin with a SUBSCRIBE; gives the number of filters.
+    def begin(self, actor: Session, operation: bytes, header: bytes) -> int:
+        """Begin with a SUBSCRIBE or UNSUBSCRIBE; gives the number of filters.
 
         Raises:
             InvalidRequestError: the frame itself is malformed (40001).
         """
-        return self._begin(wire.SUBSCRIBE, session, header)
-
-    def unsubscribe(self, session: Session, header: bytes) -> int:
-        """Begin with an UNSUBSCRIBE; gives the number of filters.
-
-        Raises:
-            InvalidRequestError: the frame itself is malformed (40001).
-        """
-        return self._begin(wire.UNSUBSCRIBE, session, header)
-
-    def _begin(self, operation: bytes, actor: Session, header: bytes) -> int:
         number, entries, target = self._read(actor, header)
         if isinstance(target, AngariumError):
             self._answer(actor, number, [self._refusal(target) for _ in entries])
