@@ -86,7 +86,7 @@ class Door:
         self,
         watcher: Watcher,
         limits: DoorLimits,
-        on_message: Callable[[Connection, list[bytes], float], bool],
+        on_message: Callable[[Connection, list[bytes], float], bool | None],
         on_lost: Callable[[bytes, str, float], None],
         on_fault: Callable[[bytes, str, float], None],
         on_refused: Callable[[str, float], None],
@@ -292,7 +292,7 @@ class Door:
             is_taken = self._on_message(connection, frames, now)
             if connection.is_deaf:
                 return
-            if not is_taken:
+            if is_taken is False:
                 connection.untaken = messages[at:]
                 break
         if connection.has_more:

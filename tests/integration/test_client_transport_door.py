@@ -45,10 +45,9 @@ class Echo(threading.Thread):
         self.url = self._door.listen(url, context)
         self._is_over = threading.Event()
 
-    def _answer(self, connection: Connection, frames: list[bytes], _now: float) -> bool:
+    def _answer(self, connection: Connection, frames: list[bytes], _now: float) -> None:
         self._door.admit(connection.id)
         self._door.send(connection.id, frames)
-        return True
 
     def _fault(self, identity: bytes, _reason: str, now: float) -> None:
         self._door.finish(identity, now)
