@@ -167,7 +167,7 @@ class Router:
         return self.out.take()
 
     def client_frames(self, routing_id: bytes, frames: list[bytes], now: float, address: str = "") -> bool:
-        """A client sent frames; false if it is busy: offer them again after the next `tick`. HELLO needs the address."""
+        """A client sent frames; false if it is busy: offer them again after the next `tick`. HELLO needs `address`."""
         session = self.sessions.by_routing_id.get(routing_id)
         if session is None:
             self.reception.stranger(routing_id, frames, now, address)
