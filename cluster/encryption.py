@@ -75,6 +75,11 @@ def ca_file_faults(key: str, path: str) -> list[str]:
 
 
 def _tls_faults(router: RouterConfig) -> list[str]:
+    if router.tls_username and router.tls_client_certificates == "none":
+        text = (
+            'clients are asked for no certificate: write tls_client_certificates = "optional" or "required"'
+        )
+        return [f"router.tls_username: {text}"]
     if not router.tls_cert_file:
         return []
     try:

@@ -38,6 +38,12 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["none", "optional", "required"],
         Meta(description="Whether clients on tls:// show a certificate: none, optional or required."),
     ] = "none"
+    tls_username: Annotated[
+        Literal["", "common-name", "dns", "email", "uri"],
+        Meta(
+            description="What of a client's certificate is its username: common-name, dns, email, uri; empty: nothing."
+        ),
+    ] = ""
     workers: Annotated[
         int,
         Meta(

@@ -19,6 +19,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.monitor import next_event
 from angarium_server.connections.door import Refusal
+from angarium_server.connections.tls import Peer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +77,7 @@ class CurveListener:
         process: Process,
         router: Router,
         zap: ZapHandler,
-        on_message: Callable[[bytes, list[bytes], float, str], bool],
+        on_message: Callable[[bytes, list[bytes], float, Peer], bool],
         on_drained: Callable[[], None],
     ) -> None:
         """Listen nowhere yet.
@@ -150,7 +151,7 @@ class CurveListener:
             frames, address = [part.bytes for part in parts], _peer_address(parts[0])
         if len(routing_id) != _ROUTING_ID_BYTES or routing_id[0]:
             self._router.reception.refuse(routing_id, error_for(errors.ROUTING_ID_REFUSED))
-        elif routing_id in self._untaken or not self._on_message(routing_id, frames, now, address):
+        elif routing_id in self._untaken or not self._on_message(routing_id, frames, now, Peer(address)):
             self._keep(routing_id, frames, now)
 
     def _keep(self, routing_id: bytes, frames: list[bytes], now: float) -> None:
@@ -167,7 +168,7 @@ class CurveListener:
     def _offer_again(self, now: float) -> None:
         for routing_id, untaken in list(self._untaken.items()):
             messages = untaken.messages
-            while messages and self._on_message(routing_id, messages[0], now, untaken.address):
+            while messages and self._on_message(routing_id, messages[0], now, Peer(untaken.address)):
                 messages.popleft()
             if not messages:
                 del self._untaken[routing_id]

@@ -14,6 +14,7 @@ import msgspec
 
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
+from angarium_server.connections.tls import LOCAL
 from router.admission.alarms import ClientAlarms
 from router.admission.bridges import BridgeGate
 from router.admission.directory import Directory
@@ -49,6 +50,7 @@ from router.session import FILTERS_PER_FRAME
 if TYPE_CHECKING:
     import random
 
+    from angarium_server.connections.tls import Peer
     from router.config import RouterConfig
     from router.matching.round import Round
     from router.matching.shards import Shard
@@ -166,11 +168,11 @@ class Router:
         """Hand over what was decided since the last call."""
         return self.out.take()
 
-    def client_frames(self, routing_id: bytes, frames: list[bytes], now: float, address: str = "") -> bool:
+    def client_frames(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer = LOCAL) -> bool:
         """A client sent frames; false if it is busy: offer them again after the next `tick`. HELLO needs `address`."""
         session = self.sessions.by_routing_id.get(routing_id)
         if session is None:
-            self.reception.stranger(routing_id, frames, now, address)
+            self.reception.stranger(routing_id, frames, now, peer)
             return True
         session.last_heard = now
         if session.is_busy:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from angarium_server.connections.connection import Connection
+    from angarium_server.connections.tls import Peer
     from router.config import RouterConfig
 
 _log = logging.getLogger("router")
@@ -179,16 +180,16 @@ class RouterServer:
     # -- reading ---------------------------------------------------------------------------------------------
 
     def _client_message(self, connection: Connection, frames: list[bytes], now: float) -> bool:
-        is_taken = self._take(connection.id, frames, now, connection.address)
+        is_taken = self._take(connection.id, frames, now, connection.peer)
         if self._turn_began is None:
             self._turn_began = now
         elif time.monotonic() - self._turn_began > TURN_S:
             self._carry_out()
         return is_taken
 
-    def _take(self, routing_id: bytes, frames: list[bytes], now: float, address: str) -> bool:
+    def _take(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer) -> bool:
         try:
-            return self._router.client_frames(routing_id, frames, now, address)
+            return self._router.client_frames(routing_id, frames, now, peer)
         except Exception:  # noqa: BLE001 - a fault of ours that one client can provoke costs that client only
             self._fault(routing_id, now)
             return True

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium.client.transport.zmtp import pack
 from angarium_server.connections.framing import START, Framing, FramingError
+from angarium_server.connections.tls import Peer, certificate_of
 
 if TYPE_CHECKING:
     from angarium_server.connections.framing import FramingLimits
@@ -46,6 +47,7 @@ class Connection:
         "is_encrypting",
         "is_finished",
         "is_waiting",
+        "peer",
         "unsent_bytes",
         "untaken",
     )
@@ -58,6 +60,8 @@ class Connection:
         self.id = connection_id
         #: IP address of the peer; empty for a socket of this host.
         self.address = address
+        #: The same with what he has shown in the handshake of TLS.
+        self.peer = Peer(address)
         self.framing = Framing(limits)
         self._socket = sock
         self._is_secure = isinstance(sock, ssl.SSLSocket)
@@ -135,6 +139,7 @@ class Connection:
         assert isinstance(self._socket, ssl.SSLSocket)
         try:
             self._socket.do_handshake()
+            self.peer = Peer(self.address, certificate_of(self._socket))
         except _LATER:
             return False
         except (OSError, ValueError) as error:

@@ -13,10 +13,33 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from angarium import errors
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 #: Whether clients have to show a certificate that an authority of ours has signed.
 VERIFY_MODES = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+
+
+class Certificate(NamedTuple):
+    """Who a peer is, says an authority of ours: the names in his certificate by their kinds, in their order."""
+
+    #: Empty if it has none, or several.
+    common_name: str = ""
+    dns: tuple[str, ...] = ()
+    emails: tuple[str, ...] = ()
+    uris: tuple[str, ...] = ()
+
+
+class Peer(NamedTuple):
+    """Where a connection comes from, and what it has shown of itself."""
+
+    #: IP address; empty for a socket of this host.
+    address: str = ""
+    #: None if no certificate was shown, or none that an authority of ours has signed.
+    certificate: Certificate | None = None
+
+
+#: Somebody of this host.
+LOCAL = Peer()
 
 
 class TlsFiles(NamedTuple):
@@ -63,6 +86,28 @@ def common_name_of(certificate: Mapping[str, Any]) -> str:
     """Give the common name of a certificate as `ssl` describes it; empty if it has none, or several."""
     names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
     return names[0] if len(names) == 1 else ""
+
+
+def certificate_of(encrypted: ssl.SSLSocket) -> Certificate | None:
+    """Give the certificate of a peer after the handshake; None if he showed none, or none that was checked.
+
+    Raises:
+        ValueError: its names cannot be read.
+    """
+    found: Any = encrypted.getpeercert()
+    if not found:
+        return None
+    others = found.get("subjectAltName", ())
+    return Certificate(
+        common_name_of(found),
+        _values(others, "DNS"),
+        _values(others, "email"),
+        _values(others, "URI"),
+    )
+
+
+def _values(pairs: Iterable[tuple[str, str]], kind: str) -> tuple[str, ...]:
+    return tuple(value for name, value in pairs if name == kind)
 
 
 def _reason(error: Exception) -> str:

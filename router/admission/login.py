@@ -144,15 +144,8 @@ class Doorkeeper:
         Raises:
             AngariumError: why this client may not connect.
         """
-        vpn = self._directory.vpn_of(hello.vpn)
-        username = vpn.usernames.get(hello.username)
-        if username is None:
-            raise error_for(errors.UNAUTHORIZED, "no such username")
-        resumed_inbox = self._inbox_of_token(hello, vpn, username, now)
-        if not username.enabled:
-            raise error_for(errors.USERNAME_SHUTDOWN, hello.username)
-        self._check_address(vpn, username, address)
-        ticket = Ticket(routing_id, hello, vpn, username, address, resumed_inbox)
+        ticket = self._identify(routing_id, hello, address, now)
+        username = ticket.username
         if not username.password and not _is_local(address):
             raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
         if ticket.resumed or not username.password:
@@ -162,6 +155,30 @@ class Doorkeeper:
         if hello.password is None:
             raise error_for(errors.UNAUTHORIZED, "no password")
         return ticket, username.password
+
+    def check_certified(
+        self, routing_id: bytes, hello: Hello, address: str, connected: int, now: float
+    ) -> Ticket:
+        """Judge a login whose username a certificate has shown: it needs no password.
+
+        Raises:
+            AngariumError: why this client may not connect.
+        """
+        ticket = self._identify(routing_id, hello, address, now)
+        self.check_again(ticket, connected)
+        return ticket
+
+    def _identify(self, routing_id: bytes, hello: Hello, address: str, now: float) -> Ticket:
+        """Find the username, and judge what does not depend on how it is shown."""
+        vpn = self._directory.vpn_of(hello.vpn)
+        username = vpn.usernames.get(hello.username)
+        if username is None:
+            raise error_for(errors.UNAUTHORIZED, "no such username")
+        resumed_inbox = self._inbox_of_token(hello, vpn, username, now)
+        if not username.enabled:
+            raise error_for(errors.USERNAME_SHUTDOWN, hello.username)
+        self._check_address(vpn, username, address)
+        return Ticket(routing_id, hello, vpn, username, address, resumed_inbox)
 
     def check_again(self, ticket: Ticket, connected: int) -> None:
         """Judge what only those may know who have shown that they are who they say, and what may have changed.

@@ -12,6 +12,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.access import network_of
 from router.admission.bridges import may_follow
+from router.admission.certified import certified
 from router.admission.failed_logins import FailedLogins
 from router.admission.login import HIDDEN, Hello, check_version, parse_hello
 from router.admission.password_checks import PasswordChecks, check_of
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
+    from angarium_server.connections.tls import Peer
     from router.admission.bridges import BridgeGate
     from router.admission.login import Doorkeeper, Ticket
     from router.admission.rights import Rights
@@ -116,19 +118,20 @@ class Reception:
         """Give the logins whose password is compared, or waits for it."""
         return len(self._tickets)
 
-    def stranger(self, routing_id: bytes, frames: list[bytes], now: float, address: str) -> None:
+    def stranger(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer) -> None:
         """Frames of nobody we know: HELLO, or the rest of a session that ended."""
         try:
             if len(frames) < 2 or frames[0] != wire.HELLO:
                 raise error_for(
                     errors.SESSION_UNKNOWN, "send HELLO first" if frames[0:1] != [wire.BYE] else ""
                 )
-            self._hello(routing_id, parse_hello(frames[1]), now, address)
+            self._hello(routing_id, parse_hello(frames[1]), now, peer)
         except AngariumError as error:
             if error.code != errors.SESSION_UNKNOWN or self._stray.take(now):
                 self.refuse(routing_id, error)
 
-    def _hello(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
+    def _hello(self, routing_id: bytes, hello: Hello, now: float, peer: Peer) -> None:
+        address = peer.address
         is_neighbour = hello.link is not None or hello.username == wire.LINK_USERNAME
         if not is_neighbour:
             check_version(hello)
@@ -140,11 +143,19 @@ class Reception:
             return
         if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
             raise error_for(errors.ALREADY_LOGGED_IN)
+        stored: str | None = None
         try:
             if hello.username == wire.BRIDGE_USERNAME:
                 self._own_bridge(routing_id, hello, now, address)
                 return
-            ticket, stored = self._doorkeeper.check(routing_id, hello, address, len(self._sessions), now)
+            shown = certified(hello, peer.certificate, self._config.tls_username)
+            if shown is not None:
+                hello = shown
+                ticket = self._doorkeeper.check_certified(
+                    routing_id, hello, address, len(self._sessions), now
+                )
+            else:
+                ticket, stored = self._doorkeeper.check(routing_id, hello, address, len(self._sessions), now)
         except AngariumError as error:
             if error.code not in HIDDEN:
                 raise

@@ -56,6 +56,7 @@ UNAUTHORIZED: Final = 40101
 ENDPOINT_PROPERTY_MISMATCH: Final = 40102
 LINK_UNAUTHORIZED: Final = 40103
 HANDSHAKE_FAILED: Final = 40104
+CERTIFICATE_USERNAME: Final = 40105
 CLIENT_CONNECT_DENIED: Final = 40301
 PUBLISH_DENIED: Final = 40302
 SUBSCRIBE_DENIED: Final = 40303
@@ -363,6 +364,11 @@ ERRORS: Final[dict[int, Reason]] = {
         "handshake_failed",
         "Handshake Failed",
         "check the address: is it that of a node, and does it encrypt there (tls://)?",
+    ),
+    CERTIFICATE_USERNAME: Reason(
+        "certificate_username",
+        "Certificate Of Another Username",
+        "connect as the username that the certificate names, or name none",
     ),
     LINK_UNAUTHORIZED: Reason(
         "link_unauthorized", "Link Not Authorized", "give both nodes the same secret in cluster.secret_file"

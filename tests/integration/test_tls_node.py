@@ -97,6 +97,7 @@ def test_tls_is_spoken_from_1_2_on(served: TlsNode, version: ssl.TLSVersion) -> 
         assert connection.version() == f"TLSv1.{version.value - 0x301}"
 
 
+@pytest.mark.requirement("R223")
 def test_older_versions_are_refused(served: TlsNode) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_verify_locations(served.authority.cert)
@@ -190,6 +191,7 @@ def test_a_damaged_certificate_changes_nothing(served: TlsNode) -> None:
         served.pair.cert.write_bytes(whole)
 
 
+@pytest.mark.requirement("R223")
 def test_a_certificate_may_be_demanded_of_clients(tmp_path: Path) -> None:
     authority, other = Authority(tmp_path / "authority"), Authority(tmp_path / "other")
     more = f'tls_client_ca_file = "{authority.cert}"\ntls_client_certificates = "required"'
@@ -201,6 +203,50 @@ def test_a_certificate_may_be_demanded_of_clients(tmp_path: Path) -> None:
             files = {} if pair is None else {"cert_file": str(pair.cert), "key_file": str(pair.key)}
             with pytest.raises(errors.AngariumError) as refused:
                 served.connect(**files)
+            assert refused.value.code == errors.TLS_FAILED
+
+
+@pytest.mark.requirement("R223")
+@pytest.mark.parametrize("demanded", ["optional", "required"])
+def test_the_certificate_of_a_client_is_its_username(tmp_path: Path, demanded: str) -> None:
+    authority = Authority(tmp_path / "authority")
+    more = (
+        f'tls_client_ca_file = "{authority.cert}"\ntls_client_certificates = "{demanded}"\n'
+        'tls_username = "common-name"\n'
+    )
+    (tmp_path / "secret").write_text("a long password\n")
+    for name in ("alice", "bob", "carol"):
+        more += f'[vpn.default.username.{name}]\npassword_file = "secret"\nenabled = {str(name != "carol").lower()}\n'
+    for served in started(tmp_path, authority, more):
+        pairs = {name: authority.issue(name) for name in ("alice", "carol", "stranger")}
+        files = {
+            name: {"cert_file": str(pair.cert), "key_file": str(pair.key)} for name, pair in pairs.items()
+        }
+        for username in ("alice", "default"):
+            with (
+                served.connect(username=username, **files["alice"]) as client,
+                Admin(served.node.data) as admin,
+            ):
+                (row,) = admin.call("clients.list")
+                assert row["username"] == "alice"
+                assert client.connected
+        with pytest.raises(errors.AngariumError) as refused:
+            served.connect(username="bob", password="a long password", **files["alice"])
+        assert refused.value.code == errors.CERTIFICATE_USERNAME
+        for name in ("carol", "stranger"):
+            with pytest.raises(errors.AngariumError) as refused:
+                served.connect(**files[name])
+            assert refused.value.code == errors.UNAUTHORIZED
+        without = {"username": "bob", "password": "a long password"}
+        if demanded == "optional":
+            with served.connect(**without) as client:
+                assert client.connected
+            with pytest.raises(errors.AngariumError) as refused:
+                served.connect(username="bob")
+            assert refused.value.code == errors.UNAUTHORIZED
+        else:
+            with pytest.raises(errors.AngariumError) as refused:
+                served.connect(**without)
             assert refused.value.code == errors.TLS_FAILED
 
 

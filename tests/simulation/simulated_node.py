@@ -18,6 +18,7 @@ from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S, SimulatedSupervi
 
 from angarium import wire
 from angarium_server.access import TopicRules
+from angarium_server.connections.tls import Peer
 from cluster import objects
 from router.admission.directory import AclProfile
 from router.admission.subscriptions import STEP_MAX
@@ -376,7 +377,7 @@ class SimulatedNode:
             link.untaken.popleft()
 
     def _is_taken(self, router: Router, routing_id: bytes, frames: Frames, address: str) -> bool:
-        if not router.client_frames(routing_id, frames, self.loop.now, address):
+        if not router.client_frames(routing_id, frames, self.loop.now, Peer(address)):
             return False
         session = router.sessions.by_routing_id.get(routing_id)
         if session is None or session.link is not None or frames[0] != wire.PUBLISH:

@@ -106,6 +106,8 @@ def test_keys_of_the_file_override_defaults(tmp_path: Path) -> None:
         ("[router]\nlisten = ['tcp://127.0.0.1:70000']", "has no port"),
         ("[router]\nlisten = []", "at least one address"),
         ("[router]\ncurve_secret_key_file = 'none.key'", "router.curve_secret_key_file: key file"),
+        ("[router]\ntls_username = 'dns'", "router.tls_username: "),
+        ("[router]\ntls_username = 'CN'", "router.tls_username = 'CN'"),
         ("[cluster]\nca_file = 'none.pem'", "none.pem: No such file or directory"),
         ("[cluster]\nca_file = 'node.toml'", "cluster.ca_file: "),
         ("[admin]\noperators = ['']", "admin.operators"),

@@ -10,6 +10,7 @@ from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from angarium.errors import error_for
+from angarium_server.connections.tls import Peer
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
 from cluster.link.pair import Connect, Disconnect, Effect, Emit
@@ -75,7 +76,7 @@ class WiredLink:
     def _to_node(self, side: int, client: FakeClient, outgoing: deque[list[bytes]]) -> None:
         node = self.nodes[side]
         while outgoing and self.clients[side] is client:
-            node.router.client_frames(client.routing_id, outgoing.popleft(), node.now, "10.0.0.1")
+            node.router.client_frames(client.routing_id, outgoing.popleft(), node.now, Peer("10.0.0.1"))
             node.settle()
 
     def _to_link(self, side: int, client: FakeClient) -> None:
@@ -103,7 +104,7 @@ class WiredLink:
         if client is not None and not self.is_cut:
             while session is not None and session.take_outgoing():
                 frames = session.take_outgoing().popleft()
-                node.router.client_frames(client.routing_id, frames, node.now, "10.0.0.1")
+                node.router.client_frames(client.routing_id, frames, node.now, Peer("10.0.0.1"))
             node.settle()
         if client is not None:
             node.clients.pop(client.routing_id, None)

@@ -7,6 +7,7 @@ from collections import deque
 from typing import Any
 
 from angarium import wire
+from angarium_server.connections.tls import Peer
 from cluster import objects
 from node.config import WorkerConfig
 from node.worker import Worker
@@ -46,7 +47,7 @@ class FakeClient:
     def send(self, operation: bytes, header: Any, *batches: bytes) -> None:
         frames = [operation, wire.pack(header), *batches]
         node = self.node
-        assert node.router.client_frames(self.routing_id, frames, node.now, self.address)
+        assert node.router.client_frames(self.routing_id, frames, node.now, Peer(self.address))
         node.settle()
         session = node.router.sessions.by_routing_id.get(self.routing_id)
         while session is not None and session.is_busy:
