@@ -360,15 +360,9 @@ ERRORS: Final[dict[int, Reason]] = {
         "Too Many Subscriptions Of A Neighbour",
         "raise router.link_imports_max of this node, or keep subscriptions local with #noexport/",
     ),
-    HANDSHAKE_FAILED: Reason(
-        "handshake_failed",
-        "Handshake Failed",
-        "check the address: is it that of a node, and does it encrypt there (tls://)?",
-    ),
+    HANDSHAKE_FAILED: Reason("handshake_failed", "Handshake Failed", "check the address: tls:// or tcp://?"),
     CERTIFICATE_USERNAME: Reason(
-        "certificate_username",
-        "Certificate Of Another Username",
-        "connect as the username that the certificate names, or name none",
+        "certificate_username", "Certificate Of Another Username", "leave the username out, or change it"
     ),
     LINK_UNAUTHORIZED: Reason(
         "link_unauthorized", "Link Not Authorized", "give both nodes the same secret in cluster.secret_file"
