@@ -491,7 +491,10 @@ class Controller:
                 detail = "a worker that would leave keeps lanes aside; 'angarium spool aside list' shows them"
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
                 return
-            if importing or len(answers) < asked or self._is_scaling():
+            # One that is down may be taking over lanes when it is back.
+            wanted = min(board.node.get("workers") or 0, request.workers)
+            is_down = any(index not in numbers for index in range(wanted))
+            if importing or is_down or len(answers) < asked or self._is_scaling():
                 detail = "the last change of the number of workers is not complete; try again in a moment"
                 board.refuse(asker, errors.OBJECT_IN_USE, detail)
                 return

@@ -418,6 +418,15 @@ def test_a_second_change_waits_until_the_supervisor_has_heard_of_the_first(serve
     assert [effect for effect in scale(served, 3) if isinstance(effect, c.ScaleNode)]
 
 
+def test_a_change_waits_for_a_worker_that_is_down_and_stays(served: World) -> None:
+    """It may be taking lanes over, from a worker that must not come back before."""
+    row = {"role": "worker", "incarnation": 7, "pid": 1, "state": "ready"}
+    rows = [{**row, "role": "router", "index": 0}, {**row, "index": 0}, {**row, "index": 1, "pid": None}]
+    served.do(served.controller.node_news({"workers": 2, "processes": rows, "events": []}, served.now))
+    assert code_of(scale(served, 3)) == errors.OBJECT_IN_USE
+    assert [effect for effect in scale(served, 1) if isinstance(effect, c.ScaleNode)], "that one leaves"
+
+
 def test_homes_that_cannot_be_kept_keep_the_workers(served: World) -> None:
     served.store_refuses = True
     seen = scale(served, 1)
