@@ -47,8 +47,6 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     vpn: str = ""
     user: str = ""
     password_file: str = ""
-    #: Public key of the node.
-    server_key_file: str = ""
     #: Authorities that may sign the certificate of a `tls://` address.
     ca_file: str = ""
     #: Certificate of this client, or operator, and its private key.

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 
 from angarium import errors, wire
-from angarium.monitor import next_event
 from angarium_server import black_box
 from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
+from angarium_server.monitor import next_event
 from angarium_server.process import Process
 from node import config
 from node.home.home import OPERATIONS

@@ -17,9 +17,9 @@ import zmq
 
 from angarium import errors, wire
 from angarium.errors import error_for
-from angarium.monitor import next_event
 from angarium_server.connections.door import Refusal
 from angarium_server.connections.tls import Peer
+from angarium_server.monitor import next_event
 
 if TYPE_CHECKING:
     from collections.abc import Callable

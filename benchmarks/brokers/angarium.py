@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import signal
@@ -44,8 +43,7 @@ class Angarium(Broker):
     def version(self) -> str:
         """Give its version."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-        pyzmq = importlib.metadata.version("pyzmq")
-        return f"angarium {project['project']['version']}, pyzmq {pyzmq}"
+        return f"angarium {project['project']['version']}"
 
     def client_python(self) -> str:
         """Give the interpreter of its clients."""

@@ -45,9 +45,7 @@ _PROBE_TIMEOUT_S: Final = 1.0
 _TLS_NAMES: Final = ("ca_file", "cert_file", "key_file")
 _PLACE_NAMES: Final = {"data", "context", "timeout", *_TLS_NAMES}
 #: The parameters that become `ConnectOptions`.
-_CLIENT_NAMES: Final = _PLACE_NAMES | {
-    *("url", "vpn", "user", "password_file", "server_key_file", "client_name")
-}
+_CLIENT_NAMES: Final = _PLACE_NAMES | {*("url", "vpn", "user", "password_file", "client_name")}
 #: The parameters that become `AdminOptions`.
 _ADMIN_NAMES: Final = _PLACE_NAMES | {"admin_url"}
 _readable: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -64,7 +62,6 @@ class ConnectOptions:
     vpn: str
     username: str
     password: str | None
-    server_key: str | None
     timeout_s: float
     client_name: str
     #: Arguments of `angarium.connect` that are for addresses of TLS.
@@ -83,7 +80,7 @@ class ConnectOptions:
 
     def arguments(self) -> dict[str, Any]:
         """Give the arguments of `angarium.connect`."""
-        names = ("url", "vpn", "username", "password", "server_key", "timeout_s", "client_name")
+        names = ("url", "vpn", "username", "password", "timeout_s", "client_name")
         idle = () if is_encrypted(self.url) else self.variables
         tls = {name: file for name, file in self.tls.items() if name not in idle}
         return {name: getattr(self, name) for name in names} | tls
@@ -194,7 +191,6 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         option("--vpn", default=DEFAULT_VPN, show_default=True, help="Message VPN to join."),
         option("--user", default=DEFAULT_USER, show_default=True, help="Username to connect as."),
         option("--password-file", type=_readable, help="File whose first line is the password."),
-        option("--server-key-file", type=_readable, help="File with the public key of the node (CURVE)."),
         *_tls_options("Certificate of this client, where one is demanded (PEM)."),
         option("--client-name", default="", help="Name of this client.  [default: chosen by the node]"),
         timeout_option,
@@ -209,7 +205,6 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
             vpn=given.value("vpn"),
             username=given.value("user"),
             password=read_password(given.file("password_file")),
-            server_key=_public_key(given.file("server_key_file")),
             timeout_s=values["timeout"],
             client_name=values["client_name"],
             tls=tls,
@@ -398,14 +393,6 @@ def read_password(path: Path | None) -> str | None:
     from cluster.config import read_password_file
 
     return read_password_file(path)
-
-
-def _public_key(path: Path | None) -> str | None:
-    if path is None:
-        return None
-    from cluster.keys import read_public
-
-    return read_public(path)
 
 
 def _tls_files(given: _Given) -> dict[str, str]:

@@ -43,7 +43,6 @@ def context() -> None:
 @click.option("--vpn", help="Message VPN to join.")
 @click.option("--user", help="Username to connect as.")
 @click.option("--password-file", type=_readable, help="File whose first line is the password.")
-@click.option("--server-key-file", type=_readable, help="File with the public key of the node (CURVE).")
 @click.option(
     "--ca-file",
     type=_readable,

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-CLIENT = {"angarium", "pyzmq", "msgpack", "msgspec"}
+CLIENT = {"angarium", "msgpack", "msgspec"}
 #: What is in every environment that `venv` makes.
 OF_PYTHON = {"pip", "setuptools"}
 
 
 @pytest.mark.requirement("R272")
-def test_the_client_brings_three_packages_and_no_server(installation: Installation) -> None:
+def test_the_client_brings_two_packages_and_no_server(installation: Installation) -> None:
     client = installation.client
     assert set(client["distributions"]) - OF_PYTHON == CLIENT
     assert not {"angarium_server", "cluster", "node", "router", "storage", "lmdb", "click"} & set(
@@ -48,7 +48,7 @@ def test_a_client_without_the_server_names_no_module_that_is_missing(installatio
     program = """
 import importlib, pkgutil, sys
 import angarium
-for name in ("angarium_server", "cluster", "lmdb", "click", "psutil", "rich"):
+for name in ("angarium_server", "cluster", "lmdb", "click", "psutil", "rich", "zmq"):
     sys.modules[name] = None
 for one in pkgutil.walk_packages(angarium.__path__, "angarium."):
     if not one.name.startswith(("angarium.spark", "angarium.pipeline")) and not one.name.endswith("__main__"):

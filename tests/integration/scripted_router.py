@@ -38,13 +38,10 @@ class Peer:
 class Router(threading.Thread):
     """A router for tests: matches by brute force, delivers to everybody, obeys knobs."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], *, secret_key: bytes | None = None) -> None:
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         super().__init__(daemon=True)
         self._context = context
         self._socket = context.socket(zmq.ROUTER)
-        if secret_key is not None:
-            self._socket.curve_server = True
-            self._socket.curve_secretkey = secret_key
         self._socket.setsockopt(zmq.LINGER, 0)
         self._socket.setsockopt(zmq.RCVHWM, 0)
         self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
@@ -265,10 +262,10 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 @contextlib.contextmanager
-def running_router(secret_key: bytes | None = None) -> Iterator[Router]:
+def running_router() -> Iterator[Router]:
     """Give a router that runs, and end it."""
     with zmq.Context() as context:
-        router = Router(context, secret_key=secret_key)
+        router = Router(context)
         router.start()
         try:
             yield router

@@ -41,13 +41,11 @@ class Noticed(NamedTuple):
 class SteadyPair:
     """A running pair; a context manager that ends it."""
 
-    def __init__(
-        self, url: str, topics: Sequence[str], *, server_key: str = "", script: str = __file__
-    ) -> None:
+    def __init__(self, url: str, topics: Sequence[str], *, script: str = __file__) -> None:
         """Start it; it has received its first messages when this returns. `script` is the program of the pair."""
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
-            [sys.executable, script, url, server_key, *topics],
+            [sys.executable, script, url, *topics],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": path},
@@ -131,13 +129,12 @@ class Watch:
         return noticed._asdict()
 
 
-async def _run(url: str, server_key: str, topics: list[str]) -> None:
+async def _run(url: str, topics: list[str]) -> None:
     import angarium
 
     watch = Watch()
     first = asyncio.Event()
-    key = server_key or None
-    async with angarium.connect(url, server_key=key) as source, angarium.connect(url, server_key=key) as sink:
+    async with angarium.connect(url) as source, angarium.connect(url) as sink:
         subscription = await sink.subscribe(topics)
 
         async def receive() -> None:
@@ -183,4 +180,4 @@ async def answer(watch: Watch, reconnects: Callable[[], int], publishing: asynci
 
 
 if __name__ == "__main__":
-    asyncio.run(_run(sys.argv[1], sys.argv[2], sys.argv[3:]))
+    asyncio.run(_run(sys.argv[1], sys.argv[2:]))

@@ -17,13 +17,12 @@ BATCH = 4
 INTERVAL_S = 0.025
 
 
-async def _run(url: str, server_key: str) -> None:
+async def _run(url: str) -> None:
     import angarium
 
     watch = Watch()
     first = asyncio.Event()
-    key = server_key or None
-    async with angarium.connect(url, server_key=key) as source, angarium.connect(url, server_key=key) as sink:
+    async with angarium.connect(url) as source, angarium.connect(url) as sink:
         await source.create_queue(QUEUE, ignore_exists=True)
         flow = await sink.consume(QUEUE)
         producer = await source.producer()
@@ -55,4 +54,4 @@ async def _run(url: str, server_key: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_run(sys.argv[1], sys.argv[2]))
+    asyncio.run(_run(sys.argv[1]))

@@ -6,7 +6,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import zmq
 from scripted_router import LIMIT_S, Router, run, running_router, until
 
 import angarium
@@ -127,7 +126,6 @@ def test_an_address_that_cannot_be_is_an_error() -> None:
         {"timeout_s": 0},
         {"window_messages": 0},
         {"window_bytes": -1},
-        {"server_key": "short"},
     ],
 )
 def test_arguments_out_of_range_are_refused_before_anything_happens(wrong: dict[str, Any]) -> None:
@@ -162,21 +160,6 @@ def test_hello_carries_what_connect_was_given(router: Router) -> None:
             assert hello["credit"] == [5, 500]
 
     run(test())
-
-
-def test_with_a_server_key_the_connection_is_encrypted() -> None:
-    public, secret = zmq.curve_keypair()
-    other, _ = zmq.curve_keypair()
-
-    async def test(url: str) -> None:
-        async with angarium.connect(url, server_key=public.decode()) as client:
-            assert client.connected
-        for key in (None, other.decode()):
-            with pytest.raises(angarium.ConnectionLostError, match="60003"):
-                await angarium.connect(url, server_key=key, timeout_s=0.05)
-
-    with running_router(secret) as router:
-        run(test(router.url))
 
 
 def test_a_loop_that_cannot_watch_sockets_is_refused_with_one_that_can() -> None:

@@ -11,7 +11,6 @@ import traceback
 from typing import TYPE_CHECKING
 
 import pytest
-import zmq
 from scripted_router import LIMIT_S, run, running_router
 from tls_front import tls_front
 
@@ -163,18 +162,11 @@ def test_what_a_child_collects_does_not_disturb_the_parent(node: Node) -> None:
     client.close()
 
 
-@pytest.fixture(params=["curve", "tls"])
-def encrypted(
-    request: pytest.FixtureRequest, authority: Authority, server_pair: Pair
-) -> Iterator[Callable[[], blocking.Client]]:
+@pytest.fixture
+def encrypted(authority: Authority, server_pair: Pair) -> Iterator[Callable[[], blocking.Client]]:
     """Give what connects to a router with encryption."""
-    if request.param == "curve":
-        public, secret = zmq.curve_keypair()
-        with running_router(secret) as router:
-            yield lambda: blocking.connect(router.url, server_key=public.decode())
-    else:
-        with running_router() as router, tls_front(router.port, server_pair.server_context()) as url:
-            yield lambda: blocking.connect(url, ca_file=authority.cert)
+    with running_router() as router, tls_front(router.port, server_pair.server_context()) as url:
+        yield lambda: blocking.connect(url, ca_file=authority.cert)
 
 
 def test_an_encrypted_connection_survives_a_fork_too(encrypted: Callable[[], blocking.Client]) -> None:

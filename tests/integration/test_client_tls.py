@@ -252,7 +252,7 @@ def test_what_does_not_speak_tls_is_told(said: bytes, authority: Authority, tmp_
 def test_a_client_without_tls_is_told_of_a_peer_that_has_it(server_pair: Pair, tmp_path: Path) -> None:
     """Not every one answers with an alert; some only close."""
     with refusing(server_pair.server_context(), tmp_path) as url:
-        with pytest.raises(angarium.ConnectionLostError, match="or tls://") as caught:
+        with pytest.raises(angarium.ConnectionLostError, match="want tls://") as caught:
             blocking.connect(url.replace("tls:", "tcp:"), timeout_s=0.2)
         assert caught.value.code == errors.CONNECT_FAILED
     peer = StreamPeer("tcp", tmp_path)
@@ -396,7 +396,6 @@ def test_arguments_that_do_not_fit_together_are_refused(authority: Authority, cl
     context = authority.client_context()
     refused("key_file: .*cert_file", key_file=client_pair.key)
     refused("ssl_context: ", ssl_context=context, ca_file=authority.cert)
-    refused("server_key", server_key="x" * 40)
     for url in ("tcp://127.0.0.1:1", "ipc:///tmp/none"):
         refused("ca_file: no address is one of TLS", url, ca_file=authority.cert)
         refused("cert_file: no address", url, cert_file=client_pair.cert, key_file=client_pair.key)

@@ -82,7 +82,7 @@ def test_a_command_says_what_is_missing(url: str, tmp_path: Path) -> None:
 
 def test_jobs_take_the_files_from_commands_and_options(url: str, files: dict[str, str]) -> None:
     connect = ConnectOptions(
-        find_url=lambda: url, vpn="default", username="default", password=None, server_key=None,
+        find_url=lambda: url, vpn="default", username="default", password=None,
         timeout_s=20.0, client_name="", tls=files,
     )  # fmt: skip
     node = node_settings(connect)

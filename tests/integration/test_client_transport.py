@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 #: The transports, with "joined" as tcp is on a system that takes one piece at a time.
-KINDS = ("tcp", "joined", "ipc", "tls", "curve")
+KINDS = ("tcp", "joined", "ipc", "tls")
 
 
 class Peer:
@@ -44,13 +44,7 @@ class Peer:
         for name, value in options.items():
             self.socket.set(getattr(zmq, name), value)
         self.kind = kind
-        self.key: str | None = None
         self.context: ssl.SSLContext | None = None
-        if kind == "curve":
-            public, secret = zmq.curve_keypair()
-            self.key = public.decode()
-            self.socket.curve_server = True
-            self.socket.curve_secretkey = secret
         if kind == "ipc":
             self.url = f"ipc://{folder}/peer"
             self.socket.bind(self.url)
@@ -59,7 +53,7 @@ class Peer:
             self.url = f"tcp://127.0.0.1:{self.port}"
 
     def line(self) -> Line:
-        return Line(self.url, key=self.key, context=self.context)
+        return Line(self.url, context=self.context)
 
 
 @pytest.fixture
@@ -252,31 +246,8 @@ def test_a_close_while_connecting_leaves_nothing(peer: Peer) -> None:
 def test_an_address_that_cannot_be_is_refused_at_once(url: str, peer: Peer) -> None:
     async def test() -> None:
         with pytest.raises(errors.AngariumError, match=url) as caught:
-            Line(url, key=peer.key, context=peer.context)
-        is_of_libzmq = peer.kind == "curve"
-        assert caught.value.code == (errors.CONNECT_FAILED if is_of_libzmq else errors.INVALID_ARGUMENT)
-
-    run(test())
-
-
-def test_a_wrong_key_is_told(make_peer: Callable[..., Peer]) -> None:
-    peer = make_peer("curve")
-
-    async def test() -> None:
-        line = Line(peer.url, key=zmq.curve_keypair()[0].decode())
-        await until(lambda: line.lost)
-        assert "handshake" in line.lost[0]
-
-    run(test())
-
-
-def test_without_a_key_a_node_that_wants_one_is_told(make_peer: Callable[..., Peer]) -> None:
-    peer = make_peer("curve")
-
-    async def test() -> None:
-        line = Line(peer.url)
-        await until(lambda: line.lost)
-        assert "does it want a server key" in line.lost[0]
+            Line(url, context=peer.context)
+        assert caught.value.code == errors.INVALID_ARGUMENT
 
     run(test())
 

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
+from certificates import Authority
 from numbered import wait_until
 from raw_client import RawClient, hello_header, row
 
 import angarium
 from angarium import blocking, errors, wire
 from angarium_server.testing import Node, NodeFailedError
+from cluster.keys import create_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,42 +97,53 @@ def own_address() -> str:
     return address
 
 
-# Keys.
+# Certificates and keys.
 
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
-    """A node on every address of the machine, with CURVE."""
-    folder = tmp_path_factory.mktemp("curve")
-    subprocess.run(
-        [sys.executable, "-P", "-m", "angarium_server", "keys", "curve", str(folder / "node.key")],
-        check=True, cwd=ROOT, capture_output=True,
-    )  # fmt: skip
+    """A node on every address of the machine, with a certificate."""
+    folder = tmp_path_factory.mktemp("tls")
+    address = own_address()
+    for arguments in (
+        ("create", str(folder / "node"), "--host", address),
+        ("curve", str(folder / "admin.key")),
+    ):
+        subprocess.run(
+            [sys.executable, "-P", "-m", "angarium_server", "keys", *arguments],
+            check=True, cwd=ROOT, capture_output=True,
+        )  # fmt: skip
     config = folder / "node.toml"
     config.write_text(
-        "[router]\ncurve_secret_key_file = 'node.key'\n[vpn.default.username.default]\nenabled = true\n",
+        "[router]\ntls_cert_file = 'node.pem'\ntls_key_file = 'node.key'\n"
+        "[vpn.default.username.default]\nenabled = true\n",
         encoding="utf-8",
     )
-    with Node(folder / "data", workers=1, listen="tcp://0.0.0.0:0", config=config) as node:
+    with Node(folder / "data", workers=1, listen="tls://0.0.0.0:0", config=config) as node:
         yield Shell(node, folder)
 
 
-def test_keys_encrypt_and_who_has_none_is_refused(keyed: Shell) -> None:
-    key = key_of(keyed.folder / "node.key.pub")
+def test_a_certificate_encrypts_and_who_does_not_trust_it_is_kept_out(keyed: Shell, tmp_path: Path) -> None:
     url = local(keyed.node)
-    with blocking.connect(url, server_key=key) as client:
+    with blocking.connect(url, ca_file=keyed.folder / "authority.pem") as client:
         subscription = client.subscribe("a")
         client.publish("a", b"through the tunnel")
         assert subscription.receive(LIMIT_S).payload == b"through the tunnel"
-    refused(errors.CONNECT_FAILED, lambda: blocking.connect(url, timeout_s=1.0))
-    other = zmq.curve_keypair()[0].decode()
-    refused(errors.CONNECT_FAILED, lambda: blocking.connect(url, server_key=other, timeout_s=1.0))
+    refused(errors.TLS_FAILED, lambda: blocking.connect(url, timeout_s=1.0))
+    other = Authority(tmp_path / "other").cert
+    refused(errors.TLS_FAILED, lambda: blocking.connect(url, ca_file=other, timeout_s=1.0))
 
 
-def test_frames_behind_a_request_that_takes_steps_keep_their_order_behind_encryption(keyed: Shell) -> None:
+def test_frames_behind_a_request_that_takes_steps_keep_their_order_behind_curve(tmp_path: Path) -> None:
     """libzmq reads on while a client is busy, so the node keeps what comes meanwhile."""
+    key = create_keys(tmp_path / "node.key")
+    config = tmp_path / "node.toml"
+    config.write_text("[router]\ncurve_secret_key_file = 'node.key'\n", encoding="utf-8")
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with RawClient(context, local(keyed.node), server_key=key_of(keyed.folder / "node.key.pub")) as client:
+    with (
+        Node(tmp_path / "data", workers=1, config=config) as node,
+        RawClient(context, node.url, server_key=key) as client,
+    ):
         client.hello()
         filters = [
             [[f"{number}/{at}", 0] for at in range(wire.MAX_FILTERS_PER_REQUEST)] for number in range(10)
@@ -155,28 +168,28 @@ def key_of(path: Path) -> str:
 
 
 def local(node: Node) -> str:
-    return f"tcp://127.0.0.1:{node.url.rpartition(':')[2]}"
+    return f"tls://127.0.0.1:{node.url.rpartition(':')[2]}"
 
 
-def test_the_command_line_uses_the_public_key_file(keyed: Shell) -> None:
+def test_the_command_line_uses_the_file_of_the_authority(keyed: Shell) -> None:
     url = local(keyed.node)
-    keyed("pub", "a", "x", "--url", url, "--server-key-file", str(keyed.folder / "node.key.pub"))
+    keyed("pub", "a", "x", "--url", url, "--ca-file", str(keyed.folder / "authority.pem"))
     failed = keyed("pub", "a", "x", "--url", url, "--timeout", "1", status=1)
-    assert failed.stderr.startswith("error 60003: ")
+    assert failed.stderr.startswith("error 60006: ")
 
 
 def test_a_username_without_password_is_for_this_host_only(keyed: Shell) -> None:
-    far = f"tcp://{own_address()}:{keyed.node.url.rpartition(':')[2]}"
-    key = key_of(keyed.folder / "node.key.pub")
-    refused(errors.UNAUTHORIZED, lambda: blocking.connect(far, server_key=key, timeout_s=LIMIT_S))
+    far = f"tls://{own_address()}:{keyed.node.url.rpartition(':')[2]}"
+    trusted = keyed.folder / "authority.pem"
+    refused(errors.UNAUTHORIZED, lambda: blocking.connect(far, ca_file=trusted, timeout_s=LIMIT_S))
     file = keyed.password_file("far.password", PASSWORD)
     keyed("username", "create", "far", "--password-file", file)
-    with blocking.connect(far, server_key=key, username="far", password=PASSWORD) as client:
+    with blocking.connect(far, ca_file=trusted, username="far", password=PASSWORD) as client:
         assert client.connected
 
 
 def test_key_files_are_for_their_owner_and_never_overwritten(keyed: Shell) -> None:
-    secret = keyed.folder / "node.key"
+    secret = keyed.folder / "admin.key"
     assert secret.stat().st_mode & 0o777 == 0o600
     before = secret.read_bytes()
     again = subprocess.run(

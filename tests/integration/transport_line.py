@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
 
-from angarium.client.transport.secure import SecureTransport
 from angarium.client.transport.stream import StreamTransport
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 class Line:
     """A transport that is made at once; what it has to send waits in `outgoing`."""
 
-    def __init__(self, url: str, *, key: str | None = None, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, *, context: ssl.SSLContext | None = None) -> None:
         self.got: list[list[bytes]] = []
         #: Why the connection was lost: a text or an error.
         self.ends: list[str | AngariumError] = []
@@ -28,11 +27,7 @@ class Line:
         self.on_message: Callable[[list[bytes]], None] = self.got.append
         loop = asyncio.get_running_loop()
         calls = (lambda frames: self.on_message(frames)), self._on_drained, self.ends.append
-        self.transport: StreamTransport | SecureTransport
-        if key is None:
-            self.transport = StreamTransport(loop, url, context, *calls)
-        else:
-            self.transport = SecureTransport(loop, url, key, *calls)
+        self.transport = StreamTransport(loop, url, context, *calls)
 
     @property
     def lost(self) -> list[str]:

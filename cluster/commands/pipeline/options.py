@@ -112,8 +112,6 @@ def node_settings(connect: ConnectOptions) -> dict[str, str]:
     }
     if connect.password is not None:
         found["password"] = connect.password
-    if connect.server_key is not None:
-        found["serverKey"] = connect.server_key
     arguments = connect.arguments()
     found |= {option: arguments[name] for name, option in _TLS_OPTIONS.items() if name in arguments}
     return found
@@ -157,7 +155,6 @@ def _connect(node: Mapping[str, str]) -> blocking.Client:
         vpn=node["vpn"],
         username=node["username"],
         password=node.get("password"),
-        server_key=node.get("serverKey"),
         ca_file=node.get("caFile"),
         cert_file=node.get("certFile"),
         key_file=node.get("keyFile"),

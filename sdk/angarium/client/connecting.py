@@ -35,7 +35,6 @@ class ConnectArguments(TypedDict, total=False):
     username: str
     password: str | None
     client_name: str
-    server_key: str | None
     ca_file: PathLike | None
     cert_file: PathLike | None
     key_file: PathLike | None
@@ -91,7 +90,6 @@ def connect(
     username: str = "default",
     password: str | None = None,
     client_name: str = "",
-    server_key: str | None = None,
     ca_file: PathLike | None = None,
     cert_file: PathLike | None = None,
     key_file: PathLike | None = None,
@@ -115,7 +113,6 @@ def connect(
         username: who connects.
         password: the secret of the username, or None if it has none.
         client_name: unique in the VPN; empty for one that the router makes.
-        server_key: the node's public CURVE key (Z85, 40 characters) for an encrypted connection.
         ca_file: the authorities that may sign the node's certificate (`tls://`); by default those of the system.
         cert_file: a certificate of this client with its chain, for a node that demands one.
         key_file: its private key, which nobody else may read; by default it is in `cert_file`.
@@ -141,6 +138,8 @@ def connect(
     hello = Hello(
         vpn, username, password, client_name, local_priority, network_priority, no_local, None, keepalive_ms
     )
-    keys = server_key, credentials_for(urls, ca_file, cert_file, key_file, ssl_context)
+    credentials = credentials_for(urls, ca_file, cert_file, key_file, ssl_context)
     window = window_messages, window_bytes
-    return Connecting(ClientOptions(urls, hello, *keys, timeout_s, retry_for_s, reconnect, *window, on_event))
+    return Connecting(
+        ClientOptions(urls, hello, credentials, timeout_s, retry_for_s, reconnect, *window, on_event)
+    )

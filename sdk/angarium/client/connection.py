@@ -20,7 +20,6 @@ from angarium import errors
 from angarium.client.address import is_encrypted, parse
 from angarium.client.events import Closed, Event, Opened
 from angarium.client.session import ClientSession, EgressWindow, Hello, State
-from angarium.client.transport.secure import SecureTransport
 from angarium.client.transport.stream import StreamTransport
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ BACKOFF_MAX_S: Final = 5.0
 BACKOFF_FACTOR: Final = 2.0
 #: Levels of a deliver-to-one priority, 1 is the highest.
 PRIORITIES: Final = range(1, 5)
-#: A CURVE key in Z85.
-SERVER_KEY_CHARACTERS: Final = 40
 
 #: Refusals of a first connect that may be over in a moment.
 _TRANSIENT: Final = (
@@ -96,7 +93,6 @@ class ClientOptions:
 
     urls: tuple[str, ...]
     hello: Hello
-    server_key: str | None
     #: None where no address is one of TLS.
     credentials: Credentials | None
     timeout_s: float
@@ -114,12 +110,6 @@ class ClientOptions:
         """
         for url in self.urls:
             parse(url)
-            if is_encrypted(url) and self.server_key is not None:
-                detail = (
-                    f"connect: {url} is encrypted by TLS, and server_key is the key of another way, CURVE"
-                )
-                raise errors.error_for(errors.INVALID_ARGUMENT, detail, "leave it out")
-        key = self.server_key
         faults = {
             "url": not self.urls,
             "local_priority": self.hello.local_priority not in PRIORITIES,
@@ -128,7 +118,6 @@ class ClientOptions:
             "retry_for_s": self.retry_for_s is not None and not self.retry_for_s > 0,
             "window_messages": not self.window_messages > 0,
             "window_bytes": not self.window_bytes > 0,
-            "server_key": key is not None and len(key) != SERVER_KEY_CHARACTERS,
         }
         for name, is_wrong in faults.items():
             if is_wrong:
@@ -171,7 +160,7 @@ class Connection:
         self.session: ClientSession | None = None
         #: The session that greets; None unless an attempt is under way.
         self._greeting: ClientSession | None = None
-        self._transport: StreamTransport | SecureTransport | None = None
+        self._transport: StreamTransport | None = None
         #: The end of the attempt under way: None as its result means open.
         self._attempted: asyncio.Future[AngariumError | None] = self._loop.create_future()
         #: Messages of rounds that were not retired when their connection was lost.
@@ -294,13 +283,10 @@ class Connection:
         error: AngariumError | None = attempted.result()
         return error
 
-    def _make_transport(self, url: str) -> StreamTransport | SecureTransport:
-        key, credentials = self._options.server_key, self._options.credentials
-        calls = self._on_message, self._drained, self._on_lost
-        if key is not None:
-            return SecureTransport(self._loop, url, key, *calls)
+    def _make_transport(self, url: str) -> StreamTransport:
+        credentials = self._options.credentials
         context = credentials.context() if credentials is not None and is_encrypted(url) else None
-        return StreamTransport(self._loop, url, context, *calls)
+        return StreamTransport(self._loop, url, context, self._on_message, self._drained, self._on_lost)
 
     def _drop(self) -> None:
         self.session = self._greeting = None

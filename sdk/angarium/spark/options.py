@@ -182,7 +182,6 @@ OPTIONS: Final = (
     Option("password", SECRET, None, _ALL, "the secret of the username"),
     Option("passwordFile", FILE, None, _ALL, "a file with the secret, on every machine that connects"),
     Option("passwordEnv", TEXT, None, _ALL, "an environment variable with the secret, on every machine"),
-    Option("serverKey", TEXT, None, _ALL, "the node's public key for an encrypted connection"),
     Option("caFile", FILE, None, _ALL, "authorities of a `tls://` address, a file on every host of the job"),
     Option("certFile", FILE, None, _ALL, "certificate of the job, where one is demanded, likewise"),
     Option("keyFile", FILE, None, _ALL, "private key of `certFile`, likewise"),

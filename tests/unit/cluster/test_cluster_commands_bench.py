@@ -21,7 +21,6 @@ CONNECT = ConnectOptions(
     vpn="default",
     username="default",
     password=None,
-    server_key=None,
     timeout_s=1,
     client_name="",
 )

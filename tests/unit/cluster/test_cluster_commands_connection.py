@@ -258,7 +258,6 @@ def test_the_options_are_the_arguments_of_connect() -> None:
         "vpn": "v",
         "username": "u",
         "password": None,
-        "server_key": None,
         "timeout_s": 2.5,
         "client_name": "c",
     }
@@ -329,7 +328,7 @@ def test_the_address_of_a_controller_is_one_of_tls() -> None:
 
 
 def test_every_option_that_says_where_and_who_has_its_variable() -> None:
-    wanted = {"--url", "--data", "--context", "--user", "--password-file", "--server-key-file", "--key-file"}
+    wanted = {"--url", "--data", "--context", "--user", "--password-file", "--key-file"}
     wanted |= {"--ca-file", "--cert-file"}
     wanted |= {"--admin-url", "--timeout", "--client-name", "--listen", "--config"}
     missing = []

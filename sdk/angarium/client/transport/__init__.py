@@ -1,1 +1,1 @@
-"""How frames travel between client and router: `stream` over a socket, `secure` over one of libzmq with CURVE."""
+"""How frames travel between client and router: `stream` is the socket, `zmtp` what is said, `tls` what encrypts it."""

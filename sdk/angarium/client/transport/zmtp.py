@@ -1,6 +1,6 @@
 """ZMTP 3 with the mechanism NULL, as a DEALER speaks it: bytes in, messages out; messages in, bytes out.
 
-A client without encryption speaks it itself, because libzmq hands each message over to a thread of its own and back: on
+Clients speak it themselves, because libzmq hands each message over to a thread of its own and back: on
 the way of a lone message that is a third of the time. https://rfc.zeromq.org/spec/23/ describes it. No socket here:
 `angarium.client.transport.stream` has it, fills `room`, and sends what `start`, `pack` and `take_replies` give.
 
@@ -19,7 +19,7 @@ FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 #: Taken in before the loop gets its turn: half a millisecond of work in large batches, a few in single messages.
 READ_BYTES: Final = 256 * 1024
 #: What is known when the other side does not go on, or goes on otherwise: a node that wants a key just closes.
-HANDSHAKE_FAILED: Final = "the handshake failed: is it a node, does it want a server key, or tls://?"
+HANDSHAKE_FAILED: Final = "the handshake failed: is it a node, and does it want tls://?"
 #: What is known when the other side closes later.
 CLOSED: Final = "the connection was closed"
 
