@@ -52,6 +52,8 @@ class TopicRules:
 
     def allows_subscribe(self, pattern: str) -> bool:
         """Tell whether a pattern (without `#noexport/` and `#share/<name>/`) may be subscribed to."""
+        if not self.exceptions:
+            return self.default_allow
         if self.default_allow:
             return not any(overlaps(pattern, exception) for exception in self.exceptions)
         return any(covers(exception, pattern) for exception in self.exceptions)
@@ -77,6 +79,8 @@ class AddressRules:
 
         An IPv4 address that came through an IPv6 socket (`::ffff:10.0.0.1`) counts as the IPv4 address.
         """
+        if not self._networks:
+            return self.default_allow
         try:
             ip = ipaddress.ip_address(address)
         except ValueError:

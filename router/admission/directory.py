@@ -26,13 +26,17 @@ _VARIABLE = "$client-username"
 class Username:
     """A client username of one Message VPN."""
 
-    __slots__ = ("attributes", "generation", "name")
+    __slots__ = ("attributes", "fingerprint", "generation", "granted", "name")
 
     def __init__(self, name: str, attributes: Attributes, generation: int) -> None:
         self.name = name
         self.attributes = attributes
         #: Changes with every change of the object, and is never used again: a resume token names it.
         self.generation = generation
+        #: What stands for its state in resume tokens; empty before the first one.
+        self.fingerprint = ""
+        #: What its clients may, as far as it was worked out (`router.admission.rights.Granted`); None before.
+        self.granted: Any = None
 
     @property
     def enabled(self) -> bool:

@@ -247,7 +247,9 @@ class Doorkeeper:
 
     def _inbox_of_token(self, hello: Hello, vpn: Vpn, username: Username, now: float) -> str:
         """Give the inbox of the session that a token is of; nothing if it is not good, or not any more."""
-        token = hello.token or b""
+        token = hello.token
+        if not token:
+            return ""
         mac, body = token[:_MAC_BYTES], token[_MAC_BYTES:]
         if not hmac.compare_digest(mac, hmac.digest(self._key, body, "sha256")[:_MAC_BYTES]):
             return ""
@@ -271,8 +273,10 @@ class Doorkeeper:
 
         Over router restarts and without telling the password.
         """
-        state = wire.pack([username.name, username.password, username.enabled])
-        return hmac.new(self._key, state, hashlib.sha256).hexdigest()[:16]
+        if not username.fingerprint:  # a change of the object makes another one
+            state = wire.pack([username.name, username.password, username.enabled])
+            username.fingerprint = hmac.new(self._key, state, hashlib.sha256).hexdigest()[:16]
+        return username.fingerprint
 
 
 def _is_local(address: str) -> bool:

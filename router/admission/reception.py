@@ -64,6 +64,10 @@ class Decoy(NamedTuple):
     why: AngariumError
 
 
+#: Nobody guesses an inbox; the name that is made up for a client shall not collide.
+INBOX_BITS, NAME_BITS = 96, 40
+
+
 class Reception:
     """Admits clients."""
 
@@ -216,8 +220,11 @@ class Reception:
         if bridge is not None:
             self._bridges.judge_far(ticket, bridge, now)
         number = self._number()
+        secret = (
+            f"{self._random.getrandbits(INBOX_BITS + NAME_BITS):034x}"  # one question to the system for both
+        )
         asked_name = hello.client_name if bridge is None else bridge.client_name
-        client_name = asked_name or f"{self._node}/{vpn.name}/{self._random.getrandbits(40):010x}"
+        client_name = asked_name or f"{self._node}/{vpn.name}/{secret[:10]}"
         predecessor = self._sessions.find(vpn.name, client_name)
         if predecessor is not None:
             resumes = ticket.resumed and predecessor.username == ticket.username.name
@@ -233,7 +240,7 @@ class Reception:
         session.resumed_inbox = ticket.resumed_inbox
         session.bridge = bridge
         session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
-        session.inbox = f"{INBOX_PREFIX}{self._node}/{self._random.getrandbits(96):024x}"
+        session.inbox = f"{INBOX_PREFIX}{self._node}/{secret[10:]}"
         if not self._rights.grant(session, now):
             self.refuse(
                 ticket.routing_id,
@@ -298,7 +305,7 @@ class Reception:
         self._furnish(session, hello, address, now)
         session.is_client = False
         session.rounds_max, session.bytes_max = LINK_ROUNDS, wire.LINK_BYTES
-        session.egress = EgressQueue([LINK_QUEUE_UNITS] * 3, [0] * 3)
+        session.egress = EgressQueue(((LINK_QUEUE_UNITS, 0),) * 3)
         self._sessions.admit(session)
         body = self._welcome_header(session, b"", resumed=False)
         body["link"] = self._links.gate.describe_self(now)

@@ -8,19 +8,33 @@ however many clients publish under it. Everything else is checked here and in `s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium.errors import AngariumError
 from router.delivery.queues import EgressQueue
 from router.session import Permissions
 
 if TYPE_CHECKING:
+    from angarium_server.access import TopicRules
+    from router.admission.directory import AclProfile, Username, Vpn
     from router.delivery.eliding import Eliding
+    from router.delivery.queues import QueueLimits
     from router.matching.shards import Shards
     from router.session import Session
 
 RulesKey = tuple[bool, tuple[str, ...]]
+Attributes = dict[str, Any]
 _CLASSES = (1, 2, 3)
+
+
+class Granted(NamedTuple):
+    """What the clients of a username may, and the objects that say so."""
+
+    acl: AclProfile
+    profile: Attributes
+    permissions: Permissions
+    publish: RulesKey
+    queues: QueueLimits
 
 
 class Rights:
@@ -39,32 +53,40 @@ class Rights:
         username = vpn.usernames.get(session.username)
         if username is None:
             return False
-        acl = vpn.acls.get(str(username.attributes["acl_profile"]))
-        profile_name = str(username.attributes["client_profile"])
-        profile = vpn.profiles.get(profile_name)
-        if acl is None or profile is None:
+        granted = self._granted(vpn, username)
+        if granted is None:
             return False
-        try:
-            publish, subscribe = acl.publish_list(username.name), acl.subscribe_rules(username.name)
-        except AngariumError:  # the variables of the profile cannot take this username in
-            return False
-        session.profile_name = profile_name
-        session.permissions = Permissions(
-            shared_allowed=bool(profile["allow_shared_subscriptions"]),
-            subscriptions_max=int(profile["max_subscription_count"]),
-            memory_max=int(profile["max_memory_bytes"]),
-            username_memory_max=int(profile["max_memory_bytes_per_client_username"]),
-            filters=subscribe,
-            share_names=acl.share_names,
-            matching_work_per_s=int(profile["max_matching_work_per_s"]),
-            overlapping_max=int(profile["max_overlapping_filters"]),
-        )
-        self._set_queues(session, profile)
-        self._set_eliding(session, profile, now)
-        number = self._take(publish)
+        session.profile_name = str(username.attributes["client_profile"])
+        session.permissions = granted.permissions
+        if session.egress is None:
+            session.egress = EgressQueue(granted.queues)
+        else:
+            session.egress.limit(granted.queues)
+        self._set_eliding(session, granted.profile, now)
+        number = self._take(granted.publish)
         self.revoke(session)
         session.publish_rules_id = number
         return True
+
+    def _granted(self, vpn: Vpn, username: Username) -> Granted | None:
+        """Give what a username may; None if its profiles are not there or do not fit it.
+
+        It is the same for all its clients, and worked out again when one of the objects was replaced.
+        """
+        acl = vpn.acls.get(str(username.attributes["acl_profile"]))
+        profile = vpn.profiles.get(str(username.attributes["client_profile"]))
+        if acl is None or profile is None:
+            return None
+        known: Granted | None = username.granted
+        if known is not None and known.acl is acl and known.profile is profile:
+            return known
+        try:
+            publish, subscribe = acl.publish_list(username.name), acl.subscribe_rules(username.name)
+        except AngariumError:  # the variables of the profile cannot take this username in
+            return None
+        permissions = _permissions(profile, acl, subscribe)
+        known = username.granted = Granted(acl, profile, permissions, publish, _queues(profile))
+        return known
 
     def revoke(self, session: Session) -> None:
         """A session does not publish under its rules any more."""
@@ -90,19 +112,29 @@ class Rights:
         entry[1] += 1
         return entry[0]
 
-    def _set_queues(self, session: Session, profile: dict[str, object]) -> None:
-        depths = [int(str(profile[f"queue_direct_{n}_max_depth"])) for n in _CLASSES]
-        bursts = [int(str(profile[f"queue_direct_{n}_min_msg_burst"])) for n in _CLASSES]
-        fresh = EgressQueue(depths, bursts)
-        if session.egress is None:
-            session.egress = fresh
-            return
-        for old, new in zip(session.egress.queues, fresh.queues, strict=True):
-            old.bytes_max, old.burst = new.bytes_max, new.burst  # in force from the next message on
-
-    def _set_eliding(self, session: Session, profile: dict[str, object], now: float) -> None:
+    def _set_eliding(self, session: Session, profile: Attributes, now: float) -> None:
         if not profile["eliding"]:
             self._eliding.stop(session, now)
             return
         delay_ms, topics_max = int(str(profile["eliding_delay_ms"])), int(str(profile["eliding_max_topics"]))
         self._eliding.allow(session, delay_ms, topics_max, now)
+
+
+def _permissions(profile: Attributes, acl: AclProfile, subscribe: TopicRules) -> Permissions:
+    return Permissions(
+        shared_allowed=bool(profile["allow_shared_subscriptions"]),
+        subscriptions_max=int(profile["max_subscription_count"]),
+        memory_max=int(profile["max_memory_bytes"]),
+        username_memory_max=int(profile["max_memory_bytes_per_client_username"]),
+        filters=subscribe,
+        share_names=acl.share_names,
+        matching_work_per_s=int(profile["max_matching_work_per_s"]),
+        overlapping_max=int(profile["max_overlapping_filters"]),
+    )
+
+
+def _queues(profile: Attributes) -> QueueLimits:
+    return tuple(
+        (int(profile[f"queue_direct_{n}_max_depth"]), int(profile[f"queue_direct_{n}_min_msg_burst"]))
+        for n in _CLASSES
+    )

@@ -212,8 +212,9 @@ class Subscriptions:
                 change.joined.append(session.subscriptions[text, deliver_always].filter)
                 return None
             self._check_limits(session)
-            shape = shape_of(parsed.pattern, parsed.share)
-            self._check_shapes(session, shape)
+            shape = shape_of(parsed.pattern, parsed.share) if parsed.wildcard or parsed.share else None
+            if shape is not None:
+                self._check_shapes(session, shape)
             size = subscription_bytes(text, parsed.pattern, len(self._shards.shards))
             if change.bytes + size > change.room:
                 self._memory.refuse(session, change.bytes + size)
@@ -251,12 +252,13 @@ class Subscriptions:
 
         (R61, R62).
         """
-        if parsed.pattern.startswith("#P2P") and overlaps(parsed.pattern, wire.QUEUE_TOPIC_PREFIX + ">"):
-            raise error_for(errors.RESERVED_TOPIC, "what is sent to a queue is for its consumers")
-        if parsed.pattern.startswith("#P2P") and overlaps(parsed.pattern, INBOX_PREFIX + ">"):
-            if parsed.pattern != actor.inbox or parsed.share is not None:
-                raise error_for(errors.RESERVED_TOPIC, "the inbox of another client")
-            return
+        if parsed.pattern.startswith("#P2P"):
+            if overlaps(parsed.pattern, wire.QUEUE_TOPIC_PREFIX + ">"):
+                raise error_for(errors.RESERVED_TOPIC, "what is sent to a queue is for its consumers")
+            if overlaps(parsed.pattern, INBOX_PREFIX + ">"):
+                if parsed.pattern != actor.inbox or parsed.share is not None:
+                    raise error_for(errors.RESERVED_TOPIC, "the inbox of another client")
+                return
         permissions = actor.permissions
         if parsed.share is not None:
             if not permissions.shared_allowed:
@@ -278,10 +280,8 @@ class Subscriptions:
                 errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"Message VPN {session.vpn.name} allows {limit}"
             )
 
-    def _check_shapes(self, session: Session, shape: str | None) -> None:
+    def _check_shapes(self, session: Session, shape: str) -> None:
         """Refuse a filter with which too many could match one topic: such topics would be dear to match."""
-        if shape is None:
-            return
         own = session.permissions.overlapping_max
         if len(session.shapes) >= own and shape not in session.shapes:
             self._alarms.client_overlaps(session, own)

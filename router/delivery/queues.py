@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import wire
 from angarium_server.costs import BUNDLE_BYTES
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 WORK_UNIT_BYTES: Final = 2048
 #: A client is called slow when something has been queued for it for so long.
 SLOW_AFTER_S: Final = 3.0
+#: For each class of service: what may wait, in work units, and so many messages whatever their size.
+QueueLimits: TypeAlias = "tuple[tuple[int, int], ...]"
 _COS_BITS: Final = {wire.CLASS_COS1: 0, wire.CLASS_COS2: 1, wire.CLASS_COS3: 2}
 
 
@@ -163,31 +165,46 @@ def split_by_class(bundle: Bundle) -> list[tuple[int, Bundle]]:
 
 
 class EgressQueue:
-    """The queues of one session."""
+    """The queues of one session; most sessions never need one."""
 
-    __slots__ = ("congested_at", "queues")
+    __slots__ = ("_limits", "_queues", "congested_at")
 
-    def __init__(self, depths: list[int], bursts: list[int]) -> None:
-        self.queues = tuple(
-            ClassQueue(depth * WORK_UNIT_BYTES, burst) for depth, burst in zip(depths, bursts, strict=True)
-        )
+    def __init__(self, limits: QueueLimits) -> None:
+        self._limits = limits
+        #: Empty before something has to wait for the first time.
+        self._queues: tuple[ClassQueue, ...] = ()
         #: Since when something has been waiting, or None.
         self.congested_at: float | None = None
 
     @property
+    def queues(self) -> tuple[ClassQueue, ...]:
+        """Give the queue of each class of service."""
+        if not self._queues:
+            self._queues = tuple(
+                [ClassQueue(depth * WORK_UNIT_BYTES, burst) for depth, burst in self._limits]
+            )
+        return self._queues
+
+    def limit(self, limits: QueueLimits) -> None:
+        """Set other limits; they are in force from the next message on."""
+        self._limits = limits
+        for queue, (depth, burst) in zip(self._queues, limits, strict=bool(self._queues)):
+            queue.bytes_max, queue.burst = depth * WORK_UNIT_BYTES, burst
+
+    @property
     def messages(self) -> int:
         """Count what waits."""
-        return sum(queue.messages for queue in self.queues)
+        return sum(queue.messages for queue in self._queues)
 
     @property
     def bytes(self) -> int:
         """Count the bytes that wait."""
-        return sum(queue.bytes for queue in self.queues)
+        return sum(queue.bytes for queue in self._queues)
 
     def take_dropped(self) -> int:
         """Give the messages that were dropped and not told of, when nothing waits that could carry it."""
         dropped = 0
-        for queue in self.queues:
+        for queue in self._queues:
             if queue.dropped:
                 dropped += queue.dropped
                 queue.dropped = 0
@@ -199,6 +216,6 @@ class EgressQueue:
 
     def validate(self) -> None:
         """Check the sums. Not the limits: a lower one is in force from the next message on."""
-        for queue in self.queues:
+        for queue in self._queues:
             assert queue.messages == sum(bundle.rows for bundle in queue.entries)
             assert queue.bytes == sum(bundle.bytes for bundle in queue.entries)

@@ -128,7 +128,7 @@ class Interest(Generic[S]):
 
     def create(self, vpn_id: int, parsed: ParsedFilter, deliver_always: bool, table: bytes) -> Filter[S]:  # noqa: FBT001 - part of the key
         """Make the filter of a subscription; the caller tells the workers."""
-        return self._create(_key(vpn_id, parsed, deliver_always), table)
+        return self._create(_key(vpn_id, parsed, deliver_always), table, parsed.wildcard)
 
     def find_kind(self, vpn_id: int, pattern: str, kind: int) -> Filter[S] | None:
         """Give the filter of endpoints (KIND_ENDPOINT, KIND_EXCEPTION) if the workers know it."""
@@ -136,10 +136,10 @@ class Interest(Generic[S]):
 
     def create_kind(self, vpn_id: int, pattern: str, kind: int, table: bytes) -> Filter[S]:
         """Make a filter of endpoints; the caller tells the workers."""
-        return self._create((vpn_id, pattern, kind, None), table)
+        return self._create((vpn_id, pattern, kind, None), table, has_wildcard(pattern))
 
-    def _create(self, key: FilterKey, table: bytes) -> Filter[S]:
-        shard = None if has_wildcard(key[1]) else table[slot_of(key[1])]
+    def _create(self, key: FilterKey, table: bytes, wildcard: bool) -> Filter[S]:  # noqa: FBT001 - told of a pattern
+        shard = None if wildcard else table[slot_of(key[1])]
         made: Filter[S] = Filter(self.next_id, key, shard)
         self.next_id += 1
         self.filters[made.id] = made

@@ -23,8 +23,7 @@ A filter may carry two prefixes, in this order: `#noexport/` (other nodes are no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from angarium import errors
@@ -47,8 +46,7 @@ _HIDDEN_PREFIX: Final = "$"
 _RESERVED_PREFIXES: Final = (SHARE_PREFIX, NOEXPORT_PREFIX, LOG_PREFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
+class Filter(NamedTuple):
     """A filter taken apart.
 
     Attributes:
@@ -119,7 +117,9 @@ def parse_filter(text: str) -> Filter:
 
 def has_wildcard(pattern: str) -> bool:
     """Tell whether some level of a pattern is a wildcard, so that it can match more than one topic."""
-    return pattern == ">" or pattern.endswith(("*", "/>")) or "*/" in pattern
+    if "*" not in pattern:
+        return pattern.endswith(">") and (pattern == ">" or pattern.endswith("/>"))
+    return pattern.endswith(("*", "/>")) or "*/" in pattern
 
 
 def matches(pattern: str, topic: str) -> bool:
