@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 #: Messages handed on before others get their turn, and so long at most.
 DRAIN_MAX: Final = 200
 DRAIN_S: Final = 0.003
+#: A large message comes in pieces; so many are read before others get their turn, which costs more than a read.
+READS_MAX: Final = 8
 #: Sent with one system call: so many bytes, unless the last message makes it more, and so many pieces; the system
 #: takes 1,024.
 SEND_BYTES: Final = 256 * 1024
@@ -205,22 +207,23 @@ class Connection:
             return
         if self._unsent:
             self._write_further()
-        if not self._messages and self._end is None:
-            self._read()
+        for _ in range(READS_MAX):
+            if self._messages or self._end is not None or not self._read():
+                break
         self._hand_on()
 
-    def _read(self) -> None:
-        """Take in what came, a bounded number of bytes; the loop calls again if there is more."""
+    def _read(self) -> bool:
+        """Take in what came, a bounded number of bytes; false if nothing did."""
         assert self._socket is not None
         try:
             count = self._socket.recv_into(self._protocol.room())
         except _LATER:
-            return
+            return False
         except OSError:
             count = 0
         if not count:
             self._over(self._protocol.at_end())
-            return
+            return True
         messages: list[list[bytes]] = []
         try:
             self._protocol.received(count, messages)
@@ -232,6 +235,7 @@ class Connection:
         self._messages.extend(messages)
         if replies := self._protocol.take_replies():
             self._write([replies])
+        return True
 
     def _over(self, why: str) -> None:
         code = errors.NOT_CONNECTED if self._protocol.is_open else errors.HANDSHAKE_FAILED

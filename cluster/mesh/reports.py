@@ -49,8 +49,6 @@ class LinkReport(msgspec.Struct, array_like=True, frozen=True):
     error: Annotated[str, Meta(max_length=ERROR_MAX)] = ""
     #: Round trip; None on the side that does not open it.
     lag_ms: _Seconds | None = None
-    #: None while there is no connection.
-    encrypted: bool | None = None
     queued_messages: _Count = 0
     queued_bytes: _Count = 0
     spooled_messages: _Count = 0
@@ -61,6 +59,8 @@ class LinkReport(msgspec.Struct, array_like=True, frozen=True):
     subscriptions_out: _Count = 0
     #: How much of the interest of both sides is in force.
     progress_percent: Annotated[int, Meta(ge=0, le=100)] = 0
+    #: None while there is no connection.
+    encrypted: bool | None = None
 
 
 class NodeReport(msgspec.Struct, array_like=True, frozen=True):

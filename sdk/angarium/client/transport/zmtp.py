@@ -18,6 +18,8 @@ from angarium.errors import TLS_FAILED, error_for
 FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 #: Taken in before the loop gets its turn: half a millisecond of work in large batches, a few in single messages.
 READ_BYTES: Final = 256 * 1024
+#: A buffer that has grown so far for large frames is kept: to make it anew for each takes longer than to copy them.
+KEPT_BYTES: Final = 2 * READ_BYTES
 #: What is known when the other side does not go on, or goes on otherwise: a node that wants a key just closes.
 HANDSHAKE_FAILED: Final = "the handshake failed: is it a node, and does it want tls://?"
 #: What is known when the other side closes later.
@@ -161,10 +163,11 @@ class Zmtp:
         if left == len(buffer):
             self._buffer = bytearray(2 * left)
             self._buffer[:left] = buffer
-        elif not left and len(buffer) > READ_BYTES:
+        elif not left and len(buffer) > KEPT_BYTES:
             self._buffer = bytearray(READ_BYTES)
         elif left and taken:
-            buffer[:left] = buffer[taken : self._filled]
+            with memoryview(buffer) as view:  # which moves what overlaps, without another copy
+                view[:left] = view[taken : self._filled]
         self._filled = left
 
     def validate(self) -> None:
