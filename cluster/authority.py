@@ -19,11 +19,12 @@ import secrets
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from angarium import errors
@@ -52,7 +53,7 @@ _KEY_USAGES: Final = (
     "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
 )  # fmt: skip
 
-_Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+_Key = CertificateIssuerPrivateKeyTypes
 
 
 class Issued(NamedTuple):
@@ -170,7 +171,7 @@ def _create(
     builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    cert = builder.sign(issuer.key, hashes.SHA256())
+    cert = builder.sign(issuer.key, _digest(issuer.key))
     _write(cert_file, key_file, cert, key)
     return Issued(cert_file, key_file, issuer.file, names_of(cert), cert.not_valid_after_utc)
 
@@ -220,7 +221,7 @@ def _create_authority(cert_file: Path, key_file: Path) -> None:
 
 
 def _builder(
-    name: str, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, now: datetime, until: datetime
+    name: str, issuer: x509.Name, key: _Key, now: datetime, until: datetime
 ) -> x509.CertificateBuilder:
     """Give what every certificate of ours has."""
     return (
@@ -282,7 +283,7 @@ def _refuse_existing(*files: Path) -> None:
             raise errors.error_for(errors.OBJECT_EXISTS, detail, "choose another path, or remove it")
 
 
-def _write(cert_file: Path, key_file: Path, cert: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
+def _write(cert_file: Path, key_file: Path, cert: x509.Certificate, key: _Key) -> None:
     """Write both files, the key first: a certificate whose key is nowhere is never there."""
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -309,9 +310,14 @@ def _read_key(file: Path) -> _Key:
         raise _fault(
             file, "it holds no private key in PEM without a password: put a copy of it back"
         ) from None
-    if not isinstance(key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey):
-        raise _fault(file, "its key is neither EC nor RSA: use another authority")
-    return key
+    if not isinstance(key, get_args(_Key)):
+        raise _fault(file, "its key cannot sign certificates: name another --authority")
+    return cast("_Key", key)
+
+
+def _digest(key: _Key) -> hashes.SHA256 | None:
+    """Give what is signed of a certificate; some keys have that settled."""
+    return None if isinstance(key, ed25519.Ed25519PrivateKey | ed448.Ed448PrivateKey) else hashes.SHA256()
 
 
 def _public_bytes(key: Any) -> bytes:

@@ -1,7 +1,7 @@
 """What a configuration must have so that nobody on the way reads what clients and operators say.
 
-Beyond loopback every address encrypts: `tls://` with a certificate, or `tcp://` with CURVE keys. Called when a
-configuration is read; the files are read once more by the processes that use them.
+Beyond loopback every address encrypts: it is `tls://`, with a certificate. Called when a configuration is read; the
+files are read once more by the processes that use them.
 """
 
 from __future__ import annotations
@@ -38,27 +38,12 @@ def listen_faults(router: RouterConfig) -> list[str]:
         elif is_tls(url):
             if not router.tls_cert_file:
                 faults.append(f"router.listen: {url}: {_NO_CERTIFICATE}")
-        elif not is_loopback(url) and not router.curve_secret_key_file:
+        elif not is_loopback(url):
             advice = _ADVICE.format(url=url.replace("tcp://", "tls://", 1))
             faults.append(f"router.listen: {url}: {advice}")
     if not router.listen:
         faults.append("router.listen: name at least one address, tcp://127.0.0.1:0 for instance")
-    return (
-        faults
-        + key_file_faults("router.curve_secret_key_file", router.curve_secret_key_file)
-        + _tls_faults(router)
-    )
-
-
-def key_file_faults(key: str, path: str) -> list[str]:
-    """Give what is wrong with the file of a CURVE key."""
-    if not path:
-        return []
-    try:
-        keys.read_secret(path)
-    except errors.AngariumError as error:
-        return [f"{key}: {error.detail}"]
-    return []
+    return faults + _tls_faults(router)
 
 
 def ca_file_faults(key: str, path: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Which files with secrets of a configuration somebody else may read or replace.
 
-A secret CURVE key that others may read is refused (`cluster/keys.py`). Files with the secret of the cluster and with
+A private key that others may read is refused (`cluster/encryption.py`). Files with the secret of the cluster and with
 passwords are warned of: orchestrators mount them with modes that the operator of the node cannot always choose.
 """
 

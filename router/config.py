@@ -19,12 +19,6 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             description="Addresses for clients: tcp://HOST:PORT (port 0: chosen once and kept), tls://HOST:PORT or ipc://PATH."
         ),
     ] = msgspec.field(default_factory=lambda: ["tcp://127.0.0.1:55555"])
-    curve_secret_key_file: Annotated[
-        str,
-        Meta(
-            description="Key file made by 'angarium keys curve'; with it every tcp and ipc address requires CURVE."
-        ),
-    ] = ""
     tls_cert_file: Annotated[
         str, Meta(description="Certificate of tls:// addresses, and those up to its authority (PEM).")
     ] = ""

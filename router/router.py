@@ -169,7 +169,7 @@ class Router:
         return self.out.take()
 
     def client_frames(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer = LOCAL) -> bool:
-        """A client sent frames; false if it is busy: offer them again after the next `tick`. HELLO needs `address`."""
+        """A client sent frames; false if it is busy: offer them again after the next `tick`. HELLO needs `peer`."""
         session = self.sessions.by_routing_id.get(routing_id)
         if session is None:
             self.reception.stranger(routing_id, frames, now, peer)

@@ -27,10 +27,9 @@ from angarium_server.connections.tls import make_context
 from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Later, Process, load_config
 from router.admission import blame
+from router.admission.connect_rates import ConnectRates
 from router.admission.password_checks import AT_ONCE
-from router.admission.zap import HandshakeRates, ZapHandler
 from router.config import RouterRuntime, tls_files
-from router.curve import CurveListener
 from router.effects import (
     AskController,
     EmitEvent,
@@ -109,13 +108,10 @@ class RouterServer:
         #: When the oldest event came whose effects are not carried out yet; None if there is none.
         self._turn_began: float | None = None
         self._workers = self._make_worker_socket(process.context)
-        rates = HandshakeRates(self._config, self._connect_refused)
         self._door = Door(
             process, door_limits(self._config), self._client_message, self._client_lost, self._malformed,
-            self._router.reception.handshake_failed, rates.allows,
+            self._router.reception.handshake_failed, ConnectRates(self._config, self._connect_refused).allows,
         )  # fmt: skip
-        #: The encrypted addresses; None for a node without keys.
-        self._curve = self._make_curve(rates) if self._config.curve_secret_key_file else None
         process.add(self._workers, self._read_workers)
         process.add(self._wake_read, self._read_verdicts)
         process.on_request(self._request)
@@ -132,10 +128,6 @@ class RouterServer:
                 f" {given}: raise LimitNOFILE of the unit, or 'ulimit -Hn', or lower max_connections"
             )
             self._router.out.event("SYSTEM_DESCRIPTORS_LOW", text, severity="warning")
-
-    def _make_curve(self, rates: HandshakeRates) -> CurveListener:
-        zap = ZapHandler(self._process.context, self._config, rates)
-        return CurveListener(self._process, self._router, zap, self._take, self._carry_out)
 
     def _make_worker_socket(self, context: zmq.Context[zmq.Socket[bytes]]) -> zmq.Socket[bytes]:
         """Inside the node there is no high-water mark: windows bound what is under way.
@@ -172,7 +164,7 @@ class RouterServer:
     def _listen(self, url: str) -> str:
         if url.startswith("tls://"):
             return self._door.listen(url, make_context(tls_files(self._config)))
-        return self._door.listen(url) if self._curve is None else self._curve.listen(url)
+        return self._door.listen(url)
 
     def _connect_refused(self) -> None:
         self._router.counters.error(errors.CONNECT_RATE_EXCEEDED)
@@ -256,10 +248,7 @@ class RouterServer:
 
     def _send_client(self, effect: SendClient) -> None:
         routing_id, frames, rows = effect
-        if self._curve is not None and not self._door.is_here(routing_id):
-            refusal = self._curve.send(routing_id, frames)
-        else:
-            refusal = self._door.send(routing_id, frames)
+        refusal = self._door.send(routing_id, frames)
         if refusal is not None:
             is_blocked = refusal is Refusal.BLOCKED
             self._router.unreachable(routing_id, rows, time.monotonic(), blocked=is_blocked)
@@ -407,8 +396,6 @@ class RouterServer:
         wake = self._tick_router(now)
         has_more = self._door.read_rest()
         self._door.tick(now)
-        if self._curve is not None:
-            wake = min(wake, self._curve.tick(now))
         self._carry_out()
         self._memory.update(self._router.freed_bytes, now)
         if not self._ready and self._may_open(now):
@@ -442,8 +429,6 @@ class RouterServer:
         """Free what the process does not own."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._door.close(LINGER_S)
-        if self._curve is not None:
-            self._curve.close()
         self._process.remove(self._workers)
         self._workers.close()
         self._process.remove(self._wake_read)

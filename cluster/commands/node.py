@@ -430,30 +430,3 @@ def create_secret(*, path: Path, out: Output) -> None:
 
     create_secret(path)
     out.done(f"a secret is in {path}", {"file": str(path)})
-
-
-@keys.command("curve-cluster")
-@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
-@click.argument("nodes", nargs=-1, required=True)
-@list_option
-def create_cluster_keys(*, directory: Path, nodes: tuple[str, ...], out: Output) -> None:
-    """Create the secret of a cluster and the CURVE keys of its NODES in DIRECTORY."""
-    from cluster.keys import create_cluster_keys
-
-    public = create_cluster_keys(directory, nodes)
-    rows = [
-        {"node": node, "secret_file": str(directory / f"{node}.key"), "public_key": key}
-        for node, key in public.items()
-    ]
-    out.rows(rows, ("node", "secret_file", "public_key"), name="node", empty="")
-
-
-@keys.command("curve")
-@click.argument("path", type=click.Path(path_type=Path))
-@output_option
-def create_key_pair(*, path: Path, out: Output) -> None:
-    """Write a secret CURVE key to PATH and its public key to PATH.pub, and print the public key."""
-    from cluster.keys import create_keys
-
-    public = create_keys(path)
-    out.done(public, {"secret_file": str(path), "public_file": f"{path}.pub", "public_key": public})

@@ -33,7 +33,6 @@ INGRESS_CREDIT_EXCEEDED: Final = 40009
 SHARED_LOCAL_DISPATCH: Final = 40010
 INVALID_CLIENT_NAME: Final = 40011
 MAX_SUBSCRIPTIONS_EXCEEDED: Final = 40012
-ROUTING_ID_REFUSED: Final = 40014
 INVALID_ATTRIBUTE: Final = 40015
 ALREADY_LOGGED_IN: Final = 40016
 INVALID_CONFIGURATION: Final = 40017
@@ -184,9 +183,6 @@ ERRORS: Final[dict[int, Reason]] = {
         "max_subscriptions_exceeded",
         "Max Num Subscriptions Exceeded",
         "remove subscriptions or raise max_subscription_count",
-    ),
-    ROUTING_ID_REFUSED: Reason(
-        "routing_id_refused", "Routing Id Refused", "leave the routing id of the socket unset"
     ),
     INVALID_ATTRIBUTE: Reason(
         "invalid_attribute",

@@ -1,50 +1,28 @@
-"""Certificates for tests, made when they are needed by the command `openssl`; no key outlives a run."""
+"""Certificates for tests, made when they are needed; no key outlives a run.
+
+Those of `cluster.authority` are what users have; here are some that nobody should have, such as one that has ended.
+"""
 
 from __future__ import annotations
 
-import shutil
+import ipaddress
 import ssl
-import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_CONFIGURATION = """
-[req]
-distinguished_name = name
-x509_extensions = authority
-[name]
-[authority]
-basicConstraints = critical, CA:true
-keyUsage = critical, keyCertSign, cRLSign
-subjectKeyIdentifier = hash
-[ca]
-default_ca = signing
-[signing]
-database = index.txt
-new_certs_dir = .
-default_md = sha256
-policy = any
-unique_subject = no
-rand_serial = yes
-[any]
-commonName = supplied
-"""
-_EXTENSIONS = """
-basicConstraints = critical, CA:false
-keyUsage = critical, digitalSignature
-subjectKeyIdentifier = hash
-authorityKeyIdentifier = keyid
-subjectAltName = {names}
-"""
-_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 #: What connections of tests go to.
 LOCAL = "DNS:localhost, IP:127.0.0.1, IP:::1"
 #: First and last second of certificates, unless a test wants others.
 PAST, FUTURE = "20200101000000Z", "20980101000000Z"
+_TIME = "%Y%m%d%H%M%SZ"
 
 
 class Pair(NamedTuple):
@@ -67,40 +45,63 @@ class Authority:
     """Signs certificates, all in one directory."""
 
     def __init__(self, folder: Path) -> None:
-        if shutil.which("openssl") is None:
-            pytest.skip("certificates need the command openssl")
         self._folder = folder
         folder.mkdir(parents=True)
-        folder.joinpath("openssl.cnf").write_text(_CONFIGURATION)
-        folder.joinpath("index.txt").touch()
-        self.cert, self._key = folder / "ca.pem", folder / "ca.key"
-        self._openssl(
-            "req", "-x509", *_NEW_KEY, "-keyout", str(self._key), "-out", str(self.cert), "-days", "9999",
-            "-subj", f"/CN=authority {folder.name}", "-config", "openssl.cnf",
-        )  # fmt: skip
+        self._name = _name(f"authority {folder.name}")
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(self._name, self._name, self._key, PAST, FUTURE)
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        builder = builder.add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+        self.cert, _ = self._write("ca", builder, self._key)
 
     def issue(self, name: str, names: str = LOCAL, *, since: str = PAST, until: str = FUTURE) -> Pair:
         """Make a certificate and a key for a host or a client."""
-        cert, key, request = (self._folder / f"{name}.{kind}" for kind in ("pem", "key", "csr"))
-        self._openssl(
-            "req", "-new", *_NEW_KEY, "-keyout", str(key), "-out", str(request), "-subj", f"/CN={name}",
-            "-config", "openssl.cnf",
-        )  # fmt: skip
-        extensions = self._folder / f"{name}.cnf"
-        extensions.write_text(_EXTENSIONS.format(names=names))
-        self._openssl(
-            "ca", "-batch", "-notext", "-config", "openssl.cnf", "-cert", str(self.cert),
-            "-keyfile", str(self._key), "-in", str(request), "-out", str(cert), "-extfile", str(extensions),
-            "-startdate", since, "-enddate", until,
-        )  # fmt: skip
-        return Pair(cert, key)
+        key = ec.generate_private_key(ec.SECP256R1())
+        builder = _builder(_name(name), self._name, key, since, until)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(_usage("digital_signature"), critical=True)
+        builder = builder.add_extension(x509.SubjectAlternativeName(_names(names)), critical=False)
+        issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return self._write(name, builder.add_extension(issuer, critical=False), key)
 
     def client_context(self) -> ssl.SSLContext:
         """Give what a client needs that trusts this authority."""
         return ssl.create_default_context(cafile=self.cert)
 
-    def _openssl(self, *arguments: str) -> None:
-        done = subprocess.run(
-            ["openssl", *arguments], cwd=self._folder, capture_output=True, text=True, timeout=30
-        )
-        assert done.returncode == 0, done.stderr
+    def _write(self, name: str, builder: x509.CertificateBuilder, key: Any) -> Pair:
+        pair = Pair(self._folder / f"{name}.pem", self._folder / f"{name}.key")
+        pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+        pair.key.touch(mode=0o600)
+        pair.key.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+        pair.cert.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(pem))
+        return pair
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+
+def _names(text: str) -> list[x509.GeneralName]:
+    """Read `DNS:a.example, IP:10.0.0.1`."""
+    made: list[x509.GeneralName] = []
+    for one in text.split(", "):
+        kind, _, value = one.partition(":")
+        made.append(x509.DNSName(value) if kind == "DNS" else x509.IPAddress(ipaddress.ip_address(value)))
+    return made
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Any, since: str, until: str
+) -> x509.CertificateBuilder:
+    first, last = (datetime.strptime(time, _TIME).replace(tzinfo=UTC) for time in (since, until))
+    number = x509.random_serial_number()
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), number, first, last)
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+
+
+def _usage(*allowed: str) -> x509.KeyUsage:
+    usages = (
+        *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+        *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+    )
+    return x509.KeyUsage(**{usage: usage in allowed for usage in usages})

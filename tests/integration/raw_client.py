@@ -44,7 +44,6 @@ class RawClient:
         *,
         routing_id: bytes = b"",
         receive_mark: int = 0,
-        server_key: str = "",
     ) -> None:
         """Connect, and say nothing; `receive_mark` 1 makes a client that takes nothing in unless asked."""
         self.socket = context.socket(zmq.DEALER)
@@ -54,9 +53,6 @@ class RawClient:
         self.socket.setsockopt(zmq.RCVHWM, receive_mark)
         if routing_id:
             self.socket.setsockopt(zmq.ROUTING_ID, routing_id)
-        if server_key:
-            self.socket.curve_serverkey = server_key.encode()
-            self.socket.curve_publickey, self.socket.curve_secretkey = zmq.curve_keypair()
         self.socket.connect(url)
         #: Tells of the end of the connection of one who has logged in.
         self._monitor: zmq.Socket[bytes] | None = None

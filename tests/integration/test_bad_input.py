@@ -268,6 +268,7 @@ def test_a_session_that_ends_is_counted_once_however_many_of_its_rounds_are_brok
     attacked.expect_errors(errors.MALFORMED_FRAME, counted + 1)
 
 
+@pytest.mark.requirement("R231")
 def test_a_multipart_that_never_ends_harms_nobody(attacked: AttackedNode) -> None:
     with attacked.client() as client:
         for _ in range(1_000):

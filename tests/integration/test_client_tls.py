@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import ssl
-import subprocess
 import threading
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from certificates import FUTURE, PAST, Authority, Pair
+from cryptography.hazmat.primitives import serialization
 from scripted_router import LIMIT_S, Router, run, running_router, until
 from stream_peer import GREETING, StreamPeer
 from tls_front import tls_front
@@ -385,9 +385,10 @@ def test_files_that_cannot_be_used_are_refused_at_once(
 
 def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked(client_pair: Pair, tmp_path: Path) -> None:
     locked = tmp_path / "locked.key"
-    subprocess.run(
-        ["openssl", "pkey", "-in", client_pair.key, "-out", locked, "-aes256", "-passout", "pass:secret"],
-        check=True,
+    key = serialization.load_pem_private_key(client_pair.key.read_bytes(), None)
+    locking = serialization.BestAvailableEncryption(b"secret")
+    locked.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locking)
     )
     refused("passphrase", cert_file=client_pair.cert, key_file=locked)
 

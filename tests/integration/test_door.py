@@ -282,7 +282,7 @@ def test_one_who_has_logged_in_has_none(house: House, peer: Peer) -> None:
     assert house.door.strangers == 0
 
 
-@pytest.mark.requirement("R228")
+@pytest.mark.requirement("R228", "R231")
 @pytest.mark.parametrize(
     "said", [b"GET / HTTP/1.1\r\n\r\n", HANDSHAKE + b"\x02" + b"\xff" * 8, os.urandom(4096)]
 )
@@ -309,7 +309,7 @@ def test_a_network_has_a_share_of_the_strangers(house: House, url: str) -> None:
     Peer(house, url).close()
 
 
-@pytest.mark.requirement("R228")
+@pytest.mark.requirement("R228", "R231")
 def test_when_there_are_too_many_strangers_the_oldest_goes(tmp_path: Path) -> None:
     house = House(strangers=3, login_s=60.0)
     url = listening(house, "ipc", tmp_path)

@@ -1,4 +1,4 @@
-"""Who may do what, end to end: keys, passwords, ACL profiles and Message VPNs, by the command line and real clients."""
+"""Who may do what, end to end: TLS, passwords, ACL profiles and Message VPNs, by the command line and real clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from raw_client import RawClient, hello_header, row
 import angarium
 from angarium import blocking, errors, wire
 from angarium_server.testing import Node, NodeFailedError
-from cluster.keys import create_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,7 +96,7 @@ def own_address() -> str:
     return address
 
 
-# Certificates and keys.
+# Certificates.
 
 
 @pytest.fixture(scope="module")
@@ -105,14 +104,10 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     """A node on every address of the machine, with a certificate."""
     folder = tmp_path_factory.mktemp("tls")
     address = own_address()
-    for arguments in (
-        ("create", str(folder / "node"), "--host", address),
-        ("curve", str(folder / "admin.key")),
-    ):
-        subprocess.run(
-            [sys.executable, "-P", "-m", "angarium_server", "keys", *arguments],
-            check=True, cwd=ROOT, capture_output=True,
-        )  # fmt: skip
+    subprocess.run(
+        [sys.executable, "-P", "-m", "angarium_server", "keys", "create", str(folder / "node"), "--host", address],
+        check=True, cwd=ROOT, capture_output=True,
+    )  # fmt: skip
     config = folder / "node.toml"
     config.write_text(
         "[router]\ntls_cert_file = 'node.pem'\ntls_key_file = 'node.key'\n"
@@ -132,39 +127,6 @@ def test_a_certificate_encrypts_and_who_does_not_trust_it_is_kept_out(keyed: She
     refused(errors.TLS_FAILED, lambda: blocking.connect(url, timeout_s=1.0))
     other = Authority(tmp_path / "other").cert
     refused(errors.TLS_FAILED, lambda: blocking.connect(url, ca_file=other, timeout_s=1.0))
-
-
-def test_frames_behind_a_request_that_takes_steps_keep_their_order_behind_curve(tmp_path: Path) -> None:
-    """libzmq reads on while a client is busy, so the node keeps what comes meanwhile."""
-    key = create_keys(tmp_path / "node.key")
-    config = tmp_path / "node.toml"
-    config.write_text("[router]\ncurve_secret_key_file = 'node.key'\n", encoding="utf-8")
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with (
-        Node(tmp_path / "data", workers=1, config=config) as node,
-        RawClient(context, node.url, server_key=key) as client,
-    ):
-        client.hello()
-        filters = [
-            [[f"{number}/{at}", 0] for at in range(wire.MAX_FILTERS_PER_REQUEST)] for number in range(10)
-        ]
-        for some in filters:
-            client.send(wire.SUBSCRIBE, [0, some, None])
-        for _ in filters:
-            client.receive_only(wire.SUBACK)
-        for number, some in enumerate(filters):
-            client.send(wire.UNSUBSCRIBE, [number, some, None])
-            client.send(wire.PING, [number])
-        for number, some in enumerate(filters):
-            assert client.receive_only(wire.SUBACK).header == [number, [None] * len(some)]
-            assert client.receive_only(wire.PONG).header == [number]
-    context.term()
-
-
-def key_of(path: Path) -> str:
-    lines = [line for line in path.read_text(encoding="ascii").splitlines() if not line.startswith("#")]
-    (key,) = filter(None, lines)
-    return key
 
 
 def local(node: Node) -> str:
@@ -189,17 +151,17 @@ def test_a_username_without_password_is_for_this_host_only(keyed: Shell) -> None
 
 
 def test_key_files_are_for_their_owner_and_never_overwritten(keyed: Shell) -> None:
-    secret = keyed.folder / "admin.key"
+    secret = keyed.folder / "node.key"
     assert secret.stat().st_mode & 0o777 == 0o600
     before = secret.read_bytes()
     again = subprocess.run(
-        [sys.executable, "-P", "-m", "angarium_server", "keys", "curve", str(secret)],
+        [sys.executable, "-P", "-m", "angarium_server", "keys", "create", str(secret.with_suffix(""))],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert again.returncode == 1
     assert again.stderr.startswith("error ")
     assert secret.read_bytes() == before
-    assert key_of(secret) not in keyed.node.output()
+    assert secret.read_text(encoding="ascii").splitlines()[1] not in keyed.node.output()
 
 
 @pytest.mark.parametrize("listen", ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://*:0"])

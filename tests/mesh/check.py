@@ -394,7 +394,7 @@ def read_options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--data", type=Path, help="where the folder of the run is made, by default the system's"
     )
-    parser.add_argument("--encrypted", action="store_true", help="links and clients use CURVE")
+    parser.add_argument("--encrypted", action="store_true", help="links and clients use TLS")
     parser.add_argument("--keep", action="store_true", help="keep the folder also if all is well")
     parser.add_argument("--json", action="store_true", help="the verdict as one line of JSON")
     options = parser.parse_args(arguments)

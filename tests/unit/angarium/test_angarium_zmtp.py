@@ -115,7 +115,7 @@ def test_commands_that_nobody_knows_are_passed_over() -> None:
     ("data", "text"),
     [
         (b"HTTP/1.1 400", "is it a node"),
-        (GREETING.replace(b"NULL\0", b"CURVE"), "does it want tls"),
+        (GREETING.replace(b"NULL\0", b"PLAIN"), "does it want tls"),
         (GREETING.replace(b"\x7f\x03", b"\x7f\x01"), "handshake failed"),
         (GREETING + b"\x04\x0a\x05ERROR\x03400", "refused: 400"),
         (GREETING + packed([b"D"]), "handshake failed"),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa, x25519
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from angarium import errors
 from cluster import authority
@@ -20,6 +21,7 @@ from cluster.commands import node
 from cluster.keys import CLUSTER_SECRET
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from cluster.authority import Issued
@@ -65,9 +67,8 @@ def test_a_node_has_a_certificate_a_key_and_an_authority(tmp_path: Path) -> None
     assert mode(tmp_path / "berlin.key") == mode(tmp_path / "authority.key") == 0o600
     found = cert_of(issued)
     assert found.subject.rfc4514_string() == "CN=berlin"
-    key = found.public_key()
-    assert isinstance(key, ec.EllipticCurvePublicKey)
-    assert key.curve.name == "secp256r1"
+    key: Any = found.public_key()
+    assert key.key_size == 256
     usages = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
     assert set(usages) == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
 
@@ -203,6 +204,41 @@ def test_a_damaged_authority_is_told(tmp_path: Path, file: str, content: bytes) 
     with pytest.raises(errors.InvalidRequestError, match=file) as caught:
         authority.create_certificate(tmp_path / "b")
     assert caught.value.code == errors.INVALID_CONFIGURATION
+
+
+@pytest.mark.parametrize(
+    "make", [ed25519.Ed25519PrivateKey.generate, lambda: rsa.generate_private_key(65537, 2048)]
+)
+def test_an_authority_may_have_another_kind_of_key(tmp_path: Path, make: Callable[[], Any]) -> None:
+    key = make()
+    now = datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ours")])
+    digest = None if isinstance(key, ed25519.Ed25519PrivateKey) else hashes.SHA256()
+    cert = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(1), now + timedelta(9))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, digest)
+    )
+    (tmp_path / "authority.pem").write_bytes(cert.public_bytes(serialization.Encoding.PEM))
+    write_key(tmp_path / "authority.key", key)
+    issued = authority.create_certificate(tmp_path / "a")
+    cert_of(issued).verify_directly_issued_by(cert)
+    assert issued.not_after == cert.not_valid_after_utc
+
+
+def test_a_key_that_cannot_sign_is_told(tmp_path: Path) -> None:
+    authority.create_certificate(tmp_path / "a")
+    (tmp_path / "authority.key").unlink()
+    write_key(tmp_path / "authority.key", x25519.X25519PrivateKey.generate())
+    with pytest.raises(errors.InvalidRequestError, match="cannot sign certificates"):
+        authority.create_certificate(tmp_path / "b")
+
+
+def write_key(file: Path, key: Any) -> None:
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    file.chmod(0o600)
 
 
 def test_a_key_of_another_authority_is_told(tmp_path: Path) -> None:

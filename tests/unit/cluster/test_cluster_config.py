@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from angarium import errors
-from cluster import addresses, config, keys, passwords
+from cluster import addresses, config, passwords
 from cluster.authority import create_certificate
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def test_keys_of_the_file_override_defaults(tmp_path: Path) -> None:
         ("[router]\nlisten = ['http://x']", "'http://x' is no address"),
         ("[router]\nlisten = ['tcp://127.0.0.1:70000']", "has no port"),
         ("[router]\nlisten = []", "at least one address"),
-        ("[router]\ncurve_secret_key_file = 'none.key'", "router.curve_secret_key_file: key file"),
+        ("[router]\ntls_cert_file = 'none.pem'", "router.tls_cert_file: "),
         ("[router]\ntls_username = 'dns'", "router.tls_username: "),
         ("[router]\ntls_username = 'CN'", "router.tls_username = 'CN'"),
         ("[cluster]\nca_file = 'none.pem'", "none.pem: No such file or directory"),
@@ -169,17 +169,26 @@ def test_an_address_of_this_host_needs_no_keys(tmp_path: Path, url: str) -> None
     assert faults(tmp_path, f"[router]\nlisten = ['{url}']\n") == []
 
 
-def test_with_keys_everybody_may_reach_the_node(tmp_path: Path) -> None:
-    keys.create_keys(tmp_path / "node.key")
-    text = "[router]\nlisten = ['tcp://0.0.0.0:0']\ncurve_secret_key_file = 'node.key'\n"
-    assert faults(tmp_path, text) == []
+def test_with_a_certificate_everybody_may_reach_the_node_by_tls_only(tmp_path: Path) -> None:
+    create_certificate(tmp_path / "node")
+    text = "[router]\ntls_cert_file = 'node.pem'\ntls_key_file = 'node.key'\nlisten = ['{}://0.0.0.0:0']\n"
+    assert faults(tmp_path, text.format("tls")) == []
+    (found,) = faults(tmp_path, text.format("tcp"))
+    assert "others can reach this address" in found
+
+
+def test_a_private_key_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    create_certificate(tmp_path / "node")
+    (tmp_path / "node.key").chmod(0o644)
+    (found,) = faults(tmp_path, "[router]\ntls_cert_file = 'node.pem'\ntls_key_file = 'node.key'\n")
+    assert found.startswith("router.tls_key_file: ")
+    assert "chmod 600" in found
 
 
 def test_relative_paths_count_from_the_directory_of_the_file(tmp_path: Path) -> None:
-    keys.create_keys(tmp_path / "node.key")
-    loaded = config.load_config(write(tmp_path, "[router]\ncurve_secret_key_file = 'node.key'\n"))
-    assert loaded.router.curve_secret_key_file == str(tmp_path / "node.key")
     create_certificate(tmp_path / "a")
+    loaded = config.load_config(write(tmp_path, "[router]\ntls_key_file = 'a.key'\n"))
+    assert loaded.router.tls_key_file == str(tmp_path / "a.key")
     loaded = config.load_config(write(tmp_path, "[cluster]\nca_file = 'authority.pem'\n"))
     assert loaded.cluster.ca_file == str(tmp_path / "authority.pem")
     assert config.faults_of(loaded) == []

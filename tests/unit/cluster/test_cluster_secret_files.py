@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from angarium import errors
 from angarium_server import launch
 from angarium_server.testing import Node
-from cluster import keys
 from cluster.admin import shut_down
+from cluster.certificates import read_certificates
 from cluster.config import check_config, load_config, read_password_file
 from cluster.secret_files import exposed
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NUL = "a\\u0000b"
 
@@ -76,7 +73,7 @@ def cli_up(node: Node, config: str) -> int:
     "text",
     [
         f'[cluster]\nsecret_file = "{NUL}"',
-        f'[router]\ncurve_secret_key_file = "{NUL}"',
+        f'[router]\ntls_cert_file = "{NUL}"',
         f'[router]\nlisten = ["ipc:///tmp/{NUL}"]',
         f'[events]\nsyslog = "unix:///{NUL}"',
         f'[vpn.default.username.alice]\npassword_file = "{NUL}"',
@@ -92,7 +89,7 @@ def test_a_path_with_a_nul_is_a_fault_that_names_the_key(text: str, tmp_path: Pa
 
 
 def test_a_path_with_a_nul_that_comes_otherwise_is_a_plain_error() -> None:
-    for read in (read_password_file, keys.read_secret):
+    for read in (read_password_file, lambda path: read_certificates(Path(path))):
         with pytest.raises(errors.InvalidRequestError) as caught:
             read("a\0b")
         assert caught.value.code == errors.INVALID_CONFIGURATION
