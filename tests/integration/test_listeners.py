@@ -155,9 +155,9 @@ def goes_on(place: tuple[str, int], context: ssl.SSLContext | None = None) -> bo
     """Tell whether a connection outlasts what an old peer says, as those of libzmq do for a long time."""
     made = socket.create_connection(place, _LIMIT_S)
     with made if context is None else context.wrap_socket(made) as connection:
-        connection.sendall(_OLD_ZMTP)
         connection.settimeout(_LIMIT_S)
         try:
+            connection.sendall(_OLD_ZMTP)
             while connection.recv(4096):
                 pass
         except TimeoutError:
