@@ -177,7 +177,7 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
         print_hints(attribute_hints(attributes), quiet=quiet)
         if kind == "bridge" and attributes.get("remote_password_file"):
             attributes["remote_password_file"] = str(Path(attributes["remote_password_file"]).absolute())
-        ca_file = files.get("ca_file")
+        ca_file = files.get("remote_ca_file")
         if ca_file is not None:
             from cluster.config import read_pem
 
@@ -199,7 +199,7 @@ def change_command(kind: str, verb: str, sentence: str) -> click.Command:
     if kind == "bridge":
         change.params.append(
             click.Option(
-                ["--ca-file"],
+                ["--remote-ca-file"],
                 type=click.Path(exists=True, dir_okay=False, path_type=Path),
                 help="File with the authorities of the remote node (PEM), to be read into ca_pem.",
             )

@@ -82,9 +82,9 @@ remote_subscriptions = ["t/>"]
         mesh.add("b", mesh.make("b", more=declared))
         with Operator(mesh["b"]) as near:
             near.wait_error("default", "from-a", errors.TLS_FAILED)
-            mesh["b"].run("bridge", "update", "from-a", "--ca-file", str(authority.cert))
+            mesh["b"].run("bridge", "update", "from-a", "--remote-ca-file", str(authority.cert))
             near.wait_for(
-                "default", "from-a", lambda row: "127.0.0.1" in row["error"]
+                "default", "from-a", lambda row: "not for '127.0.0.1'" in row["error"]
             )  # not in the certificate
             near.update("bridge", "default", "from-a", server_name="node-a")
             row = near.wait_up("default", "from-a")

@@ -335,11 +335,8 @@ def test_every_option_that_says_where_and_who_has_its_variable() -> None:
     for path, command in command_tree().items():
         for parameter in command.params:
             name = parameter.opts[0]
-            # A context is made of options, and neither the password of a user nor the authorities of a bridge are ours.
-            is_of_object = name == "--ca-file" and path.startswith("angarium bridge")
-            if name in wanted and not (
-                is_of_object or path.startswith(("angarium context", "angarium username"))
-            ):
+            # A context is made of options, and the password of a user is not ours.
+            if name in wanted and not path.startswith(("angarium context", "angarium username")):
                 missing += [] if connection.variable(name) in variables(parameter) else [f"{path} {name}"]
     # Who a node is and who a client is differ, also in one shell; `down` waits for processes, not for an answer.
     assert missing == ["angarium up --cert-file", "angarium up --key-file", "angarium down --timeout"]
