@@ -44,7 +44,8 @@ AUTHORITY: Final = "authority"
 #: Longest name in a certificate (RFC 5280, ub-common-name).
 _NAME_MAX: Final = 64
 _DNS_NAME: Final = re.compile(
-    r"(?=.{1,253}\Z)(\*\.)?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
+    # OpenSSL takes a wildcard for none before one label alone, such as *.example.
+    r"(?=.{1,253}\Z)(\*\.(?=[^.]+\.))?([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)*[a-z]([a-z0-9-]{0,61}[a-z0-9])?",
     re.IGNORECASE,
 )
 _SIGNING: Final = ("key_cert_sign", "crl_sign")

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,10 +23,11 @@ import pytest
 import yaml
 
 from angarium_server.testing import Node, NodeFailedError
+from cluster.certificates import names_of, read_certificates
 from cluster.config import check_config
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 DEADLINE_S = 40.0
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
@@ -144,6 +146,19 @@ def test_three_nodes_start_with_the_files_and_are_joined(nodes: dict[str, Node])
             node.run(*command) for command in (("config", "show"), ("events",), ("status",))
         )
         assert [secret for secret in secrets_of(node) if secret in told] == []
+
+
+@pytest.mark.parametrize("made", [hosts, compose, kubernetes])
+def test_each_certificate_is_good_for_the_address_of_its_node(
+    made: Callable[[Path], dict[str, str]], tmp_path: Path
+) -> None:
+    files = made(tmp_path)
+    for name, text in files.items():
+        config = tomllib.loads(text)
+        (address,) = [url for link in config["links"] if link["node"] == name for url in link["addresses"]]
+        cert = read_certificates(tmp_path / "etc" / config["router"]["tls_cert_file"])[0]
+        assert address.removeprefix("tls://").rpartition(":")[0] in names_of(cert)
+        assert name in names_of(cert), "neighbours know it by that"
 
 
 def is_ready(node: Node) -> bool:

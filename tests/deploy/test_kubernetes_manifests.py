@@ -62,7 +62,7 @@ def test_neighbours_find_each_other_before_they_are_ready(manifests: dict[tuple[
     assert spec["serviceName"] == "angarium-nodes"
     config = manifests["ConfigMap", "angarium"]["data"]["node.toml"]
     for number in range(spec["replicas"]):
-        assert f'"tcp://angarium-{number}.angarium-nodes:55555"' in config
+        assert f'"tls://angarium-{number}.angarium-nodes:55555"' in config
 
 
 def test_volumes_ports_and_probes_are_of_what_is_there(

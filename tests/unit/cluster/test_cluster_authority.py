@@ -87,6 +87,13 @@ def test_it_is_good_for_all_names_of_the_host(tmp_path: Path) -> None:
         handshake(issued, "other.example")
 
 
+def test_a_wildcard_stands_for_one_label(tmp_path: Path) -> None:
+    issued = authority.create_certificate(tmp_path / "a", ["*.nodes.example"])
+    handshake(issued, "x.nodes.example")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        handshake(issued, "x.y.nodes.example")
+
+
 def test_the_name_of_this_host_is_among_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "host-7.example")
     assert "host-7.example" in authority.create_certificate(tmp_path / "a").names
@@ -166,7 +173,19 @@ def test_what_cannot_be_a_name_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["tls://a", "10.0.0.1:55555", "a b", "", "a..b", "-a", "bücher.example", "1.2.3.4.5"]
+    "host",
+    [
+        "tls://a",
+        "10.0.0.1:55555",
+        "a b",
+        "",
+        "a..b",
+        "-a",
+        "bücher.example",
+        "1.2.3.4.5",
+        "*.example",
+        "a.*.b",
+    ],
 )
 def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
     with pytest.raises(errors.InvalidRequestError, match="neither the name of a host nor an IP address"):
