@@ -39,10 +39,12 @@ from cluster import objects, passwords
 from cluster.controller import syslog
 from cluster.encryption import ca_file_faults, listen_faults
 from cluster.health import config as health
+from cluster.issuers import files as issuers
 from cluster.remote import config as remote
 from cluster.visible import nul_faults
 from node.config import WorkerConfig, WorkerRuntime
 from router.config import RouterConfig, SpoolLimits
+from router.tokens.config import TokenIssuer
 
 if TYPE_CHECKING:
     import os
@@ -51,6 +53,7 @@ if TYPE_CHECKING:
 DeclaredObject = list[Any]
 
 _VPN_SECTION: Final = "vpn"
+_ISSUERS: Final = "issuers"
 #: Kinds whose objects are written as [[SECTION]], each with its name under this key.
 _LIST_SECTIONS: Final = {"links": ("link", "node"), "bridges": ("bridge", "name")}
 _LISTED_KINDS: Final = {kind: (section, key) for section, (kind, key) in _LIST_SECTIONS.items()}
@@ -190,6 +193,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     events: EventsSection = msgspec.field(default_factory=EventsSection)
     health: health.HealthSection = msgspec.field(default_factory=health.HealthSection)
     log: LogSection = msgspec.field(default_factory=LogSection)
+    issuers: list[TokenIssuer] = msgspec.field(default_factory=list)
     #: Declared objects, checked; attributes may hold `password_file` instead of `password`.
     objects: list[DeclaredObject] = msgspec.field(default_factory=list)
 
@@ -236,6 +240,7 @@ def faults_of(config: NodeConfig) -> list[str]:
     if syslog.fault_of(config.events.syslog):
         faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
     faults += remote.faults_of(config.admin, config.router)
+    faults += issuers.faults_of(config.issuers)
     return faults + _spool_faults(config.spool) + health.faults_of(config.health)
 
 
@@ -257,6 +262,8 @@ def worker_runtime(config: NodeConfig, spool_dir: Path) -> WorkerRuntime:
 def show_config(config: NodeConfig) -> str:
     """Give all keys in force as TOML, and the declared objects without passwords."""
     tables = {name: msgspec.to_builtins(getattr(config, name)) for name in SECTIONS}
+    if config.issuers:
+        tables[_ISSUERS] = msgspec.to_builtins(config.issuers)
     hidden = [[*key, {k: v for k, v in given.items() if k != "password"}] for *key, given in config.objects]
     return tomli_w.dumps(tables) + ("\n" + export_config(hidden) if hidden else "")
 
@@ -265,13 +272,22 @@ def show_defaults() -> str:
     """Give a sample file: every key with its default, its range and a sentence."""
     parts = []
     for name, struct in SECTIONS.items():
-        parts.append(f"# {_first_line(struct)}\n[{name}]")
-        for field in msgspec.inspect.type_info(struct).fields:  # type: ignore[attr-defined]
-            default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-            parts.append(f"{_sentence(field.type)}\n{tomli_w.dumps({field.name: default})}".rstrip())
-        parts.append("")
-    parts.append(_OBJECTS_SAMPLE)
+        parts += [f"# {_first_line(struct)}\n[{name}]", *_defaults_of(struct), ""]
+    sample = [f"{_first_line(TokenIssuer)}\n[[{_ISSUERS}]]", *_defaults_of(TokenIssuer)]
+    parts += [f"# {line}" for line in "\n".join(sample).splitlines()]
+    parts += ["", _OBJECTS_SAMPLE]
     return "\n".join(parts)
+
+
+def _defaults_of(struct: type[msgspec.Struct]) -> list[str]:
+    """Give each key of a struct with its default, and a comment above it."""
+    shown = []
+    for field in msgspec.inspect.type_info(struct).fields:  # type: ignore[attr-defined]
+        default = field.default
+        if default is msgspec.NODEFAULT:
+            default = field.default_factory() if field.default_factory is not msgspec.NODEFAULT else "..."
+        shown.append(f"{_sentence(field.type)}\n{tomli_w.dumps({field.name: default})}".rstrip())
+    return shown
 
 
 def export_config(declared: list[DeclaredObject]) -> str:
@@ -377,18 +393,33 @@ def _read(path: Path) -> tuple[NodeConfig, list[str]]:
         elif name in _LIST_SECTIONS:
             declared, found = _listed_objects(name, given, directory)
             values["objects"] = [*values.get("objects", ()), *declared]
+        elif name == _ISSUERS:
+            values[name], found = _issuers(given, directory)
         elif name in SECTIONS and isinstance(given, dict):
-            values[name], found = _section(name, given, directory)
+            values[name], found = _section(name, given, directory, SECTIONS[name])
         else:
-            known = [*SECTIONS, _VPN_SECTION, *_LIST_SECTIONS]
+            known = [*SECTIONS, _VPN_SECTION, *_LIST_SECTIONS, _ISSUERS]
             found = [f"{name}: there is no such section{_did_you_mean(name, known)}"]
         faults += found
     return (NodeConfig() if faults else NodeConfig(**values)), faults
 
 
-def _section(name: str, given: dict[str, Any], directory: Path) -> tuple[Any, list[str]]:
+def _issuers(table: Any, directory: Path) -> tuple[list[TokenIssuer], list[str]]:
+    """Give the [[issuers]], or the faults of their keys."""
+    if not isinstance(table, list) or not all(isinstance(one, dict) for one in table):
+        return [], [f"{_ISSUERS}: write [[{_ISSUERS}]], with name = NAME"]
+    found, faults = [], []
+    for given in table:
+        one, its_faults = _section(_ISSUERS, given, directory, TokenIssuer)
+        found.append(one)
+        faults += its_faults
+    return found, faults
+
+
+def _section(
+    name: str, given: dict[str, Any], directory: Path, struct: type[msgspec.Struct]
+) -> tuple[Any, list[str]]:
     """Give the struct of a section, or the faults of its keys."""
-    struct = SECTIONS[name]
     types = get_type_hints(struct, include_extras=True)
     known = list(struct.__struct_fields__)
     values = {}
@@ -403,6 +434,12 @@ def _section(name: str, given: dict[str, Any], directory: Path) -> tuple[Any, li
             faults.append(f"{name}.{key} = {value!r}: {error}")
         if key.endswith("_file") and value and isinstance(value, str):
             values[key] = str(directory / value)
+    missing = [
+        f"{name}.{field.name}: it is missing"
+        for field in msgspec.structs.fields(struct)
+        if field.required and field.name not in given
+    ]
+    faults += missing
     return (None if faults else struct(**values)), faults
 
 

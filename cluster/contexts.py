@@ -47,6 +47,8 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     vpn: str = ""
     user: str = ""
     password_file: str = ""
+    #: A token instead of a password.
+    token_file: str = ""
     #: Authorities that may sign the certificate of a `tls://` address.
     ca_file: str = ""
     #: Certificate of this client, or operator, and its private key.

@@ -50,6 +50,7 @@ class RuntimeFiles:
             "spool": {name: getattr(config.spool, name) for name in SpoolLimits.__struct_fields__},
             "subscription_exceptions": config.spool.subscription_exceptions,
             "identity": identity,
+            "issuers": config.issuers,
         }
         controller = {
             "node": node.node,

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from angarium_server.connections.tls import TlsFiles
+from router.tokens.config import TokenIssuer  # noqa: TC001 - msgspec reads the types of RouterRuntime
 
 
 class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -296,6 +297,8 @@ class RouterRuntime(msgspec.Struct, frozen=True, kw_only=True):
     token_key_hex: str
     spool: SpoolLimits = SpoolLimits()
     identity: Identity = Identity()
+    #: Whose tokens clients may log in with.
+    issuers: list[TokenIssuer] = []
     #: Whether a subscription of a queue that starts with `!` is an exception (R125).
     subscription_exceptions: bool = True
 

@@ -5,9 +5,12 @@ The decisions append to an `Outbox`; the shell takes them after each event and c
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import wire
+
+if TYPE_CHECKING:
+    from router.tokens.keys import Key
 
 #: A DELIVER may grow to so many bytes of rows; beyond that a frame less spares nothing.
 JOINED_BYTES_MAX: Final = 16 * 1024
@@ -39,6 +42,15 @@ class VerifyPassword(NamedTuple):
     stored: str
 
 
+class VerifyToken(NamedTuple):
+    """Look off the loop whether one of some keys has signed a token; answer with `Reception.token_verified`."""
+
+    ticket: int
+    token: str
+    algorithm: str
+    keys: tuple[Key, ...]
+
+
 class EmitEvent(NamedTuple):
     """Tell the operators."""
 
@@ -60,7 +72,7 @@ class ReplyController(NamedTuple):
     value: Any
 
 
-Effect = SendClient | SendWorker | VerifyPassword | EmitEvent | AskController | ReplyController
+Effect = SendClient | SendWorker | VerifyPassword | VerifyToken | EmitEvent | AskController | ReplyController
 
 
 class Receiver(Protocol):

@@ -126,7 +126,7 @@ class Router:
         self.reception = Reception(
             config, node, Doorkeeper(self.directory, self.sessions, config, token_key, self.client_alarms, now),
             self.sessions, self.rights, self.shards, self.links, self.bridges, self.counters, self.out,
-            secret_rng, replace=self._replace, now=now,
+            secret_rng, replace=self._replace, wall_ms=self.wall_ms, now=now,
         )  # fmt: skip
         self._serve_operators()
         self._next_sweep = now

@@ -37,8 +37,10 @@ from router.effects import (
     SendClient,
     SendWorker,
     VerifyPassword,
+    VerifyToken,
 )
 from router.router import Router
+from router.tokens.issuers import Issuers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -91,11 +93,13 @@ class RouterServer:
             spool=runtime.spool,
             identity=runtime.identity,
         )
+        self._router.reception.issuers = Issuers(runtime.issuers)
         self._set_clock(now)
         self._raise_descriptors()
         self._pool = ThreadPoolExecutor(AT_ONCE, "password")
-        #: Verdicts of the pool: (ticket, correct). A deque is safe between threads.
-        self._verdicts: deque[tuple[int, bool]] = deque()
+        #: Verdicts of the pool: (ticket, whether a password is right, or what a token says if it is signed). A deque is
+        #: safe between threads.
+        self._verdicts: deque[tuple[int, bool | bytes | None]] = deque()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -215,8 +219,11 @@ class RouterServer:
     def _read_verdicts(self) -> None:
         os.read(self._wake_read, 4096)
         while self._verdicts:
-            ticket, correct = self._verdicts.popleft()
-            self._router.password_verified(ticket, time.monotonic(), correct=correct)
+            ticket, verdict = self._verdicts.popleft()
+            if isinstance(verdict, bool):
+                self._router.password_verified(ticket, time.monotonic(), correct=verdict)
+            else:
+                self._router.reception.token_verified(ticket, verdict, time.monotonic())
         self._carry_out()
 
     # -- effects ---------------------------------------------------------------------------------------------
@@ -234,6 +241,8 @@ class RouterServer:
                     self._send_worker(effect)  # type: ignore[arg-type]
                 elif kind is VerifyPassword:
                     self._pool.submit(self._verify, effect)  # type: ignore[arg-type]
+                elif kind is VerifyToken:
+                    self._pool.submit(self._verify_token, effect)  # type: ignore[arg-type]
                 elif kind is EmitEvent:
                     self._process.emit_event(effect.event)  # type: ignore[union-attr]
                 elif kind is AskController:
@@ -282,6 +291,23 @@ class RouterServer:
         finally:
             self._verdicts.append((effect.ticket, correct))
             os.write(self._wake_write, b"v")
+
+    def _verify_token(self, effect: VerifyToken) -> None:
+        """Look at the signature of a token in a thread of the pool."""
+        from router.tokens.verification import signed_payload  # only nodes with issuers load the library
+
+        payload = None
+        try:
+            payload = signed_payload(effect.token, effect.algorithm, effect.keys)
+        finally:
+            self._verdicts.append((effect.ticket, payload))
+            os.write(self._wake_write, b"v")
+
+    def _put_keys(self, rows: dict[str, list[Any]]) -> None:
+        """Take the keys of issuers."""
+        from router.tokens.keys import load_rows
+
+        self._router.reception.issuers.put_keys({name: load_rows(some) for name, some in rows.items()})
 
     # -- the supervisor and the controller -------------------------------------------------------------------
 
@@ -332,6 +358,8 @@ class RouterServer:
                     return self._later(lambda done: router.operators.drop_object(kind, vpn, name, now, done))
                 case "deletions":
                     return router.lanes.deletions(arguments)
+                case "token_keys":
+                    return self._put_keys(arguments)
                 case "tls_reload":
                     return self._reload_certificate()
                 case "stats":
@@ -371,6 +399,8 @@ class RouterServer:
         """Encrypt connections that come from now on with what the files hold now; a damaged file changes nothing."""
         event = self._router.out.event
         if not self._config.tls_cert_file:
+            if self._router.reception.issuers:  # it was for their keys
+                return
             raise error_for(
                 errors.INVALID_CONFIGURATION, "this node has no certificate: router.tls_cert_file"
             )

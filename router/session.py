@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from router.matching.interest import Filter
     from router.matching.round import Round
     from router.publishers.producer import Producer
+    from router.tokens.claims import Grant
 
 
 class Subscription(NamedTuple):
@@ -124,6 +125,7 @@ class Session:
         "flow_read_bytes",
         "flows",
         "full",
+        "grant",
         "granted_bytes",
         "granted_messages",
         "inbox",
@@ -182,6 +184,8 @@ class Session:
         #: What says in the spool that a message is its own: the same for every session of this name in its VPN.
         self.publisher = publisher_number(client_name)
         self.profile_name = ""
+        #: What the token grants that it logged in with; None for a password.
+        self.grant: Grant | None = None
         self.address = ""
         self.sdk = ""
         #: Its resume token names it, so it is that of one session.

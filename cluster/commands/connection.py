@@ -38,6 +38,8 @@ DEFAULT_VPN: Final = "default"
 DEFAULT_USER: Final = "default"
 #: Long enough for a node under load to answer, short enough that a script notices.
 DEFAULT_TIMEOUT_S: Final = 10.0
+#: More than the node takes of a token, so that the SDK says what the limit is.
+_TOKEN_FILE_MAX: Final = 32_768
 #: How long the usual port of this host may take to say whether anybody listens.
 _PROBE_TIMEOUT_S: Final = 1.0
 
@@ -45,7 +47,7 @@ _PROBE_TIMEOUT_S: Final = 1.0
 _TLS_NAMES: Final = ("ca_file", "cert_file", "key_file")
 _PLACE_NAMES: Final = {"data", "context", "timeout", *_TLS_NAMES}
 #: The parameters that become `ConnectOptions`.
-_CLIENT_NAMES: Final = _PLACE_NAMES | {*("url", "vpn", "user", "password_file", "client_name")}
+_CLIENT_NAMES: Final = _PLACE_NAMES | {*("url", "vpn", "user", "password_file", "token_file", "client_name")}
 #: The parameters that become `AdminOptions`.
 _ADMIN_NAMES: Final = _PLACE_NAMES | {"admin_url"}
 _readable: Final = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -64,6 +66,8 @@ class ConnectOptions:
     password: str | None
     timeout_s: float
     client_name: str
+    #: Gives the token to log in with, as it is then; None for none.
+    token: Callable[[], str] | None = None
     #: Arguments of `angarium.connect` that are for addresses of TLS.
     tls: Mapping[str, str] = dataclasses.field(default_factory=dict)
     #: Those of them that come from variables, which are for many commands: they do not count elsewhere.
@@ -83,7 +87,8 @@ class ConnectOptions:
         names = ("url", "vpn", "username", "password", "timeout_s", "client_name")
         idle = () if is_encrypted(self.url) else self.variables
         tls = {name: file for name, file in self.tls.items() if name not in idle}
-        return {name: getattr(self, name) for name in names} | tls
+        token = {} if self.token is None else {"token": self.token}
+        return {name: getattr(self, name) for name in names} | tls | token
 
     async def connect(self, **more: Any) -> Client:
         """Connect, with more arguments of `angarium.connect`.
@@ -191,6 +196,11 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
         option("--vpn", default=DEFAULT_VPN, show_default=True, help="Message VPN to join."),
         option("--user", default=DEFAULT_USER, show_default=True, help="Username to connect as."),
         option("--password-file", type=_readable, help="File whose first line is the password."),
+        option(
+            "--token-file",
+            type=_readable,
+            help="File whose first line is a token (JWT), read for each connection, instead of a password.",
+        ),
         *_tls_options("Certificate of this client, where one is demanded (PEM)."),
         option("--client-name", default="", help="Name of this client.  [default: chosen by the node]"),
         timeout_option,
@@ -199,12 +209,14 @@ def client_options(function: Callable[..., Any]) -> Callable[..., Any]:
     def command(**values: Any) -> Any:
         given = _Given(values, ("url", "data"))
         tls = _tls_files(given)
+        password_file, token_file = _secret_files(given)
         connect = ConnectOptions(
             # A publisher that goes on over restarts may begin before the node is there.
             find_url=lambda: _find_url(given, waits=bool(values.get("retry_for"))),
             vpn=given.value("vpn"),
             username=given.value("user"),
-            password=read_password(given.file("password_file")),
+            password=read_password(password_file),
+            token=None if token_file is None else functools.partial(read_token, token_file),
             timeout_s=values["timeout"],
             client_name=values["client_name"],
             tls=tls,
@@ -380,6 +392,32 @@ def _no_node() -> errors.AngariumError:
         "'angarium up' starts one; --url, --data or a context names one elsewhere: 'angarium docs connecting'"
     )
     return errors.error_for(errors.NODE_UNREACHABLE, "no node of yours runs on this host", advice)
+
+
+def _secret_files(given: _Given) -> tuple[Path | None, Path | None]:
+    """Give the files of password and token; what is given goes before what the context has of the other kind."""
+    password_file, token_file = given.file("password_file"), given.file("token_file")
+    if given.is_given("token_file") and not given.is_given("password_file"):
+        password_file = None
+    elif password_file is not None and not given.is_given("token_file"):
+        token_file = None
+    return password_file, token_file
+
+
+def read_token(path: Path) -> str:
+    """Read the token that a `--token-file` names.
+
+    Raises:
+        InvalidRequestError: it cannot be read or is empty (40017).
+    """
+    try:
+        with path.open(encoding="ascii", errors="replace") as file:
+            token = file.readline(_TOKEN_FILE_MAX).strip()
+    except OSError as error:
+        raise errors.error_for(errors.INVALID_CONFIGURATION, f"token file {path}: {error.strerror}") from None
+    if not token:
+        raise errors.error_for(errors.INVALID_CONFIGURATION, f"token file {path}: its first line is empty")
+    return token
 
 
 def read_password(path: Path | None) -> str | None:

@@ -44,6 +44,9 @@ def context() -> None:
 @click.option("--user", help="Username to connect as.")
 @click.option("--password-file", type=_readable, help="File whose first line is the password.")
 @click.option(
+    "--token-file", type=_readable, help="File whose first line is a token (JWT), instead of a password."
+)
+@click.option(
     "--ca-file",
     type=_readable,
     help="File with the authorities that may sign the certificate of a tls:// address.",

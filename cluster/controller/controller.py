@@ -67,6 +67,7 @@ from cluster.controller.switchboard import (
 from cluster.data_dir import COPIES_FOLDER
 from cluster.health.checks import Health, examine
 from cluster.health.metrics import metrics
+from cluster.issuers.keys import IssuerKeys
 from cluster.mesh.picture import Identity, Picture
 from cluster.remote.operators import Operators
 from storage.config_store import Counter
@@ -103,6 +104,8 @@ class Controller:
     _reloads = 0
     #: Judges who administers the node from other hosts.
     operators: Operators
+    #: Keys for logins by token.
+    issuers: IssuerKeys
 
     def __init__(
         self,
@@ -142,6 +145,7 @@ class Controller:
         self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
         self._catalog, self._producers = catalog, producers
+        self.issuers = IssuerKeys(board)
         self._shown_config = shown_config
         self._stages = stages = Stages([], [], producers, DAY_S) if stages is None else stages
         self._changes = Changes(board, catalog, producers, stages, deletions or Deletions())
@@ -154,8 +158,7 @@ class Controller:
         self._blames = Blames(board, catalog, self._changes)
         #: pid -> what it uses, as measured last.
         self._usage: dict[int, dict[str, Any]] = {}
-        self._sampler = report.Sampler()
-        self._sample_due = 0.0
+        self._sampler, self._sample_due = report.Sampler(), 0.0
         #: What the router told last; None if it did not answer.
         self._router_stats: dict[str, Any] | None = None
         #: The newest description of the node that `tick` saw, and when it was new; None before the first tick.
@@ -198,6 +201,7 @@ class Controller:
         """A process says that it is there; a new router gets the whole configuration."""
         if self._board.hello(place, Peer(identity, incarnation, pid)) and place == ROUTER:
             self._sample_due = now
+            self.issuers.tell(now)  # before the objects, or who comes with a token would be refused
             self._changes.push_everything(now)
         self._board.ask_held(place)
         return self._board.taken()

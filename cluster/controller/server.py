@@ -56,6 +56,7 @@ from cluster.controller.syslog import Syslog
 from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
 from cluster.health.pages import page
 from cluster.health.server import HealthServer
+from cluster.issuers.files import read_all
 from cluster.remote.config import admin_files
 from cluster.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
 from storage.config_store import ConfigStore, Entry, is_there
@@ -151,6 +152,8 @@ class ControllerServer:
         listen = runtime.config.health.listen
         self._health = HealthServer(process, listen, self._page)
         process.on_node(self._node_news)
+        self._issuers = runtime.config.issuers
+        self._read_issuers()
         self._tell_start(default_is_closed=catalog.passwordless == passwordless.CLOSED != decided)
 
     def _tell_start(self, *, default_is_closed: bool) -> None:
@@ -382,8 +385,14 @@ class ControllerServer:
                 raise
             _log.info("%s has gone before the answer to its question", identity.decode(errors="replace"))
 
+    def _read_issuers(self) -> None:
+        """Have the router take the keys of issuers that are in the files now."""
+        if self._issuers:
+            self._do(self._controller.issuers.put(*read_all(self._issuers), time.monotonic()))
+
     def _reload_certificate(self) -> str:
         """Have new operators see the certificate that is in the file now; give what is wrong with it, if anything."""
+        self._read_issuers()
         try:
             if self._admin_listen:
                 self._remote.reload()

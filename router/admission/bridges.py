@@ -52,7 +52,7 @@ class BridgeGate:
         Raises:
             ForbiddenError: 40323 the client profile allows none, 40324 both its ends are one Message VPN.
         """
-        vpn, profile = ticket.vpn, str(ticket.username.attributes["client_profile"])
+        vpn, profile = ticket.vpn, ticket.profiles[0]
         try:
             self._check_ends(vpn.name, bridge)
             _check_profile(vpn, profile)

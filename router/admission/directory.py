@@ -16,6 +16,7 @@ from angarium_server.shapes import Shapes
 
 if TYPE_CHECKING:
     from router.matching.burden import WorkBucket
+    from router.tokens.claims import Grant
 
 Attributes = dict[str, Any]
 
@@ -39,6 +40,11 @@ class Username:
         self.granted: Any = None
 
     @property
+    def is_guest(self) -> bool:
+        """Tell whether no operator has made it."""
+        return not self.generation
+
+    @property
     def enabled(self) -> bool:
         """Tell whether clients may log in under this name."""
         return bool(self.attributes["enabled"])
@@ -52,6 +58,27 @@ class Username:
     def is_manager(self) -> bool:
         """Tell whether its clients may act on the subscriptions of others (R59)."""
         return bool(self.attributes["subscription_manager"])
+
+
+def guest(name: str, client_profile: str, acl_profile: str) -> Username:
+    """Give a username that no operator has made, with what others have that nobody has changed."""
+    attributes = {
+        "enabled": True,
+        "subscription_manager": False,
+        "guaranteed_endpoint_permission_override": False,
+        "client_profile": client_profile,
+        "acl_profile": acl_profile,
+    }
+    return Username(name, attributes, 0)
+
+
+def profiles_of(username: Username, grant: Grant | None) -> tuple[str, str]:
+    """Give the names of the client profile and the ACL profile of a client: those that its token names, if it does."""
+    client_profile = str(username.attributes["client_profile"])
+    acl_profile = str(username.attributes["acl_profile"])
+    if grant is not None:
+        client_profile, acl_profile = grant.client_profile or client_profile, grant.acl_profile or acl_profile
+    return client_profile, acl_profile
 
 
 class AclProfile:
@@ -101,6 +128,7 @@ class Vpn:
         "clients",
         "egress_flows",
         "endpoints",
+        "guests",
         "has_neighbours",
         "id",
         "name",
@@ -120,6 +148,8 @@ class Vpn:
         #: Whether a neighbour has a session in it.
         self.has_neighbours = False
         self.usernames: dict[str, Username] = {}
+        #: Usernames that no operator has made, of clients who are here by a token; each has a client.
+        self.guests: dict[str, Username] = {}
         self.profiles: dict[str, Attributes] = {}
         self.acls: dict[str, AclProfile] = {}
         #: Client name -> session number of each connected client.
@@ -136,6 +166,10 @@ class Vpn:
         self.egress_flows = 0
         #: What matching for its clients may cost; None while that is nothing.
         self.work_bucket: WorkBucket | None = None
+
+    def account_of(self, username: str) -> Username | None:
+        """Give what counts for the clients of a username, None if it is not there any more."""
+        return self.usernames.get(username) or self.guests.get(username)
 
     @property
     def enabled(self) -> bool:

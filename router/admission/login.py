@@ -24,6 +24,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import check_topic
 from router.admission.bridge_hello import BridgeHello  # noqa: TC001 - msgspec reads the types of Hello
+from router.admission.directory import guest, profiles_of
 from router.links.neighbour import LinkHello  # noqa: TC001 - msgspec reads the types of Hello
 
 if TYPE_CHECKING:
@@ -32,10 +33,15 @@ if TYPE_CHECKING:
     from router.admission.session_table import SessionTable
     from router.config import RouterConfig
     from router.session import Session
+    from router.tokens.claims import Grant
+    from router.tokens.issuers import TokenLogin
 
 MAX_CLIENT_NAME_BYTES = 160
 MAX_PASSWORD_CHARACTERS = 128
 _MAC_BYTES = 16
+#: Ways to log in. A session by a token (JWT) ends with that, so its resume token stands for nothing else.
+_BY_NAME: Final = ""
+_BY_GRANT: Final = "/grant"
 #: Reasons that a stranger does not hear, since they tell what exists: all are 40101 to it.
 HIDDEN: Final = frozenset(
     (
@@ -57,6 +63,7 @@ class Hello(msgspec.Struct, frozen=True):
     username: Annotated[str, Meta(max_length=189)] = "default"
     password: Annotated[str, Meta(max_length=MAX_PASSWORD_CHARACTERS)] | None = None
     token: Annotated[bytes, Meta(max_length=1024)] | None = None
+    jwt: str | None = None
     client_name: str = ""
     sdk: Annotated[str, Meta(max_length=100)] = ""
     keepalive_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 3000
@@ -81,6 +88,13 @@ class Ticket(NamedTuple):
     address: str
     #: The inbox of the session that it goes on with; empty for a new one.
     resumed_inbox: str
+    #: What the token (JWT) grants that came; None for other logins.
+    grant: Grant | None = None
+
+    @property
+    def profiles(self) -> tuple[str, str]:
+        """Give the names of its client profile and its ACL profile."""
+        return profiles_of(self.username, self.grant)
 
     @property
     def resumed(self) -> bool:
@@ -174,11 +188,40 @@ class Doorkeeper:
         username = vpn.usernames.get(hello.username)
         if username is None:
             raise error_for(errors.UNAUTHORIZED, "no such username")
-        resumed_inbox = self._inbox_of_token(hello, vpn, username, now)
+        resumed_inbox = self._inbox_of_token(hello, vpn, username, _BY_NAME, now)
         if not username.enabled:
             raise error_for(errors.USERNAME_SHUTDOWN, hello.username)
-        self._check_address(vpn, username, address)
-        return Ticket(routing_id, hello, vpn, username, address, resumed_inbox)
+        ticket = Ticket(routing_id, hello, vpn, username, address, resumed_inbox)
+        self._check_address(ticket)
+        return ticket
+
+    def check_granted(self, login: TokenLogin, grant: Grant, connected: int, now: float) -> Ticket:
+        """Judge a login whose token is good: it needs no password, and perhaps no username that an operator has made.
+
+        Raises:
+            AngariumError: why this client may not connect.
+        """
+        vpn = self._directory.vpn_of(grant.vpn)
+        username = vpn.usernames.get(grant.username)
+        if username is None and login.issuer.unknown_usernames:
+            issuer = login.issuer
+            username = guest(grant.username, issuer.client_profile, issuer.acl_profile)
+            # Another issuer may know somebody of this name, too: each of them has the profiles of their own issuer.
+            grant = grant._replace(
+                client_profile=grant.client_profile or issuer.client_profile,
+                acl_profile=grant.acl_profile or issuer.acl_profile,
+            )
+        if username is None:
+            raise error_for(errors.UNAUTHORIZED, f"no such username: {grant.username!r}")
+        resumed_inbox = self._inbox_of_token(login.hello, vpn, username, _BY_GRANT, now)
+        if not username.enabled:
+            raise error_for(errors.USERNAME_SHUTDOWN, grant.username)
+        ticket = Ticket(login.routing_id, login.hello, vpn, username, login.address, resumed_inbox, grant)
+        self._check_address(ticket)
+        if not vpn.enabled:
+            raise error_for(errors.VPN_UNAVAILABLE, vpn.name)
+        self._check_limits(ticket, connected)
+        return ticket
 
     def check_again(self, ticket: Ticket, connected: int) -> None:
         """Judge what only those may know who have shown that they are who they say, and what may have changed.
@@ -193,12 +236,14 @@ class Doorkeeper:
             raise error_for(errors.UNAUTHORIZED, "the username changed meanwhile")
         self._check_limits(ticket, connected)
 
-    def _check_address(self, vpn: Vpn, username: Username, address: str) -> None:
-        acl = vpn.acls.get(str(username.attributes["acl_profile"]))
-        if acl is None or str(username.attributes["client_profile"]) not in vpn.profiles:
-            raise error_for(errors.CLIENT_CONNECT_DENIED, "the username names a profile that does not exist")
-        if address and not acl.connect.allows(address):
-            raise error_for(errors.CLIENT_CONNECT_DENIED, address)
+    def _check_address(self, ticket: Ticket) -> None:
+        client_profile, acl_profile = ticket.profiles
+        acl = ticket.vpn.acls.get(acl_profile)
+        if acl is None or client_profile not in ticket.vpn.profiles:
+            who = "the username" if ticket.grant is None else "the token, or its username,"
+            raise error_for(errors.CLIENT_CONNECT_DENIED, f"{who} names a profile that does not exist")
+        if ticket.address and not acl.connect.allows(ticket.address):
+            raise error_for(errors.CLIENT_CONNECT_DENIED, ticket.address)
 
     def _check_node(self, ticket: Ticket, connected: int) -> int:
         """Refuse one client too many; gives how many of those connected make room for this one."""
@@ -216,7 +261,7 @@ class Doorkeeper:
         if len(vpn.clients) - own >= vpn_limit:
             self._alarms.vpn_is_full(vpn, vpn_limit)
             raise error_for(errors.TOO_MANY_CLIENTS, f"Message VPN {vpn.name} serves {vpn_limit}")
-        profile = vpn.profiles[str(username.attributes["client_profile"])]
+        profile = vpn.profiles[ticket.profiles[0]]
         limit = int(profile["max_connection_count_per_client_username"])
         if vpn.username_clients.get(username.name, 0) - own >= limit:
             self._alarms.username_is_full(vpn, username.name, limit)
@@ -242,10 +287,11 @@ class Doorkeeper:
     def token(self, ticket: Ticket, session: Session) -> bytes:
         """Make the resume token of a session."""
         claims = [ticket.vpn.name, ticket.username.name, session.client_name]
-        body = wire.pack([*claims, self._fingerprint(ticket.username), session.inbox])
+        way = _BY_NAME if ticket.grant is None else _BY_GRANT
+        body = wire.pack([*claims, self._fingerprint(ticket.username, way), session.inbox])
         return hmac.digest(self._key, body, "sha256")[:_MAC_BYTES] + body
 
-    def _inbox_of_token(self, hello: Hello, vpn: Vpn, username: Username, now: float) -> str:
+    def _inbox_of_token(self, hello: Hello, vpn: Vpn, username: Username, way: str, now: float) -> str:
         """Give the inbox of the session that a token is of; nothing if it is not good, or not any more."""
         token = hello.token
         if not token:
@@ -254,7 +300,7 @@ class Doorkeeper:
         if not hmac.compare_digest(mac, hmac.digest(self._key, body, "sha256")[:_MAC_BYTES]):
             return ""
         *claims, inbox = wire.unpack(body)
-        if claims != [vpn.name, username.name, hello.client_name, self._fingerprint(username)]:
+        if claims != [vpn.name, username.name, hello.client_name, self._fingerprint(username, way)]:
             return ""
         return str(inbox) if self._may_resume(vpn.name, hello.client_name, inbox, now) else ""
 
@@ -268,15 +314,15 @@ class Doorkeeper:
         # A new router knows nobody, and gives everybody that time from its own start.
         return inbox == last_inbox and now - left_at <= self._resume_s
 
-    def _fingerprint(self, username: Username) -> str:
-        """Tell one state of a username from every other one.
+    def _fingerprint(self, username: Username, way: str) -> str:
+        """Tell one state of a username, and way to log in, from every other one.
 
         Over router restarts and without telling the password.
         """
         if not username.fingerprint:  # a change of the object makes another one
             state = wire.pack([username.name, username.password, username.enabled])
             username.fingerprint = hmac.new(self._key, state, hashlib.sha256).hexdigest()[:16]
-        return username.fingerprint
+        return username.fingerprint + way
 
 
 def _is_local(address: str) -> bool:

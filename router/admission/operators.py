@@ -179,7 +179,7 @@ class Operators:
     def _fault_of(self, session: Session, now: float) -> AngariumError | None:
         """Judge a session by the objects that there are now, and give it the rights that they say."""
         vpn = session.vpn
-        username = vpn.usernames.get(session.username)
+        username = vpn.account_of(session.username)
         if self._directory.vpns.get(vpn.name) is not vpn or not vpn.enabled:
             return error_for(errors.VPN_UNAVAILABLE, vpn.name)
         if not session.is_client:

@@ -56,7 +56,7 @@ Owner = tuple[str, str]
 
 
 class Check(NamedTuple):
-    """A password to be compared."""
+    """A password to be compared; or a token to be verified, without a hash."""
 
     number: int
     network: str
@@ -164,7 +164,7 @@ class PasswordChecks:
         if not correct:
             self._networks.add(check.network, now)
             self._owners.add(check.owner, now)
-        elif self._memory_s:
+        elif self._memory_s and check.stored:  # a token has no hash, and is looked at every time
             digest = self._digest(check.stored, check.password)
             self._known.pop(digest, None)
             self._known[digest] = now + self._memory_s

@@ -18,8 +18,9 @@ from router.admission.login import HIDDEN, Hello, check_version, parse_hello
 from router.admission.password_checks import PasswordChecks, check_of
 from router.admission.subscriptions import INBOX_PREFIX
 from router.delivery.queues import EgressQueue
-from router.effects import Outbox, SendClient, VerifyPassword
+from router.effects import Outbox, SendClient, VerifyPassword, VerifyToken
 from router.session import Session, TokenBucket
+from router.tokens.issuers import Issuers, TokenLogin
 
 if TYPE_CHECKING:
     import random
@@ -86,6 +87,7 @@ class Reception:
         rng: random.Random,
         *,
         replace: Callable[[Session, float], None],
+        wall_ms: Callable[[float], int],
         now: float,
     ) -> None:
         self._config = config
@@ -101,10 +103,12 @@ class Reception:
         self._random = rng
         #: Ends a session whose client resumed on another connection.
         self._replace = replace
+        #: Whose tokens are taken; nobody's as long as it is not set.
+        self.issuers, self._wall_ms = Issuers(()), wall_ms
         #: True once the node is going down: nobody logs in any more.
         self.closed = False
         #: Logins whose password is compared or waits for it, which `_checks` orders.
-        self._tickets: dict[int, Ticket | Decoy] = {}
+        self._tickets: dict[int, Ticket | Decoy | TokenLogin] = {}
         wait_max_s = config.login_timeout_ms / 1000 * WAIT_SHARE
         self._checks = PasswordChecks(
             config.password_checks_max, wait_max_s, config.password_memory_s, rng.randbytes(MEMORY_KEY_BYTES)
@@ -152,6 +156,9 @@ class Reception:
             if hello.username == wire.BRIDGE_USERNAME:
                 self._own_bridge(routing_id, hello, now, address)
                 return
+            if hello.jwt is not None:
+                self._begin_token(routing_id, hello, hello.jwt, address, now)
+                return
             shown = certified(hello, peer.certificate, self._config.tls_username)
             if shown is not None:
                 hello = shown
@@ -164,7 +171,7 @@ class Reception:
             if error.code not in HIDDEN:
                 raise
             decoy = Decoy(routing_id, hello, address, error)
-            if hello.password is None:
+            if hello.password is None or hello.jwt is not None:
                 self._deny(decoy, error, now)
             else:
                 # As long as for a wrong password, so that the time does not tell which usernames exist.
@@ -178,10 +185,28 @@ class Reception:
         else:
             self._verify(ticket, hello.password or "", stored, now)
 
+    def _begin_token(self, routing_id: bytes, hello: Hello, token: str, address: str, now: float) -> None:
+        """Have a token verified, if it is of somebody whom we trust."""
+        issuer, peeked = self.issuers.peek(token)
+        keys = self.issuers.keys_for(issuer, peeked)
+        if not keys:
+            raise error_for(errors.UNAUTHORIZED, f"a token of a key of {issuer.name!r} that is not known")
+        login = TokenLogin(routing_id, hello, address, issuer, peeked.algorithm, keys)
+        self._await_turn(login, (hello.vpn, peeked.username), token, "", now)
+
     def _verify(self, ticket: Ticket | Decoy, password: str, stored: str, now: float) -> None:
+        self._await_turn(ticket, (ticket.hello.vpn, ticket.hello.username), password, stored, now)
+
+    def _await_turn(
+        self,
+        ticket: Ticket | Decoy | TokenLogin,
+        owner: tuple[str, str],
+        secret: str,
+        stored: str,
+        now: float,
+    ) -> None:
         number = self._number()
-        owner = ticket.hello.vpn, ticket.hello.username
-        displaced = self._checks.add(check_of(number, ticket.address, owner, password, stored, now), now)
+        displaced = self._checks.add(check_of(number, ticket.address, owner, secret, stored, now), now)
         self._tickets[number] = ticket
         if displaced is not None:
             self._send_away(displaced)
@@ -195,7 +220,12 @@ class Reception:
     def _compare(self, now: float) -> None:
         """Have the pool compare whatever is next."""
         while (check := self._checks.next(now)) is not None:
-            self._outbox.effects.append(VerifyPassword(check.number, check.password, check.stored))
+            ticket = self._tickets[check.number]
+            if isinstance(ticket, TokenLogin):
+                effect = VerifyToken(check.number, check.password, ticket.algorithm, ticket.keys)
+                self._outbox.effects.append(effect)
+            else:
+                self._outbox.effects.append(VerifyPassword(check.number, check.password, check.stored))
 
     def tick(self, now: float) -> float:
         """Go on with passwords whose time has come; gives when to call again."""
@@ -233,6 +263,7 @@ class Reception:
                 return
             self._replace(predecessor, now)
         session = Session(number, ticket.routing_id, vpn, ticket.username.name, client_name, now)
+        session.grant = ticket.grant
         self._furnish(session, hello, ticket.address, now)
         session.local_priority = hello.local_priority
         session.network_priority = hello.network_priority
@@ -241,7 +272,11 @@ class Reception:
         session.bridge = bridge
         session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
         session.inbox = f"{INBOX_PREFIX}{self._node}/{secret[10:]}"
+        if ticket.username.is_guest:
+            vpn.guests.setdefault(session.username, ticket.username)
         if not self._rights.grant(session, now):
+            if session.username not in vpn.username_clients:
+                vpn.guests.pop(session.username, None)
             self.refuse(
                 ticket.routing_id,
                 error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone"),
@@ -335,7 +370,7 @@ class Reception:
             "producer_bytes": config.producer_window_bytes if session.is_client else wire.LINK_WINDOW_BYTES,
         }
 
-    def _deny(self, ticket: Ticket | Decoy, why: AngariumError, now: float) -> None:
+    def _deny(self, ticket: Ticket | Decoy | TokenLogin, why: AngariumError, now: float) -> None:
         """Refuse a login without a word about what was wrong; operators hear it."""
         self._failed.add(ticket.address, ticket.hello.vpn, ticket.hello.username, why, now)
         self.refuse(ticket.routing_id, error_for(errors.UNAUTHORIZED))
@@ -347,9 +382,26 @@ class Reception:
             SendClient(routing_id, [wire.CLOSED, wire.pack([error.code, error.detail])], 0)
         )
 
+    def token_verified(self, ticket_number: int, payload: bytes | None, now: float) -> None:
+        """The pool looked at the signature of a token; its claims are those of `payload`, None if it is wrong."""
+        login = self._tickets.pop(ticket_number)
+        assert isinstance(login, TokenLogin)
+        self._checks.done(ticket_number, now, correct=payload is not None)
+        self._compare(now)
+        try:
+            grant = self.issuers.grant(login, payload, self._wall_ms(now))
+            ticket = self._doorkeeper.check_granted(login, grant, len(self._sessions), now)
+            self._welcome(ticket, now)
+        except AngariumError as error:
+            if error.code in HIDDEN:
+                self._deny(login, error, now)
+            else:
+                self.refuse(login.routing_id, error)
+
     def password_verified(self, ticket_number: int, now: float, *, correct: bool) -> None:
         """The pool compared a password; what may have changed meanwhile is judged once more."""
         ticket = self._tickets.pop(ticket_number)
+        assert not isinstance(ticket, TokenLogin)
         self._checks.done(ticket_number, now, correct=correct)
         self._compare(now)
         if isinstance(ticket, Decoy) or not correct:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium.errors import AngariumError
+from router.admission.directory import profiles_of
 from router.delivery.queues import EgressQueue
 from router.session import Permissions
 
@@ -50,13 +51,14 @@ class Rights:
     def grant(self, session: Session, now: float) -> bool:
         """Give a session what its profiles say now; false if they are not there or do not fit it."""
         vpn = session.vpn
-        username = vpn.usernames.get(session.username)
+        username = vpn.account_of(session.username)
         if username is None:
             return False
-        granted = self._granted(vpn, username)
+        client_profile, acl_profile = profiles_of(username, session.grant)
+        granted = self._granted(vpn, username, client_profile, acl_profile)
         if granted is None:
             return False
-        session.profile_name = str(username.attributes["client_profile"])
+        session.profile_name = client_profile
         session.permissions = granted.permissions
         if session.egress is None:
             session.egress = EgressQueue(granted.queues)
@@ -68,13 +70,13 @@ class Rights:
         session.publish_rules_id = number
         return True
 
-    def _granted(self, vpn: Vpn, username: Username) -> Granted | None:
-        """Give what a username may; None if its profiles are not there or do not fit it.
+    def _granted(self, vpn: Vpn, username: Username, client_profile: str, acl_profile: str) -> Granted | None:
+        """Give what a username may with two profiles; None if they are not there or do not fit it.
 
-        It is the same for all its clients, and worked out again when one of the objects was replaced.
+        It is the same for all its clients but those whose tokens name others, and worked out again when one of the
+        objects was replaced.
         """
-        acl = vpn.acls.get(str(username.attributes["acl_profile"]))
-        profile = vpn.profiles.get(str(username.attributes["client_profile"]))
+        acl, profile = vpn.acls.get(acl_profile), vpn.profiles.get(client_profile)
         if acl is None or profile is None:
             return None
         known: Granted | None = username.granted

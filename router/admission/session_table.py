@@ -55,6 +55,7 @@ class SessionTable:
         vpn.username_clients[session.username] -= 1
         if not vpn.username_clients[session.username]:
             del vpn.username_clients[session.username]
+            vpn.guests.pop(session.username, None)
 
     def validate(self) -> None:
         """Check that both tables hold the same sessions, and each session itself."""

@@ -193,7 +193,7 @@ class Subscriptions:
 
     def _managed(self, manager: Session, name: str) -> Session | AngariumError:
         """Find the client that a subscription manager acts on (R58, R59)."""
-        username = manager.vpn.usernames.get(manager.username)
+        username = manager.vpn.account_of(manager.username)
         if username is None or not username.is_manager:
             return error_for(errors.SUBSCRIPTION_MANAGER_DENIED, manager.username)
         target = self._find_client(manager.vpn.name, name)

@@ -154,6 +154,6 @@ class Alarms:
 
 def _created_max(vpn: Vpn, username: str) -> int:
     """Give how many endpoints clients of a username may create; 0 if its profile is gone."""
-    user = vpn.usernames.get(username)
+    user = vpn.account_of(username)
     profile = None if user is None else vpn.profiles.get(str(user.attributes["client_profile"]))
     return 0 if profile is None else int(profile["max_endpoint_count_per_username"])

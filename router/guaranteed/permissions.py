@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.topic import POINT_TO_POINT_PREFIX, parse_filter
+from router.admission.directory import profiles_of
 from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE, Endpoint
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def level_of(session: Session, endpoint: Endpoint) -> Level:
     owner = endpoint.attributes["owner"]
     if owner and owner == session.username:
         return Level.DELETE
-    username = session.vpn.usernames.get(session.username)
+    username = session.vpn.account_of(session.username)
     if username is not None and username.attributes.get("guaranteed_endpoint_permission_override"):
         return Level.DELETE
     return _LEVELS[endpoint.attributes["permission"]]
@@ -179,8 +180,8 @@ def _check_dead_message_queue(session: Session, target: Endpoint | None, name: s
     is_own = target is not None and target.attributes["owner"] == session.username
     if name in ("", DEAD_MESSAGE_QUEUE) or is_own or not session.is_client:
         return
-    username = session.vpn.usernames.get(session.username)
-    acl = None if username is None else session.vpn.acls.get(str(username.attributes["acl_profile"]))
+    username = session.vpn.account_of(session.username)
+    acl = None if username is None else session.vpn.acls.get(profiles_of(username, session.grant)[1])
     address = wire.QUEUE_TOPIC_PREFIX + name
     if acl is None or not acl.publish_rules(session.username).allows_publish(address):
         raise error_for(errors.PUBLISH_DENIED, f"{address}, the dead message queue that was asked for")

@@ -194,7 +194,7 @@ ERRORS: Final[dict[int, Reason]] = {
         "invalid_configuration", "Invalid Configuration", "'angarium config check FILE' names each fault"
     ),
     INVALID_ARGUMENT: Reason("invalid_argument", "Invalid Argument", "see the documentation of the call"),
-    UNAUTHORIZED: Reason("unauthorized", "Unauthorized", "check VPN, username and password; events say why"),
+    UNAUTHORIZED: Reason("unauthorized", "Unauthorized", "check VPN, username, secret; events say why"),
     CLIENT_CONNECT_DENIED: Reason(
         "client_connect_denied", "Client Connect ACL Denied", "allow the address in the ACL profile"
     ),

@@ -110,6 +110,8 @@ def node_settings(connect: ConnectOptions) -> dict[str, str]:
         "username": connect.username,
         "timeoutSeconds": f"{connect.timeout_s:g}",
     }
+    if connect.token is not None:
+        raise click.UsageError("jobs on Spark log in with a password: give --password-file.")
     if connect.password is not None:
         found["password"] = connect.password
     arguments = connect.arguments()

@@ -12,15 +12,19 @@ from angarium.client.address import DEFAULT_URL
 from angarium.client.client import Client
 from angarium.client.connection import ClientOptions, EventCallback
 from angarium.client.session import KEEPALIVE_MS, Hello
+from angarium.client.tokens import Tokens
 from angarium.client.transport.credentials import credentials_for
+from angarium.errors import INVALID_ARGUMENT, error_for
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Generator, Sequence
     from types import TracebackType
 
+    from angarium.client.tokens import TokenSource
     from angarium.client.transport.credentials import PathLike
 
+DEFAULT_USERNAME: Final = "default"
 CONNECT_TIMEOUT_S: Final = 10.0
 #: Messages that the router may send ahead of the application: 20 ms of a million messages per second.
 WINDOW_MESSAGES: Final = 20_000
@@ -34,6 +38,7 @@ class ConnectArguments(TypedDict, total=False):
     vpn: str
     username: str
     password: str | None
+    token: TokenSource | None
     client_name: str
     ca_file: PathLike | None
     cert_file: PathLike | None
@@ -87,8 +92,9 @@ def connect(
     url: str | Sequence[str] = DEFAULT_URL,
     *,
     vpn: str = "default",
-    username: str = "default",
+    username: str = DEFAULT_USERNAME,
     password: str | None = None,
+    token: TokenSource | None = None,
     client_name: str = "",
     ca_file: PathLike | None = None,
     cert_file: PathLike | None = None,
@@ -112,6 +118,7 @@ def connect(
         vpn: the Message VPN.
         username: who connects.
         password: the secret of the username, or None if it has none.
+        token: a token (JWT) instead of both, or a function, `async` or not, that gives a fresh one for each connection.
         client_name: unique in the VPN; empty for one that the router makes.
         ca_file: the authorities that may sign the node's certificate (`tls://`); by default those of the system.
         cert_file: a certificate of this client with its chain, for a node that demands one.
@@ -135,11 +142,19 @@ def connect(
         AngariumError: when awaited: the router refuses, or nobody answers (CONNECT_FAILED).
     """
     urls = (url,) if isinstance(url, str) else tuple(url)
-    hello = Hello(
-        vpn, username, password, client_name, local_priority, network_priority, no_local, None, keepalive_ms
-    )
+    username, tokens = _login(username, password, token)
+    who, priorities = (vpn, username, password, client_name), (local_priority, network_priority)
+    hello = Hello(*who, *priorities, no_local, None, keepalive_ms)
     credentials = credentials_for(urls, ca_file, cert_file, key_file, ssl_context)
-    window = window_messages, window_bytes
-    return Connecting(
-        ClientOptions(urls, hello, credentials, timeout_s, retry_for_s, reconnect, *window, on_event)
-    )
+    tries, window = (timeout_s, retry_for_s, reconnect), (window_messages, window_bytes)
+    return Connecting(ClientOptions(urls, hello, credentials, *tries, *window, on_event, tokens))
+
+
+def _login(username: str, password: str | None, token: TokenSource | None) -> tuple[str, Tokens | None]:
+    """Give the username of HELLO, and where tokens come from."""
+    if token is None:
+        return username, None
+    if password is not None:
+        raise error_for(INVALID_ARGUMENT, "connect: token stands instead of password: give one of them")
+    # The token says who connects; a name that is given as well has to be the same.
+    return "" if username == DEFAULT_USERNAME else username, Tokens(token)

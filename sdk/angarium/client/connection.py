@@ -23,6 +23,7 @@ from angarium.client.session import ClientSession, EgressWindow, Hello, State
 from angarium.client.transport.stream import StreamTransport
 
 if TYPE_CHECKING:
+    from angarium.client.tokens import Tokens
     from angarium.client.transport.credentials import Credentials
     from angarium.errors import AngariumError
 
@@ -101,6 +102,8 @@ class ClientOptions:
     window_messages: int
     window_bytes: int
     on_event: EventCallback | None
+    #: None for those who log in otherwise.
+    tokens: Tokens | None = None
 
     def __post_init__(self) -> None:
         """Check the arguments of the application.
@@ -267,6 +270,13 @@ class Connection:
         hello = self._options.hello
         if self._token is not None:
             hello = hello._replace(token=self._token, client_name=self._client_name)
+        if self._options.tokens is not None:
+            try:
+                hello = hello._replace(jwt=await asyncio.wait_for(self._options.tokens.fresh(), timeout_s))
+            except TimeoutError:
+                return errors.error_for(errors.CONNECT_FAILED, f"no token within {timeout_s:.1f} s")
+            except errors.AngariumError as unable:
+                return unable
         self._greeting = ClientSession(hello, self._window, self._loop.time())
         self._attempted = attempted = self._loop.create_future()
         try:

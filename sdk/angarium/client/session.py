@@ -98,6 +98,8 @@ class Hello(NamedTuple):
     link: dict[str, Any] | None = None
     #: What a bridge process says of its bridge.
     bridge: dict[str, Any] | None = None
+    #: A token of the application.
+    jwt: str | None = None
 
     def pack(self, credit: tuple[int, int]) -> bytes:
         """Give the header of HELLO."""

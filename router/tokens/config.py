@@ -1,0 +1,79 @@
+"""The `[[issuers]]` of the configuration: whose tokens are taken, and what their claims choose."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+#: Signatures with a public key only: whoever knows the key of an HMAC can make tokens, and `none` is no signature.
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+_Claim = Annotated[str, Meta(max_length=200)]
+_Name = Annotated[str, Meta(min_length=1, max_length=200)]
+#: Issuers of one node.
+ISSUERS_MAX: Final = 20
+
+
+class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Somebody whose tokens (JWT) clients may log in with."""
+
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+            description="Name of the issuer in events and figures.",
+        ),
+    ]
+    issuer: Annotated[_Name, Meta(description="What the claim iss says, letter by letter.")]
+    audience: Annotated[
+        list[_Name], Meta(min_length=1, max_length=20, description="The claim aud names one of these.")
+    ]
+    keys_file: Annotated[
+        str, Meta(description="Its public keys: a JWKS, or keys and certificates in PEM.")
+    ] = ""
+    algorithms: Annotated[
+        list[Algorithm], Meta(min_length=1, description="Signatures that are taken; public keys only.")
+    ] = msgspec.field(default_factory=lambda: ["RS256", "PS256", "ES256", "EdDSA"])
+    clock_skew_s: Annotated[
+        int, Meta(ge=0, le=300, description="By how much clocks may differ, at both ends of a token's time.")
+    ] = 30
+    vpns: Annotated[
+        list[_Name], Meta(min_length=1, description='Message VPNs that its tokens may join; "*": all.')
+    ] = msgspec.field(default_factory=lambda: ["default"])
+    vpn_claim: Annotated[
+        _Claim, Meta(description="Claim with the Message VPN, or a list of them; empty: the client chooses.")
+    ] = ""
+    username_claim: Annotated[_Claim, Meta(min_length=1, description="Claim with the client username.")] = (
+        "sub"
+    )
+    client_profile_claim: Annotated[
+        _Claim, Meta(description="Claim with the client profile; empty, or not there: that of the username.")
+    ] = ""
+    acl_profile_claim: Annotated[
+        _Claim, Meta(description="Claim with the ACL profile; empty, or not there: that of the username.")
+    ] = ""
+    unknown_usernames: Annotated[
+        bool,
+        Meta(description="Whether a username that does not exist may log in, with these two profiles."),
+    ] = False
+    client_profile: Annotated[str, Meta(description="Client profile of usernames that do not exist.")] = (
+        "default"
+    )
+    acl_profile: Annotated[str, Meta(description="ACL profile of usernames that do not exist.")] = "default"
+
+
+def faults_of(issuers: list[TokenIssuer]) -> list[str]:
+    """Give what does not fit among several."""
+    faults = []
+    if len(issuers) > ISSUERS_MAX:
+        faults.append(f"issuers: there are {len(issuers)}, the limit is {ISSUERS_MAX}")
+    for attribute in ("name", "issuer"):
+        seen: set[str] = set()
+        for one in issuers:
+            value = getattr(one, attribute)
+            if value in seen:
+                faults.append(f"issuers: two have the {attribute} {value!r}")
+            seen.add(value)
+    faults += [f"issuers {one.name!r}: write keys_file" for one in issuers if not one.keys_file]
+    return faults

@@ -1,0 +1,240 @@
+"""Logins by token (JWT) at a real node: who comes in and as whom, what is refused, and what operators hear of it."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+import zmq
+from raw_client import RawClient, hello_header
+from token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_with_public_key
+
+import angarium
+from angarium import blocking, errors, wire
+from angarium_server.testing import Node
+from cluster.admin import Admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 20.0
+CONFIG = f"""
+[[issuers]]
+name = "login"
+issuer = "{ISSUER}"
+audience = ["{AUDIENCE}"]
+keys_file = "login.jwks"
+algorithms = ["ES256", "RS256"]
+clock_skew_s = 2
+vpns = ["default", "orders"]
+acl_profile_claim = "acl"
+
+[[issuers]]
+name = "guests"
+issuer = "https://guests.example"
+audience = ["{AUDIENCE}"]
+keys_file = "guests.pem"
+algorithms = ["EdDSA"]
+unknown_usernames = true
+acl_profile = "readers"
+
+[vpn.default.acl.readers]
+client_connect_default = "allow"
+subscribe_topic_exceptions = ["news/>"]
+
+[vpn.default.username.alice]
+[vpn.default.username.off]
+enabled = false
+[vpn.orders.username.alice]
+[vpn.default.username.default]
+enabled = true
+"""
+
+
+class Served(NamedTuple):
+    """A node with issuers."""
+
+    node: Node
+    maker: TokenMaker
+    guests: TokenMaker
+    folder: Path
+
+    def connect(self, token: Any, **given: Any) -> blocking.Client:
+        return blocking.connect(self.node.url, token=token, timeout_s=LIMIT_S, **given)
+
+    def refused(self, token: Any, **given: Any) -> str:
+        """Expect that a token is refused without a word, and give the reason that operators hear."""
+        # Of each address one event a minute, so every attempt has an address of its own.
+        with pytest.raises(errors.UnauthorizedError) as caught:
+            self.connect(token, **given)
+        assert (caught.value.code, caught.value.detail) == (errors.UNAUTHORIZED, "")
+        return ""
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("tokens")
+    maker, guests = TokenMaker("ES256"), TokenMaker("EdDSA", key_id=None)
+    (folder / "login.jwks").write_bytes(jwks(maker, TokenMaker("RS256")))
+    (folder / "guests.pem").write_bytes(guests.pem)
+    (folder / "node.toml").write_text(CONFIG)
+    with Node(folder / "data", workers=1, config=folder / "node.toml") as node:
+        yield Served(node, maker, guests, folder)
+
+
+def test_a_token_logs_in_as_whom_it_names(served: Served) -> None:
+    with served.connect(served.maker.token()) as client, Admin(served.node.data) as admin:
+        heard = client.subscribe("a")
+        client.publish("a", b"x")
+        assert heard.receive(LIMIT_S).payload == b"x"
+        (row,) = [one for one in admin.call("clients.list") if one["name"] == client.name]
+        assert (row["username"], row["vpn"]) == ("alice", "default")
+    with served.connect(TokenMaker("RS256").token(), username="alice", vpn="orders") as client:
+        assert client.connected
+
+
+def test_a_function_gives_a_token_for_each_connection(served: Served) -> None:
+    given: list[str] = []
+
+    def sync() -> str:
+        given.append("sync")
+        return served.maker.token()
+
+    async def asynchronous() -> str:
+        given.append("async")
+        return served.maker.token()
+
+    async def test() -> None:
+        async with angarium.connect(served.node.url, token=asynchronous) as client:
+            assert client.connected
+
+    with served.connect(sync) as client, Admin(served.node.data) as admin:
+        served.node.kill("router")
+        deadline = time.monotonic() + LIMIT_S
+        while given.count("sync") < 2 or not client.connected:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert admin.call("health")
+    asyncio.run(asyncio.wait_for(test(), LIMIT_S))
+    assert given.count("async") == 1
+
+
+def test_claims_and_issuers_choose_profiles_and_guests_need_no_username(served: Served) -> None:
+    with served.connect(served.maker.token(acl="readers")) as client:
+        with pytest.raises(errors.ForbiddenError):
+            client.subscribe("secret")
+        client.subscribe("news/a")
+    guest = served.guests.token(iss="https://guests.example", sub="mary")
+    with served.connect(guest) as client, served.connect(guest) as other, Admin(served.node.data) as admin:
+        with pytest.raises(errors.ForbiddenError):
+            client.subscribe("secret")
+        other.subscribe("news/a")
+        names = [one["username"] for one in admin.call("clients.list")]
+        assert names.count("mary") == 2
+        assert "mary" not in [one["name"] for one in admin.call("objects.list", kind="username")]
+        # What changes for others changes for them.
+        admin.call(
+            "objects.update", kind="acl", name="readers", vpn="default",
+            attributes={"subscribe_topic_exceptions": ["news/>", "secret"]},
+        )  # fmt: skip
+        client.subscribe("secret")
+
+
+def test_tokens_that_do_not_count_are_refused_with_one_text(served: Served) -> None:
+    now = int(time.time())
+    maker, stranger = served.maker, TokenMaker("ES256", 7, key_id=served.maker.key_id)
+    head, claims, signature = maker.token().split(".")
+    deep: list[Any] = functools.reduce(lambda inner, _: [inner], range(900), [])
+    wrong = {
+        "expired": maker.token(exp=now - 10),
+        "not yet valid": maker.token(nbf=now + 60),
+        "without an end": maker.token(exp=None),
+        "another issuer": maker.token(iss="https://elsewhere.example"),
+        "another audience": maker.token(aud="elsewhere"),
+        "another key": stranger.token(),
+        "a key that is not known": TokenMaker("ES256", 8).token(),
+        "no signature": f"{head}.{claims}.",
+        "half a signature": f"{head}.{claims}.{signature[:20]}",
+        "algorithm none": handmade({"alg": "none"}, maker.claims()),
+        "algorithm none, kid": handmade({"alg": "none", "kid": maker.key_id}, maker.claims(), b"x"),
+        "HMAC with the public key": signed_with_public_key(maker, maker.claims()),
+        "of another issuer's key": served.guests.token(header={"kid": maker.key_id}),
+        "an algorithm that is not allowed": TokenMaker("ES384").token(),
+        "unknown username": maker.token(sub="nobody"),
+        "disabled username": maker.token(sub="off"),
+        "profile that does not exist": maker.token(acl="none"),
+        "garbage": "garbage",
+        "dots": "...",
+        "nothing in it": "e30.e30.e30",
+        "deep": handmade({"alg": "ES256"}, {"iss": ISSUER, "x": deep}),
+    }
+    for what, token in wrong.items():
+        print(what)
+        served.refused(token)
+    served.refused(maker.token(), username="bob")
+    served.refused(maker.token(), vpn="elsewhere")
+    with served.connect(maker.token()) as client:
+        assert client.connected, "others come in as before"
+    with Admin(served.node.data) as admin:
+        told = [one["text"] for one in admin.call("events") if one["event"] == "SYSTEM_CLIENT_LOGIN_REFUSED"]
+    assert told
+    assert not [text for text in told if signature in text or head in text], "no token is in an event"
+
+
+def test_a_token_that_is_too_large_is_refused_on_both_sides(served: Served) -> None:
+    with pytest.raises(errors.InvalidRequestError, match="limit"):
+        served.connect(served.maker.token(x="y" * 20_000))
+    with pytest.raises(errors.InvalidRequestError, match="one of them"):
+        served.connect("a.b.c", password="x")
+
+
+def test_a_resume_token_does_not_stand_for_a_token(served: Served) -> None:
+    """Who came by a token that is over must not go on with the resume token of that session."""
+    with zmq.Context() as context:
+        login = {"vpn": "default", "username": "alice", "client_name": "resumer"}
+        with RawClient(context, served.node.url).hello(**login, jwt=served.maker.token()) as owner:
+            token = owner.welcome["token"]
+        with RawClient(context, served.node.url) as again:
+            again.hello(**login, jwt=served.maker.token(), token=token)
+            assert again.welcome["resumed"]
+            token = again.welcome["token"]
+        with RawClient(context, served.node.url) as thief:
+            thief.send(wire.HELLO, hello_header(**login, jwt="a.b.c", token=token))
+            assert thief.closed() == errors.UNAUTHORIZED
+        with RawClient(context, served.node.url) as local:
+            # From this host the username has no password; but it is no resumption either.
+            local.hello(**login, token=token)
+            assert not local.welcome["resumed"]
+
+
+def test_keys_of_a_file_are_renewed_without_a_restart(served: Served) -> None:
+    file = served.folder / "login.jwks"
+    before, renewed = file.read_bytes(), TokenMaker("ES256", 20)
+    with Admin(served.node.data) as admin:
+        served.refused(renewed.token())
+        try:
+            file.write_bytes(jwks(renewed))
+            admin.call("keys.reload")
+            with served.connect(renewed.token()) as client:
+                assert client.connected
+            served.refused(served.maker.token())
+            file.write_bytes(b"{}")
+            admin.call("keys.reload")
+            assert "SYSTEM_ISSUER_KEYS_UNUSABLE" in [one["event"] for one in admin.call("events")]
+            with served.connect(renewed.token()) as client:
+                assert client.connected, "the keys before stay"
+        finally:
+            file.write_bytes(before)
+            admin.call("keys.reload")
+
+
+def test_a_command_takes_the_token_from_a_file(served: Served) -> None:
+    file = served.folder / "alice.token"
+    file.write_text(served.maker.token() + "\n")
+    served.node.run("pub", "a", "x", "--token-file", str(file))
