@@ -92,7 +92,7 @@ class Watch:
     def _serve(self, watched: Any) -> None:
         if self._handlers[watched]():
             self.touch(watched)
-        else:
+        elif self._doubtful:
             self._doubtful.pop(watched, None)
 
 

@@ -130,6 +130,8 @@ class Router:
         )  # fmt: skip
         self._serve_operators()
         self._next_sweep = now
+        #: When `tick` has something to do, but for what is elided; whether clients did what may make that sooner.
+        self._wake_at, self._is_restless, self._was_restless = now, True, True
 
     def _serve_operators(self) -> None:
         """Make what is done for operators."""
@@ -170,6 +172,7 @@ class Router:
 
     def client_frames(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer = LOCAL) -> bool:
         """A client sent frames; false if it is busy: offer them again after the next `tick`. HELLO needs `peer`."""
+        self._was_restless, self._is_restless = self._is_restless, True
         session = self.sessions.by_routing_id.get(routing_id)
         if session is None:
             self.reception.stranger(routing_id, frames, now, peer)
@@ -284,16 +287,20 @@ class Router:
 
     def tick(self, now: float) -> float:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""
+        self._is_restless = False
         self.eliding.release(now)
         wake = min(now + SWEEP_INTERVAL_S, self.consuming.tick(now), self.links.tick(now))
         wake = min(wake, self.rounds.tick(now, self.config.shard_grace_ms / 1000))
         if now >= self._next_sweep:
             self._next_sweep = now + SWEEP_INTERVAL_S
             self._sweep(now)
-        wake = min(wake, self.reception.tick(now))
-        wake = min(wake, self.subscriptions.tick(now))
-        due = self.eliding.next_due()
-        return wake if due is None else min(wake, due)
+        self._wake_at = min(wake, self.reception.tick(now), self.subscriptions.tick(now))
+        return min(self._wake_at, self.eliding.next_due())
+
+    def tick_after_clients(self, now: float) -> float:
+        """The same if nothing but frames of clients came since: lone messages of known topics make nothing due."""
+        wake = min(self._wake_at, self.eliding.next_due())
+        return self.tick(now) if self._is_restless or now >= wake else wake
 
     def _sweep(self, now: float) -> None:
         for session in list(self.sessions):
@@ -338,7 +345,9 @@ class Router:
                 a_round.stamp = self.short_way.stamp
             self.rounds.accept(a_round, now)
             return
-        self.accounting.answered(a_round, unmatched, [], now)
+        if unmatched:
+            self.accounting.answered(a_round, unmatched, [], now)
+        self._is_restless = self._was_restless or a_round.producer is not None
         self.rounds.accept_answered(a_round, now)
 
     def _credit(self, session: Session, frames: list[bytes], now: float) -> None:
@@ -440,9 +449,7 @@ class Router:
 
     def _retired(self, a_round: Round[Session], now: float) -> None:
         session = a_round.session
-        self.counters.count("messages_in", a_round.rows)
-        self.counters.count("bytes_in", a_round.bytes)
-        self.counters.count("rounds")
+        self.counters.round_in(a_round.rows, a_round.bytes)
         session.count("messages_in", a_round.rows)
         producer = a_round.producer
         if producer is not None:
@@ -478,6 +485,7 @@ class Router:
     def _end(self, session: Session, error: AngariumError | None, now: float, *, tell: bool) -> None:
         if session.closed:
             return
+        self._is_restless = True
         if tell:
             if error is not None:  # what answers BYE says that all has retired
                 self.renewal.tell(session)
@@ -561,17 +569,9 @@ class Router:
 
     def validate(self) -> None:
         """Check everything that must always hold."""
-        self.interest.validate()
-        self.egress.validate()
-        self.short_way.validate()
-        self.effort.validate()
-        self.consuming.validate()
-        self.intake.validate()
-        self.asks.validate()
-        self.links.validate()
-        for session in self.sessions:
-            session.validate()
-        self.sessions.validate()
+        rooms = (self.interest, self.egress, self.short_way, self.effort, self.consuming, self.intake)
+        for room in (*rooms, self.asks, self.links, self.sessions):
+            room.validate()
         self.subscriptions.validate(self.sessions)
         self.memory.validate(self.sessions, self.endpoints)
 

@@ -63,6 +63,8 @@ WORKERS_WAIT_S = 5.0
 REMOTE_SUBSCRIPTIONS_MAX = 100_000
 #: What the clients of one turn brought is carried out together, unless the first waited for so long.
 TURN_S = 0.0005
+#: The clock, deadlines of connections and freed memory are looked at so often, and not for every message.
+LOOK_S = 0.05
 #: What a frame may have beside a batch, and a message beside its batches.
 HEADER_BYTES = 1_024
 PARTS_BYTES = 1 << 20
@@ -104,6 +106,10 @@ class RouterServer:
         os.set_blocking(self._wake_read, False)
         os.set_blocking(self._wake_write, False)
         self._memory = FreedMemory()
+        #: Whether the router was told of something else than frames of clients since its last tick.
+        self._is_stirred = True
+        #: When the clock, deadlines of connections and freed memory are looked at next.
+        self._look_at = now
         self._urls: list[str] = []
         self._started_at = now
         self._ready = False
@@ -232,6 +238,7 @@ class RouterServer:
         """Carry out effects until none are left: a failed send is an event with effects of its own."""
         router = self._router
         self._turn_began = None
+        self._is_stirred = True
         while True:
             for effect in router.take_effects():
                 kind = type(effect)
@@ -422,12 +429,15 @@ class RouterServer:
 
     def tick(self, now: float) -> float:
         """Let time pass; gives the seconds until the next call is wanted."""
-        self._set_clock(now)
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            self._set_clock(now)
+            self._door.tick(now)
+            self._memory.update(self._router.freed_bytes, now)
         wake = self._tick_router(now)
         has_more = self._door.read_rest()
-        self._door.tick(now)
         self._carry_out()
-        self._memory.update(self._router.freed_bytes, now)
+        self._is_stirred = False
         if not self._ready and self._may_open(now):
             self._open()
             self._tell_ready()
@@ -437,7 +447,7 @@ class RouterServer:
 
     def _tick_router(self, now: float) -> float:
         try:
-            return self._router.tick(now)
+            return self._router.tick(now) if self._is_stirred else self._router.tick_after_clients(now)
         except Exception:  # as in `_take`, of a request that was not done when it came
             served = self._router.subscriptions.served
             if served is None:

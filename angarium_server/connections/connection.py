@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 READ_BYTES: Final = 128 * 1024
 #: Sent with one system call: so many bytes, and of larger pieces so many; the system takes 1,024.
 JOIN_BYTES: Final = 64 * 1024
+#: A message below this size is one piece: to handle its pieces would cost more than to join them.
+SMALL_BYTES: Final = 4 * 1024
 SEND_PIECES: Final = 500
 
 _LATER: Final = (BlockingIOError, InterruptedError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -83,8 +85,12 @@ class Connection:
     def queue(self, frames: list[bytes]) -> None:
         """Have a message leave with the next `flush`."""
         pieces = pack(frames)
-        self._out.extend(filter(None, pieces))  # an empty one would never be sent
-        self.unsent_bytes += sum(map(len, pieces))
+        size = sum(map(len, pieces))
+        if size < SMALL_BYTES:
+            self._out.append(b"".join(pieces))
+        else:
+            self._out.extend(filter(None, pieces))  # an empty one would never be sent
+        self.unsent_bytes += size
 
     def read(self) -> list[list[bytes]]:
         """Give the messages that are complete now.
@@ -168,12 +174,17 @@ class Connection:
             pieces, size = self._next_pieces()
             sent = self._send(pieces)
             self.unsent_bytes -= sent
+            if not self.unsent_bytes:
+                self._out.clear()
+                return
             self._drop(sent)
             if sent < size:
                 return
 
     def _next_pieces(self) -> tuple[list[bytes | memoryview], int]:
         """Give what one call sends, and its size."""
+        if len(self._out) == 1:
+            return [self._out[0]], self.unsent_bytes
         pieces: list[bytes | memoryview] = []
         size = 0
         for piece in self._out:

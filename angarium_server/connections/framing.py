@@ -122,6 +122,7 @@ class Framing:
     def _take_frames(self, data: bytes, at: int, messages: list[list[bytes]]) -> int:
         """Take complete frames from a place on; give the place behind them."""
         parts, filled = self._parts, len(data)
+        frame_bytes, message_bytes = self._limits
         self.has_more, self._wanted = False, 2
         while filled - at >= 2:
             flags, size, start = data[at], data[at + 1], at + 2
@@ -131,8 +132,8 @@ class Framing:
                     self._wanted = 9
                     break
                 size = int.from_bytes(data[at + 1 : start], "big")
-            if size > self._limits.frame_bytes:
-                raise FramingError(f"a frame of {size} bytes came, the limit is {self._limits.frame_bytes}")
+            if size > frame_bytes:
+                raise FramingError(f"a frame of {size} bytes came, the limit is {frame_bytes}")
             end = start + size
             if end > filled:
                 self._wanted = end - at
@@ -143,7 +144,9 @@ class Framing:
                 self._command(content)
                 continue
             parts.append(content)
-            self._charge(size)
+            self._message_bytes += size
+            if not self.is_open or self._message_bytes > message_bytes or len(parts) > PARTS_MAX:
+                raise self._refusal()
             if not flags & MORE:
                 messages.append(parts)
                 parts = self._parts = []
@@ -153,14 +156,13 @@ class Framing:
                     break
         return at
 
-    def _charge(self, size: int) -> None:
+    def _refusal(self) -> FramingError:
+        """Say what is wrong with the message that is coming."""
         if not self.is_open:
-            raise FramingError("a message came before the handshake was over")
-        self._message_bytes += size
+            return FramingError("a message came before the handshake was over")
         if len(self._parts) > PARTS_MAX:
-            raise FramingError(f"a message of more than {PARTS_MAX} parts came")
-        if self._message_bytes > self._limits.message_bytes:
-            raise FramingError(f"a message of more than {self._limits.message_bytes} bytes came")
+            return FramingError(f"a message of more than {PARTS_MAX} parts came")
+        return FramingError(f"a message of more than {self._limits.message_bytes} bytes came")
 
     def _command(self, content: bytes) -> None:
         self._commands += 1

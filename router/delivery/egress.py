@@ -30,14 +30,14 @@ ANSWER_OVERHEAD_BYTES: Final = 128
 #: Batches up to this size share a frame with others that leave at the same time: larger ones cost little for their
 #: size, and to copy them would be dear.
 SMALL_BYTES: Final = 4_096
-#: Heads of DELIVERs with so many plain rows, of which nothing else is to be said.
+#: See `plain_head`.
 _PLAIN_HEADS: Final = [wire.pack([0, [[rows, None]], 0]) for rows in range(128)]
 
 
 class Delivery:
     """What one round gives to one session, or to many of them: built once, shared by all."""
 
-    __slots__ = ("_frames", "_link_frames", "bundles", "bytes", "classes", "is_small", "rows")
+    __slots__ = ("_frames", "_link_frames", "bundles", "bytes", "classes", "is_plain", "is_small", "rows")
 
     def __init__(self, bundles: list[Bundle]) -> None:
         self.bundles = bundles
@@ -46,8 +46,11 @@ class Delivery:
             self.rows += bundle.rows
             self.bytes += len(bundle.batch)
             self.classes |= bundle.classes
+        first = bundles[0]
+        #: Whether the number of its rows is all there is to say of it.
+        self.is_plain = len(bundles) == 1 and is_plain(first)
         #: Whether it shares a frame with what else leaves for a client.
-        self.is_small = len(bundles) == 1 and is_small(bundles[0])
+        self.is_small = self.is_plain and len(first.batch) <= SMALL_BYTES
         #: The DELIVER as it goes out when nothing was dropped before it.
         self._frames: list[bytes] | None = None
         self._link_frames: list[bytes] | None = None
@@ -55,7 +58,9 @@ class Delivery:
     def frames_for(self, session: Session) -> list[bytes]:
         """Give the DELIVER for a session when nothing was dropped before it."""
         if session.link is None:
-            if self._frames is None:
+            if self._frames is None and self.is_plain:
+                self._frames = [wire.DELIVER, plain_head(self.rows), self.bundles[0].batch]
+            elif self._frames is None:
                 self._frames = deliver_frames(self.bundles, dropped=0)
             return self._frames
         if self._link_frames is None:
@@ -73,6 +78,11 @@ def is_plain(bundle: Bundle) -> bool:
     return bundle.share is None and not bundle.unsorted and not bundle.opened
 
 
+def plain_head(rows: int) -> bytes:
+    """Give the head of a DELIVER with so many plain rows, of which nothing else is to be said."""
+    return _PLAIN_HEADS[rows] if rows < len(_PLAIN_HEADS) else wire.pack([0, [[rows, None]], 0])
+
+
 def link_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
     """Build a DELIVER for a neighbour: it says what is inside if that is known."""
     first = bundles[0]
@@ -86,8 +96,6 @@ def link_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
 def deliver_frames(bundles: list[Bundle], *, dropped: int) -> list[bytes]:
     """Build a DELIVER."""
     first = bundles[0]
-    if not dropped and first.rows < len(_PLAIN_HEADS) and len(bundles) == 1 and is_plain(first):
-        return [wire.DELIVER, _PLAIN_HEADS[first.rows], first.batch]
     unsorted = len(bundles) > 1 or first.unsorted
     flags = (wire.DELIVER_DISCARD_INDICATION if dropped else 0) | (wire.DELIVER_UNSORTED if unsorted else 0)
     head: list[Any] = [flags, [[bundle.rows, bundle.share] for bundle in bundles], dropped]
@@ -238,10 +246,8 @@ class Egress:
 
     def is_reading(self, session: Session) -> bool:
         """Tell whether a client has shown to read enough of what it was sent to be sent more."""
-        return session.out_bytes - session.read_bytes < self._unread_max_of(session)
-
-    def _unread_max_of(self, session: Session) -> int:
-        return self._unread_max if session.link is None else self._link_unread_max
+        unread_max = self._unread_max if session.link is None else self._link_unread_max
+        return session.out_bytes - session.read_bytes < unread_max
 
     def answer(self, session: Session, frames: list[bytes]) -> None:
         """Send an answer, or news of the session: it waits for no credit."""
@@ -255,14 +261,16 @@ class Egress:
         What its flows brought is no answer: that stops by itself, and may have been a few large messages.
         """
         flow_bytes = session.flow_out_bytes - session.flow_read_bytes
-        return session.out_bytes - session.read_bytes - flow_bytes > 2 * self._unread_max_of(session)
+        unread_max = self._unread_max if session.link is None else self._link_unread_max
+        return session.out_bytes - session.read_bytes - flow_bytes > 2 * unread_max
 
     def _probe_if_due(self, session: Session) -> None:
         """Ask the client to show that it reads: only who read all that was sent before can answer.
 
         Several questions are under way, so on a long path a whole limit is on its way and not the half of it.
         """
-        if session.out_bytes - session.probe_bytes < self._unread_max_of(session) // PROBES:
+        unread_max = self._unread_max if session.link is None else self._link_unread_max
+        if session.out_bytes - session.probe_bytes < unread_max // PROBES:
             return
         if len(session.probes) >= PROBES:
             return

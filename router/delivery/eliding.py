@@ -14,6 +14,7 @@ message sent, not per message held.
 from __future__ import annotations
 
 import heapq
+import math
 from typing import TYPE_CHECKING
 
 from angarium import wire
@@ -156,9 +157,9 @@ class Eliding:
         """Count the due times that are kept; bounded by the tracked topics."""
         return len(self._due)
 
-    def next_due(self) -> float | None:
-        """Give the time at which `release` has something to do."""
-        return self._due[0][0] if self._due else None
+    def next_due(self) -> float:
+        """Give the time at which `release` has something to do, infinite if there is none."""
+        return self._due[0][0] if self._due else math.inf
 
     def release(self, now: float) -> None:
         """Send what was held long enough; topics without anything held are forgotten."""

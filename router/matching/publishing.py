@@ -55,10 +55,11 @@ _decode_open = msgspec.msgpack.Decoder(_Open).decode
 _decode_reporting = msgspec.msgpack.Decoder(_Reporting).decode
 _decode_direct = msgspec.msgpack.Decoder(_Direct).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
-#: How MessagePack begins arrays of seven, six and five.
+#: How MessagePack begins arrays of seven, six, five and four.
 _SEVEN_FIELDS: Final = wire.array_head(7)
 _SIX_FIELDS: Final = wire.array_head(6)
 _FIVE_FIELDS: Final = wire.array_head(5)
+_FOUR_FIELDS: Final = wire.array_head(4)
 
 
 def read_publish(
@@ -74,7 +75,9 @@ def read_publish(
     reports = False
     opened: list[int] = []
     inside: Inside | None = None
-    if frames[1].startswith(_SIX_FIELDS):
+    if frames[1].startswith(_FOUR_FIELDS):
+        number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
+    elif frames[1].startswith(_SIX_FIELDS):
         number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
     elif frames[1].startswith(_FIVE_FIELDS) and session.link is None:
         number, epoch, flush, parts, reports = wire.decode_header(_decode_reporting, frames[1])
@@ -147,7 +150,7 @@ def _assign(parts: list[Part], epoch: int, shards: Shards) -> list[Part]:
     if not epoch and len(parts) > 1:
         raise error_for(errors.MALFORMED_FRAME, "a round that is not cut has one part")
     if count == 1 and len(parts) == 1:
-        return [Part(0, parts[0].rows, parts[0].batch)]
+        return parts if not parts[0].worker else [Part(0, parts[0].rows, parts[0].batch)]
     if epoch == shards.epoch:
         if len({part.worker for part in parts}) != len(parts) or any(part.worker >= count for part in parts):
             raise error_for(errors.MALFORMED_FRAME, "parts name each worker of the table at most once")

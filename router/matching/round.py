@@ -144,8 +144,11 @@ class Round(Generic[S]):
         self.mode = wire.MATCH_DIRECT if producer is None else wire.MATCH_GUARANTEED
         #: The sequence of a row is this number and its index; 0 in a direct round.
         self.first = first
-        self.rows = sum(part.rows for part in parts)
-        self.bytes = sum(len(part.batch) for part in parts)
+        if len(parts) == 1:
+            self.rows, self.bytes = parts[0].rows, len(parts[0].batch)
+        else:
+            self.rows = sum(part.rows for part in parts)
+            self.bytes = sum(len(part.batch) for part in parts)
         #: The publish rules under which it is judged, as the workers know them.
         self.rules_id = rules_id
         #: The number of the next filter when it came: workers may have matched it without those from there on.

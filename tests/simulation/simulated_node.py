@@ -249,8 +249,8 @@ class SimulatedNode:
             and self.supervisor.is_complete(router)
         )
 
-    def act(self, event: Callable[[Router], None]) -> None:
-        """Let the router process, if it runs, take an event, and carry out what follows."""
+    def act(self, event: Callable[[Router], None], *, of_client: bool = False) -> None:
+        """Let the router process, if it runs, take an event, perhaps frames of a client, and carry out what follows."""
         router = self.router
         if router is None:
             return
@@ -259,16 +259,16 @@ class SimulatedNode:
             return
         try:
             event(router)
-            self.after_event(router)
+            self.after_event(router, of_client=of_client)
         except Exception:  # noqa: BLE001 - whatever it is, it would have ended the process
             self.history.break_rule(f"the router process ends with {traceback.format_exc(limit=-4)}")
             if self.router is router:
                 self.history.fault(self.loop.now, "router", "ends by itself")
                 self.kill_router()
 
-    def after_event(self, router: Router) -> None:
+    def after_event(self, router: Router, *, of_client: bool = False) -> None:
         """Do what the router's loop does after each event."""
-        wake = router.tick(self.loop.now)
+        wake = (router.tick_after_clients if of_client else router.tick)(self.loop.now)
         for link in [one for one in self.links.values() if one.untaken]:
             self._offer(router, link)
         if self._rng.random() < self.settings.laziness:
@@ -353,7 +353,7 @@ class SimulatedNode:
 
         def arrived(frames: Frames) -> None:
             if self.router is router:
-                self.act(lambda same: self._client_frames(same, link, frames, address))
+                self.act(lambda same: self._client_frames(same, link, frames, address), of_client=True)
 
         def ended() -> None:
             link.is_gone = True

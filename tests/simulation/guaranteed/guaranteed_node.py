@@ -252,9 +252,9 @@ class GuaranteedNode(SimulatedNode):
         self._installing.append(call)
         self.act(lambda router: None)
 
-    def after_event(self, router: Router) -> None:
+    def after_event(self, router: Router, *, of_client: bool = False) -> None:
         """Look whether everything that was changed is in force."""
-        super().after_event(router)
+        super().after_event(router, of_client=of_client)
         if self._installing and not any(router.shards._waiting):
             calls, self._installing = self._installing, []
             for call in calls:

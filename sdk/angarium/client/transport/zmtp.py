@@ -33,6 +33,11 @@ LONG: Final = 0x02
 COMMAND: Final = 0x04
 #: Lengths from here on take eight bytes.
 _LONG_FROM: Final = 256
+#: How frames begin, by their length if it takes one byte: the last one of a message, and one before it.
+_HEADS: Final = [bytes((0, size)) for size in range(_LONG_FROM)]
+_HEADS_MORE: Final = [bytes((MORE, size)) for size in range(_LONG_FROM)]
+_LONG_LAST: Final = bytes((LONG,))
+_LONG_MORE: Final = bytes((LONG | MORE,))
 
 _MECHANISM: Final = b"NULL"
 _GREETING_BYTES: Final = 64
@@ -179,16 +184,12 @@ class Zmtp:
 def pack(frames: list[bytes]) -> list[bytes]:
     """Give the pieces that are sent for a message."""
     pieces = []
-    more = len(frames)
     for frame in frames:
-        more -= 1
-        flags = MORE if more else 0
         size = len(frame)
-        if size < _LONG_FROM:
-            pieces.append(bytes((flags, size)))
-        else:
-            pieces.append(bytes((flags | LONG,)) + size.to_bytes(8, "big"))
+        pieces.append(_HEADS_MORE[size] if size < _LONG_FROM else _LONG_MORE + size.to_bytes(8, "big"))
         pieces.append(frame)
+    size = len(frames[-1])
+    pieces[-2] = _HEADS[size] if size < _LONG_FROM else _LONG_LAST + size.to_bytes(8, "big")
     return pieces
 
 
