@@ -13,8 +13,10 @@ from typing import Final
 #: M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_TOP_PAD of mallopt(3). What is kept is bounded by the trim
 #: threshold.
 _MALLOC_OPTIONS: Final = ((-3, 32 << 20), (-1, 64 << 20), (-2, 4 << 20))
-#: Young objects that start a collection; each batch makes thousands that die at once without it.
-_GC_YOUNG_OBJECTS: Final = 100_000
+#: Young objects that start a collection, and so many of these before their survivors are looked at too; each batch
+#: makes thousands that die at once without it. So one that is not full looks at 100,000 objects, some 6 ms: with
+#: 2,000,000 a client that subscribed to much stopped a worker for 0.1 s. Full ones are rare.
+_GC_THRESHOLDS: Final = (25_000, 4, 1_000)
 #: So much of counted state has to be freed before memory is given back, and so long it is waited for more of it.
 GIVE_BACK_BYTES: Final = 1 << 20
 GIVE_BACK_DELAY_S: Final = 3.0
@@ -45,7 +47,7 @@ def collect_rarely() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_GC_YOUNG_OBJECTS, 20, 50)
+    gc.set_threshold(*_GC_THRESHOLDS)
 
 
 _MALLOC_FIELDS: Final = (

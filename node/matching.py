@@ -423,6 +423,11 @@ class Matching:
             "matching_work": sum(vpn.work + vpn.cache.tested for vpn in vpns),
         }
 
+    def age(self) -> None:
+        """Have the sweeps from here on forget topics that nobody has published to since the last time."""
+        for vpn in self._vpns.values():
+            vpn.cache.age()
+
     def validate(self, held: Iterable[FilterSet] = ()) -> None:
         """Check what the comments of the attributes promise, given the sets that are held, once for each hold."""
         references: dict[int, int] = {}

@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from angarium import errors, wire
 from angarium.topic import INBOX_PREFIX, SLOTS, check_topic, is_reserved_topic, slot_of
+from angarium.topic_cache import AGE_INTERVAL_S
 from angarium_server.access import TopicRules
 from angarium_server.black_box import MATCH, BlackBox
 from node.batch import DETAIL_MAX, Batch, Result
@@ -110,6 +111,8 @@ class Worker:
         self._rules_version = 0
         #: When `tidy` has to be called next.
         self._tidy_at = 0.0
+        #: When topics are asked next whether they are idle.
+        self._age_at = 0.0
         #: What is known of topics, at the last `tidy`.
         self.cached_bytes = 0
         #: When the newest frame came. Matching itself does not depend on the time.
@@ -162,6 +165,9 @@ class Worker:
         """
         if now < self._tidy_at:
             return [], self._tidy_at
+        if now >= self._age_at:
+            self._age_at = now + AGE_INTERVAL_S
+            self._matching.age()
         more = self._matching.sweep()
         retired = self._matching.sets.retire(()) if self.started else []
         self.cached_bytes = self._matching.cache_bytes

@@ -311,7 +311,7 @@ class Router:
                 self._finish_bye(session, now)
                 if now - session.bye_at > BYE_WAIT_S and self._waits_for_homes(session):
                     self.close_session(session, error_for(errors.HOME_NOT_READY, "not all is stored"), now)
-        self.short_way.sweep()
+        self.short_way.sweep(now)
         self.interest.sweep()
         self.reception.sweep(now)
         self.intake.sweep(now, self.flows.ends.at_home)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 
 from angarium import wire
-from angarium.topic_cache import CacheEntry, TopicCache
+from angarium.topic_cache import AGE_INTERVAL_S, CacheEntry, TopicCache
 from angarium_server.costs import CACHED_TOPIC_BYTES
 from router.matching.round import EndpointResult, PlainResult, Round
 
@@ -115,6 +115,8 @@ class ShortWay:
         #: Counts the changes of filters; an answer older than the newest change is not learned.
         self.stamp = 0
         self.rounds = 0
+        #: When topics are asked next whether they are idle.
+        self._age_at = 0.0
 
     def forget(self, vpn_id: int, pattern: str) -> None:
         """A filter came or went."""
@@ -162,9 +164,14 @@ class ShortWay:
         )
         return cache
 
-    def sweep(self) -> None:
-        """Do one step of dropping topics that a change made wrong."""
+    def sweep(self, now: float) -> None:
+        """Do one step of dropping topics that a change made wrong, or that nobody publishes to."""
+        ages = now >= self._age_at
+        if ages:
+            self._age_at = now + AGE_INTERVAL_S
         for cache in self._caches.values():
+            if ages:
+                cache.age()
             cache.sweep(max(_SWEPT_PER_STEP, len(cache) // _SWEPT_PART))
 
     @property

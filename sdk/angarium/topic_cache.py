@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Entries of a cache: about 300 bytes each, so 30 MB, for more hot topics than most applications have.
 TOPIC_CACHE_MAX: Final = 100_000
+#: Owners that give memory back call `age` so often: what was not asked for in this time is forgotten within the next.
+AGE_INTERVAL_S: Final = 15.0
 #: Nodes of the log that one step of `sweep` visits: about 2 ms.
 _SWEEP_TESTED_MAX: Final = 5_000
 
@@ -41,7 +43,8 @@ class CacheEntry:
 
     __slots__ = ("valid_at",)
 
-    #: The number of the last change by which this entry is known to be right.
+    #: The number of the last change by which this entry is known to be right; negative if nobody asked for it since it
+    #: was looked at by a sweep that forgets what is idle.
     valid_at: int
 
 
@@ -63,6 +66,7 @@ class TopicCache(Generic[E]):
         "_entry_bytes",
         "_log",
         "_on_drop",
+        "_unaged",
         "_unswept",
         "bytes",
         "dropped",
@@ -91,6 +95,8 @@ class TopicCache(Generic[E]):
         self.bytes = 0
         #: So many of the oldest entries were not looked at since the newest change; see `sweep`.
         self._unswept = 0
+        #: And so many were not asked whether they are idle; see `age`.
+        self._unaged = 0
         #: The number of the newest wildcard change. No entry has a higher one.
         self.number = 0
         #: Answers that are being worked out and began at an earlier number: changes count for them too.
@@ -121,7 +127,7 @@ class TopicCache(Generic[E]):
 
     def _still_right(self, topic: str, entry: E) -> bool:
         """Test an entry against the changes since it was right last."""
-        if not self._log.is_untouched(topic, entry.valid_at):
+        if not self._log.is_untouched(topic, abs(entry.valid_at)):
             return False
         entry.valid_at = self.number
         return True
@@ -170,24 +176,46 @@ class TopicCache(Generic[E]):
         Topics that nobody publishes to any more are not looked up, so their entries would stay for ever.
         """
         tested_max = self.tested + _SWEEP_TESTED_MAX
-        left = min(count, self._unswept, len(self.entries))
+        left = min(count, max(self._unswept, self._unaged), len(self.entries))
         while left and self.tested <= tested_max:
             left -= 1
-            self._unswept -= 1
             topic, entry = next(iter(self.entries.items()))
-            if entry.valid_at == self.number or self._still_right(topic, entry):
+            if self._is_kept(topic, entry):
                 self.entries.move_to_end(topic)
             else:
                 self._drop(topic)
-        self._unswept = min(self._unswept, len(self.entries))
+            self._unswept, self._unaged = max(self._unswept - 1, 0), max(self._unaged - 1, 0)
+        self._unswept, self._unaged = (
+            min(self._unswept, len(self.entries)),
+            min(self._unaged, len(self.entries)),
+        )
         if not self._unswept and len(self._log):  # every entry is right
             self._log.clear(self.number)
-            # A dict that lost most of its entries keeps the table that it had for all of them.
-            if sys.getsizeof(self.entries) > _TABLE_BYTES_MAX + _TABLE_BYTES_PER_ENTRY_MAX * len(
-                self.entries
-            ):
-                self.entries = OrderedDict(self.entries)
-        return self._unswept > 0
+        has_more = self._unswept > 0 or self._unaged > 0
+        # A dict that lost most of its entries keeps the table that it had for all of them.
+        fair = _TABLE_BYTES_MAX + _TABLE_BYTES_PER_ENTRY_MAX * len(self.entries)
+        if not has_more and sys.getsizeof(self.entries) > fair:
+            self.entries = OrderedDict(self.entries)
+        return has_more
+
+    def _is_kept(self, topic: str, entry: E) -> bool:
+        """Tell whether a sweep keeps an entry, and note if nobody asked for it yet."""
+        was_idle = entry.valid_at < 0
+        if was_idle and self._unaged:
+            return False
+        if abs(entry.valid_at) != self.number and not self._still_right(topic, entry):
+            return False
+        entry.valid_at = -self.number if was_idle or self._unaged else self.number
+        return True
+
+    def age(self) -> None:
+        """Have the next sweep drop what nobody asked for since the last time; what it keeps has to be asked for again.
+
+        Whoever asks for an entry pays for one test of it after each of these sweeps.
+        """
+        if not self._unaged:
+            self.number = self.number or 1  # there is no negative zero
+            self._unaged = len(self.entries)
 
     def _drop(self, topic: str) -> None:
         self.dropped += 1
@@ -205,5 +233,5 @@ class TopicCache(Generic[E]):
         assert len(self.entries) <= self._entries_max
         assert self.bytes <= self._bytes_max or len(self.entries) == 1
         assert sum(self._entry_bytes + topic.__sizeof__() for topic in self.entries) <= self.bytes
-        assert all(entry.valid_at <= self.number for entry in self.entries.values())
+        assert all(abs(entry.valid_at) <= self.number for entry in self.entries.values())
         self._log.validate()

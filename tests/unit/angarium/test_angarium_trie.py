@@ -171,7 +171,13 @@ class _Model:
         assert self.cache.evicted + self.cache.dropped == len(self.dropped)
 
 
-_STEPS = st.lists(st.one_of(st.tuples(st.just("toggle"), PATTERNS), st.tuples(st.just("look_up"), TOPICS)))
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("toggle"), PATTERNS),
+        st.tuples(st.just("look_up"), TOPICS),
+        st.tuples(st.sampled_from(["age", "sweep"]), st.just("")),
+    )
+)
 
 
 @pytest.mark.slow
@@ -187,6 +193,10 @@ def test_the_cache_never_answers_what_fresh_matching_would_not(
         for action, text in steps:
             if action == "toggle":
                 model.toggle(text)
+            elif action == "age":
+                model.cache.age()
+            elif action == "sweep":
+                model.cache.sweep(2)
             else:
                 model.look_up(text)
             model.check()
@@ -340,6 +350,46 @@ def test_a_sweep_drops_what_is_older_than_the_log() -> None:
     assert not model.cache.sweep(1)
     assert len(model.cache) == 0
     model.check()
+
+
+@pytest.mark.requirement("R279")
+def test_what_nobody_asks_for_is_forgotten_by_the_second_sweep_that_looks_for_it() -> None:
+    model = _filled([f"{first}/{number}" for number in range(5) for first in "ab"])
+    cache = model.cache
+    cache.age()
+    assert not cache.sweep(100)
+    assert len(cache) == 10, "nobody knows yet what is asked for"
+    model.toggle("x/*")
+    assert not cache.sweep(100)
+    assert len(cache) == 10, "a sweep after a change does not look for it"
+    for number in range(5):
+        model.look_up(f"a/{number}")
+    cache.age()
+    assert cache.sweep(4)
+    model.check()
+    model.toggle("y/*")  # in the middle
+    while cache.sweep(4):
+        model.check()
+    assert sorted(cache.entries) == [f"a/{number}" for number in range(5)]
+    model.look_up("a/1")
+    cache.age()
+    while cache.sweep(4):
+        model.check()
+    assert list(cache.entries) == ["a/1"]
+
+
+@pytest.mark.requirement("R279")
+def test_the_table_of_what_was_idle_is_given_back_too() -> None:
+    cache: TopicCache[_Answer] = TopicCache(lambda _: None)
+    for number in range(20_000):
+        cache.put(f"a/{number}", _Answer(frozenset()))
+    before = sys.getsizeof(cache.entries)
+    for _ in range(2):
+        cache.age()
+        while cache.sweep(1_000):
+            pass
+    assert len(cache) == 0
+    assert sys.getsizeof(cache.entries) < before / 50
 
 
 @pytest.mark.requirement("R279")

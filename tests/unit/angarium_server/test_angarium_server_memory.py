@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 from angarium_server import memory
-from angarium_server.memory import GIVE_BACK_BYTES, GIVE_BACK_DELAY_S, FreedMemory, in_use_bytes
+from angarium_server.memory import (
+    GIVE_BACK_BYTES,
+    GIVE_BACK_DELAY_S,
+    FreedMemory,
+    collect_rarely,
+    in_use_bytes,
+)
 
 pytestmark = pytest.mark.requirement("R279")
 
@@ -62,3 +70,17 @@ def test_what_is_in_use_counts_large_and_small_things_and_no_longer_than_they_li
     assert 12e6 < in_use_bytes() - before < 60e6
     del small
     assert abs(in_use_bytes() - before) < 3e6
+
+
+@pytest.mark.requirement("R278")
+def test_no_collection_but_a_rare_full_one_looks_at_more_than_a_hundred_thousand_objects() -> None:
+    """While a client subscribes to very much, all that it makes survives: each look at it stops everybody."""
+    before = gc.get_threshold()
+    try:
+        collect_rarely()
+        young, middle, old = gc.get_threshold()
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+    assert young * middle <= 100_000
+    assert young * middle * old >= 100_000_000

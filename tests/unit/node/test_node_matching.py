@@ -234,6 +234,21 @@ def test_what_a_client_left_behind_is_forgotten_without_traffic() -> None:
     assert (matching.stats()["topics_cached"], matching.sets.retire(())) == (1, [1])
 
 
+@pytest.mark.requirement("R279")
+def test_topics_that_nobody_publishes_to_any_more_are_forgotten_although_their_filters_stay() -> None:
+    matching = Matching(WorkerConfig())
+    matching.add(1, VPN, ">", KIND_PLAIN)
+    for number in range(700):
+        _look_up(matching, f"a/{number}")
+    for _ in range(2):
+        _look_up(matching, "a/used")
+        matching.age()
+        while matching.sweep():
+            matching.validate()
+    assert matching.stats()["topics_cached"] == 1
+    assert matching.vpn(VPN).cache.get("a/used") is not None
+
+
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(TOPICS, st.tuples(PATTERNS, KINDS), st.integers(0, 20)), max_size=40))
