@@ -81,6 +81,9 @@ class Lookup(msgspec.Struct, eq=False):
     told: int = 0
     #: Each set of `entries` while it is paused: their numbers must not be retired.
     held: dict[FilterSet, None] = {}
+    #: Those of `held` that only its answer would define, and their filters.
+    undefined: list[FilterSet] = []
+    undefined_filters: int = 0
     #: So many of `entries`, the first ones, have theirs in it.
     _entries_held: int = 0
 
@@ -110,12 +113,20 @@ class Lookup(msgspec.Struct, eq=False):
 
     def hold(self, sets: FilterSets) -> None:
         """Keep the numbers of what was found while others are served."""
-        fresh = islice(self.entries.values(), self._entries_held, None)
-        for one in dict.fromkeys(chain.from_iterable([entry.sets() for entry in fresh])):
-            if one is not EMPTY_SET and one not in self.held:
-                sets.hold(one)
-                self.held[one] = None
+        entries = islice(self.entries.values(), self._entries_held, None)
+        found = dict.fromkeys(chain.from_iterable([entry.sets() for entry in entries]))
+        fresh = [one for one in found if one is not EMPTY_SET and one not in self.held]
+        for one in fresh:
+            sets.hold(one)
+            self.held[one] = None
+            self.undefined_filters += len(one.values)
+        self.undefined += fresh
         self._entries_held = len(self.entries)
+
+    def take_undefined(self) -> list[FilterSet]:
+        """Give the sets that are held and that the router was not told for this batch, and take it that it is now."""
+        undefined, self.undefined, self.undefined_filters = self.undefined, [], 0
+        return undefined
 
     def let_go(self, sets: FilterSets) -> None:
         """It is over: hold nothing any more."""

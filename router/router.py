@@ -230,8 +230,8 @@ class Router:
 
     def _home_frames(self, shard: Shard, frames: list[bytes], header: list[Any], now: float) -> None:
         """A worker sent frames as the home of endpoints."""
-        if frames[0] == wire.RETIRE:
-            self.shards.retire_sets(shard, header[1])
+        if frames[0] in (wire.SETS, wire.RETIRE):
+            self.shards.sets_said(shard, frames[0], header[1])
         elif frames[0] == wire.COMMITTED:
             self.intake.committed(shard, header, now)
             self.scaling.step(now)

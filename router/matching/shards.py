@@ -326,6 +326,13 @@ class Shards:
             listener.shard_lost(shard)
         return lost
 
+    def sets_said(self, shard: Shard, operation: bytes, sets: list[Any]) -> None:
+        """A worker told of sets without a RESULT: before it names large ones, or when nothing else is to be told."""
+        if operation == wire.SETS:
+            self.define_sets(shard, sets)
+        else:
+            self.retire_sets(shard, sets)
+
     def define_sets(self, shard: Shard, definitions: list[Any]) -> None:
         """A worker named sets: `[[number, filter numbers], ...]`."""
         for number, filter_ids in definitions:

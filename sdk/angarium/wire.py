@@ -66,6 +66,7 @@ RETIRE: Final = b"x"
 LEASED: Final = b"o"
 WORK: Final = b"w"
 SPOOL_FAILED: Final = b"z"
+SETS: Final = b"b"
 # Router to worker.
 START: Final = b"s"
 FILTERS: Final = b"f"

@@ -101,15 +101,19 @@ class Router:
         head = [self.incarnation, self.reference, vpn, rules, wire.LEARN_NOTHING, len(rows), 0, publisher]
         return self.reference, batch, self.worker.handle([wire.MATCH, wire.pack(head), batch], 0.0)
 
+    def define(self, defs: list[Any]) -> None:
+        """Take definitions of sets."""
+        for set_id, filter_ids in defs:
+            assert set_id not in self.set_ids_seen, "a number is defined once"
+            self.set_ids_seen.add(set_id)
+            self.sets[set_id] = tuple(filter_ids)
+
     def read(self, frames: list[bytes], batch: bytes, reference: int | None = None) -> Answer:
         assert frames[0] == wire.RESULT
         incarnation, answered, defs, retired, *verdict = wire.unpack(frames[1])
         plain, choice, unmatched, refused, learned, endpoints = verdict
         assert (incarnation, answered) == (INCARNATION, reference or self.reference)
-        for set_id, filter_ids in defs:
-            assert set_id not in self.set_ids_seen, "a number is defined once"
-            self.set_ids_seen.add(set_id)
-            self.sets[set_id] = tuple(filter_ids)
+        self.define(defs)
         whole = len(frames) == 2 and bool(plain or endpoints)
         answer = Answer(whole=whole, unmatched=unmatched, retired=retired)
         named = len(plain) + len(choice) + len(endpoints)

@@ -6,7 +6,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_router import PLAIN, SHARED, VPN, Answer, Router, rows_of
+from fake_router import INCARNATION, PLAIN, SHARED, VPN, Answer, Router, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +14,7 @@ from angarium import errors, wire
 from angarium import trie as trie_module
 from angarium.topic import matches, slot_of
 from angarium.trie import FilterTrie
+from node import worker as worker_module
 from node.config import WorkerConfig
 
 if TYPE_CHECKING:
@@ -221,6 +222,32 @@ def test_the_work_beyond_what_is_free_is_told_when_it_begins_and_when_it_ends() 
     expected = 2 * (DEAR_NODES - 256)
     assert expected < sum(told) < expected * 1.5
     router.begin(rows_of("b"))
+
+
+def test_large_sets_are_defined_step_by_step_and_not_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each topic matches another part of the filters, so that none shares a set."""
+    monkeypatch.setattr(worker_module, "SET_FILTERS_MAX", 200)
+    router = _dear_router(step=400)
+    topics = ["/".join("a1" if at >> bit & 1 else "b" for bit in range(LEVELS)) for at in range(0, 256, 5)]
+    reference, batch, answers = router.begin(rows_of(*topics))
+    while router.worker.has_work:
+        answers += router.worker.work()
+    sizes = []
+    for frames in answers:
+        if frames[0] == wire.SETS:
+            incarnation, defs = wire.unpack(frames[1])
+            assert incarnation == INCARNATION
+            router.define(defs)
+            sizes.append(sum(len(filter_ids) for _, filter_ids in defs))
+    assert len(sizes) > 3
+    assert max(sizes) <= 200 + 2**LEVELS
+    assert answers[-1][0] == wire.RESULT
+    assert sum(len(filter_ids) for _, filter_ids in wire.unpack(answers[-1][1])[2]) <= 400
+    answer = router.read(answers[-1], batch, reference)
+    for index, topic in enumerate(topics):
+        wanted = {number + 1 for number, pattern in enumerate(DEAR) if matches(pattern, topic)}
+        assert _filters_of(answer, index) == wanted
+    router.worker.validate()
 
 
 def test_cheap_topics_cost_nothing_however_many_there_are() -> None:

@@ -8,6 +8,7 @@ import pytest
 from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import wire
+from node import worker as worker_module
 from router.effects import SendWorker
 
 if TYPE_CHECKING:
@@ -237,3 +238,26 @@ def test_a_router_that_goes_down_holds_nobody_back(slow: _Slow) -> None:
     slow.node.router.tick(slow.node.now)
     sent = [one for one in slow.node.router.take_effects() if isinstance(one, SendWorker)]
     assert [one.frames[0] for one in sent] == [wire.MATCH]
+
+
+def test_sets_that_were_defined_before_the_answer_deliver_like_others(
+    node: WiredNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "SET_FILTERS_MAX", 2)
+    worker = node.workers[0]
+    worker._step_nodes = worker._left = 1
+    all_of_it, some, publisher = node.client(), node.client(), node.client()
+    all_of_it.subscribe("a*/b*", "a/*", "*/b", "*/*", ">")
+    some.subscribe("a/*")
+    told: list[bytes] = []
+    carry = node._to_router
+    monkeypatch.setattr(
+        node, "_to_router", lambda index, frames: (told.append(frames[0]), carry(index, frames))
+    )
+    topics = ["a/b", "a/c", "x/b", "x/y", "a/b"]
+    publisher.publish(*topics)
+    assert wire.SETS in told
+    assert told.index(wire.SETS) < told.index(wire.RESULT)
+    assert all_of_it.topics() == topics
+    assert some.topics() == ["a/b", "a/c", "a/b"]
+    node.validate()
