@@ -261,7 +261,7 @@ class Admin:
         if admin_url.startswith("tls:"):
             from cluster.remote.client import RemoteChannel
 
-            self._channel = RemoteChannel(admin_url, ca_file, cert_file, key_file)
+            self._channel = RemoteChannel.of_operator(admin_url, ca_file, cert_file, key_file)
         else:
             self._channel = _LocalChannel(admin_url)
 

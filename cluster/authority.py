@@ -12,6 +12,7 @@ needed: the library for certificates takes longer to load than most commands tak
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import os
 import re
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, ed25519
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
@@ -113,6 +115,66 @@ def create_client_certificate(
     return _create(place, names, [ExtendedKeyUsageOID.CLIENT_AUTH], authority, days)
 
 
+def create_request(key_file: Path, name: str) -> str:
+    """Give a certificate signing request (PEM) for a private key, which is made if there is none yet.
+
+    Raises:
+        AngariumError: the key cannot be written (40018), or what is there is none (40017).
+    """
+    if not key_file.exists():
+        write_new(key_file, _private_text(ec.generate_private_key(ec.SECP256R1())), 0o600)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(subject)
+    key = _read_key(key_file)
+    signed = request.sign(key, _digest(key))
+    return signed.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def is_host_name(text: str) -> bool:
+    """Tell whether a certificate can be for a host of this name."""
+    return _DNS_NAME.fullmatch(text) is not None
+
+
+def key_of_request(pem: str) -> str:
+    """Give the SHA-256 of the public key of a request whose sender has the private one.
+
+    Raises:
+        InvalidRequestError: it is none, or the sender has not (40018).
+    """
+    return hashlib.sha256(_public_bytes(_request_key(pem))).hexdigest()
+
+
+def sign_request(
+    pem: str, name: str, hosts: Iterable[str], authority: str | os.PathLike[str], days: int = DAYS
+) -> str:
+    """Give the certificate (PEM) of a node that asks for one; its name and hosts are those that we say.
+
+    Raises:
+        InvalidRequestError: it is no request, or a name cannot be in one (40018); there is no authority that could
+            sign (40017).
+    """
+    folder = Path(authority)
+    if not (folder / f"{AUTHORITY}.key").exists():
+        raise _fault(
+            folder / f"{AUTHORITY}.pem", f"its key {folder / AUTHORITY}.key is not here, so nothing is signed"
+        )
+    names = [host for host in (name,) if _DNS_NAME.fullmatch(host)]
+    asked = _alternative_names([*names, "localhost", *hosts, "127.0.0.1", "::1"])
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+    cert = _sign(name, asked, usages, _authority_of(folder), _request_key(pem), days)
+    return cert.public_bytes(serialization.Encoding.PEM).decode()
+
+
+def _request_key(pem: str) -> Any:
+    try:
+        request = x509.load_pem_x509_csr(pem.encode())
+        if request.is_signature_valid:
+            return request.public_key()
+    except (ValueError, UnsupportedAlgorithm):
+        pass
+    raise errors.error_for(errors.INVALID_ARGUMENT, "what came is no certificate signing request")
+
+
 def create_cluster(
     directory: str | os.PathLike[str], nodes: Mapping[str, Sequence[str]], days: int = DAYS
 ) -> dict[str, Issued]:
@@ -161,10 +223,24 @@ def _create(
     cert_file, key_file = _files(place)
     _refuse_existing(cert_file, key_file)
     issuer = _authority_of(place.parent if authority is None else Path(authority))
+    key = ec.generate_private_key(ec.SECP256R1())
+    cert = _sign(place.name, names, usages, issuer, key.public_key(), days)
+    _write(cert_file, key_file, cert, key)
+    return Issued(cert_file, key_file, issuer.file, names_of(cert), cert.not_valid_after_utc)
+
+
+def _sign(
+    name: str,
+    names: list[x509.GeneralName],
+    usages: list[x509.ObjectIdentifier],
+    issuer: _Authority,
+    key: Any,
+    days: int,
+) -> x509.Certificate:
+    """Give a certificate of a host or a user for a public key."""
     now = datetime.now(UTC)
     until = min(now + timedelta(days=days), issuer.cert.not_valid_after_utc)
-    key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(place.name, issuer.cert.subject, key, now, until).add_extension(
+    builder = _builder(name, issuer.cert.subject, key, now, until).add_extension(
         x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.key.public_key()), critical=False
     )
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -172,9 +248,7 @@ def _create(
     builder = builder.add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    cert = builder.sign(issuer.key, _digest(issuer.key))
-    _write(cert_file, key_file, cert, key)
-    return Issued(cert_file, key_file, issuer.file, names_of(cert), cert.not_valid_after_utc)
+    return builder.sign(issuer.key, _digest(issuer.key))
 
 
 def _authority_of(folder: Path) -> _Authority:
@@ -215,25 +289,25 @@ def _create_authority(cert_file: Path, key_file: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = f"Angarium authority {secrets.token_hex(4)}"
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = _builder(name, subject, key, now, now + timedelta(days=AUTHORITY_DAYS))
+    builder = _builder(name, subject, key.public_key(), now, now + timedelta(days=AUTHORITY_DAYS))
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_key_usage(*_SIGNING), critical=True)
     _write(cert_file, key_file, builder.sign(key, hashes.SHA256()), key)
 
 
 def _builder(
-    name: str, issuer: x509.Name, key: _Key, now: datetime, until: datetime
+    name: str, issuer: x509.Name, key: Any, now: datetime, until: datetime
 ) -> x509.CertificateBuilder:
     """Give what every certificate of ours has."""
     return (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
         .issuer_name(issuer)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _CLOCKS_BEHIND)
         .not_valid_after(until)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 
@@ -286,15 +360,18 @@ def _refuse_existing(*files: Path) -> None:
 
 def _write(cert_file: Path, key_file: Path, cert: x509.Certificate, key: _Key) -> None:
     """Write both files, the key first: a certificate whose key is nowhere is never there."""
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    write_new(key_file, private.decode(), 0o600)
+    write_new(key_file, _private_text(key), 0o600)
     try:
         write_new(cert_file, cert.public_bytes(serialization.Encoding.PEM).decode(), 0o644)
     except BaseException:
         key_file.unlink(missing_ok=True)
         raise
+
+
+def _private_text(key: _Key) -> str:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
 
 
 def _read_key(file: Path) -> _Key:

@@ -84,12 +84,15 @@ class ClusterSection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     ] = "angarium"
     secret_file: Annotated[
         str,
-        Meta(description="File whose first line is the secret of the cluster; without it links are refused."),
+        Meta(
+            description="File with the secret of the cluster; empty: what the node got when it joined, or made."
+        ),
     ] = ""
     ca_file: Annotated[
         str,
         Meta(
-            description="Authorities that may sign certificates of other nodes (PEM); empty: those of the system."
+            description="Authorities that may sign certificates of other nodes (PEM); empty: what the node got when it"
+            " joined, authority.pem beside router.tls_cert_file, or those of the system."
         ),
     ] = ""
 

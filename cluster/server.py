@@ -10,6 +10,9 @@ The data directory:
 
     lock            held for as long as a node runs
     token.key       the secret of the router's resume tokens
+    cluster.secret  the secret of its cluster, if none is configured; others that join get it (`cluster.join.stored`)
+    cluster/        what the node got when it joined a cluster; `joining` before, `left-TIME` after
+    join-tokens.json  tokens by which others may join, the controller's
     node.json       `cluster.admin.NodeFile`: what is kept (name, id, workers, addresses) and where the node runs
     config/         the config store, the controller's
     spool/I/        the spool of worker I
@@ -45,6 +48,7 @@ from cluster.admin import NODE_FILE, process_start
 from cluster.blame import Death, is_stopped, is_to_blame
 from cluster.config import NodeConfig, cluster_secret
 from cluster.data_dir import DataDirectory, RuntimeDirectory, write_durably
+from cluster.join.stored import with_secret
 from cluster.registry import Registration
 from cluster.runtime_files import RuntimeFiles
 from cluster.secret_files import exposed
@@ -116,6 +120,7 @@ def run_supervisor(options: UpOptions, commands: Mapping[str, list[str]] = COMMA
         DataDirectory(options.data_dir, config.node.name) as data,
         RuntimeDirectory(earlier=data.node.runtime) as runtime,
     ):
+        config = with_secret(config, data.path)
         server = Server(options, config, data, runtime, commands)
         try:
             return server.run()
@@ -421,6 +426,7 @@ class Server:
         return {
             "node": self._data.node.node,
             "url": self._data.node.url,
+            "urls": self._data.node.urls,
             "phase": self._supervisor.phase,
             "workers": self._supervisor.workers,
             "uptime_s": time.monotonic() - self._started,

@@ -26,6 +26,7 @@ from cluster.addresses import has_open_port, host_and_port, is_loopback
 from cluster.admin import NodeFile, node_runs, read_node_file
 from cluster.config import NodeConfig, faults_of, load_config
 from cluster.data_dir import in_use
+from cluster.join import stored
 from cluster.secret_files import exposed
 
 if TYPE_CHECKING:
@@ -153,7 +154,7 @@ def effective_config(options: UpOptions) -> NodeConfig:
     Raises:
         InvalidRequestError: it is refused; the text says what to do (40017).
     """
-    config = load_config(options.config_file)
+    config = stored.with_joined(load_config(options.config_file), Path(options.data_dir))
     changes: dict[str, Any] = {}
     if options.listen:
         changes["listen"] = list(options.listen)
@@ -169,6 +170,7 @@ def effective_config(options: UpOptions) -> NodeConfig:
     if options.syslog:
         events = msgspec.structs.replace(config.events, syslog=options.syslog)
         config = msgspec.structs.replace(config, events=events)
+    config = stored.with_authority(config)
     faults = faults_of(config)
     if faults:
         raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])

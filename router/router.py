@@ -125,7 +125,7 @@ class Router:
         self.bridges = BridgeGate(node, identity, self.directory, self.out)
         self.reception = Reception(
             config, node, Doorkeeper(self.directory, self.sessions, config, token_key, self.client_alarms, now),
-            self.sessions, self.rights, self.shards, self.links, self.bridges, self.counters, self.out,
+            self.sessions, self.rights, self.shards, self.links, self.bridges, self.counters, self.asks, self.out,
             secret_rng, replace=self._replace, wall_ms=self.wall_ms, now=now,
         )  # fmt: skip
         self._serve_operators()

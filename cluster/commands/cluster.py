@@ -8,6 +8,7 @@ import click
 
 from cluster.commands.connection import AdminOptions, admin_options
 from cluster.commands.group import SuggestingGroup
+from cluster.commands.joining import leave, token
 from cluster.commands.link_view import FIGURES, figures
 from cluster.commands.output import Output, output_option, print_table
 from cluster.commands.table import counted, duration
@@ -27,6 +28,10 @@ Row = dict[str, Any]
 @click.group(cls=SuggestingGroup)
 def cluster() -> None:
     """The cluster: its nodes, the links between them, and topology issues."""
+
+
+cluster.add_command(token, "token")
+cluster.add_command(leave)
 
 
 @cluster.command("status")

@@ -26,6 +26,7 @@ from cluster.commands.connection import (
     own_data_directory,
 )
 from cluster.commands.group import SuggestingGroup
+from cluster.commands.joining import join_choice, join_cluster, join_options
 from cluster.commands.output import (
     WIDE,
     Output,
@@ -73,6 +74,7 @@ _file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
 @option(
     "--workers", type=click.IntRange(1, 64), help="Worker processes, when the node starts for the first time."
 )
+@join_options
 @click.option("--ready-file", type=click.Path(), help="File to write when clients can connect.")
 @click.option(
     "-d", "--detach", is_flag=True, help="Return when the node is ready; it keeps running in the background."
@@ -98,6 +100,10 @@ def up(
     cert_file: Path | None,
     key_file: Path | None,
     workers: int | None,
+    join: str | None,
+    token: str | None,
+    token_file: Path | None,
+    address: tuple[str, ...],
     ready_file: str | None,
     detach: bool,
     log_level: str | None,
@@ -124,6 +130,9 @@ def up(
         on_ready=announce,
         on_warning=lambda text: click.echo(f"warning: {text}", err=True),
     )
+    choice = join_choice(join, token, token_file, address)
+    if choice is not None:
+        join_cluster(choice, options, out)
     if not detach:
         return run_supervisor(options)
     announce(run_detached(options))

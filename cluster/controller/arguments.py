@@ -243,3 +243,18 @@ class LogLevelArguments(msgspec.Struct, forbid_unknown_fields=True):
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"]
     role: str | None = None
     index: int | None = None
+
+
+class JoinTokenArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `cluster.token.create`; without addresses those of the node, without an authority that of cluster.ca_file."""
+
+    expires_s: Annotated[int, Meta(ge=1, le=30 * 86_400)] = 3_600
+    uses: Annotated[int, Meta(ge=1, le=1_000)] = 1
+    addresses: list[str] = []
+    authority: str = ""
+
+
+class JoinTokenIdArguments(msgspec.Struct, forbid_unknown_fields=True):
+    """Of `cluster.token.delete`."""
+
+    id: str

@@ -17,6 +17,7 @@ itself has confirmed the `config_set` that came before it.
     endpoint.delete      vpn, kind, name, id=None                                         None
     endpoint.subscribe   vpn, name, add=[], remove=[]                                     {"added", "removed"}: verdicts
     endpoint.set_topic   vpn, name, topic, selector                                       {"generation"}
+    cluster.join         wish, address                                                    what JOINED says
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from cluster.catalog.producers import Producers
     from cluster.catalog.stages import Decision, Stages
     from cluster.controller.changes import Changes
+    from cluster.controller.joining import JoinOperations
     from cluster.controller.switchboard import ProcessAsker, Switchboard
 
 
@@ -131,6 +133,13 @@ class SettledWish(msgspec.Struct):
     drop: list[int]
 
 
+class JoinWish(msgspec.Struct):
+    """Of `cluster.join`: what a stranger said in JOIN, and from where."""
+
+    wish: bytes
+    address: str
+
+
 class Asks:
     """Answers what processes ask."""
 
@@ -141,9 +150,11 @@ class Asks:
         producers: Producers,
         stages: Stages,
         changes: Changes,
+        joining: JoinOperations,
         wall_time: Callable[[], str],
     ) -> None:
         """Answer from this catalog, these producers and stages, and change them through `changes`."""
+        self._joining = joining
         self._board = board
         self._catalog = catalog
         self._endpoints = ClientEndpoints(catalog)
@@ -262,6 +273,9 @@ class Asks:
 
         self._changes.make(changes, asker, "given another topic by a client", answer)
 
+    def _join(self, wish: JoinWish, asker: ProcessAsker) -> None:
+        self._joining.asked(wish.wish, wish.address, asker)
+
 
 def day_of(time: str) -> int:
     """Give the ordinal of the day of an ISO time."""
@@ -281,6 +295,7 @@ _OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] 
     "stage.abort": (AbortWish, Asks._abort),
     "stage.held": (HeldWish, Asks._held),
     "stage.settled": (SettledWish, Asks._settled),
+    "cluster.join": (JoinWish, Asks._join),
     "endpoint.create": (CreateWish, Asks._create),
     "endpoint.delete": (DeleteWish, Asks._delete),
     "endpoint.subscribe": (SubscribeWish, Asks._subscribe),

@@ -8,7 +8,7 @@ before its author gets an answer. Which objects may exist is decided by `cluster
 The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in `objects.py` of this
 folder, those on endpoints and messages in `endpoints.py`, those on the spool in `spool.py` and `aside.py`, those on
 stages and sinks in `stages.py`, those on links in `links.py`, those on bridges in `bridges.py`, those on the cluster in
-`mesh.py`; what processes ask is in `asks.py`.
+`mesh.py`, who may join it in `joining.py`; what processes ask is in `asks.py`.
 The others:
 
     operation           arguments                                   answer
@@ -49,6 +49,7 @@ from cluster.controller.changes import Changes
 from cluster.controller.clients import ClientOperations
 from cluster.controller.effects import Effect, ReloadCertificate, ScaleNode, SetLogLevel, StopNode
 from cluster.controller.endpoints import EndpointOperations
+from cluster.controller.joining import JoinOperations
 from cluster.controller.links import LinkOperations
 from cluster.controller.mesh import MeshOperations
 from cluster.controller.objects import ObjectOperations
@@ -144,12 +145,12 @@ class Controller:
         self.operators = Operators(shown_config.get("admin", {}).get("operators", ()))
         self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
-        self._catalog, self._producers = catalog, producers
+        self._catalog, self._producers, self._shown_config = catalog, producers, shown_config
         self.issuers = IssuerKeys(board)
-        self._shown_config = shown_config
         self._stages = stages = Stages([], [], producers, DAY_S) if stages is None else stages
         self._changes = Changes(board, catalog, producers, stages, deletions or Deletions())
-        self._asks = Asks(board, catalog, producers, stages, self._changes, wall_time)
+        self.joining = JoinOperations(board, catalog, self._changes, node, self._now_s)
+        self._asks = Asks(board, catalog, producers, stages, self._changes, self.joining, wall_time)
         self._spool = SpoolOperations(board, node_id, copies or Path(COPIES_FOLDER))
         picture = Picture(Identity(node, node_id, cluster, release))
         self._links = LinkOperations(board, catalog, node, picture)
@@ -185,6 +186,7 @@ class Controller:
             **AsideOperations(board, catalog, self._changes).operations,
             **self._links.operations,
             **self._mesh.operations,
+            **self.joining.operations,
             **self._bridges.operations,
             **ClientOperations(board).operations,
             "events": (arguments.EventArguments, self._find_events),
@@ -582,6 +584,7 @@ class Controller:
             "worker_deaths_at_work": self._blames.deaths_at_work,
             "put_aside": self._blames.put_aside,
             "topology_issues": self._mesh.issues,
+            "joins_refused": self.joining.refused,
             "operators_refused": self.operators.refused_total,
             "peers": [f"{role}.{index}" for role, index in sorted(board.peers)],
         }

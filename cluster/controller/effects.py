@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cluster.controller.events import Event
+    from cluster.join.vault import VaultWork
     from storage.config_store import Entry
 
 
@@ -97,6 +98,14 @@ class ReloadCertificate:
 
 
 @dataclass(frozen=True, slots=True)
+class UseVault:
+    """Sign and keep what joining needs; then `vault_used` or `vault_refused`, before anything else."""
+
+    number: int
+    work: VaultWork
+
+
+@dataclass(frozen=True, slots=True)
 class SetLogLevel:
     """Change what the controller itself logs."""
 
@@ -134,6 +143,7 @@ Effect = (
     | Answer
     | Record
     | ReloadCertificate
+    | UseVault
     | SetLogLevel
     | StopNode
     | ScaleNode

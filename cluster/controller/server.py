@@ -30,7 +30,7 @@ from cluster.catalog import passwordless, stages
 from cluster.catalog import producers as registries
 from cluster.catalog.deletions import Deletions
 from cluster.catalog.shares import Percents
-from cluster.config import NodeConfig, read_passwords
+from cluster.config import NodeConfig, cluster_secret, read_passwords
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.effects import (
     Answer,
@@ -48,6 +48,7 @@ from cluster.controller.effects import (
     ScaleNode,
     SetLogLevel,
     StopNode,
+    UseVault,
 )
 from cluster.controller.event_limits import EventLimits
 from cluster.controller.events import FILE_NAME as EVENTS_FILE
@@ -57,6 +58,9 @@ from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
 from cluster.health.pages import page
 from cluster.health.server import HealthServer
 from cluster.issuers.files import read_all
+from cluster.join import stored
+from cluster.join.tokens import Tokens
+from cluster.join.vault import Vault
 from cluster.remote.config import admin_files
 from cluster.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
 from storage.config_store import ConfigStore, Entry, is_there
@@ -109,6 +113,7 @@ class ControllerServer:
         self._scale_needed = self._wanted_workers != runtime.workers
         decided = self._store.load_counters().get(passwordless.COUNTER)
         catalog = prepare_catalog(self._store, runtime.config, self._wanted_workers, runtime.node)
+        make_new_links(self._store, catalog, data_dir)
         producers = prepare_producers(self._store, runtime.config)
         settings = runtime.config.events
         self._syslog = Syslog(settings.syslog, runtime.node)
@@ -134,6 +139,7 @@ class ControllerServer:
             stages=prepare_stages(self._store, runtime.config, producers),
             deletions=Deletions(self._store.load_deletions()),
         )
+        self._vault = self._open_vault(runtime, data_dir)
         self._meter = Meter()
         self._measure_due = 0.0
         self._confirmed_events = 0
@@ -155,6 +161,11 @@ class ControllerServer:
         self._issuers = runtime.config.issuers
         self._read_issuers()
         self._tell_start(default_is_closed=catalog.passwordless == passwordless.CLOSED != decided)
+
+    def _open_vault(self, runtime: ControllerRuntime, data_dir: Path) -> Vault:
+        vault, cluster = Vault(runtime.config, data_dir, runtime.node), runtime.config.cluster
+        self._controller.joining.begin(cluster.name, cluster_secret(cluster), Tokens(vault.tokens()))
+        return vault
 
     def _tell_start(self, *, default_is_closed: bool) -> None:
         """Have events of what was done to the store while the node started."""
@@ -325,6 +336,8 @@ class ControllerServer:
                 return self._controller.reloaded(
                     identity, number, self._reload_certificate(), time.monotonic()
                 )
+            case UseVault():
+                return self._use_vault(effect)
             case SetLogLevel(level):
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):
@@ -344,6 +357,13 @@ class ControllerServer:
             told = self._controller.disk_full(error.detail)
             return [*told, *self._controller.not_committed(effect.number, error.code, error.detail)]
         return self._controller.committed(effect.number, time.monotonic())
+
+    def _use_vault(self, effect: UseVault) -> list[Effect]:
+        try:
+            vaulted = self._vault.work(effect.work)
+        except errors.AngariumError as error:
+            return self._controller.joining.vault_refused(effect.number, error)
+        return self._controller.joining.vault_used(effect.number, vaulted)
 
     def _copy(self, effect: CopyStore) -> list[Effect]:
         try:
@@ -482,6 +502,13 @@ def prepare_catalog(store: ConfigStore, config: NodeConfig, workers: int, node: 
     elsewhere = not all(map(is_loopback, config.router.listen))
     _keep(store, catalog, passwordless.at_start(catalog, reached_from_elsewhere=elsewhere))
     return catalog
+
+
+def make_new_links(store: ConfigStore, catalog: catalogs.Catalog, data_dir: Path) -> None:
+    """Make the links of a node that has joined a cluster since its last start."""
+    if links := stored.new_links(data_dir):
+        _keep(store, catalog, catalog.apply(links).changes)
+        stored.links_made(data_dir)
 
 
 def _keep(store: ConfigStore, catalog: catalogs.Catalog, changes: list[Entry]) -> None:

@@ -40,9 +40,35 @@ class RemoteChannel:
     """Frames to one address and back."""
 
     def __init__(
-        self, url: str, ca_file: PathLike | None, cert_file: PathLike | None, key_file: PathLike | None
+        self, url: str, credentials: Credentials, server_name: str = "", advice: str = _ADDRESS
     ) -> None:
-        """Read the files; nothing is connected yet.
+        """Nothing is connected yet.
+
+        Args:
+            url: `tls://` address.
+            credentials: whom to trust, and who we are.
+            server_name: the name that the certificate there must have; empty: the host of the address.
+            advice: what to do if nobody answers there.
+
+        Raises:
+            InvalidRequestError: it is no address (40018).
+        """
+        self._url = url
+        self._place = parse(url)
+        self._credentials = credentials
+        self._server_name = server_name or self._place[0]
+        self._advice = advice
+        #: None while nothing is connected; both or none.
+        self._socket: socket.socket | None = None
+        self._tls: Tls | None = None
+        #: Messages that came and were not received.
+        self._messages: deque[list[bytes]] = deque()
+
+    @classmethod
+    def of_operator(
+        cls, url: str, ca_file: PathLike | None, cert_file: PathLike | None, key_file: PathLike | None
+    ) -> RemoteChannel:
+        """Give the way of an operator, after reading the files.
 
         Raises:
             InvalidRequestError: it is no address, a file cannot be used, or there is no certificate (40018).
@@ -51,14 +77,7 @@ class RemoteChannel:
             detail = f"{url} needs a certificate that says who you are"
             advice = "name it with --cert-file, and its key with --key-file"
             raise errors.error_for(errors.INVALID_ARGUMENT, detail, advice)
-        self._url = url
-        self._place = parse(url)
-        self._credentials = Credentials(ca_file, cert_file, key_file)
-        #: None while nothing is connected; both or none.
-        self._socket: socket.socket | None = None
-        self._tls: Tls | None = None
-        #: Frames that came and were not received.
-        self._frames: deque[bytes] = deque()
+        return cls(url, Credentials(ca_file, cert_file, key_file))
 
     def connect(self, deadline: float) -> bool:
         """Connect if nothing is connected, or no longer; tell whether that was needed.
@@ -82,38 +101,65 @@ class RemoteChannel:
         return True
 
     def _shake_hands(self, deadline: float) -> None:
-        self._tls = Tls(self._credentials.context(), self._place[0])
+        self._tls = Tls(self._credentials.context(), self._server_name)
         self._write([self._tls.start()], deadline)
         while not self._tls.is_open:
             if time.monotonic() >= deadline:
                 self.drop()
                 detail = f"{self._url} takes the connection and does not answer"
-                raise errors.error_for(errors.TIMEOUT, detail, _ADDRESS)
+                raise errors.error_for(errors.TIMEOUT, detail, self._advice)
             self._read(deadline - time.monotonic())
 
+    def certificate(self) -> bytes:
+        """Give what the other side showed (DER), as long as we are connected."""
+        assert self._tls is not None
+        return self._tls.peer_certificate()
+
+    def local_host(self) -> str:
+        """Give the address of this host by which we are connected."""
+        assert self._socket is not None
+        return str(self._socket.getsockname()[0])
+
     def send(self, frame: bytes, deadline: float) -> None:
-        """Send a frame.
+        """Send a message of one frame.
+
+        Raises:
+            TimeoutExpiredError: the other side does not take it (40801).
+        """
+        self.send_message([frame], deadline)
+
+    def send_message(self, frames: list[bytes], deadline: float) -> None:
+        """Send a message.
 
         Raises:
             TimeoutExpiredError: the other side does not take it (40801).
         """
         assert self._tls is not None
-        self._write(self._tls.seal(pack([frame])), deadline)
+        self._write(self._tls.seal(pack(frames)), deadline)
 
     def receive(self, wait_s: float) -> bytes | None:
-        """Give the next frame, None if there is none within so many seconds.
+        """Give the last frame of the next message, None if there is none within so many seconds.
 
         Raises:
             ConnectionLostError: there will be none (60003).
         """
-        if not self._frames:
+        message = self.receive_message(wait_s)
+        return None if message is None else message[-1]
+
+    def receive_message(self, wait_s: float) -> list[bytes] | None:
+        """Give the next message, None if there is none within so many seconds.
+
+        Raises:
+            ConnectionLostError: there will be none (60003).
+        """
+        if not self._messages:
             self._read(wait_s)
-        return self._frames.popleft() if self._frames else None
+        return self._messages.popleft() if self._messages else None
 
     def drop(self) -> None:
         """End the connection, if there is one; `connect` makes another."""
         connection, self._socket, self._tls = self._socket, None, None
-        self._frames.clear()
+        self._messages.clear()
         if connection is not None:
             connection.close()
 
@@ -143,7 +189,7 @@ class RemoteChannel:
 
     def _nobody(self, error: OSError) -> errors.AngariumError:
         detail = f"nobody answers at {self._url}: {error.strerror or error}"
-        return errors.error_for(errors.CONNECT_FAILED, detail, f"does the node run? {_ADDRESS}")
+        return errors.error_for(errors.CONNECT_FAILED, detail, f"does the node run? {self._advice}")
 
     def _has_ended(self) -> bool:
         """Tell whether the other side has gone since the last answer."""
@@ -188,9 +234,9 @@ class RemoteChannel:
                 raise self._ended(str(error)) from None
         except errors.AngariumError as error:
             self.drop()
-            advice = _ADDRESS if error.detail == NOT_TLS else error.advice
+            advice = self._advice if error.detail == NOT_TLS else error.advice
             raise errors.error_for(error.code, f"{self._url}: {error.detail}", advice) from None
-        self._frames.extend(frames[-1] for frames in messages)
+        self._messages.extend(messages)
         if replies := self._tls.take_replies():
             self._write([replies], time.monotonic() + wait_s)
 
@@ -199,4 +245,4 @@ class RemoteChannel:
         self.drop()
         if was_open:
             return errors.error_for(errors.CONNECT_FAILED, f"{self._url}: {_UNKNOWN}", _RESTARTED)
-        return errors.error_for(errors.CONNECT_FAILED, f"{self._url}: {reason}", _ADDRESS)
+        return errors.error_for(errors.CONNECT_FAILED, f"{self._url}: {reason}", self._advice)

@@ -14,6 +14,7 @@ from angarium_server.access import network_of
 from router.admission.bridges import may_follow
 from router.admission.certified import certified
 from router.admission.failed_logins import FailedLogins
+from router.admission.joining import Joining
 from router.admission.login import HIDDEN, Hello, check_version, parse_hello
 from router.admission.password_checks import PasswordChecks, check_of
 from router.admission.subscriptions import INBOX_PREFIX
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from router.admission.login import Doorkeeper, Ticket
     from router.admission.rights import Rights
     from router.admission.session_table import SessionTable
+    from router.asking import Asks
     from router.config import RouterConfig
     from router.counters import Counters
     from router.links.links import Links
@@ -83,6 +85,7 @@ class Reception:
         links: Links,
         bridges: BridgeGate,
         counters: Counters,
+        asks: Asks,
         outbox: Outbox,
         rng: random.Random,
         *,
@@ -117,6 +120,7 @@ class Reception:
         self._next_number = 1
         #: When operators were told of a handshake that failed.
         self._handshake_told_at = float("-inf")
+        self._joining = Joining(asks, outbox, self.refuse)
         self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
         #: Network -> its connect rate; only those that connected lately.
         self._connects: dict[str, TokenBucket] = {}
@@ -129,6 +133,9 @@ class Reception:
     def stranger(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer) -> None:
         """Frames of nobody we know: HELLO, or the rest of a session that ended."""
         try:
+            if frames[0:1] == [wire.JOIN] and len(frames) == 2:
+                self._join(routing_id, frames[1], now, peer.address)
+                return
             if len(frames) < 2 or frames[0] != wire.HELLO:
                 raise error_for(
                     errors.SESSION_UNKNOWN, "send HELLO first" if frames[0:1] != [wire.BYE] else ""
@@ -137,6 +144,13 @@ class Reception:
         except AngariumError as error:
             if error.code != errors.SESSION_UNKNOWN or self._stray.take(now):
                 self.refuse(routing_id, error)
+
+    def _join(self, routing_id: bytes, wish: bytes, now: float, address: str) -> None:
+        """Have the controller judge who wishes to join the cluster, or to leave it."""
+        if self.closed:
+            raise error_for(errors.SHUTTING_DOWN)
+        self._check_connect_rate(address, now)
+        self._joining.take(routing_id, wish, address)
 
     def _hello(self, routing_id: bytes, hello: Hello, now: float, peer: Peer) -> None:
         address = peer.address

@@ -56,6 +56,7 @@ ENDPOINT_PROPERTY_MISMATCH: Final = 40102
 LINK_UNAUTHORIZED: Final = 40103
 HANDSHAKE_FAILED: Final = 40104
 CERTIFICATE_USERNAME: Final = 40105
+JOIN_REFUSED: Final = 40106
 CLIENT_CONNECT_DENIED: Final = 40301
 PUBLISH_DENIED: Final = 40302
 SUBSCRIBE_DENIED: Final = 40303
@@ -363,6 +364,7 @@ ERRORS: Final[dict[int, Reason]] = {
     LINK_UNAUTHORIZED: Reason(
         "link_unauthorized", "Link Not Authorized", "give both nodes the same secret in cluster.secret_file"
     ),
+    JOIN_REFUSED: Reason("join_refused", "Join Refused", "make another join token: angarium cluster token"),
     CLUSTER_MISMATCH: Reason(
         "cluster_mismatch", "Cluster Name Mismatch", "set the same cluster.name on both nodes"
     ),

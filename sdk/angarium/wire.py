@@ -23,6 +23,7 @@ PROTOCOL_VERSION: Final = 1
 
 # Operations of the client protocol, client to router.
 HELLO: Final = b"H"
+JOIN: Final = b"L"
 PUBLISH: Final = b"P"
 SUBSCRIBE: Final = b"S"
 UNSUBSCRIBE: Final = b"U"
@@ -38,6 +39,7 @@ PONG: Final = b"k"
 PEERS: Final = b"O"
 # Router to client.
 WELCOME: Final = b"W"
+JOINED: Final = b"g"
 SUBACK: Final = b"A"
 DELIVER: Final = b"D"
 RETIRED: Final = b"R"

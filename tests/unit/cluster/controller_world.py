@@ -11,8 +11,12 @@ from cluster.catalog.shares import WHOLE, Percents
 from cluster.controller import effects as c
 from cluster.controller.controller import Controller
 from cluster.controller.events import EventRing
+from cluster.join.tokens import Token, Tokens
+from cluster.join.vault import Vaulted
 
 ASKER = b"asker"
+#: Of the certificate that the node shows.
+FINGERPRINT = bytes(range(32))
 
 
 class World:
@@ -24,6 +28,8 @@ class World:
         node: str = "n",
         events: list[dict[str, Any]] | None = None,
         percents: Percents = WHOLE,
+        secret: str = "",
+        tokens: list[Token] | None = None,
     ) -> None:
         self.now = 100.0
         #: What the clock of the wall shows.
@@ -36,14 +42,20 @@ class World:
         self.producers = Producers([], 1, 100, 7, percents)
         self.controller = Controller(
             self.catalog, self.producers, self.ring, {"node": {"name": "n"}}, lambda: self.time, node=node,
-            node_id=f"id-{node}",
+            node_id=f"id-{node}", cluster="trains",
         )  # fmt: skip
+        self.controller.joining.begin(
+            "trains", secret, Tokens(tokens or []), lambda count: bytes([7] * count)
+        )
         self.effects: list[c.Effect] = []
         self.store_refuses = False
         #: What is wrong with the store.
         self.store_faults: list[str] = []
         #: Why the store cannot be copied; empty: it can.
         self.copy_fails = ""
+        #: Why nothing can be signed or kept; None: it can. And the tokens that were kept last.
+        self.vault_refuses: errors.AngariumError | None = None
+        self.kept_tokens: list[Token] = tokens or []
         self.number = 0
 
     def do(self, effects: list[c.Effect]) -> list[c.Effect]:
@@ -52,6 +64,8 @@ class World:
             seen.append(effect)
             if isinstance(effect, c.Commit):
                 seen += self.do(self._commit(effect))
+            elif isinstance(effect, c.UseVault):
+                seen += self.do(self._use_vault(effect))
             elif isinstance(effect, c.CheckStore):
                 seen += self.do(self.controller.checked(effect.number, self.store_faults, self.now))
             elif isinstance(effect, c.CopyStore) and self.copy_fails:
@@ -61,6 +75,16 @@ class World:
         self.controller.validate()
         self.effects += seen
         return seen
+
+    def _use_vault(self, effect: c.UseVault) -> list[c.Effect]:
+        if self.vault_refuses is not None:
+            return self.controller.joining.vault_refused(effect.number, self.vault_refuses)
+        if effect.work.tokens is not None:
+            self.kept_tokens = effect.work.tokens
+        signed = "" if effect.work.sign is None else f"signed for {', '.join(effect.work.sign.hosts)}"
+        return self.controller.joining.vault_used(
+            effect.number, Vaulted(FINGERPRINT, "", "10.0.0.9", "ca", signed)
+        )
 
     def _commit(self, effect: c.Commit) -> list[c.Effect]:
         if self.store_refuses:

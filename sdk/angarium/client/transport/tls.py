@@ -83,6 +83,12 @@ class Tls:
             self._tls.do_handshake()
         return self._outgoing.read()
 
+    def peer_certificate(self) -> bytes:
+        """Give what the other side showed of itself (DER); the handshake is over."""
+        shown = self._tls.getpeercert(binary_form=True)
+        assert shown is not None, "a server shows a certificate"
+        return shown
+
     def seal(self, pieces: list[bytes]) -> list[bytes]:
         """Give what is sent for the pieces of messages."""
         data = b"".join(pieces)

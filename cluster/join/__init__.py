@@ -1,0 +1,1 @@
+"""Joining a cluster with one command: tokens, what the two sides say, what each keeps."""

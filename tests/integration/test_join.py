@@ -1,0 +1,255 @@
+"""Hosts that join a cluster with one command, over TLS on loopback: real nodes, and the real command."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import time
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Any, Self
+
+import pytest
+
+from angarium import blocking, errors
+from angarium_server import launch
+from angarium_server.testing import Node
+from cluster.admin import read_node_file
+from cluster.authority import create_certificate
+from cluster.join import tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+DEADLINE_S = 30.0
+CONFIG = """
+[node]
+name = "{name}"
+[router]
+listen = ["tcp://127.0.0.1:0", "tls://127.0.0.1:{port}"]
+{more}
+"""
+Row = dict[str, Any]
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as held:
+        return int(held.getsockname()[1])
+
+
+class Hosts:
+    """Hosts by their names, each with a node or none; a context manager that stops them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports: dict[str, int] = {}
+        self.nodes: dict[str, Node] = {}
+
+    def first(self, name: str = "a", *, with_key: bool = True) -> Node:
+        """Start the first node of a cluster."""
+        place = self.folder / f"keys-{name}"
+        place.mkdir()
+        issued = create_certificate(place / name, ["127.0.0.1"])
+        if not with_key:
+            (place / "authority.key").rename(self.folder / f"{name}.away")
+        more = f'tls_cert_file = "{issued.cert_file}"\ntls_key_file = "{issued.key_file}"'
+        return self.describe(name, more).start()
+
+    def describe(self, name: str, more: str = "") -> Node:
+        """Give the node of a host that is not started."""
+        self.ports.setdefault(name, free_port())
+        file = self.folder / f"{name}.toml"
+        file.write_text(CONFIG.format(name=name, port=self.ports[name], more=more))
+        self.nodes[name] = Node(self.folder / name, workers=1, listen=None, config=file)
+        return self.nodes[name]
+
+    def token(self, name: str, *options: str) -> Row:
+        """Have a node make a token."""
+        made: Row = json.loads(self.nodes[name].run("cluster", "token", *options, "--json"))
+        return made
+
+    def url(self, name: str) -> str:
+        return f"tls://127.0.0.1:{self.ports[name]}"
+
+    def join(self, name: str, through: str, token: str, *more: str) -> subprocess.CompletedProcess[str]:
+        """Type the one command on a host; the token comes from the standard input."""
+        node = self.nodes.get(name) or self.describe(name)
+        command = launch.command("up", "--detach", "--data", str(node.data), "--workers", "1")
+        command += [
+            "--config",
+            str(self.folder / f"{name}.toml"),
+            "--join",
+            self.url(through),
+            "--token",
+            "-",
+        ]
+        return subprocess.run(
+            [*command, *more], input=token, capture_output=True, text=True, timeout=90, check=False,
+            env=launch.environment(),
+        )  # fmt: skip
+
+    def joined(self, name: str, through: str) -> str:
+        """Make a token and join with it; gives what the command said."""
+        done = self.join(name, through, self.token(through)["token"])
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    def links(self, name: str) -> dict[str, Row]:
+        lines = self.nodes[name].run("link", "list", "--json").splitlines()
+        return {row["name"]: row for row in map(json.loads, lines)}
+
+    def wait_links(self, *names: str) -> None:
+        """Wait until these nodes have links with each other, and with nobody else, that are up and encrypted."""
+        deadline = time.monotonic() + DEADLINE_S
+        for name in names:
+            others = set(names) - {name}
+            while True:
+                found = self.links(name)
+                if set(found) == others and all(row["state"] == "up" for row in found.values()):
+                    assert all(row["encrypted"] for row in found.values())
+                    break
+                assert time.monotonic() < deadline, f"{name}: {found}\n{self.nodes[name].output()[-3000:]}"
+                time.sleep(0.1)
+
+    def connect(self, name: str) -> blocking.Client:
+        """Connect a client of the host itself."""
+        urls = read_node_file(self.nodes[name].data).urls
+        return blocking.connect(next(url for url in urls if url.startswith("tcp://")), timeout_s=10)
+
+    def events(self, name: str, event: str) -> list[Row]:
+        lines = self.nodes[name].run("events", "--json").splitlines()
+        return [row for row in map(json.loads, lines) if row["event"] == event]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with ExitStack() as stack:
+            for node in self.nodes.values():
+                stack.callback(node.stop)
+                if (node.data / "node.json").exists():
+                    stack.callback(node.run, "down")
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    with Hosts(tmp_path) as made:
+        yield made
+
+
+def crosses(publisher: blocking.Client, subscriber: blocking.Client, topic: str) -> None:
+    """Publish on one node until a subscriber on another has it."""
+    subscription = subscriber.subscribe(topic)
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        publisher.publish(topic, b"across")
+        publisher.flush()
+        try:
+            assert subscription.receive(0.05).payload == b"across"
+        except errors.TimeoutExpiredError:
+            continue
+        return
+    raise AssertionError(f"nothing came on {topic}")
+
+
+@pytest.mark.requirement("R285")
+def test_hosts_join_are_linked_with_all_others_and_leave(hosts: Hosts) -> None:
+    hosts.first()
+    made = hosts.token("a")
+    assert made["addresses"] == [hosts.url("a")]
+    done = hosts.join("b", "a", made["token"])
+    assert done.returncode == 0, done.stderr
+    hosts.wait_links("a", "b")
+    with hosts.connect("a") as here, hosts.connect("b") as there:
+        crosses(here, there, "to/b")
+        crosses(there, here, "to/a")
+
+    # The third one hears of the second, through whom it does not come, and has links on both sides with it as well.
+    assert "warning" not in hosts.joined("c", "a")
+    hosts.wait_links("a", "b", "c")
+    with hosts.connect("b") as here, hosts.connect("c") as there:
+        crosses(there, here, "from/c")
+    assert json.loads(hosts.nodes["c"].run("cluster", "status", "--json"))["cluster"] == "angarium"
+
+    # A later start needs nothing of it, and finds the cluster again.
+    hosts.nodes["b"].run("down")
+    hosts.nodes["b"].start()
+    hosts.wait_links("a", "b", "c")
+
+    hosts.nodes["c"].run("cluster", "leave")
+    hosts.wait_links("a", "b")
+    assert hosts.links("c") == {}
+    assert not (hosts.nodes["c"].data / "cluster").exists()
+    (left,) = hosts.nodes["c"].data.glob("left-*")
+    assert left.stat().st_mode & 0o777 == 0o700
+    assert [row["event"] for row in hosts.events("b", "SYSTEM_CLUSTER_LEFT")] == ["SYSTEM_CLUSTER_LEFT"]
+    assert len(hosts.events("a", "SYSTEM_CLUSTER_JOINED")) == 2
+
+
+@pytest.mark.requirement("R285")
+def test_a_token_admits_nobody_twice_nor_late_nor_by_guess(hosts: Hosts) -> None:
+    hosts.first()
+    good = hosts.token("a", "--uses", "1")
+    hosts.join("b", "a", good["token"])
+    hosts.wait_links("a", "b")
+
+    def refused(name: str, token: str, code: int) -> str:
+        done = hosts.join(name, "a", token)
+        assert done.returncode == 1, done.stderr
+        assert f"error {code}" in done.stderr
+        assert token not in done.stderr + done.stdout
+        assert not (hosts.nodes[name].data / "cluster").exists()
+        return done.stderr
+
+    assert "'b'" in refused("c", good["token"], errors.JOIN_REFUSED)
+    written = tokens.read(good["token"])
+    guess = written._replace(secret=bytes(16)).text()
+    assert "no such" in refused("c", guess, errors.JOIN_REFUSED)
+    short = hosts.token("a", "--expires", "1s")
+    time.sleep(2.1)
+    assert "ended" in refused("c", short["token"], errors.JOIN_REFUSED)
+    other = written._replace(fingerprint=bytes(32)).text()
+    assert "certificate" in refused("c", other, errors.TLS_FAILED)
+    deleted = hosts.token("a")
+    hosts.nodes["a"].run("cluster", "token", "delete", deleted["id"])
+    refused("c", deleted["token"], errors.JOIN_REFUSED)
+    refused("c", good["token"][:-3], errors.INVALID_ARGUMENT)
+    # Names are unique: another host called b is not let in, with a good token.
+    hosts.nodes["other"] = Node(hosts.folder / "other", workers=1)
+    (hosts.folder / "other.toml").write_text((hosts.folder / "b.toml").read_text())
+    refused("other", hosts.token("a")["token"], errors.OBJECT_EXISTS)
+
+    assert set(hosts.links("a")) == {"b"}
+    refusals = hosts.events("a", "SYSTEM_CLUSTER_JOIN_REFUSED")
+    assert len(refusals) >= 4
+    log = "\n".join(json.dumps(row) for row in refusals) + hosts.nodes["a"].output()
+    kept = (hosts.nodes["a"].data / "join-tokens.json").read_bytes()
+    for made in (good, short, deleted):
+        assert made["token"] not in log
+        assert tokens.read(made["token"]).secret not in kept
+    assert os.stat(hosts.nodes["a"].data / "join-tokens.json").st_mode & 0o777 == 0o600
+
+
+@pytest.mark.requirement("R285")
+def test_a_host_without_certificate_needs_a_node_with_the_key_of_the_authority(hosts: Hosts) -> None:
+    hosts.first(with_key=False)
+    token = hosts.token("a", "--uses", "1")["token"]
+    done = hosts.join("b", "a", token)
+    assert done.returncode == 1
+    assert "authority.key" in done.stderr
+    assert "--cert-file" in done.stderr
+    # It brings one, made where the key is; the token was not used up.
+    keys = hosts.folder / "keys-a"
+    (hosts.folder / "a.away").rename(keys / "authority.key")
+    issued = create_certificate(hosts.folder / "b-cert", ["127.0.0.1"], authority=keys)
+    (keys / "authority.key").unlink()
+    done = hosts.join(
+        "b", "a", token, "--cert-file", str(issued.cert_file), "--key-file", str(issued.key_file)
+    )
+    assert done.returncode == 0, done.stderr
+    hosts.wait_links("a", "b")

@@ -1,0 +1,59 @@
+"""Where a node that joins listens, and what waits in queues when one leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from angarium import errors
+from cluster.config import NodeConfig
+from cluster.join.client import JoinOptions, places, waiting_messages
+
+
+def found(
+    local_host: str = "10.0.0.3", configured: list[str] | None = None, **given: Any
+) -> tuple[list[str], list[str]]:
+    config = NodeConfig()
+    if configured is not None:
+        config = msgspec.structs.replace(
+            config, router=msgspec.structs.replace(config.router, listen=configured)
+        )
+    options = JoinOptions(url="tls://a:1", token="T", data_dir=Path("d"), on_warning=print, **given)
+    return places(config, options, local_host)
+
+
+def test_who_says_nothing_listens_where_the_cluster_sees_this_host_and_for_its_own_clients() -> None:
+    assert found() == (["tls://10.0.0.3:55555", "tcp://127.0.0.1:55555"], ["tls://10.0.0.3:55555"])
+    assert found("127.0.0.1") == (["tls://127.0.0.1:55555"], ["tls://127.0.0.1:55555"])
+    assert found("fd00::3")[1] == ["tls://[fd00::3]:55555"]
+
+
+def test_an_address_for_all_becomes_the_one_that_the_cluster_sees() -> None:
+    assert found(listen=("tls://0.0.0.0:7000",)) == (["tls://0.0.0.0:7000"], ["tls://10.0.0.3:7000"])
+    assert found(configured=["tcp://127.0.0.1:1", "tls://*:7000"])[1] == ["tls://10.0.0.3:7000"]
+    assert found(listen=("tls://host-c:7000",))[1] == ["tls://host-c:7000"]
+    assert found(listen=("tls://*:7000",), addresses=("tls://out:9",))[1] == ["tls://out:9"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"listen": ("tcp://127.0.0.1:7000",)},
+        {"listen": ("tls://0.0.0.0:0",)},
+        {"listen": ("tls://0.0.0.0:7000",), "addresses": ("tcp://10.0.0.3:7000",)},
+        {"listen": ("tcp://127.0.0.1:7000",), "addresses": ("tls://10.0.0.3:7000",)},
+    ],
+)
+def test_what_no_other_node_reaches_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidRequestError):
+        found(**given)
+
+
+def test_messages_wait_in_the_queues_of_both_ends() -> None:
+    rows = [("a", "b", 0, 0), ("b", "a", 3, 1), ("a", "c", None, None), ("b", "c", 9, 9), ("a", "d", 0, 2)]
+    names = ("node", "neighbour", "spooled_messages", "retry_messages")
+    status = {"node": "a", "links": [dict(zip(names, row, strict=True)) for row in rows]}
+    assert waiting_messages(status) == [("b", "a", 4), ("a", "d", 2)]
