@@ -46,6 +46,7 @@ from router.matching.shards import Shards, ShardState
 from router.matching.short_way import ShortWay
 from router.requests import Requests
 from router.session import FILTERS_PER_FRAME
+from router.tokens.granted import RENEW, RenewWish
 
 if TYPE_CHECKING:
     import random
@@ -89,8 +90,7 @@ class Router:
     ) -> None:
         secret_rng = secret_rng or rng
         self.config = config
-        self.out = Outbox()
-        self.directory = Directory()
+        self.out, self.directory = Outbox(), Directory()
         self.short_way = ShortWay(config)
         self.interest: Interest[Session] = Interest()
         self.shards = Shards(workers, slots.slot_table(workers), incarnation, self.interest, self.out)
@@ -100,8 +100,7 @@ class Router:
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, rng)
         self.counters = Counters()
         self.accounting = Accounting(self.counters, self.egress, self.close_session)
-        self.renewal = Renewal(self.egress)
-        self.effort = Effort(self.counters, self.out)
+        self.renewal, self.effort = Renewal(self.egress), Effort(self.counters, self.out)
         self.rounds = Rounds(
             self.shards, config.worker_window, self._retired, self.accounting.lost,
             self._deadly, self._may_admit, self.effort,
@@ -126,8 +125,9 @@ class Router:
         self.reception = Reception(
             config, node, Doorkeeper(self.directory, self.sessions, config, token_key, self.client_alarms, now),
             self.sessions, self.rights, self.shards, self.links, self.bridges, self.counters, self.asks, self.out,
-            secret_rng, replace=self._replace, wall_ms=self.wall_ms, now=now,
+            secret_rng, replace=self._replace, close=self.close_session, wall_ms=self.wall_ms, now=now,
         )  # fmt: skip
+        self.requests.register(RENEW, RenewWish, self.reception.renew)
         self._serve_operators()
         self._next_sweep = now
         #: When `tick` has something to do, but for what is elided; whether clients did what may make that sooner.

@@ -206,11 +206,7 @@ class Doorkeeper:
         if username is None and login.issuer.unknown_usernames:
             issuer = login.issuer
             username = guest(grant.username, issuer.client_profile, issuer.acl_profile)
-            # Another issuer may know somebody of this name, too: each of them has the profiles of their own issuer.
-            grant = grant._replace(
-                client_profile=grant.client_profile or issuer.client_profile,
-                acl_profile=grant.acl_profile or issuer.acl_profile,
-            )
+            grant = grant.for_guest(issuer)  # another issuer may know somebody else of this name
         if username is None:
             raise error_for(errors.UNAUTHORIZED, f"no such username: {grant.username!r}")
         resumed_inbox = self._inbox_of_token(login.hello, vpn, username, _BY_GRANT, now)

@@ -21,7 +21,8 @@ from router.admission.subscriptions import INBOX_PREFIX
 from router.delivery.queues import EgressQueue
 from router.effects import Outbox, SendClient, VerifyPassword, VerifyToken
 from router.session import Session, TokenBucket
-from router.tokens.issuers import Issuers, TokenLogin
+from router.tokens.granted import GrantedSessions, Renewal
+from router.tokens.issuers import Issuers, Named, TokenLogin
 
 if TYPE_CHECKING:
     import random
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from router.counters import Counters
     from router.links.links import Links
     from router.matching.shards import Shards
+    from router.requests import Answer
+    from router.tokens.granted import RenewWish
 
 #: CLOSED answers a second to frames of sessions that are not there: enough to tell, too few to serve as an
 #: amplifier.
@@ -90,6 +93,7 @@ class Reception:
         rng: random.Random,
         *,
         replace: Callable[[Session, float], None],
+        close: Callable[[Session, AngariumError, float], None],
         wall_ms: Callable[[float], int],
         now: float,
     ) -> None:
@@ -108,6 +112,7 @@ class Reception:
         self._replace = replace
         #: Whose tokens are taken; nobody's as long as it is not set.
         self.issuers, self._wall_ms = Issuers(()), wall_ms
+        self._granted, self._close = GrantedSessions(close), close
         #: True once the node is going down: nobody logs in any more.
         self.closed = False
         #: Logins whose password is compared or waits for it, which `_checks` orders.
@@ -199,13 +204,21 @@ class Reception:
         else:
             self._verify(ticket, hello.password or "", stored, now)
 
-    def _begin_token(self, routing_id: bytes, hello: Hello, token: str, address: str, now: float) -> None:
+    def _begin_token(
+        self,
+        routing_id: bytes,
+        hello: Hello | Named,
+        token: str,
+        address: str,
+        now: float,
+        renewal: Renewal | None = None,
+    ) -> None:
         """Have a token verified, if it is of somebody whom we trust."""
         issuer, peeked = self.issuers.peek(token)
         keys = self.issuers.keys_for(issuer, peeked)
         if not keys:
             raise error_for(errors.UNAUTHORIZED, f"a token of a key of {issuer.name!r} that is not known")
-        login = TokenLogin(routing_id, hello, address, issuer, peeked.algorithm, keys)
+        login = TokenLogin(routing_id, hello, address, issuer, peeked.algorithm, keys, renewal)
         self._await_turn(login, (hello.vpn, peeked.username), token, "", now)
 
     def _verify(self, ticket: Ticket | Decoy, password: str, stored: str, now: float) -> None:
@@ -229,7 +242,11 @@ class Reception:
     def _send_away(self, number: int) -> None:
         """Refuse a login that gets no place, or no turn, to have its password compared."""
         refused = error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once")
-        self.refuse(self._tickets.pop(number).routing_id, refused)
+        ticket = self._tickets.pop(number)
+        if isinstance(ticket, TokenLogin) and ticket.renewal is not None:
+            ticket.renewal.answer.refuse(refused)
+        else:
+            self.refuse(ticket.routing_id, refused)
 
     def _compare(self, now: float) -> None:
         """Have the pool compare whatever is next."""
@@ -301,6 +318,9 @@ class Reception:
         body = self._welcome_header(session, self._doorkeeper.token(ticket, session), resumed=ticket.resumed)
         if bridge is not None:
             body["link"] = self._links.gate.describe_self(now)
+        if session.grant is not None:
+            self._granted.entered(session)
+            body["token_ms"] = self._ms_left(session, now)
         self._outbox.send(session, [wire.WELCOME, wire.pack(body)])
         self._counters.count("connects")
         self._outbox.event(
@@ -402,6 +422,9 @@ class Reception:
         assert isinstance(login, TokenLogin)
         self._checks.done(ticket_number, now, correct=payload is not None)
         self._compare(now)
+        if login.renewal is not None:
+            self._renewed(login, login.renewal, payload, now)
+            return
         try:
             grant = self.issuers.grant(login, payload, self._wall_ms(now))
             ticket = self._doorkeeper.check_granted(login, grant, len(self._sessions), now)
@@ -411,6 +434,54 @@ class Reception:
                 self._deny(login, error, now)
             else:
                 self.refuse(login.routing_id, error)
+
+    def renew(self, session: Session, wish: RenewWish, answer: Answer, now: float) -> None:
+        """A client that is here by a token brings the next one; until that is looked at the one before counts.
+
+        Raises:
+            AngariumError: it is here otherwise (40018), or asks too often (42901, 42902).
+        """
+        if session.grant is None:
+            raise error_for(errors.INVALID_ARGUMENT, "this session has no token")
+        if any(ticket.routing_id == session.routing_id for ticket in self._tickets.values()):
+            raise error_for(errors.CONTROL_RATE_EXCEEDED, "another token is being looked at")
+        self._check_connect_rate(session.address, now)
+        named, renewal = Named(session.vpn.name, session.username), Renewal(session, answer)
+        try:
+            self._begin_token(session.routing_id, named, wish.jwt, session.address, now, renewal)
+        except AngariumError as error:
+            if error.code not in HIDDEN:
+                raise
+            self._deny_renewal(renewal, error, now)
+
+    def _renewed(self, login: TokenLogin, renewal: Renewal, payload: bytes | None, now: float) -> None:
+        session = renewal.session
+        before = session.grant
+        assert before is not None
+        try:
+            if login.issuer.name != before.issuer:
+                raise error_for(errors.UNAUTHORIZED, f"a token of another issuer than {before.issuer!r}")
+            grant = self.issuers.grant(login, payload, self._wall_ms(now))
+        except AngariumError as error:
+            self._deny_renewal(renewal, error, now)
+            return
+        account = session.vpn.account_of(session.username)
+        session.grant = grant.for_guest(login.issuer) if account is None or account.is_guest else grant
+        renewal.answer.give({"ms": self._ms_left(session, now)})
+        if not session.closed and not self._rights.grant(session, now):
+            self._close(
+                session, error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the token is not there"), now
+            )
+
+    def _deny_renewal(self, renewal: Renewal, why: AngariumError, now: float) -> None:
+        session = renewal.session
+        self._failed.add(session.address, session.vpn.name, session.username, why, now)
+        renewal.answer.refuse(error_for(errors.UNAUTHORIZED))
+
+    def _ms_left(self, session: Session, now: float) -> int:
+        """Give for how long the token of a session is good."""
+        assert session.grant is not None
+        return max(0, session.grant.ends_ms - self._wall_ms(now))
 
     def password_verified(self, ticket_number: int, now: float, *, correct: bool) -> None:
         """The pool compared a password; what may have changed meanwhile is judged once more."""
@@ -461,6 +532,7 @@ class Reception:
         """Forget addresses that were quiet for long; tell what is due of those that failed."""
         self._failed.sweep(now)
         self._checks.sweep(now)
+        self._granted.sweep(self._wall_ms(now), now)
         for network in [n for n, bucket in self._connects.items() if now - bucket.stamp > CONNECT_MEMORY_S]:
             del self._connects[network]
 

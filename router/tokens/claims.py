@@ -58,6 +58,13 @@ class Grant(NamedTuple):
     #: Wall time in ms at which it ends, with the skew of clocks.
     ends_ms: int
 
+    def for_guest(self, issuer: TokenIssuer) -> Grant:
+        """Give this for a username that no operator has made: it has the profiles of its own issuer."""
+        return self._replace(
+            client_profile=self.client_profile or issuer.client_profile,
+            acl_profile=self.acl_profile or issuer.acl_profile,
+        )
+
 
 def peek(token: str, username_claim_of: Mapping[str, str]) -> Peeked:
     """Read a token without believing it.

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from router.tokens.claims import Peeked
     from router.tokens.config import TokenIssuer
+    from router.tokens.granted import Renewal
     from router.tokens.keys import Key
 
 #: Keys that are tried for a token that does not say which one it is of.
@@ -31,6 +32,15 @@ class TokenLogin(NamedTuple):
     issuer: TokenIssuer
     algorithm: str
     keys: tuple[Key, ...]
+    #: Whose token this one is to follow; None for a new session.
+    renewal: Renewal | None = None
+
+
+class Named(NamedTuple):
+    """What the session of a renewal has in place of a HELLO."""
+
+    vpn: str
+    username: str
 
 
 class Issuers:

@@ -57,6 +57,7 @@ LINK_UNAUTHORIZED: Final = 40103
 HANDSHAKE_FAILED: Final = 40104
 CERTIFICATE_USERNAME: Final = 40105
 JOIN_REFUSED: Final = 40106
+TOKEN_EXPIRED: Final = 40107
 CLIENT_CONNECT_DENIED: Final = 40301
 PUBLISH_DENIED: Final = 40302
 SUBSCRIBE_DENIED: Final = 40303
@@ -143,9 +144,7 @@ PASSING: Final = (
 )  # fmt: skip
 
 ERRORS: Final[dict[int, Reason]] = {
-    MALFORMED_FRAME: Reason(
-        "malformed_frame", "Malformed Frame", f"check the frame: {documented('protocol')}"
-    ),
+    MALFORMED_FRAME: Reason("malformed_frame", "Malformed Frame", f"see {documented('protocol')}"),
     UNKNOWN_OPERATION: Reason(
         "unknown_operation", "Unknown Operation", f"check the operation: {documented('protocol')}"
     ),
@@ -357,6 +356,7 @@ ERRORS: Final[dict[int, Reason]] = {
         "Too Many Subscriptions Of A Neighbour",
         "raise router.link_imports_max of this node, or keep subscriptions local with #noexport/",
     ),
+    TOKEN_EXPIRED: Reason("token_expired", "Token Expired", "give connect a function that gets fresh ones"),
     HANDSHAKE_FAILED: Reason("handshake_failed", "Handshake Failed", "check the address: tls:// or tcp://?"),
     CERTIFICATE_USERNAME: Reason(
         "certificate_username", "Certificate Of Another Username", "leave the username out, or change it"

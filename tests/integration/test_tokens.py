@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import zmq
+from numbered import wait_until
 from raw_client import RawClient, hello_header
 from token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_with_public_key
 
@@ -238,3 +239,72 @@ def test_a_command_takes_the_token_from_a_file(served: Served) -> None:
     file = served.folder / "alice.token"
     file.write_text(served.maker.token() + "\n")
     served.node.run("pub", "a", "x", "--token-file", str(file))
+
+
+@pytest.mark.requirement("R225")
+def test_a_session_ends_with_its_token(served: Served) -> None:
+    events: list[angarium.ClientEvent] = []
+    token = served.maker.token(exp=int(time.time()) + 1)
+    with served.connect(token, on_event=events.append) as client:
+        wait_until(lambda: client.closed, "the session ends, and the same token begins no other one")
+    codes = [(event.kind, event.code) for event in events]
+    assert ("disconnected", errors.TOKEN_EXPIRED) in codes
+    assert ("failed", errors.UNAUTHORIZED) in codes
+    served.refused(token)
+
+
+@pytest.mark.requirement("R225")
+def test_a_session_goes_on_with_fresh_tokens(served: Served) -> None:
+    given: list[float] = []
+    events: list[angarium.ClientEvent] = []
+
+    def fresh() -> str:
+        given.append(time.monotonic())
+        if len(given) == 2:
+            raise OSError("the issuer has a moment of weakness")
+        return served.maker.token(exp=int(time.time()) + 6)
+
+    with served.connect(fresh, on_event=events.append) as client, Admin(served.node.data) as admin:
+        heard = client.subscribe("renewed")
+        time.sleep(15)  # far longer than one token is good
+        client.publish("renewed", b"still here")
+        assert heard.receive(LIMIT_S).payload == b"still here"
+        assert admin.call("clients.show", name=client.name)["uptime_s"] > 14.0
+    assert [event.kind for event in events if event.kind != "connected"] == []
+    assert len(given) >= 3
+
+
+@pytest.mark.requirement("R225")
+def test_a_token_that_is_no_renewal_changes_nothing(served: Served) -> None:
+    def renew(client: RawClient, number: int, token: str) -> tuple[int, Any]:
+        client.send(wire.REQUEST, [number, "token.renew", {"jwt": token}])
+        answer = client.receive_only(wire.ANSWER).header
+        assert answer[0] == number
+        return answer[1], answer[2]
+
+    login = {"vpn": "default", "username": "", "client_name": "renewer"}
+    with zmq.Context() as context, RawClient(context, served.node.url) as client:
+        client.hello(**login, jwt=served.maker.token(exp=int(time.time()) + 30))
+        assert 30_000 < client.welcome["token_ms"] <= 32_000
+        wrong = [
+            "garbage",
+            served.maker.token(sub="bob"),
+            TokenMaker("ES256", 9).token(),
+            served.maker.token(exp=1),
+        ]
+        wrong.append(served.guests.token(iss="https://guests.example"))
+        for number, token in enumerate(wrong, 1):
+            assert renew(client, number, token) == (errors.UNAUTHORIZED, ""), number
+        code, value = renew(client, 99, served.maker.token())
+        assert code == 0
+        assert 590_000 < value["ms"] <= 602_000
+        code, _ = renew(client, 100, served.maker.token(acl="readers"))
+        assert code == 0
+        (answer,) = client.subscribe("secret/of/others")
+        assert answer is not None, "the rights are those of the newest token"
+        code, _ = renew(client, 101, served.maker.token(acl="none"))
+        assert client.closed() == errors.CLIENT_CONNECT_DENIED
+    with zmq.Context() as context, RawClient(context, served.node.url).hello() as other:
+        code, _ = renew(other, 1, served.maker.token())
+        assert code == errors.INVALID_ARGUMENT
+        assert "token_ms" not in other.welcome

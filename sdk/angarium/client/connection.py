@@ -20,6 +20,7 @@ from angarium import errors
 from angarium.client.address import is_encrypted, parse
 from angarium.client.events import Closed, Event, Opened
 from angarium.client.session import ClientSession, EgressWindow, Hello, State
+from angarium.client.tokens import keep_renewed
 from angarium.client.transport.stream import StreamTransport
 
 if TYPE_CHECKING:
@@ -173,6 +174,8 @@ class Connection:
         self._client_name = ""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
+        #: Brings fresh tokens; None for a session without, or with one that is not renewed.
+        self._renewing: asyncio.Task[None] | None = None
         #: BYE was said: what ends after it does not come back.
         self._is_leaving = False
         self._is_closed = False
@@ -298,8 +301,19 @@ class Connection:
         context = credentials.context() if credentials is not None and is_encrypted(url) else None
         return StreamTransport(self._loop, url, context, self._on_message, self._drained, self._on_lost)
 
+    def _renew_tokens(self) -> None:
+        tokens, session = self._options.tokens, self.session
+        if tokens is None or not tokens.is_renewable or session is None or session.welcome is None:
+            return
+        if session.welcome.token_ms is not None:
+            renewing = keep_renewed(tokens, session, session.welcome.token_ms, self.transmit)
+            self._renewing = self._loop.create_task(renewing)
+
     def _drop(self) -> None:
         self.session = self._greeting = None
+        if self._renewing is not None:
+            self._renewing.cancel()
+            self._renewing = None
         if self._timer is not None:
             self._timer.cancel()
         if self._transport is not None:
@@ -333,6 +347,7 @@ class Connection:
             self._client_name = event.welcome.client_name
             self._attempted.set_result(None)
             self._schedule_tick()
+            self._renew_tokens()
         elif isinstance(event, Closed):
             self._end(event)
             return

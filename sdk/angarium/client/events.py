@@ -47,6 +47,8 @@ class Welcome(msgspec.Struct, frozen=True, kw_only=True):
     reports_unmatched: bool = False
     #: Bytes of batches that one producer may have unacknowledged before its next round.
     producer_bytes: _Positive = 16 * 1024 * 1024
+    #: How long the token of this client is good from now on; None without one.
+    token_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
     #: What the process of a link or a bridge is told of the node: name, id, cluster, clock; nothing for clients.
     link: dict[str, str | int] = {}
 

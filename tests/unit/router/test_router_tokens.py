@@ -12,6 +12,7 @@ from token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_wi
 from angarium import errors
 from router.tokens.claims import TOKEN_BYTES_MAX, Grant, grant_of, peek
 from router.tokens.config import TokenIssuer, faults_of
+from router.tokens.granted import GrantedSessions
 from router.tokens.issuers import Issuers, TokenLogin
 from router.tokens.keys import KEYS_MAX, load_rows, read_document
 from router.tokens.verification import signed_payload
@@ -256,3 +257,34 @@ def test_two_issuers_have_two_names() -> None:
     assert faults_of([issuer(), issuer(name="other", issuer="x")]) == []
     assert len(faults_of([issuer(), issuer()])) == 2
     assert "keys_file" in faults_of([issuer(keys_file="")])[0]
+
+
+# -- sessions that are here by a token -----------------------------------------------------------------------
+
+
+class FakeSession:
+    """What is looked at of a session."""
+
+    def __init__(self, number: int, ends_ms: int) -> None:
+        self.number = number
+        self.closed = False
+        self.grant: Grant | None = granted()._replace(ends_ms=ends_ms)
+
+
+@pytest.mark.requirement("R225")
+def test_sessions_end_with_their_tokens_and_not_before() -> None:
+    ended: list[tuple[int, int]] = []
+    sessions = GrantedSessions(lambda session, error, _: ended.append((session.number, error.code)))
+    some = [FakeSession(number, NOW_MS + number * 1_000) for number in range(4)]
+    for one in some:
+        sessions.entered(one)  # type: ignore[arg-type]
+    some[2].grant = granted()._replace(ends_ms=NOW_MS + 60_000)  # it was renewed
+    some[3].closed = True
+    sessions.sweep(NOW_MS + 999, 1.0)
+    assert ended == [(0, errors.TOKEN_EXPIRED)]
+    sessions.sweep(NOW_MS + 5_000, 2.0)
+    assert ended == [(0, errors.TOKEN_EXPIRED), (1, errors.TOKEN_EXPIRED)]
+    sessions.validate()
+    sessions.sweep(NOW_MS + 60_000, 3.0)
+    sessions.sweep(NOW_MS + 60_000, 4.0)
+    assert ended[2:] == [(2, errors.TOKEN_EXPIRED)], "each once"

@@ -88,6 +88,13 @@ class StagesCommitted(msgspec.Struct, frozen=True):
     committed: bool
 
 
+class TokenRenewed(msgspec.Struct, frozen=True):
+    """A token follows the one before."""
+
+    #: How long it is good from now on.
+    ms: _Natural
+
+
 decode_producer: Final = msgspec.msgpack.Decoder(ProducerOpened).decode
 decode_flow: Final = msgspec.msgpack.Decoder(FlowBound).decode
 decode_committed: Final = msgspec.msgpack.Decoder(StagesCommitted).decode
@@ -103,5 +110,6 @@ decode_group_plans: Final = msgspec.msgpack.Decoder(
 ).decode
 decode_results: Final = msgspec.msgpack.Decoder(list[tuple[int, str] | None]).decode
 decode_shown: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
+decode_renewed: Final = msgspec.msgpack.Decoder(TokenRenewed).decode
 #: Of operations whose answer says nothing but that they are done.
 decode_done: Final = msgspec.msgpack.Decoder(Any).decode
