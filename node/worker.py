@@ -71,6 +71,7 @@ _Handler: TypeAlias = "Callable[[Any, list[bytes]], list[list[bytes]]]"
 _decode_start = msgspec.msgpack.Decoder(StartHeader).decode
 _decode_filters = msgspec.msgpack.Decoder(FiltersHeader).decode
 _decode_rules = msgspec.msgpack.Decoder(RulesHeader).decode
+_decode_bundle = msgspec.msgpack.Decoder(list[list[bytes]]).decode
 _decode_match = msgspec.msgpack.Decoder(Task).decode
 # Three times as fast as msgpack, and the same canonical bytes.
 _encode = msgspec.msgpack.Encoder().encode
@@ -132,6 +133,7 @@ class Worker:
             wire.FILTERS: (_decode_filters, self._change_filters),
             wire.RULES: (_decode_rules, self._change_rules),
             wire.MATCH: (_decode_match, self._match),
+            wire.BUNDLE: (_decode_bundle, self._take_bundle),
         }
 
     def connected(self) -> None:
@@ -228,6 +230,11 @@ class Worker:
             self._rules_version += 1
             self._rules[rules_id] = (self._rules_version, TopicRules(exceptions, default_allow=default_allow))
         return []
+
+    def _take_bundle(self, bundle: list[list[bytes]], _frames: list[bytes]) -> list[list[bytes]]:
+        """Take messages that came in one, and answer them in one."""
+        answers = [answer for one in bundle for answer in self.handle(one, self.last_frame_at)]
+        return [[wire.BUNDLE, _encode(answers)]] if len(answers) > 1 else answers
 
     def _match(self, task: Task, frames: list[bytes]) -> list[list[bytes]]:
         if self._is_stale(task.router):

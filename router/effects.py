@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 #: A DELIVER may grow to so many bytes of rows; beyond that a frame less spares nothing.
 JOINED_BYTES_MAX: Final = 16 * 1024
-#: Of a session whose last frame cannot be added to.
+#: MATCHes of at most so many bytes share a message, so many at most.
+BUNDLED_BYTES_MAX: Final = 1_024
+BUNDLE_MAX: Final = 64
+#: Of a session, or a worker, whose last frame cannot be added to.
 SEALED: Final = -1
 
 
@@ -83,6 +86,15 @@ class Receiver(Protocol):
     open_frame: int
 
 
+class Place(Protocol):
+    """A worker, as far as frames to it are concerned."""
+
+    index: int
+    incarnation: int
+    #: The number of the effect that sends it a small MATCH, or SEALED if something else was sent after that.
+    open_frame: int
+
+
 class _Joined:
     """A DELIVER to which rows were added."""
 
@@ -114,7 +126,8 @@ class _Joined:
 class Outbox:
     """Collects effects in the order in which they were decided.
 
-    Rows for a session join the DELIVER that leaves for it anyhow, if nothing else was said to it since.
+    Rows for a session join the DELIVER that leaves for it anyhow, if nothing else was said to it since; and so do small
+    MATCHes the message that leaves for their worker.
     """
 
     def __init__(self) -> None:
@@ -124,6 +137,8 @@ class Outbox:
         self._taken = 0
         #: Place in `effects` -> what the DELIVER there has become.
         self._joined: dict[int, _Joined] = {}
+        #: Place in `effects` -> the MATCHes that have become one message.
+        self._bundles: dict[int, list[list[bytes]]] = {}
 
     def take(self) -> list[Effect]:
         """Hand over everything decided so far."""
@@ -132,6 +147,9 @@ class Outbox:
             for place, joined in self._joined.items():
                 effects[place] = joined.effect()
             self._joined = {}
+        for place, bundle in self._bundles.items():
+            effects[place] = effects[place]._replace(frames=[wire.BUNDLE, wire.pack(bundle)])  # type: ignore[call-arg]
+        self._bundles.clear()
         self._taken += len(effects)
         return effects
 
@@ -157,6 +175,18 @@ class Outbox:
         if joined is None:
             joined = self._joined[place] = _Joined(self.effects[place])  # type: ignore[arg-type]
         return joined.add(rows, batch) if joined.bytes + len(batch) <= JOINED_BYTES_MAX else None
+
+    def send_worker(self, worker: Place, frames: list[bytes]) -> None:
+        """Send frames to a worker, behind all that was sent to it before."""
+        is_small = frames[0] == wire.MATCH and len(frames[2]) <= BUNDLED_BYTES_MAX
+        place = worker.open_frame - self._taken
+        if is_small and place >= 0:
+            bundle = self._bundles.setdefault(place, [self.effects[place].frames])  # type: ignore[union-attr]
+            if len(bundle) < BUNDLE_MAX:
+                bundle.append(frames)
+                return
+        worker.open_frame = self._taken + len(self.effects) if is_small else SEALED
+        self.effects.append(SendWorker(worker.index, worker.incarnation, frames))
 
     def event(
         self, name: str, text: str, *, severity: str = "info", scope: str = "SYSTEM", **fields: Any

@@ -200,6 +200,10 @@ class Router:
     def worker_frames(self, identity: bytes, frames: list[bytes], now: float) -> None:
         """A worker sent frames. It is a process of ours: what it says is trusted, its age is not."""
         header = wire.unpack(frames[1])
+        if frames[0] == wire.BUNDLE:
+            for one in header:
+                self.worker_frames(identity, one, now)
+            return
         if frames[0] == wire.READY:
             self._worker_announced(header[0], header[1], now)
             return
@@ -225,8 +229,7 @@ class Router:
             self.consuming.home_said(shard, frames[0], header, now)
         else:
             self._home_frames(shard, frames, header, now)
-        if self._acks.ready:
-            self._acks.flush(now)
+        self._acks.flush(now)
 
     def _home_frames(self, shard: Shard, frames: list[bytes], header: list[Any], now: float) -> None:
         """A worker sent frames as the home of endpoints."""
@@ -385,8 +388,7 @@ class Router:
 
     def _pong(self, session: Session, frames: list[bytes], now: float) -> None:
         """Everything sent before the PING was read by the client."""
-        (number,) = wire.decode_header(_decode_number, frames[1])
-        if self.egress.was_read(session, number):
+        if self.egress.was_read(session, *wire.decode_header(_decode_number, frames[1])):
             self._egress_may_go_on(session, now)
             self.flows.ends.session_reads(session)
 
@@ -408,10 +410,9 @@ class Router:
     def _finish_bye(self, session: Session, now: float) -> None:
         if session.bye_at is None or session.closed:
             return
-        if session.open_rounds or not self.intake.is_settled(session):
-            return
         assert session.egress is not None
-        if session.egress.congested_at is None or not session.has_credit():
+        is_done = not session.open_rounds and self.intake.is_settled(session)
+        if is_done and (session.egress.congested_at is None or not session.has_credit()):
             self._end(session, None, now, tell=True)
 
     def _send(self, session: Session, operation: bytes, header: Any) -> None:
@@ -541,7 +542,6 @@ class Router:
         told = dict(self.counters.errors)
         for code, count in self.subscriptions.refused.items():
             told[code] = told.get(code, 0) + count
-        prefix = "discard."
         return {
             "sessions": len(self.sessions),
             "subscriptions": self.subscriptions.count,
@@ -563,7 +563,7 @@ class Router:
             "connects": totals.get("connects", 0),
             "logins_waiting": self.reception.logins_waiting,
             "requests_waiting": len(self.asks),
-            "discards": {n.removeprefix(prefix): v for n, v in totals.items() if n.startswith(prefix) and v},
+            "discards": {n[8:]: v for n, v in totals.items() if n.startswith("discard.") and v},
             "errors": {str(code): count for code, count in sorted(told.items())},
         }
 

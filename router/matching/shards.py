@@ -12,13 +12,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from angarium import wire
-from router.effects import Outbox, SendWorker
+from router.effects import SEALED
 from router.matching.feed import Feed
 from router.matching.interest import FilterSet, Interest, filter_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.effects import Outbox
     from router.matching.round import Part, Round
     from router.session import Session
 
@@ -93,6 +94,8 @@ class Shard:
 
     def __init__(self, index: int) -> None:
         self.index = index
+        #: See `router.effects`.
+        self.open_frame = SEALED
         #: The newest incarnation that announced itself; 0 before the first.
         self.incarnation = 0
         self.state = ShardState.DOWN
@@ -190,7 +193,7 @@ class Shards:
 
     def send(self, shard: Shard, frames: list[bytes]) -> None:
         """Send frames to the incarnation of a worker that is known."""
-        self._outbox.effects.append(SendWorker(shard.index, shard.incarnation, frames))
+        self._outbox.send_worker(shard, frames)
 
     def change_filters(
         self, added: list[Any], removed: list[Any], done: Callable[[], None] | None = None

@@ -69,6 +69,8 @@ LEASED: Final = b"o"
 WORK: Final = b"w"
 SPOOL_FAILED: Final = b"z"
 SETS: Final = b"b"
+# Both ways: several messages that leave together.
+BUNDLE: Final = b"p"
 # Router to worker.
 START: Final = b"s"
 FILTERS: Final = b"f"

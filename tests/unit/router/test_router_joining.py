@@ -10,7 +10,7 @@ from wired_node import BIG, FakeClient, WiredNode, snapshot
 
 from angarium import wire
 from router.delivery.egress import SMALL_BYTES
-from router.effects import JOINED_BYTES_MAX
+from router.effects import BUNDLED_BYTES_MAX, JOINED_BYTES_MAX, SendWorker
 
 if TYPE_CHECKING:
     from router.session import Session
@@ -226,3 +226,72 @@ def test_what_shares_a_frame_to_a_client_that_is_gone_is_counted_in_all(node: Wi
             publisher.publish("a/0")
         del node.clients[subscriber.routing_id]
     assert node.router.stats()["discards"]["client-not-connected"] == 3
+
+
+def test_lone_rounds_for_one_worker_share_a_message_there_and_back(make_node: Any) -> None:
+    node = make_node(1, short_way_topics_max=0)
+    subscriber = node.client()
+    subscriber.subscribe("a/*")
+    publishers = [node.client() for _ in range(5)]
+    sent: list[list[bytes]] = []
+    to_worker, to_router = node._to_worker, node._to_router
+    node._to_worker = lambda index, frames: (sent.append(frames), to_worker(index, frames))
+    node._to_router = lambda index, frames: (sent.append(frames), to_router(index, frames))
+    with Turn(node):
+        for number, client in enumerate(publishers):
+            client.publish((f"a/{number}", b"%d" % number), flush=True)
+    assert [frames[0] for frames in sent] == [wire.BUNDLE] * 2
+    assert [one[0] for one in wire.unpack(sent[0][1])] == [wire.MATCH] * 5
+    assert subscriber.payloads() == [b"0", b"1", b"2", b"3", b"4"]
+    assert [client.retired() for client in publishers] == [1] * 5
+
+
+def test_what_a_worker_is_told_in_between_stays_in_between(make_node: Any) -> None:
+    node = make_node(1, short_way_topics_max=0)
+    early, late, publisher = node.client(), node.client(), node.client()
+    early.subscribe("a")
+    with Turn(node):
+        publisher.publish(("a", b"1"))
+        publisher.publish(("a", b"2"))
+        late.send(wire.SUBSCRIBE, [1, [["*", 0]], None])
+        publisher.publish(("a", b"3"))
+        publisher.publish(("a", b"4"))
+        operations = [frames[0] for frames in worker_frames(node)]
+    assert operations == [wire.BUNDLE, wire.FILTERS, wire.BUNDLE]
+    assert early.payloads() == [b"1", b"2", b"3", b"4"]
+    assert late.payloads() == [b"3", b"4"]
+
+
+def test_a_large_batch_goes_to_its_worker_alone(make_node: Any) -> None:
+    node = make_node(1, short_way_topics_max=0)
+    subscriber, publisher = node.client(), node.client()
+    subscriber.subscribe("a")
+    with Turn(node):
+        publisher.publish(("a", b"1"))
+        publisher.publish(("a", b"2" * BUNDLED_BYTES_MAX))
+        publisher.publish(("a", b"3"))
+        operations = [frames[0] for frames in worker_frames(node)]
+    assert operations == [wire.MATCH] * 3
+    assert [payload[:1] for payload in subscriber.payloads()] == [b"1", b"2", b"3"]
+
+
+def test_a_worker_that_dies_with_a_bundle_loses_what_was_in_it_and_no_more(make_node: Any) -> None:
+    node = make_node(1, short_way_topics_max=0, shard_grace_ms=0)
+    subscriber, publisher = node.client(), node.client()
+    subscriber.subscribe("a")
+    node.pause(0)
+    with Turn(node):
+        for number in range(3):
+            publisher.publish(("a", b"%d" % number))
+    node.kill_worker(0)
+    assert sum(count for _, _, count, _ in publisher.notices()) == 3
+    node.start_worker(0)
+    publisher.publish(("a", b"later"))
+    assert subscriber.payloads() == [b"later"]
+
+
+def worker_frames(node: WiredNode) -> list[list[bytes]]:
+    """Give what leaves for workers, and leave it to be carried out."""
+    effects = node.router.take_effects()
+    node.router.out.effects[:0] = effects
+    return [effect.frames for effect in effects if isinstance(effect, SendWorker)]

@@ -254,7 +254,8 @@ class WiredNode:
                 self.router.unreachable(effect.routing_id, effect.rows, self.now, blocked=False)
         elif isinstance(effect, SendWorker):
             if effect.worker in self.paused:
-                self.paused[effect.worker].append(effect.frames)
+                is_bundle = effect.frames[0] == wire.BUNDLE
+                self.paused[effect.worker] += wire.unpack(effect.frames[1]) if is_bundle else [effect.frames]
             else:
                 self._to_worker(effect.worker, effect.frames)
         elif isinstance(effect, VerifyPassword):
