@@ -187,12 +187,20 @@ class JoinOperations:
         """Judge a host that shows a token."""
         from cluster.authority import key_of_request  # nodes that never join do without the library
 
-        now_s, key = self._now_s(), key_of_request(wish.request)
-        token = self._tokens.find(wish.token_id, wish.token_secret, wish.node, key, now_s)
+        if wish.cluster not in ("", self._cluster):
+            detail = (
+                f"node {wish.node!r} has cluster.name = {wish.cluster!r}, this is cluster {self._cluster!r}"
+            )
+            raise errors.error_for(errors.CLUSTER_MISMATCH, detail)
+        now_s = self._now_s()
+        token = self._tokens.find(wish.token_id, wish.token_secret, now_s)
+        key = key_of_request(
+            wish.request
+        )  # not before: strangers have nothing parsed that costs more than a frame
+        tokens = self._tokens.use(token, wish.node, key, now_s)
         changes = self._link_to(wish, is_known=wish.node in token.used)
         hosts = tuple(dict.fromkeys(parse(url)[0] for url in wish.addresses))
         sign = SignOrder(wish.request, wish.node, hosts, token.authority) if wish.wants_certificate else None
-        tokens = self._tokens.use(token, wish.node, key, now_s)
 
         def then(vaulted: Vaulted) -> None:
             self._tokens.take(tokens)

@@ -243,8 +243,10 @@ def _wish(options: JoinOptions, config: NodeConfig, node: str, addresses: list[s
     from cluster.authority import create_request
 
     own = options.cert_file or config.router.tls_cert_file
+    named = config.cluster.name
     return Wish(
         node=node,
+        cluster="" if named == _DEFAULT.cluster.name else named,
         addresses=addresses,
         server_name=_server_name(node, own) if own else _signed_name(node, addresses),
         request=create_request(stored.begin(options.data_dir) / stored.KEY, node),

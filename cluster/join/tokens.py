@@ -120,8 +120,8 @@ class Tokens:
         )
         return [*current, token]
 
-    def find(self, token_id: bytes, secret: bytes, node: str, key: str, now_s: int) -> Token:
-        """Give the token by which a node may join.
+    def find(self, token_id: bytes, secret: bytes, now_s: int) -> Token:
+        """Give the token that somebody shows.
 
         Raises:
             UnauthorizedError: it may not (40106). Who does not have the secret hears the same whether there is such a
@@ -134,13 +134,18 @@ class Tokens:
         if token.expires_s <= now_s:
             self.refused_total += 1
             raise _refused(f"the join token has ended, {now_s - token.expires_s} s ago")
-        if token.used.get(node) == key or (node not in token.used and len(token.used) < token.uses_max):
-            return token
-        self.refused_total += 1
-        raise _refused(f"the join token was used by {', '.join(map(repr, token.used))}")
+        return token
 
     def use(self, token: Token, node: str, key: str, now_s: int) -> list[Token]:
-        """Give the tokens with a use noted."""
+        """Give the tokens with a use by a node noted, if there is one left, or this node with this key has it.
+
+        Raises:
+            UnauthorizedError: others have used it up (40106).
+        """
+        is_known = token.used.get(node) == key
+        if not is_known and (node in token.used or len(token.used) >= token.uses_max):
+            self.refused_total += 1
+            raise _refused(f"the join token was used by {', '.join(map(repr, token.used))}")
         used = msgspec.structs.replace(token, used={**token.used, node: key})
         return [used if one.id == token.id else one for one in self._current(now_s)]
 

@@ -17,7 +17,8 @@ from angarium_server import launch
 from angarium_server.testing import Node
 from cluster.admin import read_node_file
 from cluster.authority import create_certificate
-from cluster.join import tokens
+from cluster.join import stored, tokens
+from cluster.join.client import JoinOptions, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,6 +71,12 @@ class Hosts:
         """Have a node make a token."""
         made: Row = json.loads(self.nodes[name].run("cluster", "token", *options, "--json"))
         return made
+
+    def token_uses(self, name: str, text: str) -> int:
+        """Give how many nodes a token has admitted."""
+        lines = self.nodes[name].run("cluster", "token", "list", "--json").splitlines()
+        wanted = tokens.read(text).id.hex()
+        return next(int(row["uses"]) for row in map(json.loads, lines) if row["id"] == wanted)
 
     def url(self, name: str) -> str:
         return f"tls://127.0.0.1:{self.ports[name]}"
@@ -252,4 +259,89 @@ def test_a_host_without_certificate_needs_a_node_with_the_key_of_the_authority(h
         "b", "a", token, "--cert-file", str(issued.cert_file), "--key-file", str(issued.key_file)
     )
     assert done.returncode == 0, done.stderr
+    hosts.wait_links("a", "b")
+
+
+@pytest.mark.requirement("R285")
+def test_a_join_that_breaks_is_repeated_and_a_node_that_is_away_is_named(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts.first()
+    hosts.joined("b", "a")
+    hosts.wait_links("a", "b")
+    hosts.nodes["b"].run("down")
+    token = hosts.token("a")["token"]
+    node = hosts.describe("c")
+    warnings: list[str] = []
+    options = JoinOptions(
+        url=hosts.url("a"), token=token, data_dir=node.data, config_file=str(hosts.folder / "c.toml"),
+        on_warning=warnings.append,
+    )  # fmt: skip
+
+    # Killed when it had its answer and nothing of that on disk; the node was killed as well.
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(stored, "keep", killed)
+        with pytest.raises(KeyboardInterrupt):
+            join(options)
+    assert not (node.data / "cluster").exists()
+    hosts.nodes["a"].kill("controller")
+
+    # The same command again, with the token that has been used, by this node: it names the one that is away.
+    done = hosts.join("c", "a", token)
+    assert done.returncode == 0, done.stderr
+    (warning,) = [line for line in done.stderr.splitlines() if "'b' could not be told" in line]
+    command = warning.partition("on b: angarium ")[2].split()
+    assert hosts.token_uses("a", token) == 1
+    hosts.nodes["b"].start()
+    hosts.nodes["b"].run(*command)
+    hosts.wait_links("a", "b", "c")
+
+    # Again with --join it starts; another cluster is not joined.
+    hosts.nodes["c"].run("down")
+    assert hosts.join("c", "a", token).returncode == 0
+    hosts.nodes["c"].run("down")
+    written = tokens.read(token)
+    other = hosts.join("c", "a", written._replace(fingerprint=bytes(32)).text())
+    assert f"error {errors.OBJECT_EXISTS}" in other.stderr
+    hosts.nodes["c"].start()
+    hosts.wait_links("a", "b", "c")
+
+
+@pytest.mark.requirement("R285")
+def test_who_leaves_hears_of_messages_that_wait_and_of_nodes_that_are_away(hosts: Hosts) -> None:
+    hosts.first()
+    hosts.joined("b", "a")
+    hosts.wait_links("a", "b")
+    with hosts.connect("a") as here:
+        here.create_queue("orders", subscriptions=["orders/>"])
+    deadline = time.monotonic() + DEADLINE_S
+    while "orders/>" not in hosts.nodes["b"].run("queue", "show", "#link/a", "--json"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    hosts.nodes["a"].stop()
+    with hosts.connect("b") as there, there.producer() as producer:
+        producer.publish("orders/1", b"waits")
+        producer.flush()
+
+    def leave(*more: str) -> subprocess.CompletedProcess[str]:
+        command = launch.command("cluster", "leave", "--data", str(hosts.nodes["b"].data), *more)
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    done = leave()
+    assert done.returncode == 1
+    assert f"error {errors.OBJECT_IN_USE}" in done.stderr
+    assert "1 from b to a" in done.stderr
+    assert set(hosts.links("b")) == {"a"}
+    done = leave("--force")
+    assert done.returncode == 0, done.stderr
+    assert "'a' could not be told" in done.stderr
+    hosts.nodes["a"].start()
+    hosts.nodes["a"].run(*done.stderr.partition("on a: angarium ")[2].split())
+    assert hosts.links("a") == hosts.links("b") == {}
+    # It starts alone, and may join again under its name.
+    hosts.nodes["b"].run("down")
+    hosts.joined("b", "a")
     hosts.wait_links("a", "b")

@@ -127,6 +127,7 @@ def test_names_that_are_taken_and_nodes_that_nobody_reaches_are_refused(request_
         ({"addresses": ["tcp://10.0.0.2:1"]}, errors.INVALID_ARGUMENT),
         ({"node": "a/b"}, errors.INVALID_ARGUMENT),
         ({"version": 2}, errors.UNSUPPORTED_VERSION),
+        ({"cluster": "ships"}, errors.CLUSTER_MISMATCH),
     ):
         ok, value = said(made, wish(token, request_pem, **given))
         assert (ok, value[0]) == (False, code), given

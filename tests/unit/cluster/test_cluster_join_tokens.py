@@ -19,14 +19,14 @@ def made(*, uses: int = 1, expires_s: int = 60) -> Tokens:
 
 
 def admit(known: Tokens, node: str, key: str, now_s: int = NOW_S) -> None:
-    known.take(known.use(known.find(WRITTEN.id, WRITTEN.secret, node, key, now_s), node, key, now_s))
+    known.take(known.use(known.find(WRITTEN.id, WRITTEN.secret, now_s), node, key, now_s))
 
 
 def refusal(
     known: Tokens, node: str = "n", key: str = "k", now_s: int = NOW_S, secret: bytes = WRITTEN.secret
 ) -> str:
     with pytest.raises(errors.UnauthorizedError) as caught:
-        known.find(WRITTEN.id, secret, node, key, now_s)
+        known.use(known.find(WRITTEN.id, secret, now_s), node, key, now_s)
     assert caught.value.code == errors.JOIN_REFUSED
     return caught.value.detail
 
@@ -96,7 +96,7 @@ def test_a_wrong_secret_does_not_tell_whether_there_is_such_a_token() -> None:
 
 def test_nothing_that_is_kept_or_shown_has_the_secret() -> None:
     known = made()
-    (kept,) = known.use(known.find(WRITTEN.id, WRITTEN.secret, "b", "kb", NOW_S), "b", "kb", NOW_S)
+    (kept,) = known.use(known.find(WRITTEN.id, WRITTEN.secret, NOW_S), "b", "kb", NOW_S)
     assert WRITTEN.secret not in kept.digest
     assert "digest" not in known.rows(NOW_S)[0]
     assert len(kept.digest) == 32
