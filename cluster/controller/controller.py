@@ -143,10 +143,9 @@ class Controller:
             deletions: of endpoints, that are not known to be complete; None: there are none.
         """
         self.operators = Operators(shown_config.get("admin", {}).get("operators", ()))
-        self._wall_time = wall_time
         self._board = board = Switchboard(events, wall_time, first_number)
-        self._catalog, self._producers, self._shown_config = catalog, producers, shown_config
-        self.issuers = IssuerKeys(board)
+        self._catalog, self._producers, self._wall_time = catalog, producers, wall_time
+        self.issuers, self._shown_config = IssuerKeys(board), shown_config
         self._stages = stages = Stages([], [], producers, DAY_S) if stages is None else stages
         self._changes = Changes(board, catalog, producers, stages, deletions or Deletions())
         self.joining = JoinOperations(board, catalog, self._changes, node, self._now_s)
@@ -586,6 +585,7 @@ class Controller:
             "topology_issues": self._mesh.issues,
             "joins_refused": self.joining.refused,
             "operators_refused": self.operators.refused_total,
+            **self.issuers.stats(),
             "peers": [f"{role}.{index}" for role, index in sorted(board.peers)],
         }
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from cluster.controller.events import Event
     from cluster.join.vault import VaultWork
+    from router.tokens.config import TokenIssuer
     from storage.config_store import Entry
 
 
@@ -90,6 +91,13 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchKeys:
+    """Ask the address of an issuer for its keys; then `IssuerKeys.fetched`."""
+
+    issuer: TokenIssuer
+
+
+@dataclass(frozen=True, slots=True)
 class ReloadCertificate:
     """Read the certificate of the admin API again, if it has one; then `reloaded`. Nobody may wait for it."""
 
@@ -143,6 +151,7 @@ Effect = (
     | Answer
     | Record
     | ReloadCertificate
+    | FetchKeys
     | UseVault
     | SetLogLevel
     | StopNode

@@ -39,6 +39,7 @@ from cluster.controller.effects import (
     CopyStore,
     DropCopy,
     Effect,
+    FetchKeys,
     ReadCopy,
     Record,
     ReloadCertificate,
@@ -54,9 +55,10 @@ from cluster.controller.event_limits import EventLimits
 from cluster.controller.events import FILE_NAME as EVENTS_FILE
 from cluster.controller.events import EventFile, EventRing
 from cluster.controller.syslog import Syslog
-from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER
+from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER
 from cluster.health.pages import page
 from cluster.health.server import HealthServer
+from cluster.issuers.downloads import Downloads
 from cluster.issuers.files import read_all
 from cluster.join import stored
 from cluster.join.tokens import Tokens
@@ -159,7 +161,8 @@ class ControllerServer:
         self._health = HealthServer(process, listen, self._page)
         process.on_node(self._node_news)
         self._issuers = runtime.config.issuers
-        self._read_issuers()
+        self._downloads = Downloads(process, data_dir / ISSUERS_FOLDER, self._fetched)
+        self._follow_issuers()
         self._tell_start(default_is_closed=catalog.passwordless == passwordless.CLOSED != decided)
 
     def _open_vault(self, runtime: ControllerRuntime, data_dir: Path) -> Vault:
@@ -193,6 +196,7 @@ class ControllerServer:
         """Close the store, after everything else stopped."""
         self._health.close()
         self._remote.close()
+        self._downloads.close()
         self._store.close()
         self._syslog.close()
 
@@ -236,6 +240,8 @@ class ControllerServer:
                 return controller.event(content[0])
             case "ask":
                 number, operation, arguments = content
+                if operation == "issuer.refresh":
+                    return controller.issuers.asked(identity, number, arguments["name"], now)
                 return controller.asked(identity, number, operation, arguments)
             case "reply":
                 number, ok, value = content
@@ -287,6 +293,7 @@ class ControllerServer:
             if controller.is_disk_full and self._store.has_room():
                 self._do(controller.disk_has_room())
         self._do(controller.tick(now))
+        self._do(controller.issuers.tick(now))
         self._health.tick(now)
         return 0.0 if self._remote.tick(now) else TICK_S
 
@@ -338,6 +345,8 @@ class ControllerServer:
                 )
             case UseVault():
                 return self._use_vault(effect)
+            case FetchKeys(issuer):
+                self._downloads.begin(issuer)
             case SetLogLevel(level):
                 logging.getLogger().setLevel(level)
             case ScaleNode(workers):
@@ -405,10 +414,21 @@ class ControllerServer:
                 raise
             _log.info("%s has gone before the answer to its question", identity.decode(errors="replace"))
 
+    def _follow_issuers(self) -> None:
+        """Know the keys of issuers as they were last, and have those with an address asked from now on."""
+        if self._issuers:
+            self._controller.issuers.follow(self._issuers)
+            kept = self._downloads.kept(self._issuers)
+            self._do(self._controller.issuers.put(kept, (), time.monotonic()))
+            self._read_issuers()
+
     def _read_issuers(self) -> None:
         """Have the router take the keys of issuers that are in the files now."""
         if self._issuers:
             self._do(self._controller.issuers.put(*read_all(self._issuers), time.monotonic()))
+
+    def _fetched(self, name: str, keys: list[Any] | None, fault: str) -> None:
+        self._do(self._controller.issuers.fetched(name, keys, fault, time.monotonic()))
 
     def _reload_certificate(self) -> str:
         """Have new operators see the certificate that is in the file now; give what is wrong with it, if anything."""

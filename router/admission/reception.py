@@ -23,6 +23,7 @@ from router.effects import Outbox, SendClient, VerifyPassword, VerifyToken
 from router.session import Session, TokenBucket
 from router.tokens.granted import GrantedSessions, Renewal
 from router.tokens.issuers import Issuers, Named, TokenLogin
+from router.tokens.unknown_keys import UnknownKeys
 
 if TYPE_CHECKING:
     import random
@@ -113,6 +114,7 @@ class Reception:
         #: Whose tokens are taken; nobody's as long as it is not set.
         self.issuers, self._wall_ms = Issuers(()), wall_ms
         self._granted, self._close = GrantedSessions(close), close
+        self._unknown_keys = UnknownKeys(asks, self._keys_may_be_known)
         #: True once the node is going down: nobody logs in any more.
         self.closed = False
         #: Logins whose password is compared or waits for it, which `_checks` orders.
@@ -216,10 +218,29 @@ class Reception:
         """Have a token verified, if it is of somebody whom we trust."""
         issuer, peeked = self.issuers.peek(token)
         keys = self.issuers.keys_for(issuer, peeked)
-        if not keys:
+        login = TokenLogin(routing_id, hello, address, issuer, peeked.algorithm, keys, renewal, token)
+        if keys:
+            self._await_turn(login, (hello.vpn, peeked.username), token, "", now)
+        elif self._unknown_keys.may_wait(issuer, now):
+            number = self._number()
+            self._tickets[number] = login
+            self._unknown_keys.wait(issuer, number)
+        else:
             raise error_for(errors.UNAUTHORIZED, f"a token of a key of {issuer.name!r} that is not known")
-        login = TokenLogin(routing_id, hello, address, issuer, peeked.algorithm, keys, renewal)
-        self._await_turn(login, (hello.vpn, peeked.username), token, "", now)
+
+    def _keys_may_be_known(self, number: int, now: float) -> None:
+        """Go on with a token whose key was not known."""
+        login = self._tickets.pop(number)
+        assert isinstance(login, TokenLogin)
+        try:
+            self._begin_token(login.routing_id, login.hello, login.token, login.address, now, login.renewal)
+        except AngariumError as error:
+            if login.renewal is not None:
+                self._deny_renewal(login.renewal, error, now)
+            elif error.code in HIDDEN:
+                self._deny(login, error, now)
+            else:
+                self.refuse(login.routing_id, error)
 
     def _verify(self, ticket: Ticket | Decoy, password: str, stored: str, now: float) -> None:
         self._await_turn(ticket, (ticket.hello.vpn, ticket.hello.username), password, stored, now)

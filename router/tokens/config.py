@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
@@ -11,6 +12,8 @@ from msgspec import Meta
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
 _Claim = Annotated[str, Meta(max_length=200)]
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
+#: Where nobody is on the way.
+_LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 #: Issuers of one node.
 ISSUERS_MAX: Final = 20
 
@@ -32,6 +35,29 @@ class TokenIssuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     keys_file: Annotated[
         str, Meta(description="Its public keys: a JWKS, or keys and certificates in PEM.")
     ] = ""
+    jwks_url: Annotated[
+        str,
+        Meta(
+            max_length=2_000,
+            description="Address of its JWKS instead of a file: https, or http on this host.",
+        ),
+    ] = ""
+    ca_file: Annotated[
+        str,
+        Meta(
+            description="Authorities that may sign the certificate of that address (PEM); empty: of the system."
+        ),
+    ] = ""
+    refresh_s: Annotated[int, Meta(ge=10, le=604_800, description="How often the address is asked.")] = 3_600
+    refresh_min_s: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=3_600,
+            description="The same for tokens of an unknown key: never sooner after the last time.",
+        ),
+    ] = 30
+    timeout_s: Annotated[int, Meta(ge=1, le=60, description="How long the address may take to answer.")] = 5
     algorithms: Annotated[
         list[Algorithm], Meta(min_length=1, description="Signatures that are taken; public keys only.")
     ] = msgspec.field(default_factory=lambda: ["RS256", "PS256", "ES256", "EdDSA"])
@@ -75,5 +101,25 @@ def faults_of(issuers: list[TokenIssuer]) -> list[str]:
             if value in seen:
                 faults.append(f"issuers: two have the {attribute} {value!r}")
             seen.add(value)
-    faults += [f"issuers {one.name!r}: write keys_file" for one in issuers if not one.keys_file]
+    for one in issuers:
+        faults += [f"issuers {one.name!r}: {fault}" for fault in _source_faults(one)]
     return faults
+
+
+def _source_faults(issuer: TokenIssuer) -> list[str]:
+    if bool(issuer.keys_file) == bool(issuer.jwks_url):
+        return ["write keys_file or jwks_url, one of them"]
+    if not issuer.jwks_url:
+        return []
+    try:
+        url = urlsplit(issuer.jwks_url)
+        host, _ = url.hostname, url.port
+    except ValueError as error:
+        return [f"jwks_url: {error}"]
+    if url.scheme not in ("https", "http") or not host or url.username or not issuer.jwks_url.isprintable():
+        return ["jwks_url: write https://HOST/PATH"]
+    if url.scheme == "http" and host not in _LOOPBACK:
+        return [
+            f"jwks_url: {host} is another host, and whoever is on the way could give keys: write https://"
+        ]
+    return []

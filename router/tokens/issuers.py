@@ -34,6 +34,8 @@ class TokenLogin(NamedTuple):
     keys: tuple[Key, ...]
     #: Whose token this one is to follow; None for a new session.
     renewal: Renewal | None = None
+    #: As it came.
+    token: str = ""
 
 
 class Named(NamedTuple):

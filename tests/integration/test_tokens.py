@@ -89,6 +89,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(node, maker, guests, folder)
 
 
+@pytest.mark.requirement("R224")
 def test_a_token_logs_in_as_whom_it_names(served: Served) -> None:
     with served.connect(served.maker.token()) as client, Admin(served.node.data) as admin:
         heard = client.subscribe("a")
@@ -126,6 +127,7 @@ def test_a_function_gives_a_token_for_each_connection(served: Served) -> None:
     assert given.count("async") == 1
 
 
+@pytest.mark.requirement("R224")
 def test_claims_and_issuers_choose_profiles_and_guests_need_no_username(served: Served) -> None:
     with served.connect(served.maker.token(acl="readers")) as client:
         with pytest.raises(errors.ForbiddenError):
@@ -147,6 +149,7 @@ def test_claims_and_issuers_choose_profiles_and_guests_need_no_username(served: 
         client.subscribe("secret")
 
 
+@pytest.mark.requirement("R224")
 def test_tokens_that_do_not_count_are_refused_with_one_text(served: Served) -> None:
     now = int(time.time())
     maker, stranger = served.maker, TokenMaker("ES256", 7, key_id=served.maker.key_id)

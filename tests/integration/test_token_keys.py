@@ -1,0 +1,182 @@
+"""Keys of an issuer at an address: a real HTTP server that renews them, is slow, talks nonsense, or is gone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from numbered import wait_until
+from token_issuer import AUDIENCE, ISSUER, TokenMaker, jwks
+
+from angarium import blocking, errors
+from angarium_server.testing import Node
+from cluster.admin import Admin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+LIMIT_S = 20.0
+CONFIG = f"""
+[[issuers]]
+name = "login"
+issuer = "{ISSUER}"
+audience = ["{AUDIENCE}"]
+jwks_url = "http://127.0.0.1:{{port}}/keys"
+refresh_s = 10
+refresh_min_s = 1
+timeout_s = 1
+
+[vpn.default.username.alice]
+"""
+
+
+class KeyServer:
+    """Serves keys on a port that stays the same, also when nobody is behind it for a while."""
+
+    def __init__(self) -> None:
+        self.makers: list[TokenMaker] = [TokenMaker("ES256")]
+        #: What it does: serve, or one of `slow`, `drip`, `wrong`, `huge`, `error`, `redirect`.
+        self.mood = "serve"
+        self.asked = 0
+        self._server: ThreadingHTTPServer | None = None
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        owner = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                owner.asked += 1
+                owner.answer(self)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        body = jwks(*self.makers)
+        if self.mood in ("error", "redirect"):
+            handler.send_response(500 if self.mood == "error" else 302)
+            handler.send_header("Location", f"http://127.0.0.1:{self.port}/other")
+            handler.end_headers()
+            return
+        if self.mood == "wrong":
+            body = b"<html>come back later</html>"
+        if self.mood == "huge":
+            body = b" " * 1_000_000
+        if self.mood == "slow":
+            time.sleep(3)
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        try:
+            if self.mood == "drip":
+                for byte in body[:30]:
+                    handler.wfile.write(bytes([byte]))
+                    handler.wfile.flush()
+                    time.sleep(0.3)
+                return
+            handler.wfile.write(body)
+        except OSError:
+            pass  # the node has given up
+
+
+@pytest.fixture
+def server() -> Iterator[KeyServer]:
+    made = KeyServer()
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def started(folder: Path, server: KeyServer) -> Node:
+    folder.mkdir(exist_ok=True)
+    (folder / "node.toml").write_text(CONFIG.format(port=server.port))
+    return Node(folder / "data", workers=1, config=folder / "node.toml")
+
+
+def comes_in(node: Node, maker: TokenMaker) -> bool:
+    try:
+        blocking.connect(node.url, token=maker.token(), timeout_s=LIMIT_S).close()
+    except errors.UnauthorizedError:
+        return False
+    return True
+
+
+@pytest.mark.requirement("R224")
+def test_keys_are_fetched_and_renewed_by_the_first_token_that_needs_it(
+    tmp_path: Path, server: KeyServer
+) -> None:
+    old, new = server.makers[0], TokenMaker("ES256", 30)
+    with started(tmp_path, server) as node:
+        assert comes_in(node, old)
+        assert not comes_in(node, new), "nobody has published that key"
+        time.sleep(1.1)
+        server.makers = [new, old]
+        assert comes_in(node, new), "the login waits for the keys"
+        assert comes_in(node, old)
+        before = server.asked
+        stranger = TokenMaker("ES256", 31)
+        for _ in range(20):
+            assert not comes_in(node, stranger)
+        assert server.asked - before <= 6, "strangers do not decide how often the address is asked"
+        with Admin(node.data) as admin:
+            assert admin.call("stats")["controller"]["issuer_fetches"] >= 2
+
+
+@pytest.mark.requirement("R224")
+@pytest.mark.parametrize("mood", ["slow", "drip", "wrong", "huge", "error", "redirect", "gone"])
+def test_old_keys_go_on_when_the_address_does_not(tmp_path: Path, server: KeyServer, mood: str) -> None:
+    maker, stranger = server.makers[0], TokenMaker("ES256", 31)
+    with started(tmp_path, server) as node, Admin(node.data) as admin:
+        assert comes_in(node, maker)
+        server.stop() if mood == "gone" else setattr(server, "mood", mood)
+        time.sleep(1.1)
+        began = time.monotonic()
+        assert not comes_in(node, stranger)
+        assert time.monotonic() - began < 8.0
+        assert comes_in(node, maker)
+        wait_until(
+            lambda: admin.call("stats")["controller"]["issuer_fetches_failed"], "the failure is counted"
+        )
+        names = [one["event"] for one in admin.call("events")]
+        assert names.count("SYSTEM_ISSUER_KEYS_UNUSABLE") == 1
+        node.restart()
+        assert comes_in(node, maker), "keys are kept over a restart"
+        new = TokenMaker("ES256", 32)
+        server.mood, server.makers = "serve", [new]
+        if mood == "gone":
+            server.start()
+        wait_until(lambda: comes_in(node, new), "the address is asked again")
+
+
+def test_kept_keys_of_another_address_do_not_count(tmp_path: Path, server: KeyServer) -> None:
+    maker = server.makers[0]
+    with started(tmp_path, server) as node:
+        assert comes_in(node, maker)
+    other = KeyServer()
+    try:
+        other.makers = [TokenMaker("ES256", 33)]
+        with started(tmp_path, other) as node:
+            assert not comes_in(node, maker)
+            wait_until(lambda: comes_in(node, other.makers[0]), "those of the new address do")
+    finally:
+        other.stop()
