@@ -14,9 +14,9 @@ from typing import Final
 #: threshold.
 _MALLOC_OPTIONS: Final = ((-3, 32 << 20), (-1, 64 << 20), (-2, 4 << 20))
 #: Young objects that start a collection, and so many of these before their survivors are looked at too; each batch
-#: makes thousands that die at once without it. So one that is not full looks at 100,000 objects, some 6 ms: with
-#: 2,000,000 a client that subscribed to much stopped a worker for 0.1 s. Full ones are rare.
-_GC_THRESHOLDS: Final = (25_000, 4, 1_000)
+#: makes thousands that die at once without it. While clients subscribe all survive, and 25,000 took 10 ms: so few are
+#: looked at at once that nobody notices. Full collections are rare.
+_GC_THRESHOLDS: Final = (5_000, 8, 2_500)
 #: So much of counted state has to be freed before memory is given back, and so long it is waited for more of it.
 GIVE_BACK_BYTES: Final = 1 << 20
 GIVE_BACK_DELAY_S: Final = 3.0

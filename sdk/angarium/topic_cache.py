@@ -28,7 +28,7 @@ TOPIC_CACHE_MAX: Final = 100_000
 #: Owners that give memory back call `age` so often: what was not asked for in this time is forgotten within the next.
 AGE_INTERVAL_S: Final = 15.0
 #: Nodes of the log that one step of `sweep` visits: about 2 ms.
-_SWEEP_TESTED_MAX: Final = 5_000
+_SWEEP_TESTED_MAX: Final = 2_500
 
 #: A dict takes up to 200 bytes for an entry. One that takes so much is made again when entries were dropped.
 _TABLE_BYTES_MAX: Final = 100_000

@@ -222,10 +222,35 @@ def test_a_change_drops_only_the_topics_that_it_touches(pattern: str) -> None:
     model.check()
 
 
+def _file_changes(model: _Model) -> None:
+    """Let tests of other topics put all changes into the trie."""
+    for _ in range(change_log.CHANGE_LOG_LEVELS_MAX // change_log.INDEXED_LEVELS_MAX + 2):
+        model.cache._log.is_untouched("other", model.cache._log.forgotten)
+
+
+@pytest.mark.requirement("R278")
+def test_one_test_files_some_changes_and_knows_nothing_if_there_are_more() -> None:
+    """All at once took 10 ms, in which nobody else was served."""
+    topics = [f"a/{number}" for number in range(20)]
+    model = _filled(topics)
+    for number in range(change_log.INDEXED_LEVELS_MAX):
+        model.toggle(f"x/{number}/*")
+    costs, found = [], []
+    for topic in topics:
+        before = model.cache.tested
+        found.append(model.cache.get(topic))
+        costs.append(model.cache.tested - before)
+    assert max(costs) <= change_log.INDEXED_LEVELS_MAX + 8
+    assert found[:2] == [None, None]
+    assert all(found[3:]), "the third one filed the rest"
+    model.check()
+
+
 def test_changes_beyond_the_log_make_a_miss() -> None:
     model = _filled(["a/b"])
     for number in range(change_log.CHANGE_LOG_MAX // 2):
         model.toggle(f"x/{number}/*")
+    _file_changes(model)
     assert model.cache.get("a/b") is not None
     for number in range(change_log.CHANGE_LOG_MAX + 1):
         model.toggle(f"y/{number}/*")
@@ -321,6 +346,7 @@ def test_changes_are_kept_up_to_so_many_levels() -> None:
     for number in range(change_log.CHANGE_LOG_LEVELS_MAX // 202):
         model.toggle(f"{number}{long}")
     model.check()
+    _file_changes(model)
     assert model.cache.get("a/b") is not None
     for number in range(change_log.CHANGE_LOG_LEVELS_MAX // 101 + 1):
         model.toggle(f"y{number}{long}")

@@ -73,7 +73,7 @@ def test_what_is_in_use_counts_large_and_small_things_and_no_longer_than_they_li
 
 
 @pytest.mark.requirement("R278")
-def test_no_collection_but_a_rare_full_one_looks_at_more_than_a_hundred_thousand_objects() -> None:
+def test_no_collection_but_a_rare_full_one_looks_at_more_than_fifty_thousand_objects() -> None:
     """While a client subscribes to very much, all that it makes survives: each look at it stops everybody."""
     before = gc.get_threshold()
     try:
@@ -82,5 +82,6 @@ def test_no_collection_but_a_rare_full_one_looks_at_more_than_a_hundred_thousand
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-    assert young * middle <= 100_000
+    assert young <= 5_000
+    assert young * middle <= 50_000
     assert young * middle * old >= 100_000_000
