@@ -149,6 +149,26 @@ def test_claims_and_issuers_choose_profiles_and_guests_need_no_username(served: 
         client.subscribe("secret")
 
 
+def test_a_guest_uses_queues_like_anybody(served: Served) -> None:
+    guest = served.guests.token(iss="https://guests.example", sub="quentin", exp=int(time.time()) + 600)
+    with Admin(served.node.data) as admin:
+        admin.call(
+            "objects.update", kind="acl", name="readers", vpn="default",
+            attributes={
+                "publish_topic_exceptions": ["guest/>"],
+                "subscribe_topic_exceptions": ["news/>", "guest/>"],
+            },
+        )  # fmt: skip
+    with served.connect(guest) as client:
+        client.create_queue("guest-queue", subscriptions=["guest/>"])
+        with client.producer() as producer:
+            producer.publish("guest/1", b"kept")
+        with client.consume("guest-queue") as flow:
+            assert flow.receive(timeout_s=LIMIT_S).payload == b"kept"
+    with served.connect(guest) as again, again.consume("guest-queue"):
+        assert again.connected, "it is the owner of what it made"
+
+
 @pytest.mark.requirement("R224")
 def test_tokens_that_do_not_count_are_refused_with_one_text(served: Served) -> None:
     now = int(time.time())

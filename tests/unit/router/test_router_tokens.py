@@ -15,6 +15,7 @@ from router.tokens.config import TokenIssuer, faults_of
 from router.tokens.granted import GrantedSessions
 from router.tokens.issuers import Issuers, TokenLogin
 from router.tokens.keys import KEYS_MAX, load_rows, read_document
+from router.tokens.unknown_keys import WAITING_MAX, UnknownKeys
 from router.tokens.verification import signed_payload
 
 NOW_MS = 1_900_000_000_000
@@ -288,3 +289,36 @@ def test_sessions_end_with_their_tokens_and_not_before() -> None:
     sessions.sweep(NOW_MS + 60_000, 3.0)
     sessions.sweep(NOW_MS + 60_000, 4.0)
     assert ended[2:] == [(2, errors.TOKEN_EXPIRED)], "each once"
+
+
+# -- keys that are not known ---------------------------------------------------------------------------------
+
+
+class FakeAsks:
+    """Questions to the controller, answered when a test says so."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+
+    def ask(self, operation: str, arguments: dict[str, Any], done: Any) -> None:
+        assert (operation, arguments) == ("issuer.refresh", {"name": "login"})
+        self.done.append(done)
+
+
+def test_logins_with_an_unknown_key_wait_for_one_question_and_strangers_do_not_repeat_it() -> None:
+    asks, known = FakeAsks(), []
+    waiting = UnknownKeys(asks, lambda number, _: known.append(number))  # type: ignore[arg-type]
+    far = issuer(keys_file="", jwks_url="https://login.example/keys", refresh_min_s=30)
+    assert not waiting.may_wait(issuer(), 0.0), "a file has no more keys than it has"
+    for number in range(WAITING_MAX):
+        assert waiting.may_wait(far, 0.0)
+        waiting.wait(far, number)
+    assert len(asks.done) == 1
+    with pytest.raises(errors.RateLimitError):
+        waiting.may_wait(far, 0.0)
+    asks.done[0](False, None, 8.0)
+    assert known == list(range(WAITING_MAX)), "each goes on, whatever the answer was"
+    assert not waiting.may_wait(far, 37.9)
+    assert waiting.may_wait(far, 38.0)
+    waiting.wait(far, 1_000)
+    assert len(asks.done) == 2
