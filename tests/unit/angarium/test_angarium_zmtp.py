@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
 
 import pytest
 
@@ -67,18 +68,35 @@ def test_messages_are_packed_as_the_protocol_says() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_pieces_in_which_bytes_come_make_no_difference(seed: int) -> None:
     rng = random.Random(seed)
-    sizes = [0, 1, 2, 255, 256, 1_000, 70_000]
-    messages = [
-        [rng.randbytes(rng.choice(sizes)) for _ in range(rng.choice((1, 2, 3, 9)))] for _ in range(30)
-    ]
-    data = GREETING + READY + packed(*messages)
-    peer = Zmtp()
-    got = []
-    while data:
-        count = rng.choice((1, 2, 3, 10, 300, 100_000))
-        got += feed(peer, data[:count])
-        data = data[count:]
-    assert got == messages
+    sizes = [0, 1, 2, 255, 256, 1_000, zmtp.OWN_BYTES - 1, zmtp.OWN_BYTES, 70_000, 2 * zmtp.GROWTH_BYTES + 1]
+    weights = [8] * (len(sizes) - 1) + [1]
+    pings = 0
+    # Several connections of one thread, which read in turn, share the place where bytes come in.
+    peers = [Zmtp() for _ in range(3)]
+    sent: list[list[list[bytes]]] = [[] for _ in peers]
+    coming = [memoryview(GREETING + READY) for _ in peers]
+    got: list[list[list[bytes]]] = [[] for _ in peers]
+    for number in range(len(peers)):
+        data = bytes(coming[number])
+        for _ in range(20):
+            frames = [rng.randbytes(size) for size in rng.choices(sizes, weights, k=rng.choice((1, 2, 3, 9)))]
+            sent[number].append(frames)
+            if rng.random() < 0.2:
+                data += b"\x04\x0b\x04PING\x01\x2cabcd"
+                pings += 1
+            data += packed(frames)
+        coming[number] = memoryview(data)
+    pongs = 0
+    while any(coming):
+        number = rng.choice([number for number, data in enumerate(coming) if data])
+        # A few bytes at a time between the large pieces, so that heads of frames are cut too.
+        count = rng.choice((1, 2, 3, 10, 300, zmtp.OWN_BYTES, 100_000, 3_000_000))
+        got[number] += feed(peers[number], bytes(coming[number][:count]))
+        coming[number] = coming[number][count:]
+        pongs += peers[number].take_replies().count(b"PONGabcd")
+    assert got == sent
+    assert pongs == pings
+    assert all(type(frame) is bytes for messages in got for frames in messages for frame in frames)
 
 
 def test_a_message_of_single_bytes_is_put_together() -> None:
@@ -88,12 +106,35 @@ def test_a_message_of_single_bytes_is_put_together() -> None:
     assert got == [[b"D", b"x" * 300], [b"E", b""]]
 
 
-def test_a_large_frame_makes_the_buffer_grow_and_it_shrinks_again() -> None:
+def test_a_large_frame_has_memory_for_what_came_and_little_more() -> None:
     peer = opened()
-    large = random.Random(1).randbytes(5 * zmtp.READ_BYTES + 7)
-    assert feed(peer, packed([b"D", large], [b"E"])) == [[b"D", large], [b"E"]]
-    assert len(peer.room()) == zmtp.READ_BYTES
+    large = random.Random(1).randbytes(5 * zmtp.GROWTH_BYTES + 7)
+    data = packed([b"D", large], [b"E"])
+    tracemalloc.start()
+    try:
+        assert feed(peer, data[:100]) == []
+        assert tracemalloc.get_traced_memory()[0] < 1.2 * zmtp.GROWTH_BYTES
+        assert feed(peer, data[100:]) == [[b"D", large], [b"E"]]
+    finally:
+        tracemalloc.stop()
     assert feed(peer, packed([b"F"])) == [[b"F"]]
+
+
+def test_a_connection_between_messages_holds_no_buffer() -> None:
+    peers = [opened()]  # the first has the place made that all share
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            peers.append(opened())
+            feed(peers[-1], packed([b"D", bytes(300_000)], [b"E"]))
+        assert tracemalloc.get_traced_memory()[0] < 20 * 4_096
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_large_frame_before_the_handshake_is_over_gets_no_memory() -> None:
+    with pytest.raises(ZmtpError, match="handshake failed"):
+        feed(Zmtp(), GREETING + packed([bytes(zmtp.OWN_BYTES)])[:20])
 
 
 def test_a_ping_is_answered_with_what_it_brought() -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: pieces at most (256 batches, two more frames, and the head of each), and the system takes 1,024.
 SEND_BYTES: Final = 256 * 1024
 SEND_PIECES: Final = 400
+#: A large message comes in pieces; so many are read in one turn of the loop, which takes longer than a read.
+READS_MAX: Final = 8
 #: Whether the system takes the pieces as they are; Windows wants them in one.
 GATHERS: Final = hasattr(socket.socket, "sendmsg")
 
@@ -145,16 +147,31 @@ class StreamTransport:
         assert self._socket is not None
         if self.closed:
             return
-        try:
-            count = self._socket.recv_into(self._protocol.room())
-        except BlockingIOError:
-            return
-        except OSError:
-            count = 0
-        if not count:
-            self._lose(self._protocol.at_end())
-            return
         messages: list[list[bytes]] = []
+        end: str | AngariumError | None = None
+        for _ in range(READS_MAX):
+            try:
+                count = self._socket.recv_into(self._protocol.room())
+            except BlockingIOError:
+                break
+            except OSError:
+                count = 0
+            if not count:
+                self._lose(self._protocol.at_end())
+                return
+            end = self._take_in(count, messages)
+            if messages or end is not None:
+                break
+        for frames in messages:
+            self._on_message(frames)
+            if self.closed:
+                return
+        self._on_drained()
+        if end is not None:
+            self._lose(end)
+
+    def _take_in(self, count: int, messages: list[list[bytes]]) -> str | AngariumError | None:
+        """Take in so many bytes; give why it is over, if it is."""
         end: str | AngariumError | None = None
         try:
             self._protocol.received(count, messages)
@@ -164,13 +181,7 @@ class StreamTransport:
             end = error
         if replies := self._protocol.take_replies():
             self._write([replies])
-        for frames in messages:
-            self._on_message(frames)
-            if self.closed:
-                return
-        self._on_drained()
-        if end is not None:
-            self._lose(end)
+        return end
 
 
 async def _open_socket(loop: asyncio.AbstractEventLoop, address: tuple[str, int] | str) -> socket.socket:

@@ -15,7 +15,7 @@ import contextlib
 import ssl
 from typing import Final
 
-from angarium.client.transport.zmtp import CLOSED, Zmtp, ZmtpError
+from angarium.client.transport.zmtp import CLOSED, Zmtp, ZmtpError, shared_room
 from angarium.errors import TLS_FAILED, AngariumError, error_for
 
 #: Encrypted together: the library keeps room for the most that it ever held, and a message may be far larger. Blocks
@@ -107,7 +107,7 @@ class Tls:
 
     def room(self) -> memoryview:
         """Give the place for what comes next, to be let go before `received`."""
-        return self._zmtp.room()  # from where it is taken before anything is decrypted to there
+        return shared_room()  # from where it is taken before anything is decrypted to there
 
     def received(self, count: int, messages: list[list[bytes]]) -> None:
         """Take in so many bytes that were put into `room`.
@@ -120,7 +120,7 @@ class Tls:
             ZmtpError: they cannot be understood, or the other side has ended the connection.
             ConnectionLostError: the handshake failed, and how to mend that (TLS_FAILED).
         """
-        self._incoming.write(self._zmtp.room()[:count])
+        self._incoming.write(shared_room()[:count])
         try:
             if not self._is_secured:
                 self._tls.do_handshake()

@@ -6,10 +6,15 @@ the way of a lone message that is a third of the time. https://rfc.zeromq.org/sp
 
 After a greeting and a command READY on each side a message is a row of frames: a byte of flags, its length in one byte
 or in eight, and its content. Between messages the router may ask with PING whether anybody is there.
+
+What comes is put where all connections of a thread put it, and taken from there before another one reads; so a quiet
+connection holds no buffer. The rest of a frame that came in part goes straight to where the frame stays.
 """
 
 from __future__ import annotations
 
+import io
+import threading
 from typing import Final
 
 from angarium.errors import TLS_FAILED, error_for
@@ -18,8 +23,9 @@ from angarium.errors import TLS_FAILED, error_for
 FRAME_BYTES_MAX: Final = 256 * 1024 * 1024
 #: Taken in before the loop gets its turn: half a millisecond of work in large batches, a few in single messages.
 READ_BYTES: Final = 256 * 1024
-#: A buffer that has grown so far for large frames is kept: to make it anew for each takes longer than to copy them.
-KEPT_BYTES: Final = 2 * READ_BYTES
+#: A frame from here on that came in part gets memory of its own; it grows by so much, as it fills.
+OWN_BYTES: Final = 8 * 1024
+GROWTH_BYTES: Final = 1024 * 1024
 #: What is known when the other side does not go on, or goes on otherwise: a node that wants a key just closes.
 HANDSHAKE_FAILED: Final = "the handshake failed: is it a node, and does it want tls://?"
 #: What is known when the other side closes later.
@@ -55,6 +61,61 @@ class ZmtpError(Exception):
     """The peer does not speak this protocol, or refuses us; the connection is over."""
 
 
+class _Shared(threading.local):
+    """Where bytes come in; each thread has its own."""
+
+    def __init__(self) -> None:
+        self.buffer = bytearray(READ_BYTES)
+        self.view = memoryview(self.buffer)
+
+
+_shared: Final = _Shared()
+
+
+def shared_room() -> memoryview:
+    """Give the place for bytes that are taken from there before anybody else of this thread reads."""
+    return _shared.view[:]  # which may be released
+
+
+class _Frame:
+    """A large frame that is coming, in memory of its own, which `io.BytesIO` gives away without a copy."""
+
+    __slots__ = ("_content", "_filled", "_ready", "_size", "flags")
+
+    def __init__(self, flags: int, size: int, begun: memoryview) -> None:
+        self.flags = flags
+        self._size = size
+        self._content = io.BytesIO()
+        #: There is memory for so many bytes, and so many came; fewer, unless all have come.
+        self._ready = 0
+        self._filled = len(begun)
+        self._grow()
+        self._content.seek(0)
+        self._content.write(begun)
+
+    def _grow(self) -> None:
+        self._ready = min(self._size, self._ready + GROWTH_BYTES)
+        self._content.seek(self._ready - 1)
+        self._content.write(b"\0")
+
+    def room(self) -> memoryview:
+        return self._content.getbuffer()[self._filled : self._ready]
+
+    def received(self, count: int) -> bool:
+        """Take note of so many bytes in `room`; tell whether all have come."""
+        self._filled += count
+        if self._filled == self._ready < self._size:
+            self._grow()
+        return self._filled == self._size
+
+    def content(self) -> bytes:
+        return self._content.getvalue()
+
+    def validate(self) -> None:
+        assert self._filled < self._ready <= self._size
+        assert self._ready <= self._filled + GROWTH_BYTES
+
+
 class Zmtp:
     """One connection."""
 
@@ -63,10 +124,10 @@ class Zmtp:
         #: Whether both sides said READY, so that messages may be sent.
         self.is_open = False
         self._is_greeted = False
-        #: What came and was not taken; the first `_filled` bytes of it.
-        self._buffer = bytearray(READ_BYTES)
-        #: Less than the size of the buffer, so that there is room.
-        self._filled = 0
+        #: What came and was not taken: a part of the greeting, or of a frame that is not large.
+        self._rest = b""
+        #: The large frame that is coming, if one is; there is no rest then.
+        self._large: _Frame | None = None
         #: The frames of the message that is coming.
         self._frames: list[bytes] = []
         #: What the peer is owed.
@@ -77,8 +138,8 @@ class Zmtp:
         return GREETING
 
     def room(self) -> memoryview:
-        """Give the place for what comes next, to be let go before `received`."""
-        return memoryview(self._buffer)[self._filled : self._filled + READ_BYTES]
+        """Give the place for what comes next, let go before `received`; no other of this thread reads between."""
+        return _shared.view[len(self._rest) :] if self._large is None else self._large.room()
 
     def received(self, count: int, messages: list[list[bytes]]) -> None:
         """Take in so many bytes that were put into `room`.
@@ -91,11 +152,19 @@ class Zmtp:
             ZmtpError: they cannot be understood, or are a refusal.
             ConnectionLostError: the other side speaks TLS (TLS_FAILED).
         """
-        self._filled += count
-        taken = 0 if self._is_greeted else self._greet()
+        if self._large is not None:
+            if self._large.received(count):
+                large, self._large = self._large, None
+                self._take(large.flags, large.content(), messages)
+            return
+        rest = self._rest
+        view = _shared.view
+        view[: len(rest)] = rest
+        filled = len(rest) + count
+        taken = 0 if self._is_greeted else self._greet(filled)
         if self._is_greeted:
-            taken = self._take_frames(taken, messages)
-        self._keep(taken)
+            taken = self._take_frames(taken, filled, messages)
+        self._rest = view[taken:filled].tobytes()
 
     def at_end(self) -> str:
         """Say what it means that nothing more comes."""
@@ -106,14 +175,14 @@ class Zmtp:
         replies, self._replies = self._replies, b""
         return replies
 
-    def _greet(self) -> int:
+    def _greet(self, filled: int) -> int:
         """Take the greeting when it is there; give its length, or 0."""
-        buffer = self._buffer
-        if self._filled and buffer[0] == _TLS_ALERT:
+        buffer = _shared.buffer
+        if filled and buffer[0] == _TLS_ALERT:
             raise error_for(TLS_FAILED, "the node encrypts there", "write tls://HOST:PORT")
-        if self._filled and buffer[0] != GREETING[0]:
+        if filled and buffer[0] != GREETING[0]:
             raise ZmtpError(HANDSHAKE_FAILED)
-        if self._filled < _GREETING_BYTES:
+        if filled < _GREETING_BYTES:
             return 0
         mechanism = bytes(buffer[_MECHANISM_AT]).rstrip(b"\0")
         if buffer[_VERSION_AT] < _VERSION_LEAST or mechanism != _MECHANISM:
@@ -122,34 +191,41 @@ class Zmtp:
         self._replies += pack_command(b"READY", _SOCKET_TYPE)
         return _GREETING_BYTES
 
-    def _take_frames(self, at: int, messages: list[list[bytes]]) -> int:
-        """Take complete frames from a place on; give the place behind them."""
-        buffer, filled = self._buffer, self._filled
-        with memoryview(buffer) as view:
-            while filled - at >= 2:
-                flags, size, start = buffer[at], buffer[at + 1], at + 2
-                if flags & LONG:
-                    start = at + 9
-                    if start > filled:
-                        break
-                    size = int.from_bytes(view[at + 1 : start], "big")
-                if size > FRAME_BYTES_MAX:
-                    raise ZmtpError(f"a frame of {size} bytes came, the limit is {FRAME_BYTES_MAX}")
-                end = start + size
-                if end > filled:
+    def _take_frames(self, at: int, filled: int, messages: list[list[bytes]]) -> int:
+        """Take the frames from a place on; give the place behind those that are complete, or begun and large."""
+        buffer, view = _shared.buffer, _shared.view
+        while filled - at >= 2:
+            flags, size, start = buffer[at], buffer[at + 1], at + 2
+            if flags & LONG:
+                start = at + 9
+                if start > filled:
                     break
-                content = bytes(view[start:end])
-                at = end
-                if flags & COMMAND:
-                    self._command(content)
-                    continue
-                if not self.is_open:
+                size = int.from_bytes(view[at + 1 : start], "big")
+            if size > FRAME_BYTES_MAX:
+                raise ZmtpError(f"a frame of {size} bytes came, the limit is {FRAME_BYTES_MAX}")
+            end = start + size
+            if end > filled:
+                if size < OWN_BYTES:
+                    break
+                if not (self.is_open or flags & COMMAND):
                     raise ZmtpError(HANDSHAKE_FAILED)
-                self._frames.append(content)
-                if not flags & MORE:
-                    messages.append(self._frames)
-                    self._frames = []
+                self._large = _Frame(flags, size, view[start:filled])
+                return filled
+            self._take(flags, view[start:end].tobytes(), messages)
+            at = end
         return at
+
+    def _take(self, flags: int, content: bytes, messages: list[list[bytes]]) -> None:
+        """Take a frame."""
+        if flags & COMMAND:
+            self._command(content)
+            return
+        if not self.is_open:
+            raise ZmtpError(HANDSHAKE_FAILED)
+        self._frames.append(content)
+        if not flags & MORE:
+            messages.append(self._frames)
+            self._frames = []
 
     def _command(self, content: bytes) -> None:
         size = content[0] if content else 0
@@ -161,24 +237,13 @@ class Zmtp:
         elif name == b"ERROR":
             raise ZmtpError(f"the handshake was refused: {body[1:].decode('ascii', 'replace')}")
 
-    def _keep(self, taken: int) -> None:
-        """Forget what was taken, and see to it that there is room."""
-        left = self._filled - taken
-        buffer = self._buffer
-        if left == len(buffer):
-            self._buffer = bytearray(2 * left)
-            self._buffer[:left] = buffer
-        elif not left and len(buffer) > KEPT_BYTES:
-            self._buffer = bytearray(READ_BYTES)
-        elif left and taken:
-            with memoryview(buffer) as view:  # which moves what overlaps, without another copy
-                view[:left] = view[taken : self._filled]
-        self._filled = left
-
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        assert self._filled < len(self._buffer)
+        assert len(self._rest) < OWN_BYTES + 9
         assert self._is_greeted or not self.is_open
+        if self._large is not None:
+            assert not self._rest
+            self._large.validate()
 
 
 def pack(frames: list[bytes]) -> list[bytes]:
