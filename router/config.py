@@ -94,11 +94,15 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     ] = 60
     connects_per_second: Annotated[
         int,
-        Meta(ge=1, le=100_000, description="Connects per second from one address, on average."),
-    ] = 100
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Connects per second from one address, on average; resumed sessions do not count.",
+        ),
+    ] = 1_000
     connect_burst: Annotated[
         int, Meta(ge=1, le=100_000, description="Connects from one address at once.")
-    ] = 500
+    ] = 5_000
     control_frames_per_second: Annotated[
         int,
         Meta(

@@ -287,13 +287,23 @@ class Doorkeeper:
         body = wire.pack([*claims, self._fingerprint(ticket.username, way), session.inbox])
         return hmac.digest(self._key, body, "sha256")[:_MAC_BYTES] + body
 
-    def _inbox_of_token(self, hello: Hello, vpn: Vpn, username: Username, way: str, now: float) -> str:
-        """Give the inbox of the session that a token is of; nothing if it is not good, or not any more."""
+    def has_token(self, hello: Hello) -> bool:
+        """Tell whether a HELLO is of somebody who was here: he has a token of this node, still good or not."""
+        return self._token_body(hello) is not None
+
+    def _token_body(self, hello: Hello) -> bytes | None:
+        """Give what the token of a HELLO says; None if this node has not made it."""
         token = hello.token
         if not token:
-            return ""
+            return None
         mac, body = token[:_MAC_BYTES], token[_MAC_BYTES:]
-        if not hmac.compare_digest(mac, hmac.digest(self._key, body, "sha256")[:_MAC_BYTES]):
+        good = hmac.compare_digest(mac, hmac.digest(self._key, body, "sha256")[:_MAC_BYTES])
+        return body if good else None
+
+    def _inbox_of_token(self, hello: Hello, vpn: Vpn, username: Username, way: str, now: float) -> str:
+        """Give the inbox of the session that a token is of; nothing if it is not good, or not any more."""
+        body = self._token_body(hello)
+        if body is None:
             return ""
         *claims, inbox = wire.unpack(body)
         if claims != [vpn.name, username.name, hello.client_name, self._fingerprint(username, way)]:

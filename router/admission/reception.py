@@ -166,7 +166,10 @@ class Reception:
             check_version(hello)
         if self.closed:
             raise error_for(errors.SHUTTING_DOWN)
-        self._check_connect_rate(address, now)
+        if not self._doorkeeper.has_token(
+            hello
+        ):  # after a restart of the router everybody comes back at once
+            self._check_connect_rate(address, now)
         if is_neighbour:
             self._neighbour(routing_id, hello, now, address)
             return

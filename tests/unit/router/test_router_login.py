@@ -178,6 +178,19 @@ def test_a_flood_of_connects_from_one_address_is_refused_and_others_connect(make
     node.client(address="127.0.0.9")
 
 
+def test_who_resumes_does_not_count_as_a_connect(make_node: Any) -> None:
+    """After a restart of the router all clients of a host come back at once."""
+    node = make_node(1, connects_per_second=1, connect_burst=10)
+    tokens = {}
+    for number in range(10):
+        client = node.connection(address="127.0.0.9")
+        tokens[number] = client.hello(client_name=f"app-{number}")["token"]
+    for number, token in tokens.items():
+        client = node.connection(address="127.0.0.9")
+        assert client.hello(client_name=f"app-{number}", token=token)["resumed"]
+    assert _refused(node, address="127.0.0.9", token=b"x" * 40) == errors.CONNECT_RATE_EXCEEDED
+
+
 def test_a_token_renews_authentication_and_name_within_the_resume_time(guarded: WiredNode) -> None:
     first = guarded.connection()
     welcome = first.hello(username="bob", password="right", client_name="app")
