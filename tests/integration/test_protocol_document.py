@@ -189,7 +189,9 @@ class DocumentedClient:
         self.send("P", [self.round, epoch, flush, heads], *batches)
 
     def flush(self) -> None:
-        self.read_until(lambda: not self.unretired)
+        """Wait until every round has retired: of the last ones the router tells before a PONG."""
+        while self.unretired:
+            self.ping()
 
     def ping(self) -> None:
         """Wait until everything has come that was sent to this client before now."""
