@@ -26,6 +26,7 @@ import contextlib
 import logging
 import os
 import signal
+import stat
 import subprocess
 import time
 from collections import deque
@@ -259,6 +260,7 @@ class Server:
         """Have certificates read again; or stop, if the terminal in which the node was started is gone."""
         if self._had_terminal and not has_terminal():
             self._signalled = "its terminal was closed"
+            leave_terminal()
             return
         _log.info("received SIGHUP: certificates are read again")
         self._reloads += 1
@@ -553,6 +555,15 @@ def has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+def leave_terminal() -> None:
+    """Have nothing more written to a terminal that is gone: what fails to leave at the end would be our exit code."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        if stat.S_ISCHR(os.fstat(descriptor).st_mode):
+            os.dup2(nowhere, descriptor)
+    os.close(nowhere)
 
 
 def _empty(descriptor: int) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from certificates import Authority
+from numbered import wait_until
 
 from angarium import blocking, errors
 from angarium_server.testing import Node, NodeFailedError
@@ -287,7 +288,11 @@ def test_operators_are_told_that_a_certificate_ends(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(CONFIG.format(cert=pair.cert_file, key=pair.key_file, more=""))
     with Node(tmp_path / "data", workers=1, listen=None, config=file) as node, Admin(node.data) as admin:
-        (told,) = admin.call("status")["certificates"]
+
+        def events() -> list[dict[str, Any]]:
+            return [one for one in admin.call("events") if one["event"] == "SYSTEM_CERTIFICATE_ENDS"]
+
+        wait_until(lambda: events() and admin.call("status")["certificates"], "operators are told soon")
+        (told,), (event,) = admin.call("status")["certificates"], events()
         assert told.startswith(f"router.tls_cert_file: the certificate {pair.cert_file} ends on ")
-        (event,) = [one for one in admin.call("events") if one["event"] == "SYSTEM_CERTIFICATE_ENDS"]
         assert (event["severity"], event["text"]) == ("warning", told)
