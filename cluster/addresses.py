@@ -43,6 +43,14 @@ def host_and_port(url: str) -> tuple[str, int] | None:
     return "" if host == "*" else host, int(match["port"])
 
 
+def reachable(url: str, host: str) -> str:
+    """Give a tcp or tls address with this host where it stands for all hosts."""
+    place = host_and_port(url)
+    if place is None or place[0] not in ("", "0.0.0.0", "::"):  # noqa: S104 - nothing is bound here
+        return url
+    return f"{url.partition('://')[0]}://{host}:{place[1]}"
+
+
 def has_open_port(url: str) -> bool:
     """Tell whether the system chooses the port of an address."""
     match = _TCP.fullmatch(url)

@@ -14,13 +14,13 @@ a join that breaks in between can be repeated, by the same node with the same ke
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from angarium import errors
 from angarium.client.address import parse
-from cluster.addresses import is_tls
+from cluster.addresses import is_tls, reachable
 from cluster.controller import arguments
 from cluster.controller.effects import UseVault
 from cluster.controller.event_limits import OTHERS
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from cluster.controller.changes import Changes
     from cluster.controller.effects import Effect
     from cluster.controller.switchboard import Asker, ProcessAsker, Switchboard
-
-#: Hosts that stand for all addresses of a host.
-_ALL_HOSTS: Final = ("*", "0.0.0.0", "::", "[::]")  # noqa: S104 - nothing is bound here
 
 
 class _Waiting(NamedTuple):
@@ -134,7 +131,7 @@ class JoinOperations:
             self._tokens.take(tokens)
             written = secret._replace(fingerprint=vaulted.fingerprint)
             given = {"expires_in_s": request.expires_s, "uses": request.uses, "id": written.id.hex()}
-            addresses = request.addresses or [_reachable(url, vaulted.host) for url in own]
+            addresses = request.addresses or [reachable(url, vaulted.host or "HOST") for url in own]
             text = (
                 f"join token {written.id.hex()} was made: for {request.uses} nodes, for {request.expires_s} s"
             )
@@ -269,10 +266,3 @@ class JoinOperations:
 
     def _refuse(self, asker: Asker, error: errors.AngariumError) -> None:
         self._board.refuse(asker, error.code, error.detail)
-
-
-def _reachable(url: str, host: str) -> str:
-    """Give an address with the host of this machine where it stands for all hosts."""
-    scheme, _, rest = url.partition("://")
-    bound, _, port = rest.rpartition(":")
-    return f"{scheme}://{host or 'HOST'}:{port}" if bound in _ALL_HOSTS else url

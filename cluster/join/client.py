@@ -19,7 +19,7 @@ import msgspec
 
 from angarium import errors, wire
 from angarium.client.transport.credentials import Credentials
-from cluster.addresses import has_open_port, host_and_port, is_tls
+from cluster.addresses import has_open_port, host_and_port, is_tls, reachable
 from cluster.admin import NodeFile, node_runs, read_node_file
 from cluster.config import NodeConfig, load_config
 from cluster.data_dir import in_use
@@ -198,7 +198,7 @@ def places(config: NodeConfig, options: JoinOptions, local_host: str) -> tuple[l
         listen = [tls, *(url for url in usual if host_and_port(url) != host_and_port(tls))]
     addresses = list(options.addresses)
     if not addresses:
-        addresses = [_reachable(url, host) for url in listen if is_tls(url)]
+        addresses = [reachable(url, host) for url in listen if is_tls(url)]
     for url in addresses:
         if not is_tls(url) or has_open_port(url):
             detail = f"{url} is no address by which others reach this node"
@@ -207,14 +207,6 @@ def places(config: NodeConfig, options: JoinOptions, local_host: str) -> tuple[l
         detail = f"no other node can reach this one: it listens on {', '.join(listen)}"
         raise errors.error_for(errors.INVALID_ARGUMENT, detail, "add --listen tls://HOST:PORT")
     return listen, addresses
-
-
-def _reachable(url: str, host: str) -> str:
-    """Give an address with the host of this machine where it stands for all hosts."""
-    place = host_and_port(url)
-    if place is not None and place[0] in ("", "0.0.0.0", "::"):  # noqa: S104 - nothing is bound here
-        return f"tls://{host}:{place[1]}"
-    return url
 
 
 def _name_of(data_dir: Path, config: NodeConfig) -> str:
