@@ -52,9 +52,16 @@ _DNS_NAME: Final = re.compile(
 )
 _SIGNING: Final = ("key_cert_sign", "crl_sign")
 _KEY_USAGES: Final = (
-    "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
-    "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
-)  # fmt: skip
+    "digital_signature",
+    "content_commitment",
+    "key_encipherment",
+    "data_encipherment",
+    "key_agreement",
+    "key_cert_sign",
+    "crl_sign",
+    "encipher_only",
+    "decipher_only",
+)
 
 _Key = CertificateIssuerPrivateKeyTypes
 

@@ -104,10 +104,18 @@ class Intake:
             node, asks, self.gathering, self.acks, self.thresholds, rng, self._forget_rounds
         )
         self.spooling = Spooling(
-            self.usage, endpoints, self.streams, self.acks, counters, promoted_bytes_max=config.promoted_bytes_max,
-            rights=PublishRights(shards.rules), deliver=deliver, break_off=self.producers.break_off, close=close,
+            self.usage,
+            endpoints,
+            self.streams,
+            self.acks,
+            counters,
+            promoted_bytes_max=config.promoted_bytes_max,
+            rights=PublishRights(shards.rules),
+            deliver=deliver,
+            break_off=self.producers.break_off,
+            close=close,
             wall_ms=wall_ms,
-        )  # fmt: skip
+        )
         self.moves = Moves(shards, self.usage, endpoints, self.streams, self.gathering, counters, wall_ms)
         shards.listeners += [self.allowances, self.streams, self.moves]
         endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.repartitioning]

@@ -102,31 +102,64 @@ class Router:
         self.accounting = Accounting(self.counters, self.egress, self.close_session)
         self.renewal, self.effort = Renewal(self.egress), Effort(self.counters, self.out)
         self.rounds = Rounds(
-            self.shards, config.worker_window, self._retired, self.accounting.lost,
-            self._deadly, self._may_admit, self.effort,
-        )  # fmt: skip
+            self.shards,
+            config.worker_window,
+            self._retired,
+            self.accounting.lost,
+            self._deadly,
+            self._may_admit,
+            self.effort,
+        )
         self.client_alarms = ClientAlarms(config, self.out)
         self.memory = MemoryAccounts(self.out)
         self.subscriptions = Subscriptions(
-            self.interest, self.shards, self.egress,
-            on_change=self.short_way.forget, find_client=self._find_client, alarms=self.client_alarms,
+            self.interest,
+            self.shards,
+            self.egress,
+            on_change=self.short_way.forget,
+            find_client=self._find_client,
+            alarms=self.client_alarms,
             memory=self.memory,
-        )  # fmt: skip
+        )
         self.sessions = SessionTable()
         #: Wall time less the time of this process, in ms.
         self.wall_offset_ms = 0
         identity = identity or Identity()
         self._serve_guaranteed(node, secret_rng, spool or SpoolLimits(), exceptions=exceptions)
         self.links = Links(
-            config, node, identity, self.directory, self.interest, self.shards, self.egress, self.out,
-            self.endpoints, self.asks, on_filter=self.short_way.forget, wall_ms=self.wall_ms, now=now,
-        )  # fmt: skip
+            config,
+            node,
+            identity,
+            self.directory,
+            self.interest,
+            self.shards,
+            self.egress,
+            self.out,
+            self.endpoints,
+            self.asks,
+            on_filter=self.short_way.forget,
+            wall_ms=self.wall_ms,
+            now=now,
+        )
         self.bridges = BridgeGate(node, identity, self.directory, self.out)
         self.reception = Reception(
-            config, node, Doorkeeper(self.directory, self.sessions, config, token_key, self.client_alarms, now),
-            self.sessions, self.rights, self.shards, self.links, self.bridges, self.counters, self.asks, self.out,
-            secret_rng, replace=self._replace, close=self.close_session, wall_ms=self.wall_ms, now=now,
-        )  # fmt: skip
+            config,
+            node,
+            Doorkeeper(self.directory, self.sessions, config, token_key, self.client_alarms, now),
+            self.sessions,
+            self.rights,
+            self.shards,
+            self.links,
+            self.bridges,
+            self.counters,
+            self.asks,
+            self.out,
+            secret_rng,
+            replace=self._replace,
+            close=self.close_session,
+            wall_ms=self.wall_ms,
+            now=now,
+        )
         self.requests.register(RENEW, RenewWish, self.reception.renew)
         self._serve_operators()
         self._next_sweep = now
@@ -136,13 +169,25 @@ class Router:
     def _serve_operators(self) -> None:
         """Make what is done for operators."""
         self.operators = Operators(
-            self.directory, self.sessions, self.rights, self.close_session, self.short_way.forget_vpn,
-            self.endpoints, self.lanes, self.links, self.bridges,
-        )  # fmt: skip
+            self.directory,
+            self.sessions,
+            self.rights,
+            self.close_session,
+            self.short_way.forget_vpn,
+            self.endpoints,
+            self.lanes,
+            self.links,
+            self.bridges,
+        )
         self.scaling = Scaling(
-            self.shards, self.rounds, self.interest, self.sessions, self.out,
-            self.intake.may_leave, self.intake.homes_left,
-        )  # fmt: skip
+            self.shards,
+            self.rounds,
+            self.interest,
+            self.sessions,
+            self.out,
+            self.intake.may_leave,
+            self.intake.homes_left,
+        )
         self.scaling.on_begin = self.lanes.keep_workers
 
     def _serve_guaranteed(
@@ -153,15 +198,38 @@ class Router:
         self.asks = Asks(self.out)
         self.requests = Requests(self.egress, self.counters)
         consuming = self.consuming = Consuming(
-            config, self.interest, self.shards, self.egress, self.counters, self.out, self.asks, self.requests,
-            rng, self.memory, on_filter=self.short_way.forget, exceptions=exceptions,
-        )  # fmt: skip
+            config,
+            self.interest,
+            self.shards,
+            self.egress,
+            self.counters,
+            self.out,
+            self.asks,
+            self.requests,
+            rng,
+            self.memory,
+            on_filter=self.short_way.forget,
+            exceptions=exceptions,
+        )
         self.endpoints, self.lanes, self.flows = consuming.endpoints, consuming.lanes, consuming.flows
         self.intake = Intake(
-            config, spool, node, self.shards, self.endpoints, self.egress, self.counters, self.out,
-            self.asks, self.requests, rng, deliver=self.dispatcher.deliver, close=self.close_session,
-            retry=self.rounds.retry, on_idle=self._finish_bye, wall_ms=self.wall_ms,
-        )  # fmt: skip
+            config,
+            spool,
+            node,
+            self.shards,
+            self.endpoints,
+            self.egress,
+            self.counters,
+            self.out,
+            self.asks,
+            self.requests,
+            rng,
+            deliver=self.dispatcher.deliver,
+            close=self.close_session,
+            retry=self.rounds.retry,
+            on_idle=self._finish_bye,
+            wall_ms=self.wall_ms,
+        )
         self._acks = self.intake.acks
 
     # -- events ----------------------------------------------------------------------------------------------

@@ -119,9 +119,14 @@ class RouterServer:
         self._turn_began: float | None = None
         self._workers = self._make_worker_socket(process.context)
         self._door = Door(
-            process, door_limits(self._config), self._client_message, self._client_lost, self._malformed,
-            self._router.reception.handshake_failed, ConnectRates(self._config, self._connect_refused).allows,
-        )  # fmt: skip
+            process,
+            door_limits(self._config),
+            self._client_message,
+            self._client_lost,
+            self._malformed,
+            self._router.reception.handshake_failed,
+            ConnectRates(self._config, self._connect_refused).allows,
+        )
         process.add(self._workers, self._read_workers)
         process.add(self._wake_read, self._read_verdicts)
         process.on_request(self._request)

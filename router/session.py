@@ -171,7 +171,7 @@ class Session:
         "untold_bytes",
         "username",
         "vpn",
-    )  # fmt: skip
+    )
 
     def __init__(
         self, number: int, routing_id: bytes, vpn: Vpn, username: str, client_name: str, now: float

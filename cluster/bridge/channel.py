@@ -123,9 +123,14 @@ class BridgeChannel(Pair):
         password = self._read_password(config.remote_password_file) if config.remote_password_file else None
         priority = _PRIORITIES.get(config.remote_deliver_to_one_priority, 1)
         return Hello(
-            config.remote_vpn, config.remote_username, password, keepalive_ms=KEEPALIVE_MS,
-            local_priority=priority, network_priority=priority, bridge=bridge,
-        )  # fmt: skip
+            config.remote_vpn,
+            config.remote_username,
+            password,
+            keepalive_ms=KEEPALIVE_MS,
+            local_priority=priority,
+            network_priority=priority,
+            bridge=bridge,
+        )
 
     def _became_up(self) -> None:
         own, far = self.sessions

@@ -58,9 +58,16 @@ class BridgeServer(Shell):
                 return
             self.remove(self._channel, now)
         self._channel = BridgeChannel(
-            self._runtime, config, self.process.incarnation, self.own_url, read_password_file,
-            self.outbox, self.random, now, time.time,
-        )  # fmt: skip
+            self._runtime,
+            config,
+            self.process.incarnation,
+            self.own_url,
+            read_password_file,
+            self.outbox,
+            self.random,
+            now,
+            time.time,
+        )
         self.add(self._channel)
 
 

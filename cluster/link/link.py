@@ -84,9 +84,16 @@ class Link:
         for vpn in config.vpns:
             if vpn not in self.channels:
                 self.channels[vpn] = Channel(
-                    vpn, self._runtime, config, self._incarnation, self._own_url, self._outbox,
-                    self._random, now, self._wall_s,
-                )  # fmt: skip
+                    vpn,
+                    self._runtime,
+                    config,
+                    self._incarnation,
+                    self._own_url,
+                    self._outbox,
+                    self._random,
+                    now,
+                    self._wall_s,
+                )
 
     def tick(self, now: float) -> float:
         """Let time pass; gives when the next call is wanted, infinite if never."""

@@ -89,11 +89,14 @@ class Shell:
         assert (pair, side) not in self._connections
         try:
             self._connections[pair, side] = Connection(
-                self.process, self._names, effect.url, self._encryption.for_address(effect.url, effect.trust),
+                self.process,
+                self._names,
+                effect.url,
+                self._encryption.for_address(effect.url, effect.trust),
                 lambda frames, now: pair.received(side, frames, now),
                 self.carry_out,
                 lambda why, now: self._lost(pair, side, why, now),
-            )  # fmt: skip
+            )
         except AngariumError as error:
             pair.lost(side, error, time.monotonic())
 

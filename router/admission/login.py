@@ -135,9 +135,14 @@ class Doorkeeper:
     """Judges logins against the directory; remembers who left and may resume."""
 
     def __init__(
-        self, directory: Directory, sessions: SessionTable, config: RouterConfig, token_key: bytes,
-        alarms: ClientAlarms, now: float,
-    ) -> None:  # fmt: skip
+        self,
+        directory: Directory,
+        sessions: SessionTable,
+        config: RouterConfig,
+        token_key: bytes,
+        alarms: ClientAlarms,
+        now: float,
+    ) -> None:
         self._directory = directory
         self._sessions = sessions
         self._config = config

@@ -175,11 +175,14 @@ class Groups:
             """The first lane decides who of several groups gets the queue."""
             more: list[Asked] = [(lane, arguments) for lane in others]
             self._ask(
-                endpoint, wish.group, "open", more,
+                endpoint,
+                wish.group,
+                "open",
+                more,
                 lambda rest, _: give(results + rest),
                 lambda error, rest, later: failed(error, results + rest, later),
                 at,
-            )  # fmt: skip
+            )
 
         def give(results: Results) -> None:
             endpoint.reader = session.username, session.client_name
@@ -269,9 +272,14 @@ class Groups:
         now: float,
     ) -> None:
         self._ask(
-            endpoint, group, "plan", shares, lambda results, _: answer.give(sorted(results + empty)),
-            _refuse(answer), now,
-        )  # fmt: skip
+            endpoint,
+            group,
+            "plan",
+            shares,
+            lambda results, _: answer.give(sorted(results + empty)),
+            _refuse(answer),
+            now,
+        )
 
     def _ask(
         self,

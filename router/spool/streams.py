@@ -228,9 +228,19 @@ class Streams:
             stream.number += 1
             chosen = self._file(index, store.size, file)
             header = [
-                self._shards.incarnation, stream.number, relaxed, producer, store.groups, store.refused, wall_ms,
-                publisher, store.counts, pasts, chosen, *stage,
-            ]  # fmt: skip
+                self._shards.incarnation,
+                stream.number,
+                relaxed,
+                producer,
+                store.groups,
+                store.refused,
+                wall_ms,
+                publisher,
+                store.counts,
+                pasts,
+                chosen,
+                *stage,
+            ]
             sent = _Sent(header, store, chosen, pending, promoted=producer is None)
             self._count(sent)
             if pending is not None:

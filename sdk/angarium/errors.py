@@ -139,9 +139,16 @@ TLS_FAILED: Final = 60006
 
 #: Ends of connections after which a reconnect is worth trying.
 PASSING: Final = (
-    CONNECT_FAILED, NOT_CONNECTED, TIMEOUT, KEEPALIVE_TIMEOUT, SHUTTING_DOWN, SESSION_UNKNOWN, CONNECT_RATE_EXCEEDED,
-    HOME_NOT_READY, CONTROLLER_UNAVAILABLE,
-)  # fmt: skip
+    CONNECT_FAILED,
+    NOT_CONNECTED,
+    TIMEOUT,
+    KEEPALIVE_TIMEOUT,
+    SHUTTING_DOWN,
+    SESSION_UNKNOWN,
+    CONNECT_RATE_EXCEEDED,
+    HOME_NOT_READY,
+    CONTROLLER_UNAVAILABLE,
+)
 
 ERRORS: Final[dict[int, Reason]] = {
     MALFORMED_FRAME: Reason("malformed_frame", "Malformed Frame", f"see {documented('protocol')}"),
@@ -576,9 +583,19 @@ _FAMILIES: Final[dict[int, type[AngariumError]]] = {
 
 #: Reasons that are about the value of an argument; the rest of their families is about the state or the protocol.
 _OF_ARGUMENTS: Final = (
-    INVALID_TOPIC, INVALID_FILTER, INVALID_SHARE_NAME, MESSAGE_TOO_LARGE, SHARED_LOCAL_DISPATCH, INVALID_CLIENT_NAME,
-    INVALID_ATTRIBUTE, INVALID_ARGUMENT, INVALID_DURABILITY, INVALID_ENDPOINT_NAME, INVALID_SEQUENCE, INVALID_SELECTOR,
-)  # fmt: skip
+    INVALID_TOPIC,
+    INVALID_FILTER,
+    INVALID_SHARE_NAME,
+    MESSAGE_TOO_LARGE,
+    SHARED_LOCAL_DISPATCH,
+    INVALID_CLIENT_NAME,
+    INVALID_ATTRIBUTE,
+    INVALID_ARGUMENT,
+    INVALID_DURABILITY,
+    INVALID_ENDPOINT_NAME,
+    INVALID_SEQUENCE,
+    INVALID_SELECTOR,
+)
 _KINDS: Final[dict[int, type[AngariumError]]] = {
     **dict.fromkeys(_OF_ARGUMENTS, InvalidArgumentError),
     NO_RESPONDERS: NoRespondersError,

@@ -101,11 +101,22 @@ def test_options_of_a_message_reach_its_consumer(shell: Shell, queue: str) -> No
     shell.run("pub", queue, "x", "--queue", "--count", "2", *options)
     first, second = shell.run("consume", queue, "--count", "2", "--json").rows
     expected = {
-        "topic": f"#P2P/QUE/{queue}", "payload": "x", "cos": 3, "priority": 7, "ttl_ms": 60_000,
-        "dmq_eligible": True, "properties": {"n": 1}, "reply_to": "a/b", "correlation_id": "c",
-        "partition_key": "k0", "position": 1, "partition": 0, "redelivered": False, "delivery_count": 1,
+        "topic": f"#P2P/QUE/{queue}",
+        "payload": "x",
+        "cos": 3,
+        "priority": 7,
+        "ttl_ms": 60_000,
+        "dmq_eligible": True,
+        "properties": {"n": 1},
+        "reply_to": "a/b",
+        "correlation_id": "c",
+        "partition_key": "k0",
+        "position": 1,
+        "partition": 0,
+        "redelivered": False,
+        "delivery_count": 1,
         "origin": None,
-    }  # fmt: skip
+    }
     assert first.items() >= expected.items()
     assert (second["partition_key"], second["position"]) == ("k1", 2)
     assert abs(first["stored_ms"] - time.time() * 1000) < 60_000

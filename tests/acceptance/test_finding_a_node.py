@@ -241,8 +241,12 @@ def test_the_command_tells_about_itself(home: Home, installation: Installation) 
     assert found["server"] == found["sdk"] == installation.server["distributions"]["angarium-server"]
     done = subprocess.run(
         [installation.python, "-m", "angarium", "version", "-o", "json"],
-        cwd=home.folder, env=home.environment, capture_output=True, check=True, timeout=60,
-    )  # fmt: skip
+        cwd=home.folder,
+        env=home.environment,
+        capture_output=True,
+        check=True,
+        timeout=60,
+    )
     assert json.loads(done.stdout) == found
     assert home.run("help", "queue", "list").out == home.run("queue", "list", "--help").out
     pages = home.run("docs", "-o", "name").lines
@@ -258,8 +262,12 @@ def test_a_shell_completes_the_names_of_the_node(home: Home) -> None:
         done = subprocess.run(
             COMMAND,
             env={**home.environment, **words, "_ANGARIUM_COMPLETE": "bash_complete"},
-            cwd=home.folder, capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
+            cwd=home.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
         assert done.stderr == ""
         return [row.partition(",")[2] for row in done.stdout.splitlines() if row]
 
@@ -287,7 +295,12 @@ def test_bash_quotes_what_it_completes(home: Home, typed: str, inserted: str) ->
         f'_angarium_completion {COMMAND[0]}; printf "%s\\n" "${{COMPREPLY[@]}}"'
     )
     done = subprocess.run(
-        ["bash", "-c", bash], env=home.environment, cwd=home.folder, capture_output=True, text=True,
-        check=False, timeout=60,
-    )  # fmt: skip
+        ["bash", "-c", bash],
+        env=home.environment,
+        cwd=home.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert done.stdout == f"{inserted}\n"

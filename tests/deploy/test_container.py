@@ -198,8 +198,9 @@ def test_nodes_differ_in_their_name_data_key_and_port_only(compose: Any) -> None
         assert name == service["hostname"] == f"angarium-{number}"
         assert service["volumes"] == [f"data-{number}:/var/lib/angarium"]
         assert [one["source"] for one in service["secrets"] if isinstance(one, dict)] == [
-            f"{name}.key", f"{name}.pem",
-        ]  # fmt: skip
+            f"{name}.key",
+            f"{name}.pem",
+        ]
     kept = [
         {
             key: value

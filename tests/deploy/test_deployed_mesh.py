@@ -48,9 +48,16 @@ def make_keys(section: str, folder: Path) -> Path:
     for command in commands:
         program, *arguments = shlex.split(command)
         subprocess.run(
-            [*([sys.executable, "-P", "-m", "angarium_server"] if program == "angarium" else [program]), *arguments],
-            cwd=folder, env=environment(), check=True, capture_output=True, timeout=60,
-        )  # fmt: skip
+            [
+                *([sys.executable, "-P", "-m", "angarium_server"] if program == "angarium" else [program]),
+                *arguments,
+            ],
+            cwd=folder,
+            env=environment(),
+            check=True,
+            capture_output=True,
+            timeout=60,
+        )
     return folder / "keys"
 
 

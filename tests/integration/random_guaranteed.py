@@ -141,7 +141,12 @@ _ARGUMENTS: dict[str, dict[str, list[Any]]] = {
     "group.plan": {
         "name": _NAMES,
         "group": _GROUPS,
-        "lanes": [[[0, 0, 1, 0]], [[0, 0, 9, 3], [1, 0, 1, 1 << 62]], [[0, 0, 1, 0]] * 2, [[0, 0, 1 << 62, 0]]],
+        "lanes": [
+            [[0, 0, 1, 0]],
+            [[0, 0, 9, 3], [1, 0, 1, 1 << 62]],
+            [[0, 0, 1, 0]] * 2,
+            [[0, 0, 1 << 62, 0]],
+        ],
         "messages": [None, *_NUMBERS],
         "bytes": [None, *_NUMBERS],
     },
@@ -149,7 +154,7 @@ _ARGUMENTS: dict[str, dict[str, list[Any]]] = {
     "group.find_time": {"name": _NAMES, "group": _GROUPS, "lanes": [[[0, 7, one]] for one in _NUMBERS]},
     "group.release": {"name": _NAMES, "group": _GROUPS, "lanes": [[[0, 0]], [[0, 0]] * 1_025]},
     "nothing.such": {"x": [1]},
-}  # fmt: skip
+}
 _ODD: list[Any] = [None, True, 0, -1, 1.5, "", "x", b"", b"x", [], {}, [[]], {"a": 1}, {1: 2}, 1 << 63]
 
 

@@ -190,13 +190,23 @@ class Router(threading.Thread):
             return
         peer = self.peers[identity] = Peer(identity, hello)
         welcome = {
-            "session": identity.hex(), "client_name": peer.name, "vpn": hello["vpn"], "node": "test",
-            "token": b"token of " + peer.name.encode(), "resumed": "token" in hello, "epoch": 1,
-            "slots": slot_table(self.workers), "workers": self.workers, "rounds": self.rounds,
-            "bytes": self.round_bytes, "keepalive_ms": hello["keepalive_ms"], "max_message_bytes": 1 << 20,
-            "max_batch_rows": 10_000, "max_batch_bytes": 1 << 22,
+            "session": identity.hex(),
+            "client_name": peer.name,
+            "vpn": hello["vpn"],
+            "node": "test",
+            "token": b"token of " + peer.name.encode(),
+            "resumed": "token" in hello,
+            "epoch": 1,
+            "slots": slot_table(self.workers),
+            "workers": self.workers,
+            "rounds": self.rounds,
+            "bytes": self.round_bytes,
+            "keepalive_ms": hello["keepalive_ms"],
+            "max_message_bytes": 1 << 20,
+            "max_batch_rows": 10_000,
+            "max_batch_bytes": 1 << 22,
             "inbox": f"#P2P/INB/{peer.name}/{self.inbox_serial}",
-        }  # fmt: skip
+        }
         self._reply(identity, wire.WELCOME, welcome)
 
     def _subscribe(self, peer: Peer, operation: bytes, header: Any) -> None:

@@ -151,7 +151,9 @@ FRAMES = {
     "long-operation": Frame(b"P" * 10_000, [], code=errors.UNKNOWN_OPERATION),
     "empty-operation": Frame(b"", [], code=errors.UNKNOWN_OPERATION),
     "operation-of-the-router": Frame(wire.DELIVER, [0, [], 0], code=errors.UNKNOWN_OPERATION),
-    "operation-of-a-worker": Frame(wire.RESULT, [1, 1, [], [], [], [], 0, [], []], code=errors.UNKNOWN_OPERATION),
+    "operation-of-a-worker": Frame(
+        wire.RESULT, [1, 1, [], [], [], [], 0, [], []], code=errors.UNKNOWN_OPERATION
+    ),
     "second-hello": Frame(wire.HELLO, hello_header(), code=errors.ALREADY_LOGGED_IN),
     "ping-empty-header": Frame(wire.PING, b""),
     "ping-truncated": Frame(wire.PING, b"\x91"),
@@ -181,7 +183,7 @@ FRAMES = {
     "subscribe-client-number": Frame(wire.SUBSCRIBE, [1, [["a", 0]], 7]),
     "unsubscribe-text": Frame(wire.UNSUBSCRIBE, "x"),
     "bye-garbage": Frame(wire.BYE, b"\xff" * 100, code=0),
-}  # fmt: skip
+}
 PUBLISHES = {
     "no-batch": Frame(wire.PUBLISH, ONE),
     "batch-too-many": Frame(wire.PUBLISH, ONE, (GOOD, GOOD)),
@@ -194,9 +196,7 @@ PUBLISHES = {
     "rows-negative": Frame(wire.PUBLISH, [1, 0, False, [[0, -1]]], (GOOD,)),
     "rows-too-few": Frame(wire.PUBLISH, [1, 0, False, [[0, 2]]], (GOOD,)),
     "rows-too-many": Frame(wire.PUBLISH, ONE, (batch(row(0, "t"), row(1, "t")),)),
-    "rows-over-the-limit": Frame(
-        wire.PUBLISH, [1, 0, False, [[0, 10_001]]], (GOOD,), errors.BATCH_TOO_LARGE
-    ),
+    "rows-over-the-limit": Frame(wire.PUBLISH, [1, 0, False, [[0, 10_001]]], (GOOD,), errors.BATCH_TOO_LARGE),
     "worker-of-nobody": Frame(wire.PUBLISH, [1, 1, False, [[2, 1]]], (GOOD,)),
     "worker-negative": Frame(wire.PUBLISH, [1, 1, False, [[-1, 1]]], (GOOD,)),
     "worker-twice": Frame(wire.PUBLISH, [1, 1, False, [[0, 1], [0, 1]]], (GOOD, GOOD)),
@@ -231,7 +231,7 @@ PUBLISHES = {
     "properties-text": Frame(wire.PUBLISH, ONE, (batch([0, "t", 0, None, "p", b""]),)),
     "payload-text": Frame(wire.PUBLISH, ONE, (batch([0, "t", 0, None, None, "text"]),)),
     "payload-nested": Frame(wire.PUBLISH, ONE, (b"\x91\x96\x00\xa1t\x00\xc0\xc0" + nested(700),)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("frame", [*FRAMES.values(), *PUBLISHES.values()], ids=[*FRAMES, *PUBLISHES])

@@ -349,7 +349,22 @@ def test_both_producers_and_both_flows_have_the_same_names() -> None:
 
 
 SAME_ARGUMENTS = (
-    "publish", "subscribe", "request", "reply", "flush", "close", "publish_many", "subscribe_for", "producer",
-    "browse", "create_queue", "create_topic_endpoint", "delete_queue", "delete_topic_endpoint",
-    "add_queue_subscription", "remove_queue_subscription", "show_queue", "show_topic_endpoint",
-)  # fmt: skip
+    "publish",
+    "subscribe",
+    "request",
+    "reply",
+    "flush",
+    "close",
+    "publish_many",
+    "subscribe_for",
+    "producer",
+    "browse",
+    "create_queue",
+    "create_topic_endpoint",
+    "delete_queue",
+    "delete_topic_endpoint",
+    "add_queue_subscription",
+    "remove_queue_subscription",
+    "show_queue",
+    "show_topic_endpoint",
+)

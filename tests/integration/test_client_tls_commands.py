@@ -50,8 +50,12 @@ def angarium(folder: Path, *arguments: str, **variables: str) -> subprocess.Comp
     own = {"PYTHONPATH": path, "XDG_CONFIG_HOME": str(folder), "XDG_RUNTIME_DIR": str(folder)}
     return subprocess.run(
         [sys.executable, "-P", "-m", "angarium_server", *arguments],
-        capture_output=True, text=True, timeout=60, env={**os.environ, **own, **variables}, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **own, **variables},
+        check=False,
+    )
 
 
 def test_options_variables_and_contexts_lead_to_a_node(
@@ -82,9 +86,14 @@ def test_a_command_says_what_is_missing(url: str, tmp_path: Path) -> None:
 
 def test_jobs_take_the_files_from_commands_and_options(url: str, files: dict[str, str]) -> None:
     connect = ConnectOptions(
-        find_url=lambda: url, vpn="default", username="default", password=None,
-        timeout_s=20.0, client_name="", tls=files,
-    )  # fmt: skip
+        find_url=lambda: url,
+        vpn="default",
+        username="default",
+        password=None,
+        timeout_s=20.0,
+        client_name="",
+        tls=files,
+    )
     node = node_settings(connect)
     check_target(node, None)
     with open_client(settings(BATCH, {**node, "queue": "none"})) as client:

@@ -60,7 +60,7 @@ PROPERTIES: dict[str, Any] = {
         "": "nameless",
         "JMSXGroupID": "group",
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -453,8 +453,12 @@ def test_a_client_goes_on_at_the_next_address_and_comes_back(tmp_path: Path) -> 
         assert subscription.receive(LIMIT_S).payload == b"first"
         assert client.name == "mover"
         assert [one.kind for one in happened] == [
-            "connected", "disconnected", "reconnected", "disconnected", "reconnected",
-        ]  # fmt: skip
+            "connected",
+            "disconnected",
+            "reconnected",
+            "disconnected",
+            "reconnected",
+        ]
         with pytest.raises(errors.ConnectionLostError, match="error 60003"):
             blocking.connect([nowhere], timeout_s=0.5)
 

@@ -95,8 +95,10 @@ def test_a_loop_that_is_left_by_an_exception_does_not_keep_the_queue(
             async with client.consume(queue) as flow:
                 seen = [await flow.receive(LIMIT_S) for _ in range(3)]
             assert [(one.payload, one.redelivered) for one in seen] == [
-                (b"0", True), (b"1", seen[1].redelivered), (b"2", seen[2].redelivered),
-            ]  # fmt: skip
+                (b"0", True),
+                (b"1", seen[1].redelivered),
+                (b"2", seen[2].redelivered),
+            ]
             await is_left(client, queue, 0)
             message.accept()
             assert client.stats["late_settles"] == 1

@@ -115,18 +115,24 @@ ROUNDS = {
     "sequence-negative": Round(1, -1, [to_queue(9, QUEUE)], errors.INVALID_SEQUENCE),
     "sequence-again": Round(1, 7, ONE, errors.INVALID_SEQUENCE),
     "sequence-falls": Round(1, 1, ONE, errors.INVALID_SEQUENCE),
-    "sequence-falls-and-goes-on": Round(1, 6, [to_queue(0, QUEUE), to_queue(9, QUEUE)], errors.INVALID_SEQUENCE),
+    "sequence-falls-and-goes-on": Round(
+        1, 6, [to_queue(0, QUEUE), to_queue(9, QUEUE)], errors.INVALID_SEQUENCE
+    ),
     "sequence-beyond-the-last": Round(1, 1 << 62, TWO, errors.INVALID_SEQUENCE),
     "sequence-huge": Round(1, (1 << 62) + 1, ONE, errors.MALFORMED_FRAME),
     "index-huge": Round(1, 8, [to_queue((1 << 64) - 1, QUEUE)], errors.INVALID_SEQUENCE),
     "indices-equal": Round(1, 8, [to_queue(3, QUEUE), to_queue(3, QUEUE)], errors.MALFORMED_FRAME),
     "direct-rows": Round(1, 8, [to_queue(0, QUEUE, flags=0)], errors.MALFORMED_FRAME),
-    "direct-and-persistent": Round(1, 8, [to_queue(0, QUEUE), to_queue(1, QUEUE, flags=0)], errors.MALFORMED_FRAME),
+    "direct-and-persistent": Round(
+        1, 8, [to_queue(0, QUEUE), to_queue(1, QUEUE, flags=0)], errors.MALFORMED_FRAME
+    ),
     "mode-3": Round(1, 8, [to_queue(0, QUEUE, flags=3)], errors.MALFORMED_FRAME),
     "row-short": Round(1, 8, [to_queue(0, QUEUE)[:5]], errors.MALFORMED_FRAME),
     "priority-256": Round(1, 8, [to_queue(0, QUEUE, meta=[0, 0, 256, None])], errors.MALFORMED_FRAME),
-    "more-than-the-window": Round(1, 8, [to_queue(n, QUEUE) for n in range(11)], errors.PRODUCER_WINDOW_EXCEEDED),
-}  # fmt: skip
+    "more-than-the-window": Round(
+        1, 8, [to_queue(n, QUEUE) for n in range(11)], errors.PRODUCER_WINDOW_EXCEEDED
+    ),
+}
 
 
 @pytest.mark.parametrize("attempt", ROUNDS.values(), ids=ROUNDS)
@@ -202,14 +208,26 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
         errors.ENDPOINT_PROPERTY_MISMATCH,
     ),
     "exists-durable": ("endpoint.create", {"name": QUEUE, "durable": False}, errors.INVALID_DURABILITY),
-    "attribute-unknown": ("endpoint.create", {"name": "n", "attributes": {"colour": 1}}, errors.INVALID_ATTRIBUTE),
-    "attribute-range": ("endpoint.create", {"name": "n", "attributes": {"max_ttl_s": -1}}, errors.INVALID_ATTRIBUTE),
+    "attribute-unknown": (
+        "endpoint.create",
+        {"name": "n", "attributes": {"colour": 1}},
+        errors.INVALID_ATTRIBUTE,
+    ),
+    "attribute-range": (
+        "endpoint.create",
+        {"name": "n", "attributes": {"max_ttl_s": -1}},
+        errors.INVALID_ATTRIBUTE,
+    ),
     "attribute-above": (
         "endpoint.create",
         {"name": "n", "attributes": {"max_message_bytes": 30_000_001}},
         errors.INVALID_ATTRIBUTE,
     ),
-    "attribute-type": ("endpoint.create", {"name": "n", "attributes": {"max_ttl_s": "long"}}, errors.INVALID_ATTRIBUTE),
+    "attribute-type": (
+        "endpoint.create",
+        {"name": "n", "attributes": {"max_ttl_s": "long"}},
+        errors.INVALID_ATTRIBUTE,
+    ),
     "attribute-of-the-node": (
         "endpoint.create",
         {"name": "n", "attributes": {"generation": 1}},
@@ -244,7 +262,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
         {"name": "n", "attributes": {"subscriptions": ["#P2P/QUE/odd/a"]}},
         errors.RESERVED_TOPIC,
     ),
-    "filter-empty": ("endpoint.create", {"name": "n", "attributes": {"subscriptions": [""]}}, errors.INVALID_FILTER),
+    "filter-empty": (
+        "endpoint.create",
+        {"name": "n", "attributes": {"subscriptions": [""]}},
+        errors.INVALID_FILTER,
+    ),
     "filters-none": ("endpoint.subscribe", {"name": QUEUE, "filters": []}, errors.INVALID_ARGUMENT),
     "filters-257": ("endpoint.subscribe", {"name": QUEUE, "filters": ["a"] * 257}, errors.INVALID_ARGUMENT),
     "exception-of-a-topic-endpoint": (
@@ -254,11 +276,19 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
     ),
     "bind-nowhere": ("flow.bind", {"name": "nowhere"}, errors.UNKNOWN_ENDPOINT),
     "bind-without-name": ("flow.bind", {"name": ""}, errors.INVALID_ENDPOINT_NAME),
-    "bind-temporary-what-is-durable": ("flow.bind", {"name": QUEUE, "temporary": True}, errors.INVALID_DURABILITY),
+    "bind-temporary-what-is-durable": (
+        "flow.bind",
+        {"name": QUEUE, "temporary": True},
+        errors.INVALID_DURABILITY,
+    ),
     "bind-max-unacked-0": ("flow.bind", {"name": QUEUE, "max_unacked": 0}, errors.INVALID_ARGUMENT),
     "bind-credit-negative": ("flow.bind", {"name": QUEUE, "messages": -1}, errors.INVALID_ARGUMENT),
     "bind-queue-with-topic": ("flow.bind", {"name": QUEUE, "topic": "a"}, errors.INVALID_ARGUMENT),
-    "bind-topic-endpoint-without": ("flow.bind", {"name": "odd/te", "kind": "topic-endpoint"}, errors.INVALID_ARGUMENT),
+    "bind-topic-endpoint-without": (
+        "flow.bind",
+        {"name": "odd/te", "kind": "topic-endpoint"},
+        errors.INVALID_ARGUMENT,
+    ),
     "bind-topic-endpoint-exception": (
         "flow.bind",
         {"name": "odd/te", "kind": "topic-endpoint", "topic": "!a"},
@@ -277,7 +307,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], int]] = {
     "producer-name-control": ("producer.open", {"name": "a\0"}, errors.INVALID_ARGUMENT),
     "producer-never-known": ("producer.open", {"name": "never", "resume": True}, errors.UNKNOWN_FLOW_NAME),
     "producer-never-opened": ("producer.close", {"producer": 1}, errors.UNKNOWN_PRODUCER),
-}  # fmt: skip
+}
 
 
 @pytest.mark.requirement("R24", "R94", "R105", "R123", "R132")

@@ -94,9 +94,14 @@ class Hosts:
             "-",
         ]
         return subprocess.run(
-            [*command, *more], input=token, capture_output=True, text=True, timeout=90, check=False,
+            [*command, *more],
+            input=token,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
             env=launch.environment(),
-        )  # fmt: skip
+        )
 
     def joined(self, name: str, through: str) -> str:
         """Make a token and join with it; gives what the command said."""
@@ -274,9 +279,12 @@ def test_a_join_that_breaks_is_repeated_and_a_node_that_is_away_is_named(
     node = hosts.describe("c")
     warnings: list[str] = []
     options = JoinOptions(
-        url=hosts.url("a"), token=token, data_dir=node.data, config_file=str(hosts.folder / "c.toml"),
+        url=hosts.url("a"),
+        token=token,
+        data_dir=node.data,
+        config_file=str(hosts.folder / "c.toml"),
         on_warning=warnings.append,
-    )  # fmt: skip
+    )
 
     # Killed when it had its answer and nothing of that on disk; the node was killed as well.
     def killed(*_: object) -> None:

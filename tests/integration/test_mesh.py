@@ -314,9 +314,13 @@ def test_what_neighbours_want_is_listed(three: Mesh) -> None:
         ]
         (row,) = [row for row in rows if row["filter"] == "listed/>"]
         assert row == {
-            "node": "a", "vpn": "default", "filter": "listed/>", "dto_priority": "P1",
-            "deliver_always": False, "endpoint": False,
-        }  # fmt: skip
+            "node": "a",
+            "vpn": "default",
+            "filter": "listed/>",
+            "dto_priority": "P1",
+            "deliver_always": False,
+            "endpoint": False,
+        }
 
 
 def test_a_link_is_encrypted_where_its_nodes_are(tmp_path: Path) -> None:

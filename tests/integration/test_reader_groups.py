@@ -522,8 +522,11 @@ def test_operators_see_who_has_a_queue_and_can_take_it_away(node: Node, queue: s
             assert "the archive" in drawn
             done = await asyncio.to_thread(node.run, "queue", "release", queue, "--json")
             assert json.loads(done) == {
-                "kind": "queue", "name": queue, "groups": ["the archive"], "partitions": 2,
-            }  # fmt: skip
+                "kind": "queue",
+                "name": queue,
+                "groups": ["the archive"],
+                "partitions": 2,
+            }
             with pytest.raises(angarium.ConflictError) as lost:
                 await group.positions()
             assert lost.value.code == errors.LEASE_LOST

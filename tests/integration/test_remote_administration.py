@@ -54,9 +54,12 @@ class Administered(NamedTuple):
     def admin(self, pair: Pair | None = None, url: str = "", timeout_s: float = 10.0) -> Admin:
         pair = pair or self.anna
         return Admin(
-            admin_url=url or self.url, ca_file=self.authority.cert, cert_file=pair.cert, key_file=pair.key,
+            admin_url=url or self.url,
+            ca_file=self.authority.cert,
+            cert_file=pair.cert,
+            key_file=pair.key,
             timeout_s=timeout_s,
-        )  # fmt: skip
+        )
 
     def refused(self) -> int:
         with Admin(self.node.data) as admin:

@@ -214,8 +214,10 @@ def test_what_the_management_api_provisions_is_in_force_when_it_answers(lone: Lo
         lone.ask("objects.update", kind="queue", name=name, attributes={"permission": "consume"})
         lone.ask("objects.subscribe", name=name, add=["more/provisioned"])
         producer = RawProducer(client)
-        rows = [(at, topic, wire.MODE_PERSISTENT, None, None, b"") for at, topic in
-                enumerate(("to/provisioned", "more/provisioned"))]  # fmt: skip
+        rows = [
+            (at, topic, wire.MODE_PERSISTENT, None, None, b"")
+            for at, topic in enumerate(("to/provisioned", "more/provisioned"))
+        ]
         assert producer.publish(*rows) == [0, 0]
         assert len(client.messages(client.bind(name), 2)) == 2
         lone.ask("objects.delete", kind="queue", name=name)

@@ -105,9 +105,21 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     folder = tmp_path_factory.mktemp("tls")
     address = own_address()
     subprocess.run(
-        [sys.executable, "-P", "-m", "angarium_server", "keys", "create", str(folder / "node"), "--host", address],
-        check=True, cwd=ROOT, capture_output=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "angarium_server",
+            "keys",
+            "create",
+            str(folder / "node"),
+            "--host",
+            address,
+        ],
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+    )
     config = folder / "node.toml"
     config.write_text(
         "[router]\ntls_cert_file = 'node.pem'\ntls_key_file = 'node.key'\n"
@@ -156,8 +168,11 @@ def test_key_files_are_for_their_owner_and_never_overwritten(keyed: Shell) -> No
     before = secret.read_bytes()
     again = subprocess.run(
         [sys.executable, "-P", "-m", "angarium_server", "keys", "create", str(secret.with_suffix(""))],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert again.returncode == 1
     assert again.stderr.startswith("error ")
     assert secret.read_bytes() == before
@@ -302,11 +317,18 @@ def test_a_token_of_one_client_is_of_no_use_to_another(
 def test_an_acl_profile_made_by_the_command_line_is_in_force_at_once(shell: Shell) -> None:
     url = shell.node.url
     shell(
-        "acl", "create", "readers",
-        "--set", "client_connect_default=allow",
-        "--set", "subscribe_topic_exceptions=news/>", "--set", "publish_topic_exceptions=news/$client-username/>",
-        "--set", "subscribe_share_name_default=disallow",
-    )  # fmt: skip
+        "acl",
+        "create",
+        "readers",
+        "--set",
+        "client_connect_default=allow",
+        "--set",
+        "subscribe_topic_exceptions=news/>",
+        "--set",
+        "publish_topic_exceptions=news/$client-username/>",
+        "--set",
+        "subscribe_share_name_default=disallow",
+    )
     file = shell.password_file("frank.password", PASSWORD)
     shell("username", "create", "frank", "--password-file", file, "--set", "acl_profile=readers")
     notices: list[angarium.ClientEvent] = []
@@ -334,9 +356,14 @@ def test_an_acl_profile_made_by_the_command_line_is_in_force_at_once(shell: Shel
 
 def test_an_address_that_the_acl_profile_does_not_allow_is_refused(shell: Shell) -> None:
     shell(
-        "acl", "create", "elsewhere",
-        "--set", "client_connect_default=allow", "--set", "client_connect_exceptions=127.0.0.0/8",
-    )  # fmt: skip
+        "acl",
+        "create",
+        "elsewhere",
+        "--set",
+        "client_connect_default=allow",
+        "--set",
+        "client_connect_exceptions=127.0.0.0/8",
+    )
     shell("username", "create", "greta", "--set", "acl_profile=elsewhere")
     refused(errors.UNAUTHORIZED, lambda: blocking.connect(shell.node.url, username="greta"))
 

@@ -303,9 +303,13 @@ def test_a_node_stops_when_its_terminal_is_closed(tmp_path: Path) -> None:
     try:
         process = subprocess.Popen(
             launch.command(*command, "--ready-file", str(ready)),
-            env=launch.environment(), stdin=inside, stdout=inside, stderr=inside, start_new_session=True,
+            env=launch.environment(),
+            stdin=inside,
+            stdout=inside,
+            stderr=inside,
+            start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )  # fmt: skip
+        )
     finally:
         os.close(inside)
     try:

@@ -143,9 +143,12 @@ def test_claims_and_issuers_choose_profiles_and_guests_need_no_username(served: 
         assert "mary" not in [one["name"] for one in admin.call("objects.list", kind="username")]
         # What changes for others changes for them.
         admin.call(
-            "objects.update", kind="acl", name="readers", vpn="default",
+            "objects.update",
+            kind="acl",
+            name="readers",
+            vpn="default",
             attributes={"subscribe_topic_exceptions": ["news/>", "secret"]},
-        )  # fmt: skip
+        )
         client.subscribe("secret")
 
 
@@ -153,12 +156,15 @@ def test_a_guest_uses_queues_like_anybody(served: Served) -> None:
     guest = served.guests.token(iss="https://guests.example", sub="quentin", exp=int(time.time()) + 600)
     with Admin(served.node.data) as admin:
         admin.call(
-            "objects.update", kind="acl", name="readers", vpn="default",
+            "objects.update",
+            kind="acl",
+            name="readers",
+            vpn="default",
             attributes={
                 "publish_topic_exceptions": ["guest/>"],
                 "subscribe_topic_exceptions": ["news/>", "guest/>"],
             },
-        )  # fmt: skip
+        )
     with served.connect(guest) as client:
         client.create_queue("guest-queue", subscriptions=["guest/>"])
         with client.producer() as producer:

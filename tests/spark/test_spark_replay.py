@@ -53,8 +53,16 @@ def test_a_partition_keeps_its_order_whatever_the_clock_did_and_queues_are_merge
     ]
     found = [(row.queue, row.position) for row in in_order(archived(spark, rows[::-1])).collect()]
     assert found == [
-        ("b", 1), ("a", 1), ("b", 2), ("a", 2), ("a", 3), ("a", 4), ("b", 3), ("a", 5), ("b", 4),
-    ]  # fmt: skip
+        ("b", 1),
+        ("a", 1),
+        ("b", 2),
+        ("a", 2),
+        ("a", 3),
+        ("a", 4),
+        ("b", 3),
+        ("a", 5),
+        ("b", 4),
+    ]
 
 
 def test_the_latest_time_so_far_is_known_across_the_pieces_of_a_partition(spark: SparkSession) -> None:

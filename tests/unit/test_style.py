@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +31,42 @@ MAY_IMPORT = {
 #: Where the SDK is, a distribution of its own; everything else is at the top.
 SDK = ROOT / "sdk"
 MAX_FUNCTION_LINES = 60
-MAX_MODULE_LINES = 600
+#: Most modules end far below; one concept that is whole at this length stays whole.
+MAX_MODULE_LINES = 700
+#: What one can take in of a folder at a glance, and of what an object works with.
+MAX_MODULES_OF_A_FOLDER = 12
+MAX_PARAMETERS = 8
+#: What is not as the rules of floors want it, as it was found: entries go, none comes.
+CIRCLES_LEFT = {"angarium", "cluster", "node", "router"}
+CROWDED_LEFT = {
+    "angarium/client",
+    "angarium/pipeline",
+    "angarium/spark",
+    "cluster",
+    "cluster/commands",
+    "cluster/controller",
+    "cluster/link",
+    "node/endpoints",
+    "router/admission",
+    "router/matching",
+    "router/spool",
+}
+DEMANDING_LEFT = {
+    "BridgeChannel",
+    "Channel",
+    "Consuming",
+    "Controller",
+    "Intake",
+    "Lane",
+    "Links",
+    "Message",
+    "Operators",
+    "Reception",
+    "Router",
+    "Segment",
+    "Spooling",
+}
+LONG_LEFT = {"router/intake.py __init__", "router/router.py __init__"}
 #: A module with such a name has no single purpose.
 NAMELESS = {"utils", "util", "helpers", "helper", "common", "core", "base", "misc"}
 #: Modules that nobody imports because they are where a process starts.
@@ -154,6 +190,52 @@ def test_no_module_imports_in_a_circle(modules: list[Module]) -> None:
     assert circles(graph) == []
 
 
+def test_no_folders_of_a_part_import_each_other_in_a_circle(modules: list[Module]) -> None:
+    """A part is a house with floors: its subfolders, and what lies directly in it, import one way, types included."""
+    known = {module.name for module in modules}
+    folder = {module.name: folder_in(module) for module in modules}
+    graph: dict[str, set[str]] = {name: set() for name in folder.values()}
+    for module in modules:
+        imported = {resolve(name, known) for _, name in imported_names(module)} & known
+        graph[folder_in(module)] |= {folder[name] for name in imported} - {folder_in(module)}
+    found = circles(graph)
+    wrong = [circle for circle in found if circle[0].partition("/")[0] not in CIRCLES_LEFT]
+    assert wrong == []
+    mended = CIRCLES_LEFT - {circle[0].partition("/")[0] for circle in found}
+    assert sorted(mended) == [], "these have no circle any more: take them out of CIRCLES_LEFT"
+
+
+def folder_in(module: Module) -> str:
+    """Give the folder of a module, as in router/flows."""
+    return str(module.path.parent.relative_to(folder_of(module.package).parent))
+
+
+def test_no_folder_is_crowded(modules: list[Module]) -> None:
+    rooms = Counter(folder_in(module) for module in modules if module.path.stem not in STARTS)
+    crowded = {folder for folder, number in rooms.items() if number > MAX_MODULES_OF_A_FOLDER}
+    assert sorted(crowded ^ CROWDED_LEFT) == []
+
+
+def test_no_constructor_asks_for_more_than_one_can_keep_in_mind(modules: list[Module]) -> None:
+    demanding = {
+        node.name
+        for module in modules
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.ClassDef)
+        for function in node.body
+        if isinstance(function, ast.FunctionDef) and function.name == "__init__"
+        if len(function.args.args) + len(function.args.kwonlyargs) - 1 > MAX_PARAMETERS
+    }
+    assert sorted(demanding ^ DEMANDING_LEFT) == []
+
+
+def test_the_formatter_is_never_switched_off() -> None:
+    """What it makes longer than a limit is too long."""
+    mark = "# " + "fmt:"
+    found = [f"{path.relative_to(ROOT)}" for path, text in texts() if path.suffix == ".py" and mark in text]
+    assert found == []
+
+
 def resolve(name: str, known: set[str]) -> str:
     """Give the module that an imported name belongs to."""
     while name and name not in known:
@@ -201,6 +283,7 @@ def test_no_function_is_longer_than_one_can_keep_in_mind(modules_and_tests: list
         for module in modules_and_tests
         for function in functions(module)
         if (length := (function.end_lineno or 0) - function.lineno + 1) > MAX_FUNCTION_LINES
+        and f"{module.path.relative_to(ROOT)} {function.name}" not in LONG_LEFT
     ]
     assert long == []
 

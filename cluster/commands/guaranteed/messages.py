@@ -27,8 +27,16 @@ if TYPE_CHECKING:
 COLUMNS: Final = ("position", "topic", "size_bytes", "stored", "state", "redeliveries", "partition")
 #: The same where a message was moved or copied from another endpoint, in a dead message queue for instance.
 COLUMNS_WITH_ORIGIN: Final = (
-    "position", "topic", "from", "reason", "redeliveries", "stored", "size_bytes", "state", "partition",
-)  # fmt: skip
+    "position",
+    "topic",
+    "from",
+    "reason",
+    "redeliveries",
+    "stored",
+    "size_bytes",
+    "state",
+    "partition",
+)
 WIDE_COLUMNS: Final = ("priority", "expires")
 #: What fits a screen that one reads; `--limit 0` gives all.
 DEFAULT_LIMIT: Final = 100

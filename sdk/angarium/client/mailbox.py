@@ -123,8 +123,10 @@ class Terms(NamedTuple):
             if type(value) is not int or value < 1:
                 _refuse(f"{name} is {value!r}, from 1 on is possible")
         if self.on_full == "stall" and self[3:] != (BUFFER_MESSAGES, BUFFER_BYTES):
-            _refuse("buffer_messages and buffer_bytes are for on_full='drop'; a subscription that stalls is bounded "
-                    "by window_messages and window_bytes of connect")  # fmt: skip
+            _refuse(
+                "buffer_messages and buffer_bytes are for on_full='drop'; a subscription that stalls is bounded "
+                "by window_messages and window_bytes of connect"
+            )
         return parsed
 
 

@@ -229,9 +229,15 @@ class GuaranteedFaults(Faults):
         source, target = found[1], other[1]
         kind = self._rng.choice(["move", "copy"])
         self._operate(
-            kind, f"endpoints.{kind}", source, 0,
-            target=target.name, target_kind=target.kind, partition=0, limit=self._rng.choice([None, 5]),
-        )  # fmt: skip
+            kind,
+            f"endpoints.{kind}",
+            source,
+            0,
+            target=target.name,
+            target_kind=target.kind,
+            partition=0,
+            limit=self._rng.choice([None, 5]),
+        )
 
     def redrive(self) -> None:
         vpn = self._rng.choice(self._vpns)
@@ -260,8 +266,19 @@ BASE: Final[dict[str, int]] = {
         for name, weight in DIRECT_KINDS.items()
         if name
         in (
-            "pause_worker", "hang_worker", "kill_worker", "pause_router", "restart_router", "stop_router",
-            "pause_client", "crash_client", "leave", "partition", "sever", "disconnect", "change_acl",
+            "pause_worker",
+            "hang_worker",
+            "kill_worker",
+            "pause_router",
+            "restart_router",
+            "stop_router",
+            "pause_client",
+            "crash_client",
+            "leave",
+            "partition",
+            "sever",
+            "disconnect",
+            "change_acl",
         )
     },
     "pause_controller": 3,
@@ -270,7 +287,7 @@ BASE: Final[dict[str, int]] = {
     "crash_consumer": 3,
     "kill_all_workers": 1,
     "kill_router_and_worker": 2,
-}  # fmt: skip
+}
 DISKS: Final[dict[str, int]] = {"slow_disk": 5, "fill_disk": 3, "fill_disk_gently": 5, "fail_sync": 4}
 OPERATORS: Final[dict[str, int]] = {
     "change_filters": 6,

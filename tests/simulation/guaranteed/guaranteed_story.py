@@ -120,7 +120,22 @@ def _concerns(history: GuaranteedHistory, publication: Publication, endpoint: En
 
 #: Attributes that explain most.
 SHOWN = (
-    "subscriptions", "client_subscriptions", "topic", "selector", "generation", "homes", "access_type",
-    "partition_count", "durability", "max_spool_usage_mb", "max_ttl_s", "respect_ttl", "max_redelivery_count",
-    "redelivery_enabled", "dead_message_queue", "ingress_enabled", "egress_enabled", "reject_to_sender",
-)  # fmt: skip
+    "subscriptions",
+    "client_subscriptions",
+    "topic",
+    "selector",
+    "generation",
+    "homes",
+    "access_type",
+    "partition_count",
+    "durability",
+    "max_spool_usage_mb",
+    "max_ttl_s",
+    "respect_ttl",
+    "max_redelivery_count",
+    "redelivery_enabled",
+    "dead_message_queue",
+    "ingress_enabled",
+    "egress_enabled",
+    "reject_to_sender",
+)

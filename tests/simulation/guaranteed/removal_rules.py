@@ -175,11 +175,13 @@ def _has_room(index: GuaranteedIndex, target: EndpointRecord, at: float) -> bool
         index.history.is_node_wide
         and all(one.get("max_spool_usage_mb", WIDE_MB) >= WIDE_MB for one in vpns)
         and all(
-            one.get("max_spool_usage_mb", WIDE_MB) >= WIDE_MB and one.get("ingress_enabled", True)
-            and not one.get("reject_low_priority") and one.get("max_message_bytes", 1 << 30) >= 1_000_000
+            one.get("max_spool_usage_mb", WIDE_MB) >= WIDE_MB
+            and one.get("ingress_enabled", True)
+            and not one.get("reject_low_priority")
+            and one.get("max_message_bytes", 1 << 30) >= 1_000_000
             for one in target.possible(0.0, at)
         )
-    )  # fmt: skip
+    )
 
 
 def leftovers(index: GuaranteedIndex) -> Iterator[Violation]:

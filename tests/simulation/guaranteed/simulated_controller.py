@@ -157,11 +157,18 @@ class SimulatedController:
             catalog.take(missing)
         self._starts += 1
         self.controller = Controller(
-            catalog, producers, EventRing(EVENTS_MAX, []), {}, lambda: TODAY, self._starts * NUMBERS,
+            catalog,
+            producers,
+            EventRing(EVENTS_MAX, []),
+            {},
+            lambda: TODAY,
+            self._starts * NUMBERS,
             node=self.node_name,
-            stages=Stages(list(self.store.stages.values()), list(self.store.sinks.values()), producers, STAGE_IDLE_S),
+            stages=Stages(
+                list(self.store.stages.values()), list(self.store.sinks.values()), producers, STAGE_IDLE_S
+            ),
             deletions=Deletions(self.store.deletions.values()),
-        )  # fmt: skip
+        )
         self.is_doomed = False
         for port in self.ports:
             port.controller_started()

@@ -79,8 +79,12 @@ def filters_of(attributes: dict[str, Any]) -> list[str]:
 
 def disagreements(plays: dict[str, NodeScenario]) -> list[str]:
     """Say what a node does not know of a neighbour, or still believes."""
-    return [text for play in plays.values() for other in play.records.neighbours
-            for text in _of_pair(play, plays[other])]  # fmt: skip
+    return [
+        text
+        for play in plays.values()
+        for other in play.records.neighbours
+        for text in _of_pair(play, plays[other])
+    ]
 
 
 def _of_pair(here: NodeScenario, there: NodeScenario) -> Iterator[str]:

@@ -27,11 +27,25 @@ if TYPE_CHECKING:
 
 LIMIT_S = 20.0
 WELCOME = {
-    "session": "1", "client_name": "me", "vpn": "default", "node": "n", "token": b"t", "resumed": False,
-    "epoch": 1, "slots": slot_table(1), "workers": 1, "rounds": 64, "bytes": 1 << 22, "keepalive_ms": 3000,
-    "max_message_bytes": 1 << 20, "max_batch_rows": 10_000, "max_batch_bytes": 1 << 24, "inbox": "#P2P/INB/x",
-    "guaranteed": True, "producer_bytes": 1 << 24,
-}  # fmt: skip
+    "session": "1",
+    "client_name": "me",
+    "vpn": "default",
+    "node": "n",
+    "token": b"t",
+    "resumed": False,
+    "epoch": 1,
+    "slots": slot_table(1),
+    "workers": 1,
+    "rounds": 64,
+    "bytes": 1 << 22,
+    "keepalive_ms": 3000,
+    "max_message_bytes": 1 << 20,
+    "max_batch_rows": 10_000,
+    "max_batch_bytes": 1 << 24,
+    "inbox": "#P2P/INB/x",
+    "guaranteed": True,
+    "producer_bytes": 1 << 24,
+}
 
 
 class Frame(NamedTuple):

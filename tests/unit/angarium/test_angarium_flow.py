@@ -35,10 +35,19 @@ def test_a_flow_says_what_it_wants_and_grants_a_window() -> None:
         ((operation, arguments),) = node.asked
         assert operation == "flow.bind"
         assert arguments == {
-            "kind": "queue", "name": "orders", "browse": False, "selector": "a = 1", "topic": None,
-            "temporary": False, "attributes": {}, "active_indication": True, "no_local": False,
-            "max_unacked": 7, "messages": 10, "bytes": 5_000,
-        }  # fmt: skip
+            "kind": "queue",
+            "name": "orders",
+            "browse": False,
+            "selector": "a = 1",
+            "topic": None,
+            "temporary": False,
+            "attributes": {},
+            "active_indication": True,
+            "no_local": False,
+            "max_unacked": 7,
+            "messages": 10,
+            "bytes": 5_000,
+        }
         assert (flow.name, flow.active, flow.access_type) == ("orders", True, "exclusive")
         assert flow.topic == "#P2P/QUE/orders"
 
@@ -48,12 +57,24 @@ def test_a_flow_says_what_it_wants_and_grants_a_window() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"window": 0}, {"window": True}, {"window": 1_000_001}, {"window_bytes": 0}, {"ack": "never"},
-        {"ack_threshold_percent": 0}, {"ack_threshold_percent": 101}, {"ack_delay_ms": -1}, {"max_unacked": 0},
-        {"kind": "stack"}, {"topic": "a"}, {"subscriptions": ("a",)}, {"attributes": {"a": 1}}, {"name": ""},
-        {"name": None}, {"max_messages": 0},
+        {"window": 0},
+        {"window": True},
+        {"window": 1_000_001},
+        {"window_bytes": 0},
+        {"ack": "never"},
+        {"ack_threshold_percent": 0},
+        {"ack_threshold_percent": 101},
+        {"ack_delay_ms": -1},
+        {"max_unacked": 0},
+        {"kind": "stack"},
+        {"topic": "a"},
+        {"subscriptions": ("a",)},
+        {"attributes": {"a": 1}},
+        {"name": ""},
+        {"name": None},
+        {"max_messages": 0},
     ],
-)  # fmt: skip
+)
 def test_an_argument_out_of_range_is_refused(wrong: dict[str, Any]) -> None:
     async def test() -> None:
         with pytest.raises(errors.InvalidRequestError, match="40018"):
@@ -123,8 +144,10 @@ def test_a_message_knows_where_it_stands_and_where_it_was() -> None:
         first, second, third = [await flow.receive() for _ in range(3)]
         assert [one.position for one in (first, second, third)] == [7, 20, 21]
         assert [one.mode for one in (first, second, third)] == [
-            DeliveryMode.PERSISTENT, DeliveryMode.NON_PERSISTENT, DeliveryMode.NON_PERSISTENT,
-        ]  # fmt: skip
+            DeliveryMode.PERSISTENT,
+            DeliveryMode.NON_PERSISTENT,
+            DeliveryMode.NON_PERSISTENT,
+        ]
         assert [one.stored_ms for one in (first, second, third)] == [10, 20, 30]
         assert (first.redelivered, first.delivery_count, first.origin) == (False, 1, None)
         assert (third.redelivered, third.delivery_count, third.partition) == (True, 3, 3)

@@ -116,10 +116,14 @@ def test_a_temporary_queue_is_bound_again_by_the_name_that_it_got() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        errors.ENDPOINT_SHUTDOWN, errors.MAX_BIND_COUNT_EXCEEDED, errors.HOME_NOT_READY,
-        errors.CONTROLLER_UNAVAILABLE, errors.TOO_MANY_FLOWS, errors.ALREADY_BOUND,
+        errors.ENDPOINT_SHUTDOWN,
+        errors.MAX_BIND_COUNT_EXCEEDED,
+        errors.HOME_NOT_READY,
+        errors.CONTROLLER_UNAVAILABLE,
+        errors.TOO_MANY_FLOWS,
+        errors.ALREADY_BOUND,
     ],
-)  # fmt: skip
+)
 def test_a_refusal_that_passes_is_tried_again(code: int) -> None:
     async def test() -> None:
         node = SpokenNode()
@@ -289,8 +293,13 @@ def test_a_flow_that_was_bound_for_nobody_is_let_go() -> None:
 def part(**changes: Any) -> list[Any]:
     """Give a good part of three rows with a field changed."""
     fields = {
-        "partition": 0, "rows": 3, "runs": [[1, 3]], "counts": None, "stored_ms": 5, "origins": None,
-    }  # fmt: skip
+        "partition": 0,
+        "rows": 3,
+        "runs": [[1, 3]],
+        "counts": None,
+        "stored_ms": 5,
+        "origins": None,
+    }
     return list({**fields, **changes}.values())
 
 
@@ -386,10 +395,15 @@ def test_an_indication_that_cannot_be_closes_the_session(header: Any) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        None, {}, {**bound(1), "flow": 0}, {**bound(1), "active": 1}, {**bound(1), "partitions": None},
-        {**bound(1), "max_unacked": 0}, {**bound(1), "name": None},
+        None,
+        {},
+        {**bound(1), "flow": 0},
+        {**bound(1), "active": 1},
+        {**bound(1), "partitions": None},
+        {**bound(1), "max_unacked": 0},
+        {**bound(1), "name": None},
     ],
-)  # fmt: skip
+)
 def test_an_answer_of_another_shape_closes_the_session(value: Any) -> None:
     async def test() -> None:
         node = SpokenNode()

@@ -16,10 +16,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
 WELCOME = {
-    "session": "1", "client_name": "me", "vpn": "default", "node": "n", "token": b"t", "resumed": False,
-    "epoch": 1, "slots": slot_table(1), "workers": 1, "rounds": 4, "bytes": 1000, "keepalive_ms": 3000,
-    "max_message_bytes": 1 << 20, "max_batch_rows": 10_000, "max_batch_bytes": 1 << 22, "inbox": "#P2P/INB/x",
-}  # fmt: skip
+    "session": "1",
+    "client_name": "me",
+    "vpn": "default",
+    "node": "n",
+    "token": b"t",
+    "resumed": False,
+    "epoch": 1,
+    "slots": slot_table(1),
+    "workers": 1,
+    "rounds": 4,
+    "bytes": 1000,
+    "keepalive_ms": 3000,
+    "max_message_bytes": 1 << 20,
+    "max_batch_rows": 10_000,
+    "max_batch_bytes": 1 << 22,
+    "inbox": "#P2P/INB/x",
+}
 DENIED = errors.error_for(errors.SUBSCRIBE_DENIED)
 
 

@@ -179,8 +179,11 @@ def test_the_message_after_the_gap_says_that_others_were_dropped() -> None:
         deliver(dispatcher, rows(6, 2))
         seen = [await one.receive(0) for _ in range(4)]
         assert [(int(each.payload), each.discard_indication) for each in seen] == [
-            (4, True), (5, False), (6, False), (7, False),
-        ]  # fmt: skip
+            (4, True),
+            (5, False),
+            (6, False),
+            (7, False),
+        ]
         assert not any([(await two.receive(0)).discard_indication for _ in range(8)]), "only its own"
         assert one.stats["dropped_messages"] == 4
 

@@ -33,10 +33,23 @@ if TYPE_CHECKING:
     from angarium.client.session import Event
 
 WELCOME = {
-    "session": "1", "client_name": "me", "vpn": "default", "node": "n", "token": b"t", "resumed": False,
-    "epoch": 3, "slots": slot_table(2), "workers": 2, "rounds": 4, "bytes": 1000, "keepalive_ms": 3000,
-    "max_message_bytes": 1 << 20, "max_batch_rows": 10_000, "max_batch_bytes": 1 << 22, "inbox": "#P2P/INB/x",
-}  # fmt: skip
+    "session": "1",
+    "client_name": "me",
+    "vpn": "default",
+    "node": "n",
+    "token": b"t",
+    "resumed": False,
+    "epoch": 3,
+    "slots": slot_table(2),
+    "workers": 2,
+    "rounds": 4,
+    "bytes": 1000,
+    "keepalive_ms": 3000,
+    "max_message_bytes": 1 << 20,
+    "max_batch_rows": 10_000,
+    "max_batch_bytes": 1 << 22,
+    "inbox": "#P2P/INB/x",
+}
 
 
 class Client:
@@ -107,10 +120,18 @@ def test_hello_says_who_comes_and_grants_the_window() -> None:
     ((operation, header),) = client.sent()
     assert operation == wire.HELLO
     assert header == {
-        "version": 1, "sdk": session.SDK_NAME, "vpn": "default", "username": "u", "password": "p",
-        "client_name": "", "keepalive_ms": 3000, "local_priority": 2, "network_priority": 1,
-        "no_local": True, "credit": [7, 70],
-    }  # fmt: skip
+        "version": 1,
+        "sdk": session.SDK_NAME,
+        "vpn": "default",
+        "username": "u",
+        "password": "p",
+        "client_name": "",
+        "keepalive_ms": 3000,
+        "local_priority": 2,
+        "network_priority": 1,
+        "no_local": True,
+        "credit": [7, 70],
+    }
 
 
 def test_a_token_travels_in_hello_and_a_missing_password_does_not() -> None:

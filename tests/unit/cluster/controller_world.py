@@ -41,9 +41,15 @@ class World:
         self.ring = EventRing(100, events or [])
         self.producers = Producers([], 1, 100, 7, percents)
         self.controller = Controller(
-            self.catalog, self.producers, self.ring, {"node": {"name": "n"}}, lambda: self.time, node=node,
-            node_id=f"id-{node}", cluster="trains",
-        )  # fmt: skip
+            self.catalog,
+            self.producers,
+            self.ring,
+            {"node": {"name": "n"}},
+            lambda: self.time,
+            node=node,
+            node_id=f"id-{node}",
+            cluster="trains",
+        )
         self.controller.joining.begin(
             "trains", secret, Tokens(tokens or []), lambda count: bytes([7] * count)
         )

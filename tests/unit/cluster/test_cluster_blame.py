@@ -118,10 +118,15 @@ class Node(World):
     def die(self, kind: str, whose: int) -> list[Any]:
         self.deaths += 1
         event = {
-            "time": self.time, "severity": "error", "scope": "SYSTEM", "event": "SYSTEM_WORKER_DIED_AT_WORK",
-            "text": "worker.0 died", "role": "worker", "index": 0,
+            "time": self.time,
+            "severity": "error",
+            "scope": "SYSTEM",
+            "event": "SYSTEM_WORKER_DIED_AT_WORK",
+            "text": "worker.0 died",
+            "role": "worker",
+            "index": 0,
             "note": {"kind": kind, "whose": whose, "router": 7, "since": 1.0},
-        }  # fmt: skip
+        }
         news = {"node": "n", "processes": [], "events": [[self.deaths, event]]}
         return self.do(self.controller.node_news(news, self.now))
 

@@ -21,12 +21,21 @@ IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret=
 
 def config(**changes: Any) -> BridgeConfig:
     given: dict[str, Any] = {
-        "name": "br", "vpn": "mine", "remote_vpn": "theirs", "addresses": ["tls://far:1"],
-        "server_name": "them", "ca_pem": "pem",
-        "remote_username": "u", "remote_password_file": "/word", "remote_subscriptions": ["a/>", "b"],
-        "remote_deliver_always_subscriptions": ["c"], "remote_deliver_to_one_priority": "p2", "remote_queue": "",
-        "max_hops": 8, "neighbours": [],
-    }  # fmt: skip
+        "name": "br",
+        "vpn": "mine",
+        "remote_vpn": "theirs",
+        "addresses": ["tls://far:1"],
+        "server_name": "them",
+        "ca_pem": "pem",
+        "remote_username": "u",
+        "remote_password_file": "/word",
+        "remote_subscriptions": ["a/>", "b"],
+        "remote_deliver_always_subscriptions": ["c"],
+        "remote_deliver_to_one_priority": "p2",
+        "remote_queue": "",
+        "max_hops": 8,
+        "neighbours": [],
+    }
     return BridgeConfig(**{**given, **changes})
 
 
@@ -40,9 +49,16 @@ class Bench:
         self.words = {"/word": "secret"}
         runtime = LinkRuntime(node="a", identity=IDENTITY)
         self.channel = BridgeChannel(
-            runtime, config(**changes), 7, "ipc:///own", self.read, self.outbox, random.Random(1), self.now,
+            runtime,
+            config(**changes),
+            7,
+            "ipc:///own",
+            self.read,
+            self.outbox,
+            random.Random(1),
+            self.now,
             lambda: 0.0,
-        )  # fmt: skip
+        )
 
     def read(self, path: str) -> str:
         if path not in self.words:
@@ -82,11 +98,24 @@ class Bench:
 
     def welcome(self, side: int, node: str) -> None:
         body = {
-            "session": "1", "client_name": "x", "vpn": "default", "node": node, "token": b"", "resumed": False,
-            "epoch": 1, "slots": slots.slot_table(1), "workers": 1, "rounds": 100, "bytes": 1 << 20,
-            "keepalive_ms": 1000, "max_message_bytes": 1 << 20, "max_batch_rows": 1_000,
-            "max_batch_bytes": 1 << 20, "inbox": "", "link": {"node": node, "node_id": f"id-{node}", "wall_ms": 0},
-        }  # fmt: skip
+            "session": "1",
+            "client_name": "x",
+            "vpn": "default",
+            "node": node,
+            "token": b"",
+            "resumed": False,
+            "epoch": 1,
+            "slots": slots.slot_table(1),
+            "workers": 1,
+            "rounds": 100,
+            "bytes": 1 << 20,
+            "keepalive_ms": 1000,
+            "max_message_bytes": 1 << 20,
+            "max_batch_rows": 1_000,
+            "max_batch_bytes": 1 << 20,
+            "inbox": "",
+            "link": {"node": node, "node_id": f"id-{node}", "wall_ms": 0},
+        }
         self.receive(side, wire.WELCOME, body)
 
     def receive(self, side: int, operation: bytes, header: Any) -> None:

@@ -12,27 +12,55 @@ Row = dict[str, Any]
 
 def end(node: str, neighbour: str, state: str = "up", **changes: Any) -> Row:
     made = {
-        "node": node, "neighbour": neighbour, "state": state, "stale": False, "heard_s": 3.0, "since_s": 3725.0,
-        "opens": True, "encrypted": True, "lag_ms": 1.25,
-        "queued_messages": 0, "queued_bytes": 0, "spooled_messages": 1200,
-        "spooled_bytes": 2048, "retry_messages": 0, "dead_messages": 1, "subscriptions_in": 5,
-        "subscriptions_out": 6, "progress_percent": 100, "code": 0, "error": "",
-    }  # fmt: skip
+        "node": node,
+        "neighbour": neighbour,
+        "state": state,
+        "stale": False,
+        "heard_s": 3.0,
+        "since_s": 3725.0,
+        "opens": True,
+        "encrypted": True,
+        "lag_ms": 1.25,
+        "queued_messages": 0,
+        "queued_bytes": 0,
+        "spooled_messages": 1200,
+        "spooled_bytes": 2048,
+        "retry_messages": 0,
+        "dead_messages": 1,
+        "subscriptions_in": 5,
+        "subscriptions_out": 6,
+        "progress_percent": 100,
+        "code": 0,
+        "error": "",
+    }
     return {**made, **changes}
 
 
 def node(name: str, state: str = "up", **changes: Any) -> Row:
     made = {
-        "node": name, "state": state, "node_id": "i", "release": "1.0", "uptime_s": 90.0, "heard_s": 2.0, "vpns": 1,
-        "links_up": 1, "links": 2, "through": [], "error": "",
-    }  # fmt: skip
+        "node": name,
+        "state": state,
+        "node_id": "i",
+        "release": "1.0",
+        "uptime_s": 90.0,
+        "heard_s": 2.0,
+        "vpns": 1,
+        "links_up": 1,
+        "links": 2,
+        "through": [],
+        "error": "",
+    }
     return {**made, **changes}
 
 
 def status(*links: Row, nodes: tuple[Row, ...] = (), issues: tuple[Row, ...] = ()) -> Row:
     return {
-        "cluster": "trains", "node": "a", "nodes": list(nodes), "links": list(links), "issues": list(issues),
-    }  # fmt: skip
+        "cluster": "trains",
+        "node": "a",
+        "nodes": list(nodes),
+        "links": list(links),
+        "issues": list(issues),
+    }
 
 
 ISSUE = {"kind": "link_missing", "nodes": ["a", "c"], "text": "a and c have no link", "advice": "make one"}
@@ -48,9 +76,13 @@ def test_the_first_line_says_whether_all_is_well() -> None:
 
 def test_a_link_is_up_if_both_ends_say_so_and_a_stale_one_says_nothing_good() -> None:
     links = (
-        end("a", "b"), end("b", "a"), end("a", "c", "down"), end("c", "a"), end("b", "c", stale=True),
+        end("a", "b"),
+        end("b", "a"),
+        end("a", "c", "down"),
+        end("c", "a"),
+        end("b", "c", stale=True),
         end("c", "d", "synchronising"),
-    )  # fmt: skip
+    )
     found = status(*links, nodes=(node("a", "this"), node("c", "stale")), issues=(ISSUE,))
     assert "1 of 2 nodes up, 1 of 4 links up, 1 topology issue" in headline(found)
     found = status(end("a", "b"), end("b", "a", "down", stale=True))
@@ -77,8 +109,11 @@ def test_links() -> None:
     )
     assert [row["state"] for row in rows] == ["up", "synchronising 37 % !", "up, said 3s ago !", "down !"]
     assert (rows[0]["since"], rows[0]["lag"], rows[0]["queued"], rows[0]["spooled"]) == (
-        "1h02m", "1.2 ms", "0", "1,200 (2.0 KiB)",
-    )  # fmt: skip
+        "1h02m",
+        "1.2 ms",
+        "0",
+        "1,200 (2.0 KiB)",
+    )
 
 
 def test_the_list_of_links_has_the_same_figures() -> None:

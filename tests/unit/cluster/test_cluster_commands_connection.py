@@ -194,9 +194,14 @@ def test_a_context_that_is_named_goes_before_variables_if_an_option_names_it(
         "tcp://prod:1",
         "alice",
     )
-    assert options("--context", "prod", "--url", "tcp://o:1", "--user", "eve").arguments().items() >= {
-        "url": "tcp://o:1", "username": "eve", "password": "s3cret",
-    }.items()  # fmt: skip
+    assert (
+        options("--context", "prod", "--url", "tcp://o:1", "--user", "eve").arguments().items()
+        >= {
+            "url": "tcp://o:1",
+            "username": "eve",
+            "password": "s3cret",
+        }.items()
+    )
     monkeypatch.setenv("ANGARIUM_CONTEXT", "prod")
     found = options()
     assert (found.url, found.username, found.vpn) == ("tcp://variable:1", "bob", "default")

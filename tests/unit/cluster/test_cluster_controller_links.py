@@ -47,8 +47,9 @@ def test_a_process_is_told_what_to_do_and_again_when_that_changes(world: World) 
     world.hello("link")
     (told,) = requests(world.wait(0.1))
     assert told == (
-        "link_config", {"neighbour": "b", "addresses": [ADDRESS], "server_name": "", "vpns": ["default"]}
-    )  # fmt: skip
+        "link_config",
+        {"neighbour": "b", "addresses": [ADDRESS], "server_name": "", "vpns": ["default"]},
+    )
     assert "link_config" not in dict(requests(world.wait(0.1)))
     world.call("objects.create", kind="vpn", name="orders")
     config = dict(requests(world.wait(0.1)))["link_config"]
@@ -154,10 +155,21 @@ def test_progress_counts_what_both_sides_are_not_told_yet() -> None:
 
 def row(**changes: Any) -> dict[str, Any]:
     made = {
-        "name": "b", "vpn": "default", "synchronised": True, "uptime_s": 1.0, "subscriptions_in": 5,
-        "subscriptions_out": 6, "messages_in": 1, "messages_out": 2, "queued_messages": 0, "queued_bytes": 0,
-        "subscriptions_dropped": 0, "untold": 0, "node_id": "id-b", "encrypted": True,
-    }  # fmt: skip
+        "name": "b",
+        "vpn": "default",
+        "synchronised": True,
+        "uptime_s": 1.0,
+        "subscriptions_in": 5,
+        "subscriptions_out": 6,
+        "messages_in": 1,
+        "messages_out": 2,
+        "queued_messages": 0,
+        "queued_bytes": 0,
+        "subscriptions_dropped": 0,
+        "untold": 0,
+        "node_id": "id-b",
+        "encrypted": True,
+    }
     return {**made, **changes}
 
 

@@ -68,21 +68,47 @@ class Mesh(World):
 
 def session(name: str) -> Row:
     return {
-        "name": name, "vpn": "default", "synchronised": True, "uptime_s": 1.0, "subscriptions_in": 5, "untold": 0,
-        "subscriptions_out": 6, "subscriptions_dropped": 0, "messages_in": 1, "messages_out": 2,
-        "queued_messages": 0, "queued_bytes": 0, "node_id": f"id-{name}", "encrypted": False,
-    }  # fmt: skip
+        "name": name,
+        "vpn": "default",
+        "synchronised": True,
+        "uptime_s": 1.0,
+        "subscriptions_in": 5,
+        "untold": 0,
+        "subscriptions_out": 6,
+        "subscriptions_dropped": 0,
+        "messages_in": 1,
+        "messages_out": 2,
+        "queued_messages": 0,
+        "queued_bytes": 0,
+        "node_id": f"id-{name}",
+        "encrypted": False,
+    }
 
 
 def link(name: str) -> Row:
     figures = (
-        "queued_messages", "queued_bytes", "spooled_messages", "spooled_bytes", "retry_messages", "dead_messages",
-        "subscriptions_in", "subscriptions_out",
-    )  # fmt: skip
+        "queued_messages",
+        "queued_bytes",
+        "spooled_messages",
+        "spooled_bytes",
+        "retry_messages",
+        "dead_messages",
+        "subscriptions_in",
+        "subscriptions_out",
+    )
     return {
-        "name": name, "state": "up", "node_id": f"id-{name}", "code": 0, "error": "", "uptime_s": 1.0, "opens": True,
-        "lag_ms": None, "encrypted": None, "progress_percent": 100, **dict.fromkeys(figures, 0),
-    }  # fmt: skip
+        "name": name,
+        "state": "up",
+        "node_id": f"id-{name}",
+        "code": 0,
+        "error": "",
+        "uptime_s": 1.0,
+        "opens": True,
+        "lag_ms": None,
+        "encrypted": None,
+        "progress_percent": 100,
+        **dict.fromkeys(figures, 0),
+    }
 
 
 @pytest.fixture

@@ -36,16 +36,31 @@ STATS: dict[str, Any] = {
     "discards": {"no-local": 4},
     "errors": {"40101": 5},
     "spool": {"messages": 6, "acks": 7, "homes_ready": 1, "recovered": 1},
-    "links": [{"name": 'b"\n', "vpn": "default", "synchronised": True, "messages_out": 8, "address": "x",
-               "discards": {"discard.transmit-congestion": 9}}],
-}  # fmt: skip
+    "links": [
+        {
+            "name": 'b"\n',
+            "vpn": "default",
+            "synchronised": True,
+            "messages_out": 8,
+            "address": "x",
+            "discards": {"discard.transmit-congestion": 9},
+        }
+    ],
+}
 
 
 BRIDGES: dict[tuple[str, str], Any] = {
-    ("sales", "b"): {"state": "up", "error": "", "messages": 10, "queued_messages": None, "under_way": 11,
-                     "dropped": {"visited": 12}, "refused": {"50310": 13}},
+    ("sales", "b"): {
+        "state": "up",
+        "error": "",
+        "messages": 10,
+        "queued_messages": None,
+        "under_way": 11,
+        "dropped": {"visited": 12},
+        "refused": {"50310": 13},
+    },
     ("sales", "gone"): {},
-}  # fmt: skip
+}
 
 
 def lines(stats: dict[str, Any] | None = STATS) -> list[str]:

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 JOINED = Joined(
-    cluster="trains", node="c", listen=["tls://10.0.0.3:55555"], addresses=["tls://10.0.0.3:55555"], through="a",
+    cluster="trains",
+    node="c",
+    listen=["tls://10.0.0.3:55555"],
+    addresses=["tls://10.0.0.3:55555"],
+    through="a",
     fingerprint="ff",
-)  # fmt: skip
+)
 ADMISSION = Admission(
     node="a", cluster="trains", secret="the secret of all of them", authority="CA", certificate="CERT"
 )

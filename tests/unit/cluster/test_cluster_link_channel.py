@@ -74,11 +74,24 @@ class Bench:
 
     def welcome(self, side: int, node: str = "b") -> None:
         body = {
-            "session": "1", "client_name": "#link/x", "vpn": "default", "node": node, "token": b"", "resumed": False,
-            "epoch": 1, "slots": slots.slot_table(1), "workers": 1, "rounds": 100, "bytes": 1 << 20,
-            "keepalive_ms": 1000, "max_message_bytes": 1 << 20, "max_batch_rows": 1_000,
-            "max_batch_bytes": 1 << 20, "inbox": "", "link": {"node": node, "node_id": f"id-{node}", "cluster": "c"},
-        }  # fmt: skip
+            "session": "1",
+            "client_name": "#link/x",
+            "vpn": "default",
+            "node": node,
+            "token": b"",
+            "resumed": False,
+            "epoch": 1,
+            "slots": slots.slot_table(1),
+            "workers": 1,
+            "rounds": 100,
+            "bytes": 1 << 20,
+            "keepalive_ms": 1000,
+            "max_message_bytes": 1 << 20,
+            "max_batch_rows": 1_000,
+            "max_batch_bytes": 1 << 20,
+            "inbox": "",
+            "link": {"node": node, "node_id": f"id-{node}", "cluster": "c"},
+        }
         self.receive(side, wire.WELCOME, body)
 
     def receive(self, side: int, operation: bytes, header: Any) -> None:
@@ -95,8 +108,12 @@ def test_the_neighbour_is_asked_first_and_the_own_router_hears_who_answered() ->
     hello = bench.hello(FAR)
     assert (hello["username"], hello["password"]) == ("#link", "outside")
     assert hello["link"] == {
-        "node": "a", "node_id": "id-a", "cluster": "c", "incarnation": 7, "encrypted": False,
-    }  # fmt: skip
+        "node": "a",
+        "node_id": "id-a",
+        "cluster": "c",
+        "incarnation": 7,
+        "encrypted": False,
+    }
     bench.welcome(FAR)
     (connect,) = [effect for effect in bench.effects() if isinstance(effect, Connect)]
     assert (connect.side, connect.url, connect.trust) == (OWN, "ipc:///own", ("", ""))

@@ -18,11 +18,24 @@ def make_session(workers: int = 1, rounds: int = 100, **limits: Any) -> LinkSess
     """A session that is open; what it sends is in `sent`."""
     session = LinkSession(Hello("default", "#link", "secret"), 0.0)
     welcome = {
-        "session": "1", "client_name": "#link/x", "vpn": "default", "node": "x", "token": b"", "resumed": False,
-        "epoch": 3, "slots": slots.slot_table(workers), "workers": workers, "rounds": rounds, "bytes": 1 << 20,
-        "keepalive_ms": 1000, "max_message_bytes": 1 << 20, "max_batch_rows": 1_000, "max_batch_bytes": 1 << 20,
-        "inbox": "", **limits,
-    }  # fmt: skip
+        "session": "1",
+        "client_name": "#link/x",
+        "vpn": "default",
+        "node": "x",
+        "token": b"",
+        "resumed": False,
+        "epoch": 3,
+        "slots": slots.slot_table(workers),
+        "workers": workers,
+        "rounds": rounds,
+        "bytes": 1 << 20,
+        "keepalive_ms": 1000,
+        "max_message_bytes": 1 << 20,
+        "max_batch_rows": 1_000,
+        "max_batch_bytes": 1 << 20,
+        "inbox": "",
+        **limits,
+    }
     session.receive([wire.WELCOME, wire.pack(welcome)], 0.0)
     sent(session)
     return session

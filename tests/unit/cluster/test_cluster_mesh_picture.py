@@ -18,12 +18,25 @@ Row = dict[str, Any]
 
 def row(name: str, state: str = "up", **changes: Any) -> Row:
     made = {
-        "name": name, "state": state, "node_id": f"id-{name}" if state == "up" else "", "code": 0, "error": "",
-        "uptime_s": 3.0 if state == "up" else None, "opens": True, "lag_ms": 1.5, "encrypted": True,
+        "name": name,
+        "state": state,
+        "node_id": f"id-{name}" if state == "up" else "",
+        "code": 0,
+        "error": "",
+        "uptime_s": 3.0 if state == "up" else None,
+        "opens": True,
+        "lag_ms": 1.5,
+        "encrypted": True,
         "queued_messages": 1,
-        "queued_bytes": 10, "spooled_messages": 2, "spooled_bytes": 20, "retry_messages": 3, "dead_messages": 4,
-        "subscriptions_in": 5, "subscriptions_out": 6, "progress_percent": 100,
-    }  # fmt: skip
+        "queued_bytes": 10,
+        "spooled_messages": 2,
+        "spooled_bytes": 20,
+        "retry_messages": 3,
+        "dead_messages": 4,
+        "subscriptions_in": 5,
+        "subscriptions_out": 6,
+        "progress_percent": 100,
+    }
     return {**made, **changes}
 
 
@@ -129,8 +142,9 @@ class TestPicture:
         refusals = [{"node": node, "code": errors.LINK_NOT_ALLOWED, "error": "no link"} for node in "bz"]
         a.update(row("b", "down", code=errors.LINK_NOT_ALLOWED, error="no link"), refusals=refusals)
         assert [one.key for one in a.picture.issues] == [
-            ("link_one_sided", ("a", "b")), ("link_one_sided", ("a", "z")),
-        ]  # fmt: skip
+            ("link_one_sided", ("a", "b")),
+            ("link_one_sided", ("a", "z")),
+        ]
 
     def test_figures(self, a: Node, b: Node) -> None:
         a.update(row("b", lag_ms=None), heard=[b.told()])

@@ -24,10 +24,18 @@ def node(
 ) -> NodeReport:
     ends = [link(one) if isinstance(one, str) else one for one in links]
     given = {
-        "version": reports.VERSION, "node": name, "node_id": f"id-{name}", "cluster": "c", "release": "1", "up_s": 9.0,
-        "vpn_count": len(vpns), "vpn_digest": reports.digest(list(vpns)), "vpns": list(vpns),
-        "link_count": len(ends), "links": ends,
-    }  # fmt: skip
+        "version": reports.VERSION,
+        "node": name,
+        "node_id": f"id-{name}",
+        "cluster": "c",
+        "release": "1",
+        "up_s": 9.0,
+        "vpn_count": len(vpns),
+        "vpn_digest": reports.digest(list(vpns)),
+        "vpns": list(vpns),
+        "link_count": len(ends),
+        "links": ends,
+    }
     return NodeReport(**{**given, **changes})
 
 
@@ -121,9 +129,10 @@ class TestOneLink:
 
     def test_of_two_ends_that_with_a_reason_is_told(self) -> None:
         told = known(
-            node("a", link("b", "down"), "c"), node("b", link("a", "down", code=40103, error="the secret"), "c"),
+            node("a", link("b", "down"), "c"),
+            node("b", link("a", "down", code=40103, error="the secret"), "c"),
             node("c", "a", "b"),
-        )  # fmt: skip
+        )
         issue = only("c", told)
         assert issue.key == ("link_refused", ("a", "b"))
         assert "the secret" in issue.text
@@ -185,8 +194,9 @@ class TestAllNodes:
 
     def test_different_message_vpns_that_are_too_many_to_name(self) -> None:
         told = known(
-            node("a", "b", vpn_count=99, vpn_digest="x"), node("b", "a", vpn_count=99, vpn_digest="y"),
-        )  # fmt: skip
+            node("a", "b", vpn_count=99, vpn_digest="x"),
+            node("b", "a", vpn_count=99, vpn_digest="y"),
+        )
         assert found("a", told) == [("vpns_differ", ())]
 
     def test_different_releases(self) -> None:

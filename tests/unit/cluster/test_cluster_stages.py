@@ -231,8 +231,9 @@ def test_the_router_is_told_what_is_not_settled_when_it_comes() -> None:
     world.hello("router")
     one, two, three = (open_stage(world, name) for name in "abc")
     assert decide(world, "stage.commit", stages=["a"], sink="s", batch=0) == (
-        True, {"committed": True, "release": [one], "drop": []},
-    )  # fmt: skip
+        True,
+        {"committed": True, "release": [one], "drop": []},
+    )
     assert decide(world, "stage.abort", stages=["b"]) == (
         True,
         {"committed": True, "release": [], "drop": [two]},

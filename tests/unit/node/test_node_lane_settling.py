@@ -293,8 +293,13 @@ def test_delays_of_different_lengths_end_each_at_its_time(make: type[Driver]) ->
 def test_redelivery_delays_multiply_up_to_their_cap() -> None:
     settings = LaneSettings(redelivery_delay=(1000, 64_000, 200))
     assert [settings.redelivery_delay_ms(tries) for tries in (1, 2, 3, 7, 8, 255)] == [
-        1000, 2000, 4000, 64_000, 64_000, 64_000,
-    ]  # fmt: skip
+        1000,
+        2000,
+        4000,
+        64_000,
+        64_000,
+        64_000,
+    ]
     assert LaneSettings(redelivery_delay=(1000, 64_000, 150)).redelivery_delay_ms(3) == 2250
     assert LaneSettings(redelivery_delay=(5000, 1000, 100)).redelivery_delay_ms(1) == 1000
     assert LaneSettings().redelivery_delay_ms(3) == 0
@@ -393,10 +398,16 @@ def test_settings_come_from_a_map_and_go_back_into_one() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"kind": "stack"}, {"max_unacked": 0}, {"max_redeliveries": 256}, {"redelivery_delay": [1, 2]},
-        {"redelivery_delay": [1, 2, 99]}, {"last_value": 1}, {"access_type": "shared"}, {"max_ttl_s": -1},
+        {"kind": "stack"},
+        {"max_unacked": 0},
+        {"max_redeliveries": 256},
+        {"redelivery_delay": [1, 2]},
+        {"redelivery_delay": [1, 2, 99]},
+        {"last_value": 1},
+        {"access_type": "shared"},
+        {"max_ttl_s": -1},
     ],
-)  # fmt: skip
+)
 def test_wrong_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(errors.AngariumError) as caught:
         settings_from(wrong)

@@ -354,8 +354,14 @@ def test_only_what_is_planned_is_acknowledged(make: type[LeasedDriver]) -> None:
     assert driver.acknowledge(9) == 3
     assert driver.positions() == [1, 2, 3, 7, 8, 9, 10]
     assert driver.leasing.positions(11) == {
-        "oldest": 1, "next": 11, "acknowledged": 7, "planned": 7, "lost": 0, "messages": 7, "bytes": 7 * 64,
-    }  # fmt: skip
+        "oldest": 1,
+        "next": 11,
+        "acknowledged": 7,
+        "planned": 7,
+        "lost": 0,
+        "messages": 7,
+        "bytes": 7 * 64,
+    }
     assert driver.acknowledge(9) == 0
 
 

@@ -225,9 +225,22 @@ def damaged_records() -> list[tuple[bytes, bytes, bytes | None]]:
         (key, value, state[:-1]),
     ]
     changes: list[tuple[int, object]] = [
-        (0, 99), (2, 4), (2, 0), (4, b"1"), (5, None), (5, b"123"), (7, b"12345678"), (9, b"\x01"),
-        (9, b"\x01\x02\x0a"), (10, b"12"), (10, b"\xff"), (11, [None]), (0, 1), (13, bytes(8)), (13, None),
-    ]  # fmt: skip
+        (0, 99),
+        (2, 4),
+        (2, 0),
+        (4, b"1"),
+        (5, None),
+        (5, b"123"),
+        (7, b"12345678"),
+        (9, b"\x01"),
+        (9, b"\x01\x02\x0a"),
+        (10, b"12"),
+        (10, b"\xff"),
+        (11, [None]),
+        (0, 1),
+        (13, bytes(8)),
+        (13, None),
+    ]
     for at, changed in changes:
         cases.append((key, msgpack.packb([*fields[:at], changed, *fields[at + 1 :]]), None))
     for state_fields in (

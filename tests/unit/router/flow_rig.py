@@ -305,10 +305,19 @@ class Rig:
         #: (VPN number, pattern) of filters that came or went.
         self.touched: list[tuple[int, str]] = []
         self.consuming = Consuming(
-            settings, self.interest, self.shards, self.egress, self.counters, self.out, self.asks,
-            self.requests, rng, MemoryAccounts(self.out),
-            on_filter=lambda vpn, pattern: self.touched.append((vpn, pattern)), exceptions=exceptions,
-        )  # fmt: skip
+            settings,
+            self.interest,
+            self.shards,
+            self.egress,
+            self.counters,
+            self.out,
+            self.asks,
+            self.requests,
+            rng,
+            MemoryAccounts(self.out),
+            on_filter=lambda vpn, pattern: self.touched.append((vpn, pattern)),
+            exceptions=exceptions,
+        )
         self.flows, self.endpoints = self.consuming.flows, self.consuming.endpoints
         self.vpn = Vpn(1, "default", objects.complete("vpn", {}))
         self.vpn.profiles["default"] = objects.complete("profile", {})

@@ -229,9 +229,13 @@ def test_what_is_held_of_a_partition_that_was_handed_off_is_not_sent(
 def test_a_bind_is_answered_with_the_partitions_whose_messages_come(rig: Rig) -> None:
     """A partition that the flow had and lost before the answer is in neither."""
     rig.controller.put(
-        "q", owner="owner", access_type="non-exclusive", partition_count=2, homes=[0, 0],
+        "q",
+        owner="owner",
+        access_type="non-exclusive",
+        partition_count=2,
+        homes=[0, 0],
         partition_rebalance_delay_s=0,
-    )  # fmt: skip
+    )
     endpoint = rig.endpoints.find("default", "queue", "q")
     assert endpoint is not None
     home = rig.homes[0]

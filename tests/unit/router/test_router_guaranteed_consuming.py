@@ -333,8 +333,10 @@ def test_edited_subscriptions_are_those_that_a_whole_object_would_have(flow_node
     queue = node.router.endpoints.find("default", "queue", "q")
     assert queue is not None
     assert queue.attributes == {
-        **before[3], "subscriptions": ["b", "x"], "client_subscriptions": ["c", "y"],
-    }  # fmt: skip
+        **before[3],
+        "subscriptions": ["b", "x"],
+        "client_subscriptions": ["c", "y"],
+    }
     assert [one.pattern for one in queue.filters.values()] == ["#P2P/QUE/q", "b", "c", "x", "y"]
 
 

@@ -197,9 +197,14 @@ def test_a_home_that_is_down_confirms_new_lanes_when_it_is_back_and_deleted_ones
 
 def test_the_home_learns_what_it_needs_of_the_attributes(rig: Rig) -> None:
     rig.controller.put(
-        "q", access_type="non-exclusive", max_redelivery_count=3, redelivery_delay_enabled=True,
-        delivery_delay_s=2, respect_priority=True, max_spool_usage_mb=0,
-    )  # fmt: skip
+        "q",
+        access_type="non-exclusive",
+        max_redelivery_count=3,
+        redelivery_delay_enabled=True,
+        delivery_delay_s=2,
+        respect_priority=True,
+        max_spool_usage_mb=0,
+    )
     ((generation, settings),) = rig.homes[0].lanes.values()
     assert generation == 1
     assert settings["redelivery_delay"] == [1000, 64000, 200]

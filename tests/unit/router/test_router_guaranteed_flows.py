@@ -37,17 +37,27 @@ def test_a_bind_is_answered_when_the_home_has_answered(rig: Rig, client: FakeCli
     (arguments,) = home.arguments("bind")
     assert arguments[:5] == [queue.id << wire.LANE_BITS, False, "a = 1", 10, 1000]
     assert arguments[5] == {
-        "no_local": 0, "max_unacked": None, "resume": False, "client": "consumer", "username": "owner",
-        "active_indication": False, "in_order": False,
-    }  # fmt: skip
+        "no_local": 0,
+        "max_unacked": None,
+        "resume": False,
+        "client": "consumer",
+        "username": "owner",
+        "active_indication": False,
+        "in_order": False,
+    }
     home.event(home.flow_at(queue), wire.FLOW_INACTIVE)
     rig.settle()
     code, value = client.answer(number)
     assert code == 0
     assert value == {
-        "flow": 1, "name": "q", "endpoint_id": queue.id, "active": False, "partitions": [],
-        "access_type": "exclusive", "max_unacked": 10_000,
-    }  # fmt: skip
+        "flow": 1,
+        "name": "q",
+        "endpoint_id": queue.id,
+        "active": False,
+        "partitions": [],
+        "access_type": "exclusive",
+        "max_unacked": 10_000,
+    }
 
 
 def test_no_local_of_a_flow_or_of_its_client_tells_the_home_whose_messages_are_not_for_it(
@@ -549,7 +559,10 @@ def test_operators_see_flows_by_endpoint(rig: Rig, client: FakeClient, queue: En
     rig.homes[0].send(rig.homes[0].flow_at(queue), 3)
     (row,) = rig.flows.describe("default", "queue", "q")
     assert (row["client"], row["selector"], row["sent_messages"], row["browse"]) == (
-        "consumer", "a = 1", 3, False,
-    )  # fmt: skip
+        "consumer",
+        "a = 1",
+        3,
+        False,
+    )
     assert len(rig.flows.describe(None, None, None)) == 2
     assert rig.flows.describe("elsewhere", None, None) == []

@@ -229,9 +229,18 @@ def test_what_is_acknowledged_is_there_once_whatever_dies(
     writer = _Writer(node, chance)
     for _ in range(60):
         chance.choice(
-            [writer.publish, writer.publish, writer.publish, writer.publish, writer.hold, writer.release, writer.kill,
-             writer.restart_router, writer.reconnect]
-        )()  # fmt: skip
+            [
+                writer.publish,
+                writer.publish,
+                writer.publish,
+                writer.publish,
+                writer.hold,
+                writer.release,
+                writer.kill,
+                writer.restart_router,
+                writer.reconnect,
+            ]
+        )()
         node.work(chance.choice([0.001, 0.05]))
         node.router.validate()
     writer.finish()

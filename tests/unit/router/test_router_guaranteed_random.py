@@ -122,9 +122,17 @@ class Trouble:
             )
         self.authors = [Author(node, f"a{n}", chance) for n in range(3)]
         self.acts = {
-            self.publish: 40, self.read: 20, self.commit: 20, self.consume: 10, self.limits: 5, self.worker: 4,
-            self.break_: 4, self.match: 6, self.router: 1, self.time: 4,
-        }  # fmt: skip
+            self.publish: 40,
+            self.read: 20,
+            self.commit: 20,
+            self.consume: 10,
+            self.limits: 5,
+            self.worker: 4,
+            self.break_: 4,
+            self.match: 6,
+            self.router: 1,
+            self.time: 4,
+        }
 
     def step(self) -> None:
         self.chance.choices(list(self.acts), list(self.acts.values()))[0]()

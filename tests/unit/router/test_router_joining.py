@@ -164,10 +164,18 @@ def test_a_frame_has_a_bound(node: WiredNode) -> None:
 
 @pytest.mark.requirement("R45")
 def test_an_indication_of_discards_begins_a_frame(make_node: Any) -> None:
-    node = make_node(1, snapshot(
-        ("profile", "default", "slow", {"queue_direct_1_max_depth": 2, "queue_direct_1_min_msg_burst": 0}),
-        ("username", "default", "slow", {"client_profile": "slow"}),
-    ))  # fmt: skip
+    node = make_node(
+        1,
+        snapshot(
+            (
+                "profile",
+                "default",
+                "slow",
+                {"queue_direct_1_max_depth": 2, "queue_direct_1_min_msg_burst": 0},
+            ),
+            ("username", "default", "slow", {"client_profile": "slow"}),
+        ),
+    )
     slow, publisher = node.client(username="slow", credit=[0, 0]), node.client()
     slow.subscribe("a")
     for number in range(40):

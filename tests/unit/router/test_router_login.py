@@ -292,10 +292,15 @@ def test_an_acl_that_changes_is_in_force_for_the_next_message_and_subscription(n
     client: FakeClient = node.client()
     client.subscribe(">")
     _put(
-        node, "acl", "default", client_connect_default="allow", publish_topic_default="allow",
+        node,
+        "acl",
+        "default",
+        client_connect_default="allow",
+        publish_topic_default="allow",
         publish_topic_exceptions=["secret/>"],
-        subscribe_topic_default="allow", subscribe_topic_exceptions=["secret/>"],
-    )  # fmt: skip
+        subscribe_topic_default="allow",
+        subscribe_topic_exceptions=["secret/>"],
+    )
     client.publish(("secret/1", b"no"), ("open", b"yes"))
     assert client.payloads() == [b"yes"]
     assert client.notices() == [[errors.PUBLISH_DENIED, "secret/1", 1, 1]]
@@ -310,14 +315,19 @@ def test_an_acl_that_changes_is_in_force_for_the_next_message_and_subscription(n
 
 def test_exceptions_may_hold_the_username(make_node: Any) -> None:
     rows = snapshot(
-        ("acl", "default", "own", {
-            "client_connect_default": "allow",
-            "publish_topic_exceptions": ["from/$client-username/>"],
-            "subscribe_topic_exceptions": ["to/$client-username"],
-        }),
+        (
+            "acl",
+            "default",
+            "own",
+            {
+                "client_connect_default": "allow",
+                "publish_topic_exceptions": ["from/$client-username/>"],
+                "subscribe_topic_exceptions": ["to/$client-username"],
+            },
+        ),
         ("username", "default", "ann", {"acl_profile": "own"}),
         ("username", "default", "eve", {"acl_profile": "own"}),
-    )  # fmt: skip
+    )
     node = make_node(1, rows)
     everybody, ann, eve = node.client(), node.client(username="ann"), node.client(username="eve")
     everybody.subscribe("from/>")
@@ -331,12 +341,19 @@ def test_exceptions_may_hold_the_username(make_node: Any) -> None:
 
 def test_share_names_have_a_list_of_their_own(make_node: Any) -> None:
     rows = snapshot(
-        ("acl", "default", "shares", {
-            "client_connect_default": "allow", "subscribe_topic_default": "allow",
-            "subscribe_share_name_default": "disallow", "subscribe_share_name_exceptions": ["team*"],
-        }),
+        (
+            "acl",
+            "default",
+            "shares",
+            {
+                "client_connect_default": "allow",
+                "subscribe_topic_default": "allow",
+                "subscribe_share_name_default": "disallow",
+                "subscribe_share_name_exceptions": ["team*"],
+            },
+        ),
         ("username", "default", "ann", {"acl_profile": "shares"}),
-    )  # fmt: skip
+    )
     ann = make_node(1, rows).client(username="ann")
     assert ann.subscribe("#share/team1/a") == [None]
     assert ann.subscribe("#share/other/a")[0][0] == errors.SHARE_NAME_DENIED

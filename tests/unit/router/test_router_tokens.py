@@ -107,9 +107,12 @@ def test_a_username_that_the_client_says_must_be_that_of_the_token() -> None:
 
 def test_claims_choose_username_message_vpn_and_profiles() -> None:
     settings = issuer(
-        username_claim="preferred_username", vpn_claim="angarium.vpn", client_profile_claim="profile",
-        acl_profile_claim="https://x.example/acl", vpns=["orders", "sales"],
-    )  # fmt: skip
+        username_claim="preferred_username",
+        vpn_claim="angarium.vpn",
+        client_profile_claim="profile",
+        acl_profile_claim="https://x.example/acl",
+        vpns=["orders", "sales"],
+    )
     claims: dict[str, Any] = {"preferred_username": "ann", "angarium": {"vpn": "orders"}, "profile": "fast"}
     claims["https://x.example/acl"] = "readers"
     assert granted(settings=settings, **claims)[:5] == ("login", "orders", "ann", "fast", "readers")
@@ -138,7 +141,15 @@ def test_tokens_are_for_the_message_vpns_of_their_issuer() -> None:
 @pytest.mark.parametrize(
     "token",
     [
-        "", "a", "a.b", "a.b.c.d", "...", "\x00.\x00.\x00", "é.é.é", "e30.e30.", "W10.W10.W10",
+        "",
+        "a",
+        "a.b",
+        "a.b.c.d",
+        "...",
+        "\x00.\x00.\x00",
+        "é.é.é",
+        "e30.e30.",
+        "W10.W10.W10",
         handmade({"alg": "ES256"}, {"sub": "a"}),
         handmade({"alg": 7}, {"iss": ISSUER}),
         handmade({"alg": "ES256", "kid": 7}, {"iss": ISSUER}),
@@ -146,7 +157,7 @@ def test_tokens_are_for_the_message_vpns_of_their_issuer() -> None:
         "A" * TOKEN_BYTES_MAX + ".b.c",
         base64.urlsafe_b64encode(b"[" * 9_000).decode().rstrip("=") + ".e30.e30",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_token_is_refused_and_nothing_else_happens(token: str) -> None:
     refused(peek, token, {ISSUER: "sub"})
 

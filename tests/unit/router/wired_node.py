@@ -192,10 +192,17 @@ class WiredNode:
 
     def make_router(self, workers: int, incarnation: int) -> Router:
         return Router(
-            self.config, node=self.name, workers=workers, incarnation=incarnation, token_key=b"k" * 32,
-            rng=random.Random(1), secret_rng=random.Random(2), now=self.now, spool=self.spool,
+            self.config,
+            node=self.name,
+            workers=workers,
+            incarnation=incarnation,
+            token_key=b"k" * 32,
+            rng=random.Random(1),
+            secret_rng=random.Random(2),
+            now=self.now,
+            spool=self.spool,
             identity=self.identity,
-        )  # fmt: skip
+        )
 
     def start_worker(self, index: int) -> None:
         self._incarnation += 1

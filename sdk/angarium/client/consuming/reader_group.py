@@ -277,6 +277,12 @@ async def endpoint_positions(
 
 def _position(figures: answers.GroupFigures, *, continued: bool) -> ReaderPosition:
     return ReaderPosition(
-        figures.oldest, figures.next, figures.acknowledged, figures.planned, figures.messages, figures.bytes,
-        figures.lost, continued,
-    )  # fmt: skip
+        figures.oldest,
+        figures.next,
+        figures.acknowledged,
+        figures.planned,
+        figures.messages,
+        figures.bytes,
+        figures.lost,
+        continued,
+    )
