@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from router.admission.directory import Attributes
+    from router.admission.directory import Attributes, Vpn
     from router.effects import Outbox
     from router.session import Session
 
@@ -69,6 +69,53 @@ class Alarm:
             self.is_exceeded = True
             text = f"{self._what}: the limit of {limit} is reached, more is refused"
             outbox.event(exceeded_name(self._name), text, severity="warning", **self._fields)
+
+
+class _Count:
+    """What one username has."""
+
+    __slots__ = ("alarm", "count")
+
+    def __init__(self, alarm: Alarm) -> None:
+        self.alarm = alarm
+        self.count = 0
+
+
+class UsernameCounts:
+    """How many of something the clients of each username have together, with an alarm for each username."""
+
+    def __init__(self, name: str, have: str, outbox: Outbox) -> None:
+        """Begin with none; `name` is that of the first event, `have` ends a sentence: "have flows"."""
+        self._name = name
+        self._have = have
+        self._outbox = outbox
+        #: (VPN number, username) -> what it has; those with any, and those that were refused their first.
+        self._of: dict[tuple[int, str], _Count] = {}
+
+    def get(self, vpn: Vpn, username: str) -> int:
+        """Give how many a username has."""
+        found = self._of.get((vpn.id, username))
+        return 0 if found is None else found.count
+
+    def change(self, vpn: Vpn, username: str, change: int, limit: int) -> None:
+        """Note that a username has so many more, or fewer, of so many that it may have; a limit of 0 is none."""
+        found = self._find(vpn, username)
+        found.count += change
+        found.alarm.update(found.count, limit, DEFAULT_PERCENTS, self._outbox)
+        if not found.count:
+            del self._of[vpn.id, username]
+
+    def exceeded(self, vpn: Vpn, username: str, limit: int) -> None:
+        """A client was refused because its username has all that it may have."""
+        self._find(vpn, username).alarm.exceeded(limit, self._outbox)
+
+    def _find(self, vpn: Vpn, username: str) -> _Count:
+        found = self._of.get((vpn.id, username))
+        if found is None:
+            fields = {"scope": "VPN", "vpn": vpn.name, "username": username}
+            alarm = Alarm(self._name, f"clients of username {username} {self._have}", **fields)
+            found = self._of[vpn.id, username] = _Count(alarm)
+        return found
 
 
 def client_is_full(session: Session, name: str, what: str, limit: int, outbox: Outbox) -> None:

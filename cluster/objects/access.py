@@ -31,6 +31,8 @@ _CONNECTIONS_MAX: Final = 200_000
 _WORK_UNITS_MAX: Final = 262_144
 #: Flows, producers and endpoints that one client has by default, a tenth of those of a Message VPN: no one takes all.
 _OF_CLIENT: Final = 1_000
+#: Flows and producers of all clients of a username: half, as of connections.
+_OF_USERNAME: Final = 5_000
 
 Action = Literal["allow", "disallow"]
 _WorkUnits = Annotated[int, Meta(ge=2, le=_WORK_UNITS_MAX)]
@@ -279,6 +281,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_ingress_flow_count: Annotated[
         Producers, about("Producers of one client at the same time.", "maxIngressFlowCount")
     ] = _OF_CLIENT
+    max_egress_flow_count_per_client_username: Annotated[
+        Flows, about("Flows from endpoints to all clients of one username at the same time.")
+    ] = _OF_USERNAME
+    max_ingress_flow_count_per_client_username: Annotated[
+        Producers, about("Producers of all clients of one username at the same time.")
+    ] = _OF_USERNAME
     max_endpoint_count_per_username: Annotated[
         Flows,
         about("Endpoints that clients of one username created.", "maxEndpointCountPerClientUsername"),

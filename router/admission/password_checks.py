@@ -1,6 +1,6 @@
 """Passwords that wait to be compared: which one is next, and which need not be compared at all.
 
-A comparison takes tens of milliseconds of a thread on purpose, so whoever guesses can use it up. Four rules keep logins
+A comparison takes tens of milliseconds of a thread on purpose, so whoever guesses can use it up. Five rules keep logins
 of others going:
 
 - A password that was right of late is known by a digest with a key that only this process has, and costs nothing.
@@ -13,8 +13,8 @@ of others going:
 - From the fourth failure on a network waits before its next comparison, twice as long each time: a second at most, and
   ten where the username failed as often. A username alone never waits, or anybody could keep its owner out.
 - Level 2 has half of the places to wait in, levels 1 and 2 three quarters; where there is no place, a login displaces
-  one of a higher level, or of a network that has more of them waiting.
-
+  one of a higher level, of a network that has more of them waiting, or of a Message VPN or username that has more than
+  its share of the places (half, and a tenth) if its own have not.
 - Who has waited for `wait_max_s` is told so, before the deadline of the connection ends it without a word.
 
 A state machine without a clock: who waits for a reason of time is found by `next` and `late` at `wake` or later.
@@ -48,6 +48,9 @@ NETWORK_DELAY_MAX_S: Final = 1.0
 DELAY_MAX_S: Final = 10.0
 #: What levels from this one on have of all places.
 PLACES: Final = (1.0, 0.75, 0.5)
+#: What one Message VPN, and one username, has of all places before it gives way to others.
+VPN_SHARE: Final = 0.5
+USERNAME_SHARE: Final = 0.1
 #: Whose turn it is; with nobody there, the lowest level that has somebody.
 TURNS: Final = (0, 1, 0, 2, 0, 1, 0)
 
@@ -126,15 +129,35 @@ class PasswordChecks:
         displaced = None
         places = PLACES[own] * self._waiting_max
         if len(levels) >= self._waiting_max or sum(level >= own for level in levels.values()) >= places:
-            waiting = Counter(one.network for one in self._waiting.values())
-            ranks = {one.number: (levels[one.number], waiting[one.network]) for one in self._waiting.values()}
-            worst = max(ranks.values())
-            if worst <= (own, waiting[check.network] + 1):
+            levels[check.number] = own
+            displaced = self._worst(levels, check)
+            if displaced is None:
                 raise error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once")
-            displaced = next(number for number in reversed(ranks) if ranks[number] == worst)
             del self._waiting[displaced]
         self._waiting[check.number] = check
         return displaced
+
+    def _worst(self, levels: dict[int, int], newest: Check) -> int | None:
+        """Give the number of the one that has to give way to the newest, the last of several; None if nobody has to."""
+        everybody = [*self._waiting.values(), newest]
+        networks = Counter(one.network for one in everybody)
+        usernames = Counter(one.owner for one in everybody)
+        vpns = Counter(one.owner[0] for one in everybody)
+
+        def rank(one: Check) -> tuple[int, int, bool, bool]:
+            of_vpn, of_username = vpns[one.owner[0]], usernames[one.owner]
+            return (
+                levels[one.number],
+                networks[one.network],
+                of_vpn > self._waiting_max * VPN_SHARE,
+                of_username > self._waiting_max * USERNAME_SHARE,
+            )
+
+        ranks = {one.number: rank(one) for one in self._waiting.values()}
+        worst = max(ranks.values())
+        if worst <= rank(newest):
+            return None
+        return next(number for number in reversed(ranks) if ranks[number] == worst)
 
     def next(self, now: float) -> Check | None:
         """Give what is to be compared now, if anything."""

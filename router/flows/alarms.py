@@ -1,8 +1,8 @@
 """Events when flows or endpoints near a limit, and when they are far from it again (docs/metrics.md).
 
-Watched are the flows bound to an endpoint, the flows and endpoints of a Message VPN, and the endpoints that clients
-of a username created; of a client only that it was refused a flow. A topic endpoint or a temporary queue with its only
-consumer raises no event, a second one that is refused does.
+Watched are the flows bound to an endpoint, the flows and endpoints of a Message VPN, and the flows of a username and
+the endpoints that its clients created; of a client only that it was refused a flow. A topic endpoint or a temporary
+queue with its only consumer raises no event, a second one that is refused does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from router.alarm import DEFAULT_PERCENTS, Alarm, client_has_room, client_is_full, percents
+from router.alarm import Alarm, UsernameCounts, client_has_room, client_is_full, percents
 
 if TYPE_CHECKING:
     from router.admission.directory import Vpn
@@ -22,6 +22,7 @@ BIND_COUNT: Final = "VPN_AD_BIND_COUNT_HIGH"
 EGRESS_FLOWS: Final = "VPN_AD_EGRESS_FLOWS_HIGH"
 ENDPOINTS: Final = "VPN_AD_ENDPOINTS_HIGH"
 USERNAME_ENDPOINTS: Final = "VPN_AD_CLIENT_USERNAME_ENDPOINTS_HIGH"
+USERNAME_FLOWS: Final = "VPN_AD_CLIENT_USERNAME_EGRESS_FLOWS_HIGH"
 CLIENT_EGRESS_FLOWS: Final = "CLIENT_AD_MAX_EGRESS_FLOWS_EXCEEDED"
 
 
@@ -36,17 +37,6 @@ class _VpnAlarms:
         self.endpoints = Alarm(ENDPOINTS, f"Message VPN {vpn.name} has endpoints", **fields)
 
 
-class _Creator:
-    """The endpoints that clients of one username created."""
-
-    __slots__ = ("alarm", "count")
-
-    def __init__(self, vpn: Vpn, username: str) -> None:
-        fields = {"scope": "VPN", "vpn": vpn.name, "username": username}
-        self.alarm = Alarm(USERNAME_ENDPOINTS, f"clients of username {username} created endpoints", **fields)
-        self.count = 0
-
-
 class Alarms:
     """All alarms of consumers."""
 
@@ -56,8 +46,9 @@ class Alarms:
         self._binds: dict[int, Alarm] = {}
         #: VPN number -> its alarms; only those with endpoints.
         self._vpns: dict[int, _VpnAlarms] = {}
-        #: (VPN number, username) -> what its clients created; no empty ones.
-        self._creators: dict[tuple[int, str], _Creator] = {}
+        self._created = UsernameCounts(USERNAME_ENDPOINTS, "created endpoints", outbox)
+        #: Flows of all clients of a username.
+        self._flows = UsernameCounts(USERNAME_FLOWS, "have flows", outbox)
 
     def look(self, endpoint: Endpoint) -> None:
         """Flows or limits of an endpoint changed."""
@@ -90,29 +81,25 @@ class Alarms:
         return found
 
     def _count_creator(self, endpoint: Endpoint, change: int) -> None:
-        username = endpoint.username
-        if not username:
-            return
-        creator = self._of_creator(endpoint.vpn, username)
-        creator.count += change
-        creator.alarm.update(
-            creator.count, _created_max(endpoint.vpn, username), DEFAULT_PERCENTS, self._outbox
-        )
-        if not creator.count:
-            del self._creators[endpoint.vpn.id, username]
+        vpn, username = endpoint.vpn, endpoint.username
+        if username:
+            self._created.change(vpn, username, change, _created_max(vpn, username))
 
-    def _of_creator(self, vpn: Vpn, username: str) -> _Creator:
-        found = self._creators.get((vpn.id, username))
-        if found is None:
-            found = self._creators[vpn.id, username] = _Creator(vpn, username)
-        return found
-
-    def flows_changed(self, session: Session) -> None:
-        """A client has other flows than before."""
+    def flows_changed(self, session: Session, change: int) -> None:
+        """A client has so many flows more, or fewer."""
         profile = session.vpn.profiles.get(session.profile_name)
         if profile is not None:
             limit = int(profile["max_egress_flow_count"])
             client_has_room(session, CLIENT_EGRESS_FLOWS, len(session.flows), limit)
+        limit = int(profile["max_egress_flow_count_per_client_username"]) if profile is not None else 0
+        self._flows.change(session.vpn, session.username, change, limit)
+
+    def has_room(self, session: Session, limit: int) -> bool:
+        """Tell whether the username of a client may have one more flow, of so many; else operators hear of it."""
+        if self._flows.get(session.vpn, session.username) < limit:
+            return True
+        self._flows.exceeded(session.vpn, session.username, limit)
+        return False
 
     def gone(self, endpoint: Endpoint) -> None:
         """Nobody is warned of what is gone."""
@@ -146,7 +133,7 @@ class Alarms:
             self._of_vpn(vpn).endpoints.exceeded(limit, self._outbox)
         else:
             limit = _created_max(vpn, session.username)
-            self._of_creator(vpn, session.username).alarm.exceeded(limit, self._outbox)
+            self._created.exceeded(vpn, session.username, limit)
 
     def __len__(self) -> int:
         return len(self._binds)

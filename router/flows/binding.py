@@ -156,6 +156,7 @@ class Binding:
             return
         flow = self._flow_of(bind, endpoint)
         self._memory.charge(session, flow_bytes(flow.selector))
+        self._alarms.flows_changed(session, 1)
         self._flows.add(flow, now)
 
     def _check_endpoint(self, session: Session, endpoint: Endpoint, wish: BindArguments) -> None:
@@ -179,10 +180,14 @@ class Binding:
         if len(endpoint.flows) >= bound:
             self._alarms.endpoint_is_full(endpoint, bound)
             raise error_for(errors.MAX_BIND_COUNT_EXCEEDED, f"{endpoint.name} allows {bound}")
-        own = int(profile_of(session)["max_egress_flow_count"])
+        profile = profile_of(session)
+        own = int(profile["max_egress_flow_count"])
         if len(session.flows) >= own:
             self._alarms.client_is_full(session, own)
             raise error_for(errors.TOO_MANY_FLOWS, f"client profile {session.profile_name} allows {own}")
+        limit = int(profile["max_egress_flow_count_per_client_username"])
+        if not self._alarms.has_room(session, limit):
+            raise error_for(errors.TOO_MANY_FLOWS, f"username {session.username} may have {limit}")
         vpn = session.vpn
         limit = int(vpn.attributes["max_egress_flow_count"])
         if vpn.egress_flows >= limit:

@@ -138,7 +138,7 @@ class Consuming:
     def _flow_removed(self, flow: Any, wanted: bool, now: float) -> None:  # noqa: FBT001 - the form of the callback
         self._memory.refund(flow.session, flow_bytes(flow.selector))
         self.temporaries.unbound(flow.endpoint, now, wanted=wanted)
-        self.alarms.flows_changed(flow.session)
+        self.alarms.flows_changed(flow.session, -1)
 
     # -- time ------------------------------------------------------------------------------------------------
 

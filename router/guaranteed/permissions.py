@@ -46,6 +46,8 @@ _CREATABLE: Final = {"all": (True, False), "durable": (True,), "non-durable": (F
 
 #: The queue for dead messages that every Message VPN has.
 DEAD_MESSAGE_QUEUE: Final = "#DEAD_MSG_QUEUE"
+#: Flows, and producers, of all links, or of all bridges, in one Message VPN: as many as operators make.
+CARRIER_FLOWS_MAX: Final = 200_000
 #: What sessions of links and bridges may do.
 CARRIER_PROFILE: Final[dict[str, Any]] = {
     "allow_guaranteed_receive": True,
@@ -53,7 +55,9 @@ CARRIER_PROFILE: Final[dict[str, Any]] = {
     "allow_endpoint_create": False,
     "allow_endpoint_create_durability": "all",
     "max_egress_flow_count": 16,
+    "max_egress_flow_count_per_client_username": CARRIER_FLOWS_MAX,
     "max_ingress_flow_count": 16,
+    "max_ingress_flow_count_per_client_username": CARRIER_FLOWS_MAX,
 }
 
 

@@ -165,6 +165,9 @@ class Producers:
         if len(session.producers) >= limit:
             self._thresholds.client_is_full(session, limit)
             raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers of a client by its profile")
+        limit = int(profile["max_ingress_flow_count_per_client_username"])
+        if not self._thresholds.has_room(session, limit):
+            raise error_for(errors.TOO_MANY_FLOWS, f"{limit} producers of username {session.username}")
         limit = _producers_max(session.vpn)
         if self._vpns.get(session.vpn.id, 0) >= limit:
             self._thresholds.producers_are_full(session.vpn, limit)
@@ -359,7 +362,7 @@ class Producers:
         self._vpns[vpn.id] = count
         if not count:
             del self._vpns[vpn.id]
-        self._thresholds.producers_changed(session, count, _producers_max(vpn))
+        self._thresholds.producers_changed(session, change, count, _producers_max(vpn))
 
     # -- what operators see ----------------------------------------------------------------------------------
 

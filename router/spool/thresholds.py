@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from router.alarm import DEFAULT_PERCENTS, Alarm, client_has_room, client_is_full, percents
+from router.alarm import DEFAULT_PERCENTS, Alarm, UsernameCounts, client_has_room, client_is_full, percents
 from router.spool.usage import ENDPOINT_QUOTA, FILES, LOW_PRIORITY, NODE_QUOTA, VPN_QUOTA
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ NODE_UNACKED: Final = "SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH"
 VPN_USAGE: Final = "VPN_AD_MSG_SPOOL_HIGH"
 ENDPOINT_USAGE: Final = "VPN_AD_ENDPOINT_MSG_SPOOL_HIGH"
 VPN_INGRESS_FLOWS: Final = "VPN_AD_INGRESS_FLOWS_HIGH"
+USERNAME_INGRESS_FLOWS: Final = "VPN_AD_CLIENT_USERNAME_INGRESS_FLOWS_HIGH"
 CLIENT_INGRESS_FLOWS: Final = "CLIENT_AD_MAX_INGRESS_FLOWS_EXCEEDED"
 ENDPOINT_LOW_PRIORITY: Final = "VPN_AD_MSG_SPOOL_REJECT_LOW_PRIORITY_MSG_LIMIT_HIGH"
 
@@ -58,6 +59,8 @@ class Thresholds:
         self._vpns: dict[int, Alarm] = {}
         #: VPN number -> its alarm about producers; those with producers.
         self._producers: dict[int, Alarm] = {}
+        #: Producers of all clients of a username.
+        self._of_usernames = UsernameCounts(USERNAME_INGRESS_FLOWS, "have producers", outbox)
         #: Endpoint id -> its alarms.
         self._endpoints: dict[int, _EndpointAlarms] = {}
 
@@ -129,15 +132,16 @@ class Thresholds:
         share = percents(vpn.attributes, "spool_usage")
         self._of_vpn(vpn).update(pool.bytes, pool.limit_bytes, share, self._outbox)
 
-    def producers_changed(self, session: Session, count: int, limit: int) -> None:
-        """A client has other producers; its Message VPN has so many now, of so many that it may have."""
+    def producers_changed(self, session: Session, change: int, count: int, limit: int) -> None:
+        """A client has so many producers more; its Message VPN has `count` now, of so many that it may have."""
         vpn = session.vpn
         share = percents(vpn.attributes, "ingress_flow_count")
         self._of_producers(vpn).update(count, limit, share, self._outbox)
         if not count:
             del self._producers[vpn.id]
-
         profile = vpn.profiles.get(session.profile_name)
+        own = int(profile["max_ingress_flow_count_per_client_username"]) if profile is not None else 0
+        self._of_usernames.change(vpn, session.username, change, own)
         if profile is not None:
             own = int(profile["max_ingress_flow_count"])
             client_has_room(session, CLIENT_INGRESS_FLOWS, len(session.producers), own)
@@ -145,6 +149,13 @@ class Thresholds:
     def client_is_full(self, session: Session, limit: int) -> None:
         """A client was refused a producer because it has all that it may have."""
         client_is_full(session, CLIENT_INGRESS_FLOWS, "producers", limit, self._outbox)
+
+    def has_room(self, session: Session, limit: int) -> bool:
+        """Tell whether the username of a client may have one more producer, of so many; else operators hear of it."""
+        if self._of_usernames.get(session.vpn, session.username) < limit:
+            return True
+        self._of_usernames.exceeded(session.vpn, session.username, limit)
+        return False
 
     def producers_are_full(self, vpn: Vpn, limit: int) -> None:
         """A client was refused a producer because its Message VPN has all that it may have."""

@@ -20,6 +20,8 @@ OURS = {
     "max_overlapping_filters_per_queue",
     "max_memory_bytes",
     "max_memory_bytes_per_client_username",
+    "max_egress_flow_count_per_client_username",
+    "max_ingress_flow_count_per_client_username",
 }
 
 
@@ -39,9 +41,7 @@ def test_every_default_is_within_its_own_range() -> None:
 
 
 @pytest.mark.requirement("R280")
-def test_by_default_one_client_has_a_tenth_of_its_message_vpn_and_a_username_half_of_the_connections() -> (
-    None
-):
+def test_by_default_one_client_has_a_tenth_of_its_message_vpn_and_a_username_half() -> None:
     vpn, profile = objects.complete("vpn", {}), objects.complete("profile", {})
     pairs = {
         "max_egress_flow_count": "max_egress_flow_count",
@@ -50,6 +50,8 @@ def test_by_default_one_client_has_a_tenth_of_its_message_vpn_and_a_username_hal
     }
     for own, of_all in pairs.items():
         assert 10 * profile[own] <= vpn[of_all], own
+    for name in ("max_egress_flow_count", "max_ingress_flow_count"):
+        assert 2 * profile[f"{name}_per_client_username"] <= vpn[name]
     assert 2 * profile["max_connection_count_per_client_username"] <= RouterConfig().max_connections
 
 

@@ -1,4 +1,4 @@
-"""Questions to the controller: few at a time, usernames in turn, and their sessions in turn."""
+"""Questions to the controller: few at a time, Message VPNs, usernames and sessions in turn."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class World:
         return [name for name, _ in self.answers if name != "before"]
 
 
-def test_usernames_take_turns_and_so_do_the_sessions_of_each() -> None:
+def test_message_vpns_take_turns_and_so_do_the_usernames_of_each_and_their_sessions() -> None:
     world = World()
     world.fill()
     for name in "abcd":
@@ -64,7 +64,7 @@ def test_usernames_take_turns_and_so_do_the_sessions_of_each() -> None:
     world.ask("x", "bob", 3)
     world.ask("y", "alice", 4, vpn="other")
     world.ask("z")
-    assert world.order() == list("axyzebfcd")
+    assert world.order() == list("ayzxebfcd")
     assert len(world.asks) == 0
 
 
@@ -88,6 +88,17 @@ def test_too_many_of_one_username_are_refused_and_others_are_not(monkeypatch: py
     assert world.answers[5:] == []
     assert world.order()[5] == "many"
     assert world.order()[6] == "of-bob"
+
+
+def test_a_message_vpn_of_many_usernames_has_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "PER_VPN_MAX", 20)
+    world = World()
+    world.fill()
+    for number in range(25):
+        world.ask("many", f"guest-{number}", number)
+    assert world.answers == [("many", errors.CONTROL_RATE_EXCEEDED)] * 5
+    world.ask("of-bob", "bob", 77, vpn="other")
+    assert world.order()[5:7] == ["many", "of-bob"], "it waits for one of that Message VPN, not for twenty"
 
 
 def test_what_waits_for_too_long_is_told_that_the_controller_is_away() -> None:

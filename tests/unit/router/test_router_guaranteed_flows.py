@@ -125,6 +125,25 @@ def test_a_client_and_a_message_vpn_have_a_limited_number_of_flows(
     assert rig.vpn.egress_flows == 3
 
 
+def test_a_username_has_a_share_of_the_flows_of_its_message_vpn(
+    rig: Rig, client: FakeClient, queue: Endpoint
+) -> None:
+    rig.vpn.profiles["default"]["max_egress_flow_count_per_client_username"] = 2
+    client.bind("q")
+    second = rig.client("second", "owner")
+    second.bind("q")
+    assert [client.refused("q"), second.refused("q")] == [errors.TOO_MANY_FLOWS] * 2
+    rig.controller.put("other", owner="other")
+    rig.client("third", "other").bind("other")
+    second.request("flow.unbind", flow=1)
+    client.bind("q")
+    told = [(event["event"], event.get("username")) for event in rig.events]
+    assert told[:2] == [
+        ("VPN_AD_CLIENT_USERNAME_EGRESS_FLOWS_HIGH", "owner"),
+        ("VPN_AD_CLIENT_USERNAME_EGRESS_FLOWS_EXCEEDED", "owner"),
+    ]
+
+
 @pytest.mark.parametrize(
     "attributes",
     [{"access_type": "non-exclusive"}, {"max_redelivery_count": 3}, {"redelivery_enabled": False}],

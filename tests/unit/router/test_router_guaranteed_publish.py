@@ -433,6 +433,15 @@ class TestOpening:
         client.send(wire.BYE, [])
         spooling.publisher("free")
 
+    def test_a_username_has_a_share_of_the_producers_of_its_message_vpn(self, spooling: PublishNode) -> None:
+        spooling.change_profile(max_ingress_flow_count_per_client_username=2)
+        clients = [spooling.client() for _ in range(3)]
+        opened = [Publisher(spooling, client, f"p{n}") for n, client in enumerate(clients[:2])]
+        assert request(clients[2], "producer.open", name="more")[0] == errors.TOO_MANY_FLOWS
+        opened[0].request("producer.close", producer=opened[0].handle)
+        Publisher(spooling, clients[2], "more")
+        assert request(clients[0], "producer.open", name="again")[0] == errors.TOO_MANY_FLOWS
+
     @pytest.mark.parametrize("arguments", [{"window": 0}, {"window": 256}, {"name": 5}, {"what": 1}])
     def test_arguments_are_checked(self, spooling: PublishNode, arguments: dict[str, Any]) -> None:
         assert request(spooling.client(), "producer.open", **arguments)[0] == errors.INVALID_ARGUMENT

@@ -37,10 +37,12 @@ class World:
         self.number = 0
         self.refused: list[int] = []
 
-    def try_login(self, address: str, username: str = "bob", password: str = "wrong") -> int:
+    def try_login(
+        self, address: str, username: str = "bob", password: str = "wrong", vpn: str = "default"
+    ) -> int:
         """Come with a password; gives its number, 0 if there is no place."""
         self.number += 1
-        check = check_of(self.number, address, ("default", username), password, "stored", self.now)
+        check = check_of(self.number, address, (vpn, username), password, "stored", self.now)
         try:
             displaced = self.checks.add(check, self.now)
         except errors.RateLimitError:
@@ -143,7 +145,7 @@ def test_those_that_failed_have_fewer_places_and_give_way() -> None:
     world = World(waiting_max=20)
     early = [world.try_login(f"192.0.2.{number}", "eve") for number in range(20)]
     assert all(early), "nobody has failed yet"
-    assert world.try_login("203.0.113.1", "alice") == 0, "and nobody gives way to another one like it"
+    assert world.try_login("203.0.113.1", "eve") == 0, "and nobody gives way to another one like it"
     world.compare()
     assert world.try_login("192.0.2.99", "eve") == 0, "its username has failed, and has its three quarters"
     twice = world.try_login("192.0.2.0", "eve")
@@ -163,6 +165,20 @@ def test_a_network_with_many_waiting_gives_way_to_one_with_fewer() -> None:
     assert world.refused == [crowd[-1]]
     assert world.try_login("192.0.2.0", "eve") == 0, "it has more than anybody else"
     assert world.try_login("203.0.113.1", "alice")
+
+
+def test_a_username_and_a_message_vpn_with_more_than_their_share_give_way() -> None:
+    """From so many addresses that none has more than one of them waiting."""
+    world = World(waiting_max=20)
+    crowd = [world.try_login(f"192.0.2.{number}", "eve") for number in range(20)]
+    assert all(crowd)
+    assert world.try_login("203.0.113.1", "alice")
+    assert world.refused == [crowd[-1]]
+    assert world.try_login("203.0.113.2", "eve") == 0
+    for number in range(17):
+        assert world.try_login(f"203.0.113.{10 + number}", f"user-{number}")
+    assert world.try_login("203.0.113.99", "late") == 0, "eve has her share, and nobody has more"
+    assert world.try_login("203.0.113.99", "late", vpn="other"), "all are of one Message VPN"
 
 
 def test_a_right_password_is_known_for_a_while_and_only_with_its_hash() -> None:
