@@ -43,7 +43,7 @@ from cluster.issuers import files as issuers
 from cluster.remote import config as remote
 from cluster.visible import nul_faults
 from node.config import WorkerConfig, WorkerRuntime
-from router.config import RouterConfig, SpoolLimits
+from router.ground.config import RouterConfig, SpoolLimits
 from router.tokens.config import TokenIssuer
 
 if TYPE_CHECKING:

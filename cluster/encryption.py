@@ -14,10 +14,10 @@ from angarium import errors
 from angarium_server.connections.tls import make_context
 from cluster import keys
 from cluster.addresses import address_fault, is_loopback, is_tls
-from router.config import tls_files
+from router.ground.config import tls_files
 
 if TYPE_CHECKING:
-    from router.config import RouterConfig
+    from router.ground.config import RouterConfig
 
 _ADVICE: Final = (
     "others can reach this address, so it must encrypt. 'angarium keys create node --host HOST' makes a certificate, "

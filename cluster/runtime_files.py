@@ -14,7 +14,7 @@ from cluster.config import worker_runtime
 from cluster.data_dir import SPOOL_FOLDER
 from cluster.link.config import LinkRuntime
 from cluster.link.encryption import LinkFiles
-from router.config import Identity, SpoolLimits
+from router.ground.config import Identity, SpoolLimits
 
 if TYPE_CHECKING:
     from cluster.config import NodeConfig

@@ -15,47 +15,47 @@ import msgspec
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.connections.tls import LOCAL
-from router.admission.alarms import ClientAlarms
-from router.admission.bridges import BridgeGate
-from router.admission.directory import Directory
-from router.admission.login import Doorkeeper
-from router.admission.memory import MemoryAccounts
-from router.admission.operators import Operators
-from router.admission.reception import Reception
-from router.admission.rights import Rights
-from router.admission.session_table import SessionTable
-from router.admission.subscriptions import Subscriptions
-from router.asking import Asks
-from router.config import Identity, SpoolLimits
-from router.counters import Counters
+from router.access.bridges import BridgeGate
+from router.access.granted import RENEW, RenewWish
+from router.access.login import Doorkeeper
+from router.access.reception import Reception
+from router.asking.asks import Asks
+from router.asking.requests import Requests
 from router.delivery.dispatcher import Dispatcher
 from router.delivery.egress import Egress
 from router.delivery.eliding import Eliding
-from router.effects import Effect, Outbox
 from router.flows.consuming import Consuming
-from router.intake import Intake
+from router.ground.config import Identity, SpoolLimits
+from router.ground.counters import Counters
+from router.ground.effects import Effect, Outbox
+from router.guaranteed.memory_accounts import MemoryAccounts
 from router.links.links import Links
 from router.matching.accounting import Accounting
 from router.matching.effort import Effort
-from router.matching.interest import Interest
 from router.matching.publishing import read_publish
 from router.matching.renewal import Renewal
 from router.matching.rounds import Rounds
 from router.matching.scaling import Scaling
 from router.matching.shards import Shards, ShardState
 from router.matching.short_way import ShortWay
-from router.requests import Requests
-from router.session import FILTERS_PER_FRAME
-from router.tokens.granted import RENEW, RenewWish
+from router.operators import Operators
+from router.publishers.intake import Intake
+from router.sessions.directory import Directory
+from router.sessions.interest import Interest
+from router.sessions.session import FILTERS_PER_FRAME
+from router.sessions.session_table import SessionTable
+from router.subscriptions.client_alarms import ClientAlarms
+from router.subscriptions.rights import Rights
+from router.subscriptions.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     import random
 
     from angarium_server.connections.tls import Peer
-    from router.config import RouterConfig
-    from router.matching.round import Round
+    from router.ground.config import RouterConfig
     from router.matching.shards import Shard
-    from router.session import Session
+    from router.sessions.round import Round
+    from router.sessions.session import Session
 
 #: Missed keepalive intervals that end a session.
 KEEPALIVES_MISSED = 3

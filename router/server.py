@@ -26,11 +26,12 @@ from angarium_server.connections.framing import FramingLimits
 from angarium_server.connections.tls import make_context
 from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Later, Process, load_config
-from router.admission import blame
-from router.admission.connect_rates import ConnectRates
-from router.admission.password_checks import AT_ONCE
-from router.config import RouterRuntime, tls_files
-from router.effects import (
+from router import blame
+from router.access.connect_rates import ConnectRates
+from router.access.issuers import Issuers
+from router.access.password_checks import AT_ONCE
+from router.ground.config import RouterRuntime, tls_files
+from router.ground.effects import (
     AskController,
     EmitEvent,
     ReplyController,
@@ -40,14 +41,13 @@ from router.effects import (
     VerifyToken,
 )
 from router.router import Router
-from router.tokens.issuers import Issuers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from angarium_server.connections.connection import Connection
     from angarium_server.connections.tls import Peer
-    from router.config import RouterConfig
+    from router.ground.config import RouterConfig
 
 _log = logging.getLogger("router")
 

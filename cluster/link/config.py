@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from cluster.link.encryption import LinkFiles
-from router.config import Identity
+from router.ground.config import Identity
 
 
 class LinkRuntime(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,7 @@ from cluster.addresses import address_fault, is_tls
 from cluster.encryption import exposed_key_faults
 
 if TYPE_CHECKING:
-    from router.config import RouterConfig
+    from router.ground.config import RouterConfig
 
 _ADVICE = (
     "the admin API can change everything, so it needs admin.tls_client_ca_file, and admin.operators with the common "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from angarium_server.connections.tls import common_name_of
-from router.session import TokenBucket
+from router.sessions.session import TokenBucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

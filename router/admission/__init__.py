@@ -1,1 +1,1 @@
-"""Who is here and what they may do: login, rights, subscriptions, and what operators see and change."""
+"""What endpoints take of what is published: accounts and limits, admission, and the streams to the homes."""

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from angarium import wire
 
 if TYPE_CHECKING:
-    from router.matching.interest import Filter, FilterSet
-    from router.session import Session
+    from router.sessions.interest import Filter, FilterSet
+    from router.sessions.session import Session
 
 #: One session with a plain subscription, or the members of a share group with the texts of their subscriptions.
 Candidate = list[tuple["Session", list[str]]]

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from angarium import wire
 from router.delivery.choice import best_neighbour, candidates
 from router.delivery.egress import Delivery, Egress
-from router.delivery.queues import Bundle, open_rows
+from router.sessions.queues import Bundle, open_rows
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Sequence
 
     from router.delivery.eliding import Eliding
-    from router.matching.interest import FilterSet, Interest
-    from router.matching.round import ChoiceResult, Round
-    from router.session import Session
+    from router.sessions.interest import FilterSet, Interest
+    from router.sessions.round import ChoiceResult, Round
+    from router.sessions.session import Session
 
 #: What one session gets by choice: share text or None -> packed rows.
 Chosen = dict["Session", dict[str | None, list[bytes]]]

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
-from router.delivery.queues import Bundle, ClassQueue, split_by_class
+from router.sessions.queues import Bundle, ClassQueue, split_by_class
 
 if TYPE_CHECKING:
     import random
 
-    from router.effects import Outbox
-    from router.session import Session
+    from router.ground.effects import Outbox
+    from router.sessions.session import Session
 
 #: Frames taken from D-1, D-2 and D-3 in one turn of the scheduler: each class of
 #: service twice as often as the one below it.

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 
 from angarium import wire
 from router.delivery.egress import Delivery, Egress
-from router.delivery.eliding_table import ElidingTable, Topic
-from router.delivery.queues import Bundle, open_rows
+from router.sessions.queues import Bundle, ElidingTable, Topic, open_rows
 
 if TYPE_CHECKING:
-    from router.effects import Outbox
-    from router.session import Session
+    from router.ground.effects import Outbox
+    from router.sessions.session import Session
 
 #: Due times of topics that aged out may be kept beside those of as many live ones, and so many more.
 DUE_SLACK = 1_000

@@ -10,13 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from router.alarm import Alarm, UsernameCounts, client_has_room, client_is_full, percents
+from router.sessions.alarm import Alarm, UsernameCounts, client_has_room, client_is_full, percents
 
 if TYPE_CHECKING:
-    from router.admission.directory import Vpn
-    from router.effects import Outbox
+    from router.ground.effects import Outbox
     from router.guaranteed.endpoints import Endpoint
-    from router.session import Session
+    from router.sessions.directory import Vpn
+    from router.sessions.session import Session
 
 BIND_COUNT: Final = "VPN_AD_BIND_COUNT_HIGH"
 EGRESS_FLOWS: Final = "VPN_AD_EGRESS_FLOWS_HIGH"

@@ -19,7 +19,8 @@ from msgspec import Meta
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.costs import flow_bytes
-from router.asking import refusal
+from router.asking.asks import refusal
+from router.asking.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
 from router.flows.flow import Flow, Range, count_refused_bind
 from router.flows.groups import check_group
 from router.guaranteed.endpoints import QUEUE, TOPIC_ENDPOINT, Endpoint
@@ -36,18 +37,17 @@ from router.guaranteed.permissions import (
     profile_of,
     subscriptions_in,
 )
-from router.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
 
 if TYPE_CHECKING:
     import random
 
-    from router.admission.memory import MemoryAccounts
-    from router.asking import Asks
+    from router.asking.asks import Asks
+    from router.asking.requests import Answer
     from router.flows.alarms import Alarms
     from router.flows.flows import Flows
     from router.guaranteed.endpoints import Endpoints
-    from router.requests import Answer
-    from router.session import Session
+    from router.guaranteed.memory_accounts import MemoryAccounts
+    from router.sessions.session import Session
 
 #: Bytes of a selector (R141).
 MAX_SELECTOR_BYTES: Final = 2_000

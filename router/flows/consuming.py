@@ -25,18 +25,18 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from router.admission.directory import Attributes
-    from router.admission.memory import MemoryAccounts
-    from router.asking import Asks
-    from router.config import RouterConfig
-    from router.counters import Counters
+    from router.asking.asks import Asks
+    from router.asking.requests import Answer, Requests
     from router.delivery.egress import Egress
-    from router.effects import Outbox
+    from router.ground.config import RouterConfig
+    from router.ground.counters import Counters
+    from router.ground.effects import Outbox
     from router.guaranteed.endpoints import Endpoint
-    from router.matching.interest import Interest
+    from router.guaranteed.memory_accounts import MemoryAccounts
     from router.matching.shards import Shard, Shards
-    from router.requests import Answer, Requests
-    from router.session import Session
+    from router.sessions.directory import Attributes
+    from router.sessions.interest import Interest
+    from router.sessions.session import Session
 
 
 class UnbindArguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from router.guaranteed.lane_usage import LaneUsage
     from router.guaranteed.lanes import Lanes
     from router.matching.shards import Shard, Shards
-    from router.session import Session
+    from router.sessions.session import Session
 
 #: Bytes that one home may be promised at once: several windows of most applications, so that it never shows.
 AHEAD_BYTES_MAX: Final = 8 << 20

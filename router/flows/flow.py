@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors
 
 if TYPE_CHECKING:
+    from router.asking.requests import Answer
     from router.guaranteed.endpoints import Endpoint
     from router.guaranteed.lane_usage import LaneUsage
-    from router.requests import Answer
-    from router.session import Session
+    from router.sessions.session import Session
 
 #: Counters of an endpoint for binds that were refused, by code; others are BIND_REFUSED_OTHER.
 _BIND_REFUSED: Final = {

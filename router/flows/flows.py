@@ -27,14 +27,14 @@ from router.guaranteed.permissions import Level, level_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.admission.directory import Attributes
-    from router.counters import Counters
     from router.delivery.egress import Egress
     from router.flows.flow import HomeFlow
+    from router.ground.counters import Counters
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.guaranteed.lanes import Lanes
     from router.matching.shards import Shard, Shards
-    from router.session import Session
+    from router.sessions.directory import Attributes
+    from router.sessions.session import Session
 
 #: How long a bind waits for the home's word: a worker that died is back within a few seconds.
 BIND_TIMEOUT_S: Final = 10.0

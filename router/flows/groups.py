@@ -31,11 +31,11 @@ from router.guaranteed.permissions import Level, demand, demand_creator, demand_
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.asking.requests import Answer, Requests
     from router.flows.lane_questions import LaneQuestions
     from router.guaranteed.endpoints import Endpoints
     from router.guaranteed.lane_usage import LaneUsage
-    from router.requests import Answer, Requests
-    from router.session import Session
+    from router.sessions.session import Session
 
 #: Bytes of the name of a reader group.
 GROUP_BYTES_MAX: Final = 200

@@ -29,10 +29,10 @@ from router.matching.shards import Confirmation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from router.admission.directory import Attributes, Vpn
-    from router.matching.interest import Filter, FilterSet, Interest
     from router.matching.shards import Shards
-    from router.session import Session
+    from router.sessions.directory import Attributes, Vpn
+    from router.sessions.interest import Filter, FilterSet, Interest
+    from router.sessions.session import Session
 
 QUEUE: Final = "queue"
 TOPIC_ENDPOINT: Final = "topic-endpoint"

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.topic import POINT_TO_POINT_PREFIX, parse_filter
-from router.admission.directory import profiles_of
 from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE, Endpoint
+from router.sessions.directory import profiles_of
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoints
-    from router.session import Session
+    from router.sessions.session import Session
 
 
 class Level(IntEnum):

@@ -20,7 +20,8 @@ from msgspec import Meta
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
-from router.asking import refusal
+from router.asking.asks import refusal
+from router.asking.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
 from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE, Endpoint
 from router.guaranteed.permissions import (
     Level,
@@ -32,17 +33,16 @@ from router.guaranteed.permissions import (
     partitions_in,
     subscriptions_in,
 )
-from router.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
-from router.session import FILTERS_PER_FRAME
+from router.sessions.session import FILTERS_PER_FRAME
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.admission.memory import MemoryAccounts
-    from router.asking import Asks
+    from router.asking.asks import Asks
+    from router.asking.requests import Answer
     from router.guaranteed.endpoints import Endpoints
-    from router.requests import Answer
-    from router.session import Session
+    from router.guaranteed.memory_accounts import MemoryAccounts
+    from router.sessions.session import Session
 
 #: Attributes that say how the node holds an endpoint; clients do not see them.
 _HIDDEN: Final = ("id", "generation", "homes")

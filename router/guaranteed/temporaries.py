@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from router.asking import Asks
+    from router.asking.asks import Asks
     from router.guaranteed.endpoints import Endpoint
 
 #: How long one without consumer is kept.

@@ -25,7 +25,7 @@ from angarium.topic import NOEXPORT_PREFIX
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router.matching.interest import Filter
+    from router.sessions.interest import Filter
 
 #: Patterns that mean something on this node only: what is published to its queues, and its own events.
 _LOCAL_PREFIXES: Final = (wire.QUEUE_TOPIC_PREFIX, "#LOG/")

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
-from router.admission.login import check_version
-from router.links.neighbour import LinkHello, Neighbour
+from router.sessions.hello import check_version
+from router.sessions.neighbour import LinkHello, Neighbour
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.admission.directory import Directory, Vpn
-    from router.admission.login import Hello
-    from router.config import Identity
-    from router.effects import Outbox
+    from router.ground.config import Identity
+    from router.ground.effects import Outbox
+    from router.sessions.directory import Directory, Vpn
+    from router.sessions.hello import Hello
 
 #: A refusal that comes again and again, because a link process tries again, is one event in this time.
 REFUSAL_EVENT_S: Final = 60.0

@@ -22,10 +22,10 @@ from angarium.topic import parse_filter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.links.neighbour import Neighbour
-    from router.matching.interest import Filter, Interest
     from router.matching.shards import Shards
-    from router.session import Session
+    from router.sessions.interest import Filter, Interest
+    from router.sessions.neighbour import Neighbour
+    from router.sessions.session import Session
 
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _Kind = Annotated[int, msgspec.Meta(ge=wire.EXPORTS_SNAPSHOT, le=wire.EXPORTS_CHANGES)]

@@ -27,16 +27,16 @@ from router.links.stored import StoredInterest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.admission.directory import Directory
-    from router.asking import Asks
-    from router.config import Identity, RouterConfig
+    from router.asking.asks import Asks
     from router.delivery.egress import Egress
-    from router.effects import Outbox
+    from router.ground.config import Identity, RouterConfig
+    from router.ground.effects import Outbox
     from router.guaranteed.endpoints import Endpoints
-    from router.links.neighbour import Neighbour
-    from router.matching.interest import Filter, Interest
     from router.matching.shards import Shards
-    from router.session import Session
+    from router.sessions.directory import Directory
+    from router.sessions.interest import Filter, Interest
+    from router.sessions.neighbour import Neighbour
+    from router.sessions.session import Session
 
 #: Wishes of sessions that are over which are taken back in one turn of the loop.
 RELEASED_PER_TURN: Final = 1_000

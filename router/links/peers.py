@@ -16,8 +16,8 @@ from angarium import wire
 
 if TYPE_CHECKING:
     from router.delivery.egress import Egress
-    from router.links.neighbour import Neighbour
-    from router.session import Session
+    from router.sessions.neighbour import Neighbour
+    from router.sessions.session import Session
 
 _Report = Annotated[bytes, msgspec.Meta(max_length=wire.MAX_REPORT_BYTES)]
 _decode_peers: Final = msgspec.msgpack.Decoder(tuple[_Report]).decode

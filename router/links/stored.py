@@ -20,16 +20,16 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from router.asking import refusal
+from router.asking.asks import refusal
 from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.asking import Asks
-    from router.effects import Outbox
+    from router.asking.asks import Asks
+    from router.ground.effects import Outbox
     from router.guaranteed.endpoints import Endpoint, Endpoints
-    from router.session import Session
+    from router.sessions.session import Session
 
 #: A controller that was away is asked again after this time.
 RETRY_S: Final = 0.5

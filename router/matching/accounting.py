@@ -1,6 +1,6 @@
 """Reports messages that were not sent on: to their publisher, and to operators through counters.
 
-Direct messages are reported by NOTICE, guaranteed ones by nacks (`router.spool`), so those are only noted here.
+Direct messages are reported by NOTICE, guaranteed ones by nacks (`router.admission`), so those are only noted here.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
-from router.matching.round import Refusal, Round
+from router.sessions.round import Refusal, Round
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.counters import Counters
     from router.delivery.egress import Egress
-    from router.session import Session
+    from router.ground.counters import Counters
+    from router.sessions.session import Session
 
 _LOST_REASON: Final = "discard.shard-unavailable"
 _NO_MATCH: Final = "discard.no-subscription-match"

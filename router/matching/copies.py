@@ -12,7 +12,7 @@ from angarium import wire
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.matching.round import Round
+    from router.sessions.round import Round
 
 
 def direct_indices(a_round: Round[Any]) -> dict[int, None]:

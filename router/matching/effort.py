@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from router.matching.burden import Burden, WorkBucket
+from router.sessions.burden import Burden, WorkBucket
 
 if TYPE_CHECKING:
-    from router.counters import Counters
-    from router.effects import Outbox
-    from router.session import Session
+    from router.ground.counters import Counters
+    from router.ground.effects import Outbox
+    from router.sessions.session import Session
 
 #: A client that is held back again and again is told of once in this time.
 TELL_INTERVAL_S: Final = 60.0

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from router.matching.interest import Filter
+    from router.sessions.interest import Filter
 
 #: Levels of filters in one frame, 1 to 2 us each for a worker; a filter without wildcards counts as one level.
 FRAME_LEVELS_MAX: Final = 1_000

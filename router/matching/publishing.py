@@ -12,14 +12,14 @@ import msgspec
 
 from angarium import errors, slots, wire
 from angarium.errors import error_for
-from router.matching.round import Inside, Part, Round
 from router.matching.rounds import partition
-from router.publishers.producer import SEQUENCE_MAX, over
+from router.sessions.producer import SEQUENCE_MAX, over
+from router.sessions.round import Inside, Part, Round
 
 if TYPE_CHECKING:
-    from router.config import RouterConfig
+    from router.ground.config import RouterConfig
     from router.matching.shards import Shards
-    from router.session import Session
+    from router.sessions.session import Session
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -12,8 +12,8 @@ from angarium import wire
 
 if TYPE_CHECKING:
     from router.delivery.egress import Egress
-    from router.matching.round import Round
-    from router.session import Session
+    from router.sessions.round import Round
+    from router.sessions.session import Session
 
 
 class Renewal:

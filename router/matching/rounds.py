@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from angarium import errors, slots, wire
-from router.matching.round import ChoiceResult, EndpointResult, Part, PlainResult, Round
 from router.matching.shards import Replay, Shard, Shards, ShardState
+from router.sessions.round import ChoiceResult, EndpointResult, Part, PlainResult, Round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from router.matching.effort import Effort
-    from router.session import Session
+    from router.sessions.session import Session
 
 
 class Rounds:

@@ -18,13 +18,13 @@ from router.matching.shards import ShardState
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.admission.session_table import SessionTable
-    from router.effects import Outbox
-    from router.matching.interest import Interest
-    from router.matching.round import Part
+    from router.ground.effects import Outbox
     from router.matching.rounds import Rounds
     from router.matching.shards import Shard, Shards
-    from router.session import Session
+    from router.sessions.interest import Interest
+    from router.sessions.round import Part
+    from router.sessions.session import Session
+    from router.sessions.session_table import SessionTable
 
 
 class Scaling:

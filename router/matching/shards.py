@@ -12,16 +12,16 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from angarium import wire
-from router.effects import SEALED
+from router.ground.effects import SEALED
 from router.matching.feed import Feed
-from router.matching.interest import FilterSet, Interest, filter_entry
+from router.sessions.interest import FilterSet, Interest, filter_entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.effects import Outbox
-    from router.matching.round import Part, Round
-    from router.session import Session
+    from router.ground.effects import Outbox
+    from router.sessions.round import Part, Round
+    from router.sessions.session import Session
 
 
 class ShardState(Enum):
@@ -94,7 +94,7 @@ class Shard:
 
     def __init__(self, index: int) -> None:
         self.index = index
-        #: See `router.effects`.
+        #: See `router.ground.effects`.
         self.open_frame = SEALED
         #: The newest incarnation that announced itself; 0 before the first.
         self.incarnation = 0

@@ -26,15 +26,15 @@ import msgspec
 from angarium import wire
 from angarium.topic_cache import AGE_INTERVAL_S, CacheEntry, TopicCache
 from angarium_server.costs import CACHED_TOPIC_BYTES
-from router.matching.round import EndpointResult, PlainResult, Round
+from router.sessions.round import EndpointResult, PlainResult, Round
 
 if TYPE_CHECKING:
-    from router.admission.directory import Vpn
-    from router.config import RouterConfig
-    from router.matching.interest import FilterSet
-    from router.matching.round import Part
+    from router.ground.config import RouterConfig
     from router.matching.shards import Shard
-    from router.session import Session
+    from router.sessions.directory import Vpn
+    from router.sessions.interest import FilterSet
+    from router.sessions.round import Part
+    from router.sessions.session import Session
 
 #: Above this a batch is worth the way to the workers.
 ROWS_MAX: Final = 4

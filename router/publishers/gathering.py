@@ -9,14 +9,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from angarium import wire
-from router.publishers.memory import merge_records
+from router.sessions.producer_memory import merge_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from router.admission.streams import Streams
     from router.matching.shards import Shards
-    from router.publishers.memory import Record
-    from router.spool.streams import Streams
+    from router.sessions.producer_memory import Record
 
 #: Takes what all homes know, by lane, and the time.
 Gathered = "Callable[[dict[int, Record], float], None]"

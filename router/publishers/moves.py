@@ -16,24 +16,24 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from router.publishers.memory import Memory
-from router.publishers.producer import Nack
-from router.spool.judging import CopyTally, MoveTally, Verdict, judge, lane_of
-from router.spool.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
-from router.spool.streams import Store, add_group, tell_nacks
-from router.spool.transits import Amount
+from router.admission.judging import CopyTally, MoveTally, Verdict, judge, lane_of
+from router.admission.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
+from router.admission.streams import Store, add_group, tell_nacks
+from router.admission.transits import Amount
+from router.sessions.producer import Nack
+from router.sessions.producer_memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from router.counters import Counters
+    from router.admission.rows import Row
+    from router.admission.streams import Streams
+    from router.admission.usage import Pool, Usage
+    from router.ground.counters import Counters
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.matching.shards import Shard, Shards
     from router.publishers.gathering import Gathering
-    from router.publishers.memory import Record
-    from router.spool.rows import Row
-    from router.spool.streams import Streams
-    from router.spool.usage import Pool, Usage
+    from router.sessions.producer_memory import Record
 
 #: A target of this sort is another partition of the same endpoint.
 LANE_HOME: Final = "lane-home"

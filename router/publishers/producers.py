@@ -20,23 +20,23 @@ import msgspec
 
 from angarium import errors, wire
 from angarium.errors import error_for
-from router.asking import refusal
+from router.asking.asks import refusal
 from router.guaranteed.permissions import profile_of
-from router.publishers.memory import Memory
-from router.publishers.producer import Producer
+from router.sessions.producer import Producer
+from router.sessions.producer_memory import Memory
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from router.admission.directory import Vpn
-    from router.asking import Asks
-    from router.publishers.acks import Acks
+    from router.admission.thresholds import Thresholds
+    from router.asking.asks import Asks
+    from router.asking.requests import Answer, Requests
+    from router.guaranteed.acks import Acks
     from router.publishers.gathering import Gathering
-    from router.publishers.memory import Record
-    from router.requests import Answer, Requests
-    from router.session import Session
-    from router.spool.thresholds import Thresholds
+    from router.sessions.directory import Vpn
+    from router.sessions.producer_memory import Record
+    from router.sessions.session import Session
 
 #: Bytes of a producer's name.
 NAME_BYTES_MAX: Final = 160

@@ -11,7 +11,7 @@ A pass begins only while every lane is complete at its home. So if no lane was h
 on disk, nothing is left of its stages: the controller may forget them, and callers that wait for a release get their
 answer.
 
-No clock, no I/O; `router.intake` hands the events here.
+No clock, no I/O; `router.publishers.intake` hands the events here.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from router.asking import Asks
+    from router.admission.streams import Streams
+    from router.admission.usage import Usage
+    from router.asking.asks import Asks
     from router.guaranteed.endpoints import Endpoints
-    from router.spool.streams import Streams
-    from router.spool.usage import Usage
 
     #: Called with the time when what was waited for is released.
     Done = Callable[[float], None]

@@ -19,16 +19,16 @@ import msgspec
 
 from angarium import errors
 from angarium.errors import error_for
-from router.asking import refusal
+from router.asking.asks import refusal
 from router.guaranteed.permissions import profile_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from router.asking import Asks
+    from router.asking.asks import Asks
+    from router.asking.requests import Answer, Requests
     from router.publishers.settling import Settling
-    from router.requests import Answer, Requests
-    from router.session import Session
+    from router.sessions.session import Session
 
 #: Stages that one request names: a thousand tasks, and their second tries.
 STAGES_MAX: Final = 10_000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from node.worker import Worker
     from router.router import Router
-    from router.session import Session
+    from router.sessions.session import Session
 
 
 def unrest(node: SimulatedNode) -> list[str]:

@@ -20,10 +20,10 @@ from angarium import wire
 from angarium_server.access import TopicRules
 from angarium_server.connections.tls import Peer
 from cluster import objects
-from router.admission.directory import AclProfile
-from router.admission.subscriptions import STEP_MAX
-from router.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
+from router.ground.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
+from router.sessions.directory import AclProfile
+from router.subscriptions.subscriptions import STEP_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from simulated_worker import SimulatedWorker
 
     from node.config import WorkerConfig
-    from router.config import RouterConfig
-    from router.effects import Effect
+    from router.ground.config import RouterConfig
+    from router.ground.effects import Effect
 
 #: As in `router.server`: a router that starts waits no longer for its workers.
 WORKERS_WAIT_S = 5.0

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from simulated_network import Frames, Loop
     from simulated_node import SimulatedNode
 
-    from router.effects import SendWorker
+    from router.ground.effects import SendWorker
     from router.router import Router
 
 #: As in `cluster.supervisor`.

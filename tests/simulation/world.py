@@ -9,7 +9,7 @@ from simulated_node import NodeSettings
 
 from angarium import wire
 from node.config import WorkerConfig
-from router.config import RouterConfig
+from router.ground.config import RouterConfig
 
 if TYPE_CHECKING:
     import random

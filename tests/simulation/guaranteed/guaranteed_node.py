@@ -17,8 +17,8 @@ from guaranteed.control_plane import ControlPort
 from guaranteed.simulated_controller import SimulatedController
 from guaranteed.simulated_home import SimulatedHome, WorkerDisk
 from node.home.home import Home, HomeLimits
-from router.config import SpoolLimits
-from router.effects import AskController, ReplyController
+from router.ground.config import SpoolLimits
+from router.ground.effects import AskController, ReplyController
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simulated_worker import SimulatedWorker
 
     from guaranteed.records import GuaranteedHistory
-    from router.effects import Effect
+    from router.ground.effects import Effect
     from router.router import Router
 
 

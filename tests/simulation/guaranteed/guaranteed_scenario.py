@@ -22,7 +22,7 @@ from event_history import History
 from hostile_client import HostileClient
 from simulated_network import Loop
 
-import router.spool.usage
+import router.admission.usage
 from angarium import wire
 from guaranteed import checker, guaranteed_end, guaranteed_world
 from guaranteed.guaranteed_client import GuaranteedClient
@@ -78,13 +78,13 @@ def run(seed: str, router_class: type[Router] = Router, home_class: type[Home] =
 @contextlib.contextmanager
 def sizes(world: GuaranteedWorld) -> Iterator[None]:
     """Let a megabyte and a spool file be as large as the world wants."""
-    before = router.spool.usage.BYTES_PER_MB, wire.SPOOL_FILE_BYTES
-    router.spool.usage.BYTES_PER_MB = world.mb_bytes  # type: ignore[misc]
+    before = router.admission.usage.BYTES_PER_MB, wire.SPOOL_FILE_BYTES
+    router.admission.usage.BYTES_PER_MB = world.mb_bytes  # type: ignore[misc]
     wire.SPOOL_FILE_BYTES = world.file_bytes  # type: ignore[misc]
     try:
         yield
     finally:
-        router.spool.usage.BYTES_PER_MB, wire.SPOOL_FILE_BYTES = before  # type: ignore[misc]
+        router.admission.usage.BYTES_PER_MB, wire.SPOOL_FILE_BYTES = before  # type: ignore[misc]
 
 
 class GuaranteedScenario:

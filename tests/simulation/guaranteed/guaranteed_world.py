@@ -17,7 +17,7 @@ from guaranteed.flow_rules import COLORS
 from guaranteed.guaranteed_node import SpoolSettings
 from guaranteed.simulated_flow import FlowPlan
 from node.home.home import Home, HomeLimits
-from router.config import RouterConfig, SpoolLimits
+from router.ground.config import RouterConfig, SpoolLimits
 from router.router import Router
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from guaranteed.records import Operation, Stored
 from guaranteed.simulated_flow import FlowPlan, SimulatedFlow
 from node.config import WorkerConfig
 from node.home.home import Home, HomeLimits
-from router.config import RouterConfig
+from router.ground.config import RouterConfig
 from router.router import Router
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from node.endpoints.settings import LaneSettings
 from node.home.home import Home
 from node.home.lanes.placing import Placing
 from node.home.spool import layout
+from router.admission import allowances
+from router.admission.usage import Account
 from router.guaranteed.endpoints import Endpoints
-from router.spool import allowances
-from router.spool.usage import Account
 from storage.spool import Table
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from simulated_worker import SimulatedWorker
 from angarium import errors, wire
 from guaranteed.stage import Stage, names
 from node.home.home import Home, HomeLimits
-from router.publishers.memory import Memory
+from router.sessions.producer_memory import Memory
 
 SEEDS = [f"story {number}" for number in range(6)]
 FIFTY = ["t/1"] * 50

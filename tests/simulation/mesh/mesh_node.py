@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from guaranteed.guaranteed_node import GuaranteedNode, SpoolSettings
 
 from mesh.simulated_link import LinkSupervisor
-from router.config import Identity
+from router.ground.config import Identity
 
 if TYPE_CHECKING:
     from guaranteed.guaranteed_client import GuaranteedClient

@@ -27,7 +27,7 @@ from angarium import wire
 from mesh.mesh_scenario import MeshScenario
 from mesh.mesh_world import TOPOLOGIES, MeshWorld
 from node.config import WorkerConfig
-from router.config import RouterConfig
+from router.ground.config import RouterConfig
 from router.router import Router
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from cluster.link.relay import Relay
 from cluster.link.spooled import Carrier
 from mesh import mesh_scenario
 from mesh.mesh_stage import VPN, MeshStage
+from router.admission.spooling import Spooling
 from router.delivery.dispatcher import Dispatcher
 from router.links.imports import Imports
 from router.links.stored import StoredInterest
 from router.router import Router
-from router.spool.spooling import Spooling
 
 if TYPE_CHECKING:
     from collections.abc import Callable

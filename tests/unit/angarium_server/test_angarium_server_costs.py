@@ -14,11 +14,11 @@ from angarium.wire import KIND_PLAIN
 from angarium_server import costs
 from node.config import WorkerConfig
 from node.matching import Matching
-from router.config import RouterConfig
-from router.delivery.queues import Bundle, ClassQueue
-from router.matching.interest import FilterSet, Interest
+from router.ground.config import RouterConfig
 from router.matching.short_way import Entry
-from router.session import Subscription
+from router.sessions.interest import FilterSet, Interest
+from router.sessions.queues import Bundle, ClassQueue
+from router.sessions.session import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from cluster.bridge.channel import BridgeChannel
 from cluster.bridge.config import BridgeConfig
 from cluster.link.config import LinkRuntime
 from cluster.link.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, State
-from router.config import Identity
+from router.ground.config import Identity
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
 

@@ -22,7 +22,7 @@ from cluster.link.pair import (
     Emit,
     State,
 )
-from router.config import Identity
+from router.ground.config import Identity
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
 

@@ -6,7 +6,7 @@ import pytest
 
 from angarium import errors
 from cluster import objects
-from router.config import RouterConfig
+from router.ground.config import RouterConfig
 
 #: What the reference broker does not have.
 OURS = {

@@ -11,7 +11,7 @@ from angarium_server.connections.tls import common_name_of
 from cluster.remote import operators as module
 from cluster.remote.config import AdminSection, admin_files, faults_of
 from cluster.remote.operators import Operators
-from router.config import RouterConfig
+from router.ground.config import RouterConfig
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

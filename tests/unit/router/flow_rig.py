@@ -10,18 +10,18 @@ from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.access import TopicRules
 from cluster import objects
-from router.admission.directory import Username, Vpn
-from router.admission.memory import MemoryAccounts
-from router.asking import Asks
-from router.config import RouterConfig
-from router.counters import Counters
+from router.asking.asks import Asks
+from router.asking.requests import Requests
 from router.delivery.egress import Egress
-from router.effects import AskController, EmitEvent, Outbox, SendClient, SendWorker
 from router.flows.consuming import Consuming
-from router.matching.interest import Interest
+from router.ground.config import RouterConfig
+from router.ground.counters import Counters
+from router.ground.effects import AskController, EmitEvent, Outbox, SendClient, SendWorker
+from router.guaranteed.memory_accounts import MemoryAccounts
 from router.matching.shards import Shards
-from router.requests import Requests
-from router.session import Permissions, Session, TokenBucket
+from router.sessions.directory import Username, Vpn
+from router.sessions.interest import Interest
+from router.sessions.session import Permissions, Session, TokenBucket
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint

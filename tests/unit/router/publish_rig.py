@@ -15,7 +15,7 @@ from angarium import wire
 from cluster import objects
 from node.config import WorkerConfig
 from node.worker import Worker
-from router.effects import AskController, Effect
+from router.ground.effects import AskController, Effect
 
 MB = 1_000_000
 _HOME_FRAMES = (wire.LANES, wire.STORE, wire.FLOW, wire.GATHER, wire.MOVED)

@@ -8,8 +8,8 @@ from wired_node import snapshot
 
 from angarium import errors, wire
 from cluster import objects
-from router.alarm import Alarm
-from router.effects import Outbox
+from router.ground.effects import Outbox
+from router.sessions.alarm import Alarm
 
 if TYPE_CHECKING:
     from wired_node import FakeClient, WiredNode

@@ -16,13 +16,13 @@ from hypothesis.stateful import (
 )
 
 from angarium import slots, wire
-from router.effects import Outbox, SendWorker
-from router.matching.interest import Interest
+from router.admission.allowances import Allowances, divide
+from router.ground.effects import Outbox, SendWorker
 from router.matching.shards import Shards
-from router.spool.allowances import Allowances, divide
+from router.sessions.interest import Interest
 
 if TYPE_CHECKING:
-    from router.session import Session
+    from router.sessions.session import Session
 
 LIMIT = 40
 HOMES = 4

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from angarium import errors
-from router import asking
-from router.asking import AT_CONTROLLER_MAX, WAIT_S, Asks
-from router.effects import AskController, Outbox
+from router.asking import asks as asking
+from router.asking.asks import AT_CONTROLLER_MAX, WAIT_S, Asks
+from router.ground.effects import AskController, Outbox
 
 pytestmark = pytest.mark.requirement("R280")
 

@@ -9,7 +9,7 @@ from wired_node import WiredNode, snapshot
 
 from angarium import errors, wire
 from cluster import objects
-from router.config import Identity
+from router.ground.config import Identity
 
 if TYPE_CHECKING:
     from wired_node import FakeClient

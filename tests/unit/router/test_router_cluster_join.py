@@ -8,9 +8,9 @@ import pytest
 
 from angarium import errors, wire
 from angarium.errors import AngariumError
-from router.admission.joining import WISHES_MAX, Joining
-from router.asking import Asks
-from router.effects import AskController, Outbox, SendClient
+from router.access.joining import WISHES_MAX, Joining
+from router.asking.asks import Asks
+from router.ground.effects import AskController, Outbox, SendClient
 
 
 class Rig:

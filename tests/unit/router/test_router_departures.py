@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import wire
-from router.admission.subscriptions import STEP_MAX
+from router.subscriptions.subscriptions import STEP_MAX
 
 if TYPE_CHECKING:
     from wired_node import FakeClient, WiredNode

@@ -9,10 +9,10 @@ from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import wire
 from node import worker as worker_module
-from router.effects import SendWorker
+from router.ground.effects import SendWorker
 
 if TYPE_CHECKING:
-    from router.session import Session
+    from router.sessions.session import Session
 
 pytestmark = pytest.mark.requirement("R278")
 

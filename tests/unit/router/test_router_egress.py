@@ -9,7 +9,7 @@ from wired_node import WiredNode, snapshot
 
 from angarium import wire
 from cluster import objects
-from router.config import RouterConfig
+from router.ground.config import RouterConfig
 
 COS2, COS3 = 1 << wire.COS_SHIFT, 2 << wire.COS_SHIFT
 ELIDING = wire.FLAG_ELIDING

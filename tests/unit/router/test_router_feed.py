@@ -9,14 +9,14 @@ import pytest
 
 from angarium import slots, wire
 from angarium.topic import parse_filter
-from router.effects import SendWorker
+from router.ground.effects import SendWorker
 from router.matching.feed import FRAME_LEVELS_MAX, FRAMES_MAX, Feed
-from router.matching.interest import Interest
+from router.sessions.interest import Interest
 
 if TYPE_CHECKING:
     from wired_node import FakeClient, WiredNode
 
-    from router.matching.interest import Filter
+    from router.sessions.interest import Filter
 
 TABLE = slots.slot_table(1)
 #: A filter of ten levels.

@@ -7,9 +7,7 @@ import random
 import pytest
 
 from angarium import wire
-from router.effects import EmitEvent, Outbox
-from router.publishers.memory import Memory, merge_records
-from router.spool.rows import (
+from router.admission.rows import (
     Row,
     are_distinct,
     decode_rows,
@@ -19,8 +17,10 @@ from router.spool.rows import (
     salt_of,
     spool_bytes,
 )
-from router.spool.spool_files import SpoolFiles
-from router.spool.thresholds import Alarm
+from router.admission.spool_files import SpoolFiles
+from router.admission.thresholds import Alarm
+from router.ground.effects import EmitEvent, Outbox
+from router.sessions.producer_memory import Memory, merge_records
 
 FILE = wire.SPOOL_FILE_BYTES
 

@@ -9,8 +9,8 @@ from wired_node import BIG, FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from cluster import objects
-from router.effects import AskController, Effect
 from router.flows.ends import AHEAD_BYTES_MAX
+from router.ground.effects import AskController, Effect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

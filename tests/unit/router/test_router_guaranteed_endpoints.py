@@ -10,16 +10,16 @@ from angarium import errors, wire
 from angarium.topic import Filter, matches, parse_filter
 from angarium_server.access import TopicRules
 from cluster import objects
-from router.admission.directory import AclProfile
+from router.asking.requests import REQUESTS_MAX
 from router.guaranteed import endpoints
-from router.requests import REQUESTS_MAX
-from router.session import TokenBucket
+from router.sessions.directory import AclProfile
+from router.sessions.session import TokenBucket
 
 if TYPE_CHECKING:
     from flow_rig import FakeClient, Rig
 
     from router.guaranteed.endpoints import Endpoint
-    from router.matching.interest import FilterSet
+    from router.sessions.interest import FilterSet
 
 
 def filters(rig: Rig, endpoint: Endpoint) -> list[tuple[int, str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
-from router.admission.directory import Username
+from router.sessions.directory import Username
 
 if TYPE_CHECKING:
     from flow_rig import FakeClient, Rig

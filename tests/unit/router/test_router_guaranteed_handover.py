@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors
-from router.config import SpoolLimits
+from router.ground.config import SpoolLimits
 from tests.unit.router.test_router_guaranteed_limits import codes, rows
 
 if TYPE_CHECKING:

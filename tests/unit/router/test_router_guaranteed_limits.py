@@ -8,7 +8,7 @@ import pytest
 from publish_rig import MB, Publisher, PublishNode
 
 from angarium import errors, wire
-from router.config import SpoolLimits
+from router.ground.config import SpoolLimits
 
 #: Payload of a message that costs exactly 10,000 bytes of spool, so that 100 of them are one MB.
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)

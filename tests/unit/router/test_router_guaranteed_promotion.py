@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from router.config import SpoolLimits
-from router.session import publisher_number
+from router.ground.config import SpoolLimits
+from router.sessions.session import publisher_number
 
 if TYPE_CHECKING:
     from publish_rig import PublishNode

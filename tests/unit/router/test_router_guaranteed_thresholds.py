@@ -9,7 +9,7 @@ from publish_rig import Publisher, PublishNode, request
 
 from angarium import errors, wire
 from cluster import objects
-from router.config import SpoolLimits
+from router.ground.config import SpoolLimits
 
 #: Payload of a message that costs exactly 10,000 bytes of spool, so that 100 of them are one MB.
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from router.admission import blame
+from router import blame
 
 if TYPE_CHECKING:
     from publish_rig import PublishNode

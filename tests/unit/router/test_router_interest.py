@@ -6,8 +6,8 @@ import pytest
 
 from angarium.topic import parse_filter
 from angarium_server.costs import RESOLVED_SESSION_BYTES
-from router.matching import interest as interest_module
-from router.matching.interest import Filter, FilterSet, Interest
+from router.sessions import interest as interest_module
+from router.sessions.interest import Filter, FilterSet, Interest
 
 TABLE = bytes(1024)
 

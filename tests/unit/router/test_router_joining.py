@@ -10,10 +10,10 @@ from wired_node import BIG, FakeClient, WiredNode, snapshot
 
 from angarium import wire
 from router.delivery.egress import SMALL_BYTES
-from router.effects import BUNDLED_BYTES_MAX, JOINED_BYTES_MAX, SendWorker
+from router.ground.effects import BUNDLED_BYTES_MAX, JOINED_BYTES_MAX, SendWorker
 
 if TYPE_CHECKING:
-    from router.session import Session
+    from router.sessions.session import Session
 
 pytestmark = pytest.mark.requirement("R226", "R227")
 

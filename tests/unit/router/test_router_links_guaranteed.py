@@ -15,7 +15,7 @@ from cluster.catalog.link_queues import queues_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from router.effects import AskController
+    from router.ground.effects import AskController
 
 DTO = wire.MODE_PERSISTENT | wire.FLAG_DTO
 

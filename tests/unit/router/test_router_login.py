@@ -9,7 +9,7 @@ from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from cluster.passwords import hash_password
-from router.admission.failed_logins import ADDRESSES_MAX
+from router.access.failed_logins import ADDRESSES_MAX
 
 SECRET = hash_password("right")
 

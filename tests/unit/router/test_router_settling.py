@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from router.asking import Asks
-from router.effects import AskController, Outbox
+from router.asking.asks import Asks
+from router.ground.effects import AskController, Outbox
 from router.publishers import settling
 from router.publishers.settling import Settlement, Settling
 

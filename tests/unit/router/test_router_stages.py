@@ -15,7 +15,7 @@ from cluster.catalog.stages import Stages
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from router.effects import AskController
+    from router.ground.effects import AskController
 
 pytestmark = pytest.mark.requirement("R221")
 

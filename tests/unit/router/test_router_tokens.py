@@ -10,12 +10,12 @@ import pytest
 from token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_with_public_key
 
 from angarium import errors
+from router.access.granted import GrantedSessions
+from router.access.issuers import Issuers, TokenLogin
+from router.access.unknown_keys import WAITING_MAX, UnknownKeys
 from router.tokens.claims import TOKEN_BYTES_MAX, Grant, grant_of, peek
 from router.tokens.config import TokenIssuer, faults_of
-from router.tokens.granted import GrantedSessions
-from router.tokens.issuers import Issuers, TokenLogin
 from router.tokens.keys import KEYS_MAX, load_rows, read_document
-from router.tokens.unknown_keys import WAITING_MAX, UnknownKeys
 from router.tokens.verification import signed_payload
 
 NOW_MS = 1_900_000_000_000

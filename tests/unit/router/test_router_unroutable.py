@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors
-from router.publishers.producer import join_ranges
+from router.sessions.producer import join_ranges
 
 if TYPE_CHECKING:
     from publish_rig import Publisher, PublishNode

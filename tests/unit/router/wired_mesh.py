@@ -14,7 +14,7 @@ from angarium_server.connections.tls import Peer
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
 from cluster.link.pair import Connect, Disconnect, Effect, Emit
-from router.config import Identity
+from router.ground.config import Identity
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

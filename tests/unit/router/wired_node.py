@@ -11,8 +11,8 @@ from angarium_server.connections.tls import Peer
 from cluster import objects
 from node.config import WorkerConfig
 from node.worker import Worker
-from router.config import Identity, RouterConfig, SpoolLimits
-from router.effects import Effect, EmitEvent, SendClient, SendWorker, VerifyPassword
+from router.ground.config import Identity, RouterConfig, SpoolLimits
+from router.ground.effects import Effect, EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router
 from router.server import password_matches
 

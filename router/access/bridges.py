@@ -1,0 +1,100 @@
+"""Which bridges may come: HELLO of a bridge process, judged.
+
+A bridge process has two sessions. The one with its own router publishes into the Message VPN of the bridge: it knows a
+secret that the supervisor made for this run, and is no client. The one with the far router takes messages there: it is
+a client like others, whose client profile has to allow bridges. So nobody from outside ever publishes
+as a bridge, and what a message says of where it has been is true.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from router.access.refusals import Refusals
+from router.links.gate import is_same
+
+if TYPE_CHECKING:
+    from router.access.login import Ticket
+    from router.ground.config import Identity
+    from router.ground.effects import Outbox
+    from router.sessions.directory import Directory, Vpn
+    from router.sessions.hello import BridgeHello, Hello
+    from router.sessions.session import Session
+
+
+class BridgeGate:
+    """Judges bridges by the identity of this node, its links, and the profiles of its usernames."""
+
+    def __init__(self, node: str, identity: Identity, directory: Directory, outbox: Outbox) -> None:
+        self._node = node
+        self._identity = identity
+        self._directory = directory
+        self._refusals = Refusals(outbox)
+
+    def judge_own(self, hello: Hello) -> tuple[Vpn, BridgeHello]:
+        """Give the Message VPN of a bridge of this node, and what it says.
+
+        Raises:
+            AngariumError: 40101 it is none, 40309 and 50301 its Message VPN is not there, or disabled.
+        """
+        bridge = hello.bridge
+        if bridge is None or not is_same(hello.password, self._identity.local_secret):
+            raise error_for(
+                errors.UNAUTHORIZED, f"{wire.BRIDGE_USERNAME} is the username of this node's bridges"
+            )
+        return self._directory.vpn_to_join(hello.vpn), bridge
+
+    def judge_far(self, ticket: Ticket, bridge: BridgeHello, now: float) -> None:
+        """Judge a bridge that comes as a client.
+
+        Raises:
+            ForbiddenError: 40323 the client profile allows none, 40324 both its ends are one Message VPN.
+        """
+        vpn, profile = ticket.vpn, ticket.profiles[0]
+        try:
+            self._check_ends(vpn.name, bridge)
+            _check_profile(vpn, profile)
+        except AngariumError as error:
+            who = f"bridge {bridge.name!r} of node {bridge.node!r}, Message VPN {bridge.vpn!r}"
+            self._refusals.tell("VPN_BRIDGE_REFUSED", who, vpn.name, error, now, scope="VPN")
+            raise
+
+    def _check_ends(self, vpn: str, bridge: BridgeHello) -> None:
+        same_node = bridge.node_id == self._identity.node_id
+        if bridge.node == self._node and not same_node:
+            raise error_for(errors.BRIDGE_TO_ITSELF, f"two nodes have the name {self._node!r}: rename one")
+        link = self._directory.links.get(bridge.node)
+        joined = link is not None and bool(link["enabled"])
+        if bridge.vpn == vpn and (same_node or joined):
+            why = "" if same_node else f", to which node {self._node!r} has a link"
+            raise error_for(errors.BRIDGE_TO_ITSELF, f"Message VPN {vpn!r} of node {bridge.node!r}{why}")
+
+    def fault_of(self, session: Session) -> AngariumError | None:
+        """Judge a session again after objects have changed."""
+        if session.bridge is None or not session.is_client:
+            return None
+        try:
+            self._check_ends(session.vpn.name, session.bridge)
+            _check_profile(session.vpn, session.profile_name)
+        except AngariumError as error:
+            return error
+        return None
+
+
+def may_follow(bridge: BridgeHello | None, username: str, predecessor: Session) -> bool:
+    """Tell whether a bridge process is the one that has a session, or its successor, on a new connection."""
+    before = predecessor.bridge
+    return (
+        bridge is not None
+        and before is not None
+        and (before.node_id, predecessor.username) == (bridge.node_id, username)
+        and bridge.incarnation >= before.incarnation
+    )
+
+
+def _check_profile(vpn: Vpn, name: str) -> None:
+    if not vpn.profiles[name]["allow_bridge_connections"]:
+        detail = f"client profile {name!r} in Message VPN {vpn.name!r}"
+        raise error_for(errors.BRIDGE_NOT_ALLOWED, detail)

@@ -1,0 +1,567 @@
+"""From a stranger's first frame to a session, or to the reason why there is none.
+
+`login` judges; this module keeps what takes time or counts: connect rates, logins whose password is being
+compared, names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from angarium_server.access import network_of
+from router.access.bridges import may_follow
+from router.access.certified import certified
+from router.access.failed_logins import FailedLogins
+from router.access.granted import GrantedSessions, Renewal
+from router.access.issuers import Issuers, Named, TokenLogin
+from router.access.joining import Joining
+from router.access.login import HIDDEN
+from router.access.password_checks import PasswordChecks, check_of
+from router.access.unknown_keys import UnknownKeys
+from router.ground.effects import Outbox, SendClient, VerifyPassword, VerifyToken
+from router.sessions.hello import Hello, check_version, parse_hello
+from router.sessions.queues import EgressQueue
+from router.sessions.session import Session, TokenBucket
+from router.subscriptions.subscriptions import INBOX_PREFIX
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from angarium_server.connections.tls import Peer
+    from router.access.bridges import BridgeGate
+    from router.access.granted import RenewWish
+    from router.access.login import Doorkeeper, Ticket
+    from router.asking.asks import Asks
+    from router.asking.requests import Answer
+    from router.ground.config import RouterConfig
+    from router.ground.counters import Counters
+    from router.links.links import Links
+    from router.matching.shards import Shards
+    from router.sessions.session_table import SessionTable
+    from router.subscriptions.rights import Rights
+
+#: CLOSED answers a second to frames of sessions that are not there: enough to tell, too few to serve as an
+#: amplifier.
+STRAY_ANSWERS_PER_SECOND = 200.0
+#: The connect rate of an address is forgotten when it was quiet for so long: any burst has refilled by then.
+CONNECT_MEMORY_S = 60.0
+#: Handshakes fail as often as somebody tries: one event in this time is enough.
+HANDSHAKE_EVENT_S = 60.0
+#: Of the key of the digests of passwords that were right.
+MEMORY_KEY_BYTES = 32
+#: A login waits for so much of its connection's deadline to have its password compared: time is left to refuse it.
+WAIT_SHARE: Final = 0.8
+
+#: Rounds that a link may have unretired; bytes are what bounds it, so many lone messages fit on a path of 200 ms too.
+LINK_ROUNDS: Final = 32_768
+#: What waits for a slow link in each class of service before the oldest is dropped, in work units: 64 MiB.
+LINK_QUEUE_UNITS: Final = 32_768
+#: Costs as much as a hash that `angarium username create` makes; no password fits it.
+DECOY_HASH = "scrypt$16384$8$1$" + "00" * 16 + "$" + "00" * 32
+
+
+class Decoy(NamedTuple):
+    """A login that is refused already, but not told so before a password check took its time."""
+
+    routing_id: bytes
+    hello: Hello
+    address: str
+    why: AngariumError
+
+
+#: Nobody guesses an inbox; the name that is made up for a client shall not collide.
+INBOX_BITS, NAME_BITS = 96, 40
+
+
+class Reception:
+    """Admits clients."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        node: str,
+        doorkeeper: Doorkeeper,
+        sessions: SessionTable,
+        rights: Rights,
+        shards: Shards,
+        links: Links,
+        bridges: BridgeGate,
+        counters: Counters,
+        asks: Asks,
+        outbox: Outbox,
+        rng: random.Random,
+        *,
+        replace: Callable[[Session, float], None],
+        close: Callable[[Session, AngariumError, float], None],
+        wall_ms: Callable[[float], int],
+        now: float,
+    ) -> None:
+        self._config = config
+        self._node = node
+        self._doorkeeper = doorkeeper
+        self._sessions = sessions
+        self._rights = rights
+        self._shards = shards
+        self._links = links
+        self._bridges = bridges
+        self._counters = counters
+        self._outbox = outbox
+        self._random = rng
+        #: Ends a session whose client resumed on another connection.
+        self._replace = replace
+        #: Whose tokens are taken; nobody's as long as it is not set.
+        self.issuers, self._wall_ms = Issuers(()), wall_ms
+        self._granted, self._close = GrantedSessions(close), close
+        self._unknown_keys = UnknownKeys(asks, self._keys_may_be_known)
+        #: True once the node is going down: nobody logs in any more.
+        self.closed = False
+        #: Logins whose password is compared or waits for it, which `_checks` orders.
+        self._tickets: dict[int, Ticket | Decoy | TokenLogin] = {}
+        wait_max_s = config.login_timeout_ms / 1000 * WAIT_SHARE
+        self._checks = PasswordChecks(
+            config.password_checks_max, wait_max_s, config.password_memory_s, rng.randbytes(MEMORY_KEY_BYTES)
+        )
+        self._failed = FailedLogins(outbox)
+        self._next_number = 1
+        #: When operators were told of a handshake that failed.
+        self._handshake_told_at = float("-inf")
+        self._joining = Joining(asks, outbox, self.refuse)
+        self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
+        #: Network -> its connect rate; only those that connected lately.
+        self._connects: dict[str, TokenBucket] = {}
+
+    @property
+    def logins_waiting(self) -> int:
+        """Give the logins whose password is compared, or waits for it."""
+        return len(self._tickets)
+
+    def stranger(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer) -> None:
+        """Frames of nobody we know: HELLO, or the rest of a session that ended."""
+        try:
+            if frames[0:1] == [wire.JOIN] and len(frames) == 2:
+                self._join(routing_id, frames[1], now, peer.address)
+                return
+            if len(frames) < 2 or frames[0] != wire.HELLO:
+                raise error_for(
+                    errors.SESSION_UNKNOWN, "send HELLO first" if frames[0:1] != [wire.BYE] else ""
+                )
+            self._hello(routing_id, parse_hello(frames[1]), now, peer)
+        except AngariumError as error:
+            if error.code != errors.SESSION_UNKNOWN or self._stray.take(now):
+                self.refuse(routing_id, error)
+
+    def _join(self, routing_id: bytes, wish: bytes, now: float, address: str) -> None:
+        """Have the controller judge who wishes to join the cluster, or to leave it."""
+        if self.closed:
+            raise error_for(errors.SHUTTING_DOWN)
+        self._check_connect_rate(address, now)
+        self._joining.take(routing_id, wish, address)
+
+    def _hello(self, routing_id: bytes, hello: Hello, now: float, peer: Peer) -> None:
+        address = peer.address
+        is_neighbour = hello.link is not None or hello.username == wire.LINK_USERNAME
+        if not is_neighbour:
+            check_version(hello)
+        if self.closed:
+            raise error_for(errors.SHUTTING_DOWN)
+        if not self._doorkeeper.has_token(
+            hello
+        ):  # after a restart of the router everybody comes back at once
+            self._check_connect_rate(address, now)
+        if is_neighbour:
+            self._neighbour(routing_id, hello, now, address)
+            return
+        if any(ticket.routing_id == routing_id for ticket in self._tickets.values()):
+            raise error_for(errors.ALREADY_LOGGED_IN)
+        stored: str | None = None
+        try:
+            if hello.username == wire.BRIDGE_USERNAME:
+                self._own_bridge(routing_id, hello, now, address)
+                return
+            if hello.jwt is not None:
+                self._begin_token(routing_id, hello, hello.jwt, address, now)
+                return
+            shown = certified(hello, peer.certificate, self._config.tls_username)
+            if shown is not None:
+                hello = shown
+                ticket = self._doorkeeper.check_certified(
+                    routing_id, hello, address, len(self._sessions), now
+                )
+            else:
+                ticket, stored = self._doorkeeper.check(routing_id, hello, address, len(self._sessions), now)
+        except AngariumError as error:
+            if error.code not in HIDDEN:
+                raise
+            decoy = Decoy(routing_id, hello, address, error)
+            if hello.password is None or hello.jwt is not None:
+                self._deny(decoy, error, now)
+            else:
+                # As long as for a wrong password, so that the time does not tell which usernames exist.
+                self._verify(decoy, hello.password, DECOY_HASH, now)
+            return
+        if stored is None:
+            self._welcome(ticket, now)
+        elif self._checks.is_known(stored, hello.password or "", now):
+            self._doorkeeper.check_again(ticket, len(self._sessions))
+            self._welcome(ticket, now)
+        else:
+            self._verify(ticket, hello.password or "", stored, now)
+
+    def _begin_token(
+        self,
+        routing_id: bytes,
+        hello: Hello | Named,
+        token: str,
+        address: str,
+        now: float,
+        renewal: Renewal | None = None,
+    ) -> None:
+        """Have a token verified, if it is of somebody whom we trust."""
+        issuer, peeked = self.issuers.peek(token)
+        keys = self.issuers.keys_for(issuer, peeked)
+        login = TokenLogin(routing_id, hello, address, issuer, peeked.algorithm, keys, renewal, token)
+        if keys:
+            self._await_turn(login, (hello.vpn, peeked.username), token, "", now)
+        elif self._unknown_keys.may_wait(issuer, now):
+            number = self._number()
+            self._tickets[number] = login
+            self._unknown_keys.wait(issuer, number)
+        else:
+            raise error_for(errors.UNAUTHORIZED, f"a token of a key of {issuer.name!r} that is not known")
+
+    def _keys_may_be_known(self, number: int, now: float) -> None:
+        """Go on with a token whose key was not known."""
+        login = self._tickets.pop(number)
+        assert isinstance(login, TokenLogin)
+        try:
+            self._begin_token(login.routing_id, login.hello, login.token, login.address, now, login.renewal)
+        except AngariumError as error:
+            if login.renewal is not None:
+                self._deny_renewal(login.renewal, error, now)
+            elif error.code in HIDDEN:
+                self._deny(login, error, now)
+            else:
+                self.refuse(login.routing_id, error)
+
+    def _verify(self, ticket: Ticket | Decoy, password: str, stored: str, now: float) -> None:
+        self._await_turn(ticket, (ticket.hello.vpn, ticket.hello.username), password, stored, now)
+
+    def _await_turn(
+        self,
+        ticket: Ticket | Decoy | TokenLogin,
+        owner: tuple[str, str],
+        secret: str,
+        stored: str,
+        now: float,
+    ) -> None:
+        number = self._number()
+        displaced = self._checks.add(check_of(number, ticket.address, owner, secret, stored, now), now)
+        self._tickets[number] = ticket
+        if displaced is not None:
+            self._send_away(displaced)
+        self._compare(now)
+
+    def _send_away(self, number: int) -> None:
+        """Refuse a login that gets no place, or no turn, to have its password compared."""
+        refused = error_for(errors.CONNECT_RATE_EXCEEDED, "too many logins at once")
+        ticket = self._tickets.pop(number)
+        if isinstance(ticket, TokenLogin) and ticket.renewal is not None:
+            ticket.renewal.answer.refuse(refused)
+        else:
+            self.refuse(ticket.routing_id, refused)
+
+    def _compare(self, now: float) -> None:
+        """Have the pool compare whatever is next."""
+        while (check := self._checks.next(now)) is not None:
+            ticket = self._tickets[check.number]
+            if isinstance(ticket, TokenLogin):
+                effect = VerifyToken(check.number, check.password, ticket.algorithm, ticket.keys)
+                self._outbox.effects.append(effect)
+            else:
+                self._outbox.effects.append(VerifyPassword(check.number, check.password, check.stored))
+
+    def tick(self, now: float) -> float:
+        """Go on with passwords whose time has come; gives when to call again."""
+        if not self._tickets:
+            return float("inf")
+        for number in self._checks.late(now):
+            self._send_away(number)
+        self._compare(now)
+        return self._checks.wake(now)
+
+    def _check_connect_rate(self, address: str, now: float) -> None:
+        network = network_of(address)
+        bucket = self._connects.get(network)
+        if bucket is None:
+            bucket = TokenBucket(self._config.connects_per_second, self._config.connect_burst, now)
+            self._connects[network] = bucket
+        if not bucket.take(now):
+            raise error_for(errors.CONNECT_RATE_EXCEEDED, address)
+
+    def _welcome(self, ticket: Ticket, now: float) -> None:
+        hello, vpn, bridge = ticket.hello, ticket.vpn, ticket.hello.bridge
+        if bridge is not None:
+            self._bridges.judge_far(ticket, bridge, now)
+        number = self._number()
+        secret = (
+            f"{self._random.getrandbits(INBOX_BITS + NAME_BITS):034x}"  # one question to the system for both
+        )
+        asked_name = hello.client_name if bridge is None else bridge.client_name
+        client_name = asked_name or f"{self._node}/{vpn.name}/{secret[:10]}"
+        predecessor = self._sessions.find(vpn.name, client_name)
+        if predecessor is not None:
+            resumes = ticket.resumed and predecessor.username == ticket.username.name
+            if not resumes and not may_follow(bridge, ticket.username.name, predecessor):
+                self.refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
+                return
+            self._replace(predecessor, now)
+        session = Session(number, ticket.routing_id, vpn, ticket.username.name, client_name, now)
+        session.grant = ticket.grant
+        self._furnish(session, hello, ticket.address, now)
+        session.local_priority = hello.local_priority
+        session.network_priority = hello.network_priority
+        session.no_local = hello.no_local
+        session.resumed_inbox = ticket.resumed_inbox
+        session.bridge = bridge
+        session.rounds_max, session.bytes_max = self._config.ingress_rounds, self._config.ingress_bytes
+        session.inbox = f"{INBOX_PREFIX}{self._node}/{secret[10:]}"
+        if ticket.username.is_guest:
+            vpn.guests.setdefault(session.username, ticket.username)
+        if not self._rights.grant(session, now):
+            if session.username not in vpn.username_clients:
+                vpn.guests.pop(session.username, None)
+            self.refuse(
+                ticket.routing_id,
+                error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone"),
+            )
+            return
+        self._sessions.admit(session)
+        self._doorkeeper.entered(session, len(self._sessions))
+        body = self._welcome_header(session, self._doorkeeper.token(ticket, session), resumed=ticket.resumed)
+        if bridge is not None:
+            body["link"] = self._links.gate.describe_self(now)
+        if session.grant is not None:
+            self._granted.entered(session)
+            body["token_ms"] = self._ms_left(session, now)
+        self._outbox.send(session, [wire.WELCOME, wire.pack(body)])
+        self._counters.count("connects")
+        self._outbox.event(
+            "CLIENT_CONNECT",
+            f"client {client_name} connected from {session.address or 'an unknown address'}"
+            f" as {session.username}",
+            scope="CLIENT",
+            vpn=vpn.name,
+            client=client_name,
+            username=session.username,
+        )
+
+    def _furnish(self, session: Session, hello: Hello, address: str, now: float) -> None:
+        """Give a new session what clients and neighbours both have."""
+        session.address = address
+        session.sdk = hello.sdk
+        session.keepalive_s = max(hello.keepalive_ms, self._config.keepalive_ms) / 1000
+        session.granted_messages, session.granted_bytes = hello.credit
+        rate = self._config.control_frames_per_second
+        session.bucket = TokenBucket(rate, rate * 2, now)
+
+    def _neighbour(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
+        """Admit a link session."""
+        gate = self._links.gate
+        vpn, neighbour = gate.judge(hello, now)
+        name = wire.LINK_NAME_PREFIX + neighbour.node
+        predecessor = self._sessions.find(vpn.name, name)
+        if predecessor is not None:
+            assert predecessor.link is not None, "no client has such a name"
+            gate.check_successor(vpn, predecessor.link, neighbour, now)
+            self._replace(predecessor, now)
+        session = Session(self._number(), routing_id, vpn, wire.LINK_USERNAME, name, now)
+        session.link = neighbour
+        self._admit_carrier(session, hello, address, now)
+        self._links.opened(session, neighbour)
+
+    def _own_bridge(self, routing_id: bytes, hello: Hello, now: float, address: str) -> None:
+        """Admit the session of a bridge of this node that publishes what the bridge takes elsewhere."""
+        vpn, bridge = self._bridges.judge_own(hello)
+        predecessor = self._sessions.find(vpn.name, bridge.client_name)
+        if predecessor is not None:
+            if not may_follow(bridge, wire.BRIDGE_USERNAME, predecessor):
+                raise error_for(errors.CLIENT_NAME_IN_USE, bridge.client_name)
+            self._replace(predecessor, now)
+        session = Session(self._number(), routing_id, vpn, wire.BRIDGE_USERNAME, bridge.client_name, now)
+        session.bridge = bridge
+        self._admit_carrier(session, hello, address, now)
+
+    def _admit_carrier(self, session: Session, hello: Hello, address: str, now: float) -> None:
+        """Let in who carries messages of others: it has no profile and no rights, and counts as no client."""
+        self._furnish(session, hello, address, now)
+        session.is_client = False
+        session.rounds_max, session.bytes_max = LINK_ROUNDS, wire.LINK_BYTES
+        session.egress = EgressQueue(((LINK_QUEUE_UNITS, 0),) * 3)
+        self._sessions.admit(session)
+        body = self._welcome_header(session, b"", resumed=False)
+        body["link"] = self._links.gate.describe_self(now)
+        self._outbox.send(session, [wire.WELCOME, wire.pack(body)])
+
+    def _welcome_header(self, session: Session, token: bytes, *, resumed: bool) -> dict[str, Any]:
+        config = self._config
+        return {
+            "session": f"{session.number}",
+            "client_name": session.client_name,
+            "vpn": session.vpn.name,
+            "node": self._node,
+            "token": token,
+            "resumed": resumed,
+            "epoch": self._shards.epoch,
+            "slots": self._shards.table,
+            "workers": len(self._shards.shards),
+            "rounds": session.rounds_max,
+            "bytes": session.bytes_max,
+            "keepalive_ms": int(session.keepalive_s * 1000),
+            "max_message_bytes": config.max_message_bytes,
+            "max_batch_rows": config.max_batch_rows,
+            "max_batch_bytes": config.max_batch_bytes,
+            "inbox": session.inbox,
+            "guaranteed": True,
+            "reports_unmatched": True,
+            "producer_bytes": config.producer_window_bytes if session.is_client else wire.LINK_WINDOW_BYTES,
+        }
+
+    def _deny(self, ticket: Ticket | Decoy | TokenLogin, why: AngariumError, now: float) -> None:
+        """Refuse a login without a word about what was wrong; operators hear it."""
+        self._failed.add(ticket.address, ticket.hello.vpn, ticket.hello.username, why, now)
+        self.refuse(ticket.routing_id, error_for(errors.UNAUTHORIZED))
+
+    def refuse(self, routing_id: bytes, error: AngariumError) -> None:
+        """Tell somebody without a session why there is none."""
+        self._counters.error(error.code)
+        self._outbox.effects.append(
+            SendClient(routing_id, [wire.CLOSED, wire.pack([error.code, error.detail])], 0)
+        )
+
+    def token_verified(self, ticket_number: int, payload: bytes | None, now: float) -> None:
+        """The pool looked at the signature of a token; its claims are those of `payload`, None if it is wrong."""
+        login = self._tickets.pop(ticket_number)
+        assert isinstance(login, TokenLogin)
+        self._checks.done(ticket_number, now, correct=payload is not None)
+        self._compare(now)
+        if login.renewal is not None:
+            self._renewed(login, login.renewal, payload, now)
+            return
+        try:
+            grant = self.issuers.grant(login, payload, self._wall_ms(now))
+            ticket = self._doorkeeper.check_granted(login, grant, len(self._sessions), now)
+            self._welcome(ticket, now)
+        except AngariumError as error:
+            if error.code in HIDDEN:
+                self._deny(login, error, now)
+            else:
+                self.refuse(login.routing_id, error)
+
+    def renew(self, session: Session, wish: RenewWish, answer: Answer, now: float) -> None:
+        """A client that is here by a token brings the next one; until that is looked at the one before counts.
+
+        Raises:
+            AngariumError: it is here otherwise (40018), or asks too often (42901, 42902).
+        """
+        if session.grant is None:
+            raise error_for(errors.INVALID_ARGUMENT, "this session has no token")
+        if any(ticket.routing_id == session.routing_id for ticket in self._tickets.values()):
+            raise error_for(errors.CONTROL_RATE_EXCEEDED, "another token is being looked at")
+        self._check_connect_rate(session.address, now)
+        named, renewal = Named(session.vpn.name, session.username), Renewal(session, answer)
+        try:
+            self._begin_token(session.routing_id, named, wish.jwt, session.address, now, renewal)
+        except AngariumError as error:
+            if error.code not in HIDDEN:
+                raise
+            self._deny_renewal(renewal, error, now)
+
+    def _renewed(self, login: TokenLogin, renewal: Renewal, payload: bytes | None, now: float) -> None:
+        session = renewal.session
+        before = session.grant
+        assert before is not None
+        try:
+            if login.issuer.name != before.issuer:
+                raise error_for(errors.UNAUTHORIZED, f"a token of another issuer than {before.issuer!r}")
+            grant = self.issuers.grant(login, payload, self._wall_ms(now))
+        except AngariumError as error:
+            self._deny_renewal(renewal, error, now)
+            return
+        account = session.vpn.account_of(session.username)
+        session.grant = grant.for_guest(login.issuer) if account is None or account.is_guest else grant
+        renewal.answer.give({"ms": self._ms_left(session, now)})
+        if not session.closed and not self._rights.grant(session, now):
+            self._close(
+                session, error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the token is not there"), now
+            )
+
+    def _deny_renewal(self, renewal: Renewal, why: AngariumError, now: float) -> None:
+        session = renewal.session
+        self._failed.add(session.address, session.vpn.name, session.username, why, now)
+        renewal.answer.refuse(error_for(errors.UNAUTHORIZED))
+
+    def _ms_left(self, session: Session, now: float) -> int:
+        """Give for how long the token of a session is good."""
+        assert session.grant is not None
+        return max(0, session.grant.ends_ms - self._wall_ms(now))
+
+    def password_verified(self, ticket_number: int, now: float, *, correct: bool) -> None:
+        """The pool compared a password; what may have changed meanwhile is judged once more."""
+        ticket = self._tickets.pop(ticket_number)
+        assert not isinstance(ticket, TokenLogin)
+        self._checks.done(ticket_number, now, correct=correct)
+        self._compare(now)
+        if isinstance(ticket, Decoy) or not correct:
+            wrong = error_for(errors.UNAUTHORIZED, "wrong password")
+            self._deny(ticket, ticket.why if isinstance(ticket, Decoy) else wrong, now)
+            return
+        try:
+            self._doorkeeper.check_again(ticket, len(self._sessions))
+            self._welcome(ticket, now)
+        except AngariumError as error:
+            self.refuse(ticket.routing_id, error)
+
+    def handshake_failed(self, reason: str, now: float) -> None:
+        """A connection was given up before anybody could say who is there; operators hear of it now and then."""
+        self._counters.error(errors.HANDSHAKE_FAILED)
+        if now - self._handshake_told_at >= HANDSHAKE_EVENT_S:
+            self._handshake_told_at = now
+            text = f"a connection to this node was given up in the handshake: {reason}"
+            self._outbox.event(
+                "SYSTEM_CLIENT_HANDSHAKE_FAILED", text, severity="warning", code=errors.HANDSHAKE_FAILED
+            )
+
+    def left(self, session: Session, now: float) -> None:
+        """A session ended: it may resume for a while."""
+        self._doorkeeper.left(session, len(self._sessions), now)
+
+    def tell_end(self, session: Session, error: AngariumError | None) -> None:
+        """Tell operators that a client is gone."""
+        clean = error is None
+        self._outbox.event(
+            "CLIENT_DISCONNECT",
+            f"client {session.client_name} disconnected"
+            + ("" if clean else f": error {error.code}: {error.text}"),  # type: ignore[union-attr]
+            severity="info" if clean else "warning",
+            scope="CLIENT",
+            vpn=session.vpn.name,
+            client=session.client_name,
+            username=session.username,
+            code=0 if error is None else error.code,
+        )
+
+    def sweep(self, now: float) -> None:
+        """Forget addresses that were quiet for long; tell what is due of those that failed."""
+        self._failed.sweep(now)
+        self._checks.sweep(now)
+        self._granted.sweep(self._wall_ms(now), now)
+        for network in [n for n, bucket in self._connects.items() if now - bucket.stamp > CONNECT_MEMORY_S]:
+            del self._connects[network]
+
+    def _number(self) -> int:
+        number = self._next_number
+        self._next_number += 1
+        return number

@@ -1,0 +1,247 @@
+"""What operators see of the sessions, and what their changes mean for them.
+
+The controller forwards requests here. An object that changes is in force at once: sessions under it get
+their rights again, or end if they may not be here any more.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING, Any
+
+from angarium import errors
+from angarium.errors import AngariumError, error_for
+from router.guaranteed.endpoints import KINDS as ENDPOINT_KINDS
+from router.subscriptions.subscriptions import describe_subscription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.access.bridges import BridgeGate
+    from router.guaranteed.endpoints import Endpoints
+    from router.guaranteed.lanes import Lanes
+    from router.links.links import Links
+    from router.sessions.directory import Directory, Vpn
+    from router.sessions.session import Session
+    from router.sessions.session_table import SessionTable
+    from router.subscriptions.rights import Rights
+
+
+def _nothing() -> None:
+    """Nobody waits for this change."""
+
+
+class Operators:
+    """Requests of operators about objects, clients and subscriptions."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        sessions: SessionTable,
+        rights: Rights,
+        close: Callable[[Session, AngariumError, float], None],
+        forget_vpn: Callable[[Vpn], None],
+        endpoints: Endpoints,
+        lanes: Lanes,
+        links: Links,
+        bridges: BridgeGate,
+    ) -> None:
+        self._links = links
+        self._bridges = bridges
+        self._directory = directory
+        self._sessions = sessions
+        self._rights = rights
+        self._close = close
+        self._forget_vpn = forget_vpn
+        self._endpoints = endpoints
+        self._lanes = lanes
+
+    def configure(self, rows: list[list[Any]], now: float) -> None:
+        """Take a whole snapshot of [kind, vpn, name, attributes]; what is not in it is gone.
+
+        What an endpoint holds is deleted only if its deletion was told before.
+        """
+        directory = self._directory
+        wanted = {(kind, "" if kind == "vpn" else vpn, name) for kind, vpn, name, _ in rows}
+        for key in self._endpoints.keys():  # noqa: SIM118 - it is no map
+            if key not in wanted:
+                self._endpoints.lose(*key)
+        for key in directory.object_keys():
+            if key not in wanted:
+                self._drop(*key)
+        for kind, vpn, name, attributes in sorted(rows, key=_vpns_first):
+            self._put(kind, vpn, name, attributes, now)
+        directory.complete = True
+        self._lanes.open()
+        self._review(list(self._sessions), now)
+
+    def put_object(
+        self,
+        kind: str,
+        vpn: str,
+        name: str,
+        attributes: dict[str, Any],
+        now: float,
+        done: Callable[[], None] = _nothing,
+    ) -> None:
+        """An object was created or changed; `done` is called when that is in force."""
+        if kind in ENDPOINT_KINDS:
+            self._put(kind, vpn, name, attributes, now, done)
+            return
+        self._review_vpn(self._put(kind, vpn, name, attributes, now), now)
+        if kind == "link":
+            self._review(
+                [one for one in self._sessions if one.link is not None or one.bridge is not None], now
+            )
+        done()
+
+    def edit_object(
+        self,
+        kind: str,
+        vpn: str,
+        name: str,
+        edits: dict[str, list[list[str]]],
+        now: float,
+        done: Callable[[], None] = _nothing,
+    ) -> None:
+        """Lists of an endpoint changed: {attribute: [added, removed]}; `done` is called when that is in force.
+
+        Raises:
+            NotFoundError: there is no such endpoint (40404).
+        """
+        endpoint = self._endpoints.find(vpn, kind, name)
+        if endpoint is None:
+            raise error_for(errors.UNKNOWN_ENDPOINT, f"{kind} {name!r}")
+        attributes = dict(endpoint.attributes)
+        for attribute, (added, removed) in edits.items():
+            texts = dict.fromkeys(attributes[attribute])
+            for text in removed:
+                texts.pop(text, None)
+            attributes[attribute] = [*texts, *(text for text in added if text not in texts)]
+        self._put(kind, vpn, name, attributes, now, done)
+
+    def drop_object(
+        self, kind: str, vpn: str, name: str, now: float, done: Callable[[], None] = _nothing
+    ) -> None:
+        """An object was deleted; `done` is called when nothing of it is left."""
+        if kind in ENDPOINT_KINDS:
+            self._endpoints.drop(vpn, kind, name, done)
+            return
+        self._review_vpn(self._drop(kind, vpn, name), now)
+        if kind == "link":
+            self._review(
+                [one for one in self._sessions if one.link is not None or one.bridge is not None], now
+            )
+        done()
+
+    def _put(
+        self,
+        kind: str,
+        vpn_name: str,
+        name: str,
+        attributes: dict[str, Any],
+        now: float,
+        done: Callable[[], None] = _nothing,
+    ) -> Vpn | None:
+        if kind not in ENDPOINT_KINDS:
+            vpn = self._directory.put(kind, vpn_name, name, attributes)
+            if kind == "vpn" and vpn is not None:
+                self._endpoints.vpn_changed(vpn)
+            return vpn
+        vpn = self._directory.vpns.get(vpn_name)
+        if vpn is None:
+            done()
+        else:
+            self._endpoints.put(vpn, kind, name, attributes, done, now=now)
+        return vpn
+
+    def _drop(self, kind: str, vpn_name: str, name: str) -> Vpn | None:
+        if kind in ENDPOINT_KINDS:
+            self._endpoints.drop(vpn_name, kind, name)
+            return None
+        if kind == "vpn" and name in self._directory.vpns:
+            self._endpoints.drop_vpn(self._directory.vpns[name])
+        vpn = self._directory.drop(kind, vpn_name, name)
+        if kind == "vpn" and vpn is not None:
+            self._forget_vpn(vpn)
+        return vpn
+
+    def _review_vpn(self, vpn: Vpn | None, now: float) -> None:
+        if vpn is not None:
+            self._review([session for session in self._sessions if session.vpn is vpn], now)
+
+    def _review(self, sessions: list[Session], now: float) -> None:
+        for session in sessions:
+            fault = self._fault_of(session, now)
+            if fault is not None:
+                self._close(session, fault, now)
+
+    def _fault_of(self, session: Session, now: float) -> AngariumError | None:
+        """Judge a session by the objects that there are now, and give it the rights that they say."""
+        vpn = session.vpn
+        username = vpn.account_of(session.username)
+        if self._directory.vpns.get(vpn.name) is not vpn or not vpn.enabled:
+            return error_for(errors.VPN_UNAVAILABLE, vpn.name)
+        if not session.is_client:
+            return self._links.fault_of(session) if session.link is not None else None
+        if username is None or not username.enabled:
+            return error_for(errors.USERNAME_SHUTDOWN, session.username)
+        if not self._rights.grant(session, now):
+            return error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the username is gone")
+        return self._bridges.fault_of(session)
+
+    def clients(self, vpn: str | None, now: float) -> list[dict[str, Any]]:
+        """List connected clients."""
+        return [
+            session.describe(now)
+            for session in self._sessions
+            if session.is_client and vpn in (None, session.vpn.name)
+        ]
+
+    def client(self, vpn: str, name: str, now: float) -> dict[str, Any]:
+        """Describe one client with its subscriptions.
+
+        Raises:
+            NotFoundError: there is no such client (40405).
+        """
+        session = self._find(vpn, name)
+        texts = [describe_subscription(session, one) for one in session.subscriptions.values()]
+        return {**session.describe(now), "subscription_list": texts}
+
+    def subscriptions(self, vpn: str | None, client: str | None) -> list[dict[str, Any]]:
+        """List subscriptions (R87)."""
+        return [
+            describe_subscription(session, subscription)
+            for session in self._sessions
+            if (vpn is None or session.vpn.name == vpn) and (client is None or session.client_name == client)
+            for subscription in session.subscriptions.values()
+        ]
+
+    def endpoints(self, vpn: str | None, kind: str | None, name: str | None) -> list[dict[str, Any]]:
+        """List the figures of endpoints whose names match (with * and ?)."""
+        pattern = (name or "*").replace("[", "[[]")
+        return [
+            endpoint.describe()
+            for endpoint in self._endpoints
+            if vpn in (None, endpoint.vpn.name)
+            and kind in (None, endpoint.kind)
+            and fnmatch.fnmatchcase(endpoint.name, pattern)
+        ]
+
+    def disconnect(self, vpn: str, name: str, now: float) -> None:
+        """End a session.
+
+        Raises:
+            NotFoundError: there is no such client (40405).
+        """
+        self._close(self._find(vpn, name), error_for(errors.DISCONNECTED_BY_OPERATOR), now)
+
+    def _find(self, vpn: str, name: str) -> Session:
+        session = self._sessions.find(vpn, name)
+        if session is None:
+            raise error_for(errors.UNKNOWN_CLIENT_NAME, name)
+        return session
+
+
+def _vpns_first(row: list[Any]) -> bool:
+    return bool(row[0] != "vpn")

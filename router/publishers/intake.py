@@ -1,0 +1,264 @@
+"""Everything that publishers of guaranteed messages need, tied together: producers, admission, homes, acknowledgements.
+
+The router's state machine (`router.router`) hands events here and knows no more of it. `router.admission` decides what
+endpoints take and carries it to their homes; `router.publishers` knows who publishes and tells them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from angarium import errors
+from angarium.errors import AngariumError, error_for
+from router.admission.allowances import Allowances
+from router.admission.publish_rights import PublishRights
+from router.admission.spooling import Spooling
+from router.admission.streams import Streams
+from router.admission.thresholds import Thresholds
+from router.admission.usage import Usage
+from router.guaranteed.acks import Acks
+from router.publishers.gathering import Gathering
+from router.publishers.moves import Move, Moves
+from router.publishers.producers import Producers
+from router.publishers.settling import Settlement, Settling
+from router.publishers.stages import Stages
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from router.asking.asks import Asks
+    from router.asking.requests import Requests
+    from router.delivery.egress import Egress
+    from router.ground.config import RouterConfig, SpoolLimits
+    from router.ground.counters import Counters
+    from router.ground.effects import Outbox
+    from router.guaranteed.endpoints import Endpoints
+    from router.matching.shards import Shard, Shards
+    from router.sessions.producer import Producer
+    from router.sessions.round import Round
+    from router.sessions.session import Session
+
+#: Counters of the router that `stats` gives as figures of the spool.
+_FIGURES = (
+    "ingress_messages",
+    "ingress_messages_promoted",
+    "ingress_messages_demoted",
+    "moved_messages",
+    "acks",
+    "nacks",
+    "rounds_waited",
+)
+
+
+class Intake:
+    """Guaranteed messages from their publishers to the homes of their endpoints."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        limits: SpoolLimits,
+        node: str,
+        shards: Shards,
+        endpoints: Endpoints,
+        egress: Egress,
+        counters: Counters,
+        outbox: Outbox,
+        asks: Asks,
+        requests: Requests,
+        rng: random.Random,
+        *,
+        deliver: Callable[[Round[Session], float], None],
+        close: Callable[[Session, AngariumError, float], None],
+        retry: Callable[[Session, float], None],
+        on_idle: Callable[[Session, float], None],
+        wall_ms: Callable[[float], int],
+    ) -> None:
+        """Begin with no producer and no home.
+
+        Args:
+            config: of the router.
+            limits: of the node's spool.
+            node: its name, for names of producers that are made up.
+            shards: the workers.
+            endpoints: who matches.
+            egress: sends answers to clients.
+            counters: totals of the router.
+            outbox: takes events for operators.
+            asks: questions to the controller.
+            requests: what clients may ask.
+            rng: for names that nobody guesses.
+            deliver: sends a round to direct subscribers.
+            close: ends a session for a reason.
+            retry: lets the rounds of a session retire that waited for homes.
+            on_idle: hears of a session with a producer that has nothing unsettled any more.
+            wall_ms: gives the wall time in ms that belongs to a time.
+        """
+        self._counters, self._close, self._retry, self._on_idle = counters, close, retry, on_idle
+        self.usage, self.acks = Usage(limits, endpoints), Acks(egress, counters, self._idle)
+        self.thresholds = Thresholds(self.usage, outbox)
+        self.allowances = Allowances(limits.max_delivered_unacked, shards)
+        self.streams = Streams(shards, self.usage, self._settled)
+        self.gathering = Gathering(shards, self.streams)
+        self.producers = Producers(
+            node, asks, self.gathering, self.acks, self.thresholds, rng, self._forget_rounds
+        )
+        self.spooling = Spooling(
+            self.usage,
+            endpoints,
+            self.streams,
+            self.acks,
+            counters,
+            promoted_bytes_max=config.promoted_bytes_max,
+            rights=PublishRights(shards.rules),
+            deliver=deliver,
+            break_off=self.producers.break_off,
+            close=close,
+            wall_ms=wall_ms,
+        )
+        self.moves = Moves(shards, self.usage, endpoints, self.streams, self.gathering, counters, wall_ms)
+        shards.listeners += [self.allowances, self.streams, self.moves]
+        endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.repartitioning]
+        self.producers.register(requests)
+        self.settling = Settling(self.streams, self.usage, endpoints, asks, wall_ms)
+        self.stages = Stages(asks, self.settling, requests, self.producers.end_stage)
+
+    # -- from homes ------------------------------------------------------------------------------------------
+
+    def home_reported(self, shard: Shard, header: list[Any], now: float) -> None:
+        """Take HOME `[incarnation, router_incarnation, number, stored_number, totals, spool]`."""
+        _, _, _, stored, totals, spool = header
+        changed = self.streams.home_reported(shard, stored, totals, spool)
+        self.stages.held([stage for stages in spool[12:] for stage in stages])
+        self.allowances.home_ready(shard.index)
+        self.gathering.home_ready(shard.index)
+        self._look(changed, now)
+        self._homes_may_be_complete(now)
+
+    def _homes_may_be_complete(self, now: float) -> None:
+        """Go on with what waited until all homes have reported, if they have."""
+        if not self.streams.all_reported:
+            return
+        held, self.spooling.held = self.spooling.held, {}
+        for session in held:
+            self._retry(session, now)
+        self.moves.homes_reported(now)
+        self.settling.go_on(now)
+
+    def committed(self, shard: Shard, header: list[Any], now: float) -> None:
+        """Take COMMITTED `[incarnation, accepted, stored, totals, spool]`."""
+        _, accepted, stored, totals, spool = header
+        had_unknown = bool(self.usage.unknown)
+        self._look(self.streams.committed(shard, accepted, stored, totals, spool), now)
+        home = self.usage.home(shard.index)
+        self.allowances.reported(shard.index, home.allowance, home.delivered_unacked, home.wanted)
+        if had_unknown:
+            self._homes_may_be_complete(now)
+        self.settling.go_on(now)
+
+    def records(self, shard: Shard, header: list[Any], now: float) -> None:
+        """Take RECORDS `[incarnation, reference, records]`."""
+        self.gathering.answered(shard.index, header[1], header[2], now)
+
+    def move(self, shard: Shard, header: list[Any], batch: bytes, now: float) -> None:
+        """Take MOVE `[incarnation, lane_id, first, target, rows, origins, pasts]` and its batch."""
+        self.moves.asked(shard, header, batch, now)
+
+    def _look(self, changed: list[Any], now: float) -> None:
+        self.thresholds.look(changed)
+        self.spooling.retry(now)
+
+    def _settled(self, pending: Any) -> None:
+        """Every home has accepted what it was given of this."""
+        if type(pending) is Move:
+            self.moves.settled(pending)
+        elif type(pending) is Settlement:
+            self.settling.settled(pending)
+        else:
+            self.acks.settled(pending)
+
+    # -- producers -------------------------------------------------------------------------------------------
+
+    def _forget_rounds(self, producer: Producer[Session]) -> bool:
+        return self.spooling.forget_rounds(producer)
+
+    def _idle(self, producer: Producer[Session], now: float) -> None:
+        session = producer.session
+        self.producers.idle(producer, now)
+        self._on_idle(session, now)
+
+    def is_settled(self, session: Session) -> bool:
+        """Tell whether nothing of a session is on its way to a home."""
+        return not any(producer.unsettled for producer in session.producers.values())
+
+    # -- time, workers, figures ------------------------------------------------------------------------------
+
+    def sweep(self, now: float, flows_at: Callable[[int], object]) -> None:
+        """Try again now and then what waits for room: some limits change without a word.
+
+        Args:
+            now: the time.
+            flows_at: gives the flows of a home.
+        """
+        for index in self.allowances.lost:
+            if not flows_at(index):
+                self.allowances.release(index)
+                self.usage.home(index).delivered_unacked = 0
+        self.usage.freed += 1
+        self.spooling.retry(now)
+        self._homes_may_be_complete(now)
+        self.settling.retry()
+        self.stages.retry()
+
+    def may_leave(self, count: int, now: float) -> bool:
+        """Tell whether the workers from this index on have stored all that they were given.
+
+        One that died on its way out is not waited for: it will be told no lanes any more. Who published what it had not
+        stored is disconnected, and sends it again when others have taken its lanes over.
+        """
+        for index in self.streams.unfinished(count):
+            if self.streams.is_up(index):
+                return False
+            for pending in self.streams.abandon(index):
+                if type(pending) is Move:
+                    self.moves.again(pending)
+                elif type(pending) is Settlement:
+                    self.settling.again(pending)
+                else:
+                    self.producers.break_off(pending.producer)
+                    error = error_for(errors.SHARD_UNAVAILABLE, "the worker left with messages on their way")
+                    self._close(pending.producer.session, error, now)
+        return True
+
+    def homes_left(self, count: int, now: float) -> None:
+        """Only the workers below this index are homes now; the others have handed over."""
+        self.streams.left(count)
+        self.allowances.homes_left(count)
+        self.moves.left(count)
+        self.gathering.left(count)
+        self._homes_may_be_complete(now)
+
+    def stats(self) -> dict[str, int]:
+        """Give the figures of the spool as the router knows them; sizes in bytes."""
+        totals = self._counters.totals
+        return {
+            **self.usage.stats(),
+            **self.streams.stats(),
+            "producers": len(self.producers),
+            "rounds_waiting": self.spooling.waiting_rounds,
+            **self.settling.stats(),
+            **{name: totals.get(name, 0) for name in _FIGURES},
+        }
+
+    def validate(self) -> None:
+        """Check everything that must always hold."""
+        self.usage.validate()
+        self.thresholds.validate()
+        self.streams.validate()
+        self.allowances.validate()
+        self.gathering.validate()
+        self.acks.validate()
+        self.producers.validate()
+        self.spooling.validate()
+        self.moves.validate()
+        self.settling.validate()

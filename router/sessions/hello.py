@@ -1,0 +1,86 @@
+"""HELLO, the first frame of every session: its header, checked, with what links and bridges say of themselves in it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from angarium.topic import check_topic
+from router.sessions.neighbour import LinkHello  # noqa: TC001 - msgspec reads the types of Hello
+
+MAX_CLIENT_NAME_BYTES = 160
+MAX_PASSWORD_CHARACTERS = 128
+#: What client names of links and bridges begin with.
+_RESERVED_NAMES = (wire.LINK_NAME_PREFIX, wire.BRIDGE_NAME_PREFIX)
+
+
+class BridgeHello(msgspec.Struct, frozen=True):
+    """Name and place of a bridge: the Message VPN that it takes messages into."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=32)]
+    vpn: Annotated[str, Meta(min_length=1, max_length=32)]
+    node: Annotated[str, Meta(min_length=1, max_length=64)]
+    node_id: Annotated[str, Meta(min_length=1, max_length=64)]
+    #: Of the process: its successor has a higher one.
+    incarnation: Annotated[int, Meta(ge=0, le=1 << 62)]
+
+    @property
+    def client_name(self) -> str:
+        """Give the name of its sessions."""
+        return f"{wire.BRIDGE_NAME_PREFIX}{self.node}/{self.vpn}/{self.name}"
+
+
+class Hello(msgspec.Struct, frozen=True):
+    """The header of HELLO, checked."""
+
+    version: int
+    vpn: Annotated[str, Meta(max_length=32)] = "default"
+    username: Annotated[str, Meta(max_length=189)] = "default"
+    password: Annotated[str, Meta(max_length=MAX_PASSWORD_CHARACTERS)] | None = None
+    token: Annotated[bytes, Meta(max_length=1024)] | None = None
+    jwt: str | None = None
+    client_name: str = ""
+    sdk: Annotated[str, Meta(max_length=100)] = ""
+    keepalive_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 3000
+    local_priority: Annotated[int, Meta(ge=1, le=4)] = 1
+    network_priority: Annotated[int, Meta(ge=1, le=4)] = 1
+    no_local: bool = False
+    credit: tuple[Annotated[int, Meta(ge=0, le=1 << 62)], Annotated[int, Meta(ge=0, le=1 << 62)]] = (0, 0)
+    link: LinkHello | None = None
+    bridge: BridgeHello | None = None
+
+
+_decode_hello = msgspec.msgpack.Decoder(Hello).decode
+
+
+def parse_hello(header: bytes) -> Hello:
+    """Check the shape of a HELLO; its version is judged apart (`check_version`), by those who know who came.
+
+    Raises:
+        InvalidRequestError: 40001 wrong shape, 40011 no possible client name.
+    """
+    hello = wire.decode_header(_decode_hello, header)
+    if hello.client_name:
+        try:
+            check_topic(hello.client_name)
+            too_long = len(hello.client_name.encode()) > MAX_CLIENT_NAME_BYTES
+            if too_long or hello.client_name.startswith(_RESERVED_NAMES):
+                raise error_for(errors.INVALID_TOPIC)
+        except AngariumError:
+            raise error_for(errors.INVALID_CLIENT_NAME, repr(hello.client_name[:200])) from None
+    return hello
+
+
+def check_version(hello: Hello) -> None:
+    """Refuse who speaks another version of the protocol.
+
+    Raises:
+        InvalidRequestError: the version is another (40003).
+    """
+    if hello.version != wire.PROTOCOL_VERSION:
+        detail = f"{hello.version}, this node speaks {wire.PROTOCOL_VERSION}"
+        raise error_for(errors.UNSUPPORTED_VERSION, detail)

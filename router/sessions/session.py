@@ -1,0 +1,325 @@
+"""One connected client as the router sees it: who it is, what it may do.
+
+And its credit in both directions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium_server.shapes import Shapes
+from router.ground.effects import SEALED
+
+if TYPE_CHECKING:
+    from angarium_server.access import TopicRules
+    from router.sessions.burden import Burden
+    from router.sessions.directory import Vpn
+    from router.sessions.hello import BridgeHello
+    from router.sessions.interest import Filter
+    from router.sessions.neighbour import Neighbour
+    from router.sessions.producer import Producer
+    from router.sessions.queues import EgressQueue, ElidingTable
+    from router.sessions.round import Round
+    from router.tokens.claims import Grant
+
+
+class Subscription(NamedTuple):
+    """One subscription of one session."""
+
+    text: str
+    deliver_always: bool
+    filter: Filter[Session]
+    #: What its client was charged for it.
+    bytes: int
+    noexport: bool
+    #: The client name of the subscription manager that added it, or empty for the client itself.
+    origin: str
+
+
+class Permissions(NamedTuple):
+    """What a session may subscribe to, from its client profile and its ACL profile."""
+
+    shared_allowed: bool
+    subscriptions_max: int
+    #: Bytes that it, and all clients of its username together, may make the node keep.
+    memory_max: int
+    username_memory_max: int
+    filters: TopicRules | None
+    share_names: TopicRules | None
+    #: Work of matching that its messages may cost; 0 is no limit.
+    matching_work_per_s: int = 0
+    #: Shapes that its filters may have.
+    overlapping_max: int = 0
+
+
+NOTHING_ALLOWED: Final = Permissions(
+    shared_allowed=False,
+    subscriptions_max=0,
+    memory_max=0,
+    username_memory_max=0,
+    filters=None,
+    share_names=None,
+)
+
+
+def publisher_number(client_name: str) -> int:
+    """Give the number that stands for a client beside what it published: positive, the same in every process.
+
+    A hash, so that it needs no table: it stays in the spool for longer than sessions and routers live. Of 2^62
+    numbers two clients of a node do not share one.
+    """
+    digest = blake2b(client_name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 2 or 1
+
+
+#: So many filters that a client adds or removes count as one frame towards its rate.
+FILTERS_PER_FRAME = 16
+
+
+class TokenBucket:
+    """Allows so many actions a second on average, and a burst; time is a parameter."""
+
+    __slots__ = ("burst", "level", "rate", "stamp")
+
+    def __init__(self, rate: float, burst: float, now: float) -> None:
+        self.rate = rate
+        self.burst = burst
+        #: Between 0 and `burst` after each call.
+        self.level = burst
+        self.stamp = now
+
+    def take(self, now: float, weight: float = 1.0) -> bool:
+        """Tell whether one more action, or a part of one, is allowed now, and count it."""
+        self.level = min(self.burst, self.level + (now - self.stamp) * self.rate)
+        self.stamp = now
+        if self.level < weight:
+            return False
+        self.level -= weight
+        return True
+
+
+class Session:
+    """The state of one connected client.
+
+    Sessions compare by identity and are numbered in the order of their login, so that everything that walks
+    over them does it in the same order in every run.
+    """
+
+    __slots__ = (
+        "address",
+        "bridge",
+        "bucket",
+        "burden",
+        "bye_at",
+        "bytes_max",
+        "client_name",
+        "closed",
+        "connected_at",
+        "counters",
+        "egress",
+        "eliding",
+        "flow_out_bytes",
+        "flow_read_bytes",
+        "flows",
+        "full",
+        "grant",
+        "granted_bytes",
+        "granted_messages",
+        "inbox",
+        "is_aside",
+        "is_busy",
+        "is_client",
+        "keepalive_s",
+        "last_heard",
+        "link",
+        "local_priority",
+        "memory_bytes",
+        "network_priority",
+        "next_flow",
+        "next_producer",
+        "no_local",
+        "number",
+        "open_frame",
+        "open_rounds",
+        "out_bytes",
+        "parked",
+        "pending",
+        "permissions",
+        "probe_bytes",
+        "probes",
+        "producers",
+        "profile_name",
+        "publish_rules_id",
+        "publisher",
+        "read_bytes",
+        "requests",
+        "resumed_inbox",
+        "retired_round",
+        "retired_told",
+        "round_number",
+        "rounds_max",
+        "routing_id",
+        "sdk",
+        "sent_bytes",
+        "sent_messages",
+        "shapes",
+        "subscriptions",
+        "unretired_bytes",
+        "untold_bytes",
+        "username",
+        "vpn",
+    )
+
+    def __init__(
+        self, number: int, routing_id: bytes, vpn: Vpn, username: str, client_name: str, now: float
+    ) -> None:
+        self.number = number
+        self.routing_id = routing_id
+        self.vpn = vpn
+        self.username = username
+        self.client_name = client_name
+        #: What says in the spool that a message is its own: the same for every session of this name in its VPN.
+        self.publisher = publisher_number(client_name)
+        self.profile_name = ""
+        #: What the token grants that it logged in with; None for a password.
+        self.grant: Grant | None = None
+        self.address = ""
+        self.sdk = ""
+        #: Its resume token names it, so it is that of one session.
+        self.inbox = ""
+        #: That of the session that it goes on with; empty if it is a new one.
+        self.resumed_inbox = ""
+        self.connected_at = now
+        self.last_heard = now
+        self.keepalive_s = 3.0
+        self.local_priority = 1
+        self.network_priority = 1
+        self.no_local = False
+        #: True from the moment in which nothing may be sent to it any more.
+        self.closed = False
+        #: True once workers died of its frames: it is closed, and no worker gets more of it.
+        self.is_aside = False
+        #: True while a request of it is being done: what it sent behind that is not taken yet.
+        self.is_busy = False
+        #: When it said BYE, None before: it closes when its rounds have retired, what it published is stored, and its
+        #: queues are empty or without credit.
+        self.bye_at: float | None = None
+        self.bucket: TokenBucket | None = None
+        #: What there is about the neighbour that it stands for, if it is one of a link; None for a client.
+        self.link: Neighbour | None = None
+        #: What it says of its bridge if it is one of a bridge process.
+        self.bridge: BridgeHello | None = None
+        #: False for the sessions of links, and for those of this node's bridges with their own router: they have no
+        #: profile and no rights, and are in no list and no count of clients.
+        self.is_client = True
+
+        #: Replaced as a whole when its client profile or ACL profile changes.
+        self.permissions = NOTHING_ALLOWED
+        self.publish_rules_id = 0
+
+        #: (text, deliver_always) -> subscription, in the order in which they were added.
+        self.subscriptions: dict[tuple[str, bool], Subscription] = {}
+        #: Their shapes.
+        self.shapes = Shapes()
+        #: What it was charged for what it makes the node keep.
+        self.memory_bytes = 0
+        #: Events about limits of its own that operators were told and that are not over.
+        self.full: dict[str, None] = {}
+        #: Totals for the operators, by name.
+        self.counters: dict[str, int] = {}
+        self._begin_credit()
+        self._begin_guaranteed()
+
+    def _begin_credit(self) -> None:
+        # Ingress: rounds are numbered from 1 without gaps. What may be unretired; one round may overdraw the bytes.
+        self.rounds_max = self.bytes_max = 0
+        self.round_number = self.retired_round = self.retired_told = 0
+        self.unretired_bytes = 0
+        #: Bytes of rounds that retired since the client was last told.
+        self.untold_bytes = 0
+        #: Accepted and not retired, in order of their numbers; the first ones may be at workers.
+        self.open_rounds: deque[Round[Session]] = deque()
+        #: The tail of open_rounds that has not been handed to workers.
+        self.pending: deque[Round[Session]] = deque()
+        #: True while it stands in the waiting line of exactly one shard, or is held back.
+        self.parked = False
+        #: What it costs the workers; None while that is nothing.
+        self.burden: Burden | None = None
+
+        # Egress: totals since login; credit is granted - sent.
+        self.granted_messages = self.granted_bytes = 0
+        self.sent_messages = self.sent_bytes = 0
+        #: The number of the effect that sends it a DELIVER to which more may be added (`router.ground.effects`).
+        self.open_frame = SEALED
+        #: PINGs that are not answered yet, the oldest first: number, and how much had been sent, of that on flows.
+        self.probes: deque[tuple[int, int, int]] = deque()
+        #: How much had been sent when the last one left.
+        self.probe_bytes = 0
+        #: Everything sent to it, answers included, and how much of that it has shown to have read. Credit
+        #: alone could be a lie.
+        self.out_bytes = 0
+        self.read_bytes = 0
+        #: The part of these two that went out on flows.
+        self.flow_out_bytes = self.flow_read_bytes = 0
+        self.egress: EgressQueue | None = None
+        self.eliding: ElidingTable | None = None
+
+    def _begin_guaranteed(self) -> None:
+        #: Its number -> each bound flow (`router.flows.flow.Flow`), in the order of their binding.
+        self.flows: dict[int, Any] = {}
+        #: Its handle -> each producer that is open, or was fenced and not closed.
+        self.producers: dict[int, Producer[Session]] = {}
+        #: The handle of the next producer; none is used twice in a session.
+        self.next_producer = 1
+        #: The number of the next flow; one is never used twice in a session.
+        self.next_flow = 1
+        #: Requests that are not answered yet.
+        self.requests = 0
+
+    def has_credit(self) -> bool:
+        """Tell whether one more frame may be sent; the frame itself may overdraw."""
+        return self.sent_messages < self.granted_messages and self.sent_bytes < self.granted_bytes
+
+    def count(self, name: str, amount: int = 1) -> None:
+        """Add to one of the session's own counters."""
+        self.counters[name] = self.counters.get(name, 0) + amount
+
+    def describe(self, now: float) -> dict[str, Any]:
+        """Give what `angarium client list` shows of it."""
+        egress = self.egress
+        return {
+            "name": self.client_name,
+            "address": self.address,
+            "vpn": self.vpn.name,
+            "username": self.username,
+            "profile": self.profile_name,
+            "sdk": self.sdk,
+            "uptime_s": round(now - self.connected_at, 3),
+            "subscriptions": len(self.subscriptions),
+            "flows": len(self.flows),
+            "producers": len(self.producers),
+            "eliding": self.eliding is not None,
+            "eliding_topics": len(self.eliding) if self.eliding is not None else 0,
+            "slow": egress is not None and egress.is_slow(now),
+            "queued_messages": egress.messages if egress is not None else 0,
+            "queued_bytes": egress.bytes if egress is not None else 0,
+            "memory_bytes": self.memory_bytes,
+            "local_priority": self.local_priority,
+            "network_priority": self.network_priority,
+            "no_local": self.no_local,
+            "discards": {name: value for name, value in self.counters.items() if name.startswith("discard.")},
+            "counters": dict(self.counters),
+        }
+
+    def validate(self) -> None:
+        """Check the sentences above."""
+        assert 0 <= self.retired_told <= self.retired_round <= self.round_number
+        assert len(self.open_rounds) == self.round_number - self.retired_round
+        assert self.unretired_bytes == sum(a_round.bytes for a_round in self.open_rounds)
+        assert len(self.pending) <= len(self.open_rounds)
+        if self.egress is not None:
+            self.egress.validate()
+        if self.eliding is not None:
+            self.eliding.validate()

@@ -1,1 +1,0 @@
-"""What endpoints take of what is published: accounts and limits, admission, and the streams to the homes."""

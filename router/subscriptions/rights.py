@@ -1,0 +1,142 @@
+"""What a session may do, taken from its client profile and ACL profile.
+
+And renewed when an operator changes them.
+
+Publish rules are checked by the workers, which know them by a number; the same list of rules has one number
+however many clients publish under it. Everything else is checked here and in `subscriptions`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from angarium.errors import AngariumError
+from router.sessions.directory import profiles_of
+from router.sessions.queues import EgressQueue
+from router.sessions.session import Permissions
+
+if TYPE_CHECKING:
+    from angarium_server.access import TopicRules
+    from router.delivery.eliding import Eliding
+    from router.matching.shards import Shards
+    from router.sessions.directory import AclProfile, Username, Vpn
+    from router.sessions.queues import QueueLimits
+    from router.sessions.session import Session
+
+RulesKey = tuple[bool, tuple[str, ...]]
+Attributes = dict[str, Any]
+_CLASSES = (1, 2, 3)
+
+
+class Granted(NamedTuple):
+    """What the clients of a username may, and the objects that say so."""
+
+    acl: AclProfile
+    profile: Attributes
+    permissions: Permissions
+    publish: RulesKey
+    queues: QueueLimits
+
+
+class Rights:
+    """Gives sessions their rights and keeps the numbers of publish rules."""
+
+    def __init__(self, shards: Shards, eliding: Eliding) -> None:
+        self._shards = shards
+        self._eliding = eliding
+        self._next_id = 1
+        #: Rules -> [number, sessions that publish under them]; never zero sessions.
+        self._numbers: dict[RulesKey, list[int]] = {}
+
+    def grant(self, session: Session, now: float) -> bool:
+        """Give a session what its profiles say now; false if they are not there or do not fit it."""
+        vpn = session.vpn
+        username = vpn.account_of(session.username)
+        if username is None:
+            return False
+        client_profile, acl_profile = profiles_of(username, session.grant)
+        granted = self._granted(vpn, username, client_profile, acl_profile)
+        if granted is None:
+            return False
+        session.profile_name = client_profile
+        session.permissions = granted.permissions
+        if session.egress is None:
+            session.egress = EgressQueue(granted.queues)
+        else:
+            session.egress.limit(granted.queues)
+        self._set_eliding(session, granted.profile, now)
+        number = self._take(granted.publish)
+        self.revoke(session)
+        session.publish_rules_id = number
+        return True
+
+    def _granted(self, vpn: Vpn, username: Username, client_profile: str, acl_profile: str) -> Granted | None:
+        """Give what a username may with two profiles; None if they are not there or do not fit it.
+
+        It is the same for all its clients but those whose tokens name others, and worked out again when one of the
+        objects was replaced.
+        """
+        acl, profile = vpn.acls.get(acl_profile), vpn.profiles.get(client_profile)
+        if acl is None or profile is None:
+            return None
+        known: Granted | None = username.granted
+        if known is not None and known.acl is acl and known.profile is profile:
+            return known
+        try:
+            publish, subscribe = acl.publish_list(username.name), acl.subscribe_rules(username.name)
+        except AngariumError:  # the variables of the profile cannot take this username in
+            return None
+        permissions = _permissions(profile, acl, subscribe)
+        known = username.granted = Granted(acl, profile, permissions, publish, _queues(profile))
+        return known
+
+    def revoke(self, session: Session) -> None:
+        """A session does not publish under its rules any more."""
+        number = session.publish_rules_id
+        session.publish_rules_id = 0
+        if not number:
+            return
+        key = self._shards.rules[number]
+        entry = self._numbers[key]
+        entry[1] -= 1
+        if not entry[1]:
+            del self._numbers[key]
+            self._shards.drop_rules(number)
+
+    def _take(self, key: RulesKey) -> int:
+        if key == (True, ()):
+            return 0  # everything is allowed
+        entry = self._numbers.get(key)
+        if entry is None:
+            entry = self._numbers[key] = [self._next_id, 0]
+            self._next_id += 1
+            self._shards.put_rules(entry[0], *key)
+        entry[1] += 1
+        return entry[0]
+
+    def _set_eliding(self, session: Session, profile: Attributes, now: float) -> None:
+        if not profile["eliding"]:
+            self._eliding.stop(session, now)
+            return
+        delay_ms, topics_max = int(str(profile["eliding_delay_ms"])), int(str(profile["eliding_max_topics"]))
+        self._eliding.allow(session, delay_ms, topics_max, now)
+
+
+def _permissions(profile: Attributes, acl: AclProfile, subscribe: TopicRules) -> Permissions:
+    return Permissions(
+        shared_allowed=bool(profile["allow_shared_subscriptions"]),
+        subscriptions_max=int(profile["max_subscription_count"]),
+        memory_max=int(profile["max_memory_bytes"]),
+        username_memory_max=int(profile["max_memory_bytes_per_client_username"]),
+        filters=subscribe,
+        share_names=acl.share_names,
+        matching_work_per_s=int(profile["max_matching_work_per_s"]),
+        overlapping_max=int(profile["max_overlapping_filters"]),
+    )
+
+
+def _queues(profile: Attributes) -> QueueLimits:
+    return tuple(
+        (int(profile[f"queue_direct_{n}_max_depth"]), int(profile[f"queue_direct_{n}_min_msg_burst"]))
+        for n in _CLASSES
+    )

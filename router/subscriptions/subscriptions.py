@@ -1,0 +1,342 @@
+"""SUBSCRIBE and UNSUBSCRIBE: checked one filter at a time, some in each step, answered as a whole.
+
+A SUBSCRIBE is answered when every worker has confirmed. A subscription takes effect between rounds; after the answer to
+UNSUBSCRIBE nothing more is queued for it. A subscription manager acts on another client of its Message VPN, under its
+own ACL (R58 to R62).
+
+Work is done in steps, one for each turn of the loop: what those who are here ask for, and what those who left leave
+behind (`departures`). Whoever asks while a step has something left is served at once.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import msgspec
+
+from angarium import errors, wire
+from angarium.errors import AngariumError, error_for
+from angarium.topic import Filter as ParsedFilter
+from angarium.topic import overlaps, parse_filter
+from angarium_server.costs import subscription_bytes
+from angarium_server.shapes import shape_of
+from router.sessions.session import Subscription
+from router.subscriptions.departures import Departures
+from router.subscriptions.subscribing import PIECE, Request, RequestLine, units_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from router.delivery.egress import Egress
+    from router.guaranteed.memory_accounts import MemoryAccounts
+    from router.matching.shards import Shards
+    from router.sessions.interest import Filter, Interest
+    from router.sessions.session import Session
+    from router.subscriptions.client_alarms import ClientAlarms
+
+#: What the router gives clients as addresses for replies; each client may subscribe to its own only.
+INBOX_PREFIX = "#P2P/INB/"
+#: Filters that are added or taken away in one step: 2 to 3 ms.
+STEP_MAX: Final = 160
+
+
+_Flags = Annotated[int, msgspec.Meta(ge=0, le=wire.SUBSCRIBE_DELIVER_ALWAYS)]
+_Entries = Annotated[
+    list[tuple[str, _Flags]], msgspec.Meta(min_length=1, max_length=wire.MAX_FILTERS_PER_REQUEST)
+]
+#: Request number, filters with their flags, and the client that a subscription manager acts for.
+_decode_request = msgspec.msgpack.Decoder(tuple[int, _Entries, str | None]).decode
+
+
+class Change:
+    """What a piece of a request changes."""
+
+    __slots__ = ("added", "bytes", "joined", "removed", "room")
+
+    def __init__(self, room: int) -> None:
+        #: Filters that the workers do not know, and those that nobody wants any more.
+        self.added: list[Filter[Session]] = []
+        self.removed: list[Filter[Session]] = []
+        #: Those of the subscriptions that are there now, whether others had them before or not.
+        self.joined: list[Filter[Session]] = []
+        #: What the new subscriptions cost, which is charged at the end of the piece, and how much that may be.
+        self.bytes, self.room = 0, room
+
+
+#: Adds or removes one subscription: (who acts, for whom, filter, flags, what changes) -> None or [code, detail].
+_Act: TypeAlias = "Callable[[Session, Session, str, int, Change], list[Any] | None]"
+
+
+class Subscriptions:
+    """Adds and removes subscriptions; every change passes here."""
+
+    def __init__(
+        self,
+        interest: Interest[Session],
+        shards: Shards,
+        egress: Egress,
+        *,
+        on_change: Callable[[int, str], None],
+        find_client: Callable[[str, str], Session | None],
+        alarms: ClientAlarms,
+        memory: MemoryAccounts,
+    ) -> None:
+        self._interest = interest
+        self._shards = shards
+        self._egress = egress
+        #: Called with (VPN number, pattern) when a filter comes or goes.
+        self._on_change = on_change
+        #: Gives the connected client of (VPN name, client name).
+        self._find_client = find_client
+        self._alarms = alarms
+        self._memory = memory
+        #: Requests that are not done.
+        self._line = RequestLine()
+        #: What a step may cost, and what this one still may before the next one begins.
+        self.step_max = self._left = STEP_MAX
+        #: Whose request is being done; None between two.
+        self.served: Session | None = None
+        #: What sessions leave behind.
+        self.departures = Departures(interest, shards, on_change)
+        #: Subscriptions of all sessions.
+        self.count = 0
+        #: Refusals by code.
+        self.refused: dict[int, int] = {}
+
+    def begin(self, actor: Session, operation: bytes, header: bytes) -> int:
+        """Begin with a SUBSCRIBE or UNSUBSCRIBE; gives the number of filters.
+
+        Raises:
+            InvalidRequestError: the frame itself is malformed (40001).
+        """
+        number, entries, target = self._read(actor, header)
+        if isinstance(target, AngariumError):
+            self._answer(actor, number, [self._refusal(target) for _ in entries])
+        else:
+            self._line.push(Request(operation, number, actor, target, entries))
+            self._go_on()
+        return len(entries)
+
+    def _go_on(self) -> None:
+        """Do what is left of the step: requests, and then what others left behind."""
+        line = self._line
+        while line and self._left > 0:
+            request = line.next()
+            if not request.actor.closed:
+                self._left -= self._do_some(request, PIECE if line.is_contended else self._left)
+            if request.is_done or request.actor.closed:
+                line.remove(request)
+                self._finish(request)
+        if self._left > 0:
+            self._left -= self.departures.step(self._left)
+
+    def _do_some(self, request: Request, limit: int) -> int:
+        """Do the next filters of a request; gives what that cost."""
+        actor, target = request.actor, request.target
+        if target.closed:
+            error = error_for(errors.UNKNOWN_CLIENT_NAME, target.client_name[:200])
+            request.answers += [self._refusal(error) for _ in request.entries[len(request.answers) :]]
+            return 1
+        act: _Act = self._add if request.operation == wire.SUBSCRIBE else self._remove
+        self.served = actor
+        change = Change(self._memory.room(target))
+        cost = 0
+        for text, flags in islice(request.entries, len(request.answers), None):
+            request.answers.append(act(actor, target, text, flags, change))
+            cost += units_of(text)
+            if cost >= limit:
+                break
+        self._memory.charge(target, change.bytes)
+        self._alarms.subscriptions_changed(target)
+        self._shards.change_filters(change.added, change.removed)
+        request.joined += change.joined
+        self.served = None
+        # Those who come and go faster than steps are done would leave more and more behind.
+        return cost + self.departures.step(cost)
+
+    def _finish(self, request: Request) -> None:
+        def answer() -> None:
+            self._answer(request.actor, request.number, request.answers)
+
+        self._shards.await_pending(request.joined, answer)
+
+    def clear(self, session: Session) -> None:
+        """A session is over: nothing is for it any more (R56, R64), and its limits are free."""
+        vpn, count = session.vpn, len(session.subscriptions)
+        vpn.subscriptions -= count
+        vpn.shapes.remove_all(session.shapes)
+        self.count -= count
+        self.departures.add(session)
+        self._go_on()
+        self._alarms.subscriptions_changed(session)
+
+    def tick(self, now: float) -> float:
+        """Do the next step, if anything is to be done; gives when to come again."""
+        self._left = self.step_max
+        if self._line or self.departures:
+            self._go_on()
+        return now if self._line or self.departures else math.inf
+
+    def validate(self, sessions: Iterable[Session]) -> None:
+        """Check the sums, given all sessions."""
+        assert self.count == sum(len(one.subscriptions) for one in sessions)
+        self.departures.validate()
+        self._line.validate()
+
+    def _read(
+        self, session: Session, header: bytes
+    ) -> tuple[int, list[tuple[str, int]], Session | AngariumError]:
+        request, entries, name = wire.decode_header(_decode_request, header)
+        return request, entries, session if name is None else self._managed(session, name)
+
+    def _managed(self, manager: Session, name: str) -> Session | AngariumError:
+        """Find the client that a subscription manager acts on (R58, R59)."""
+        username = manager.vpn.account_of(manager.username)
+        if username is None or not username.is_manager:
+            return error_for(errors.SUBSCRIPTION_MANAGER_DENIED, manager.username)
+        target = self._find_client(manager.vpn.name, name)
+        if target is None:
+            return error_for(errors.UNKNOWN_CLIENT_NAME, name[:200])
+        return target
+
+    def _add(
+        self, actor: Session, session: Session, text: str, flags: int, change: Change
+    ) -> list[Any] | None:
+        deliver_always = bool(flags & wire.SUBSCRIBE_DELIVER_ALWAYS)
+        try:
+            parsed = parse_filter(text)
+            self._check(actor, parsed)
+            if (text, deliver_always) in session.subscriptions:
+                change.joined.append(session.subscriptions[text, deliver_always].filter)
+                return None
+            self._check_limits(session)
+            shape = shape_of(parsed.pattern, parsed.share) if parsed.wildcard or parsed.share else None
+            if shape is not None:
+                self._check_shapes(session, shape)
+            size = subscription_bytes(text, parsed.pattern, len(self._shards.shards))
+            if change.bytes + size > change.room:
+                self._memory.refuse(session, change.bytes + size)
+            change.bytes += size
+        except AngariumError as error:
+            return self._refusal(error)
+        a_filter, is_new = self._filter_of(session, parsed, deliver_always=deliver_always)
+        if is_new:
+            change.added.append(a_filter)
+        change.joined.append(a_filter)
+        self._interest.join(a_filter, session, text)
+        origin = "" if actor is session else actor.client_name
+        session.subscriptions[text, deliver_always] = Subscription(
+            text, deliver_always, a_filter, size, parsed.noexport, origin
+        )
+        session.vpn.subscriptions += 1
+        if shape is not None:
+            session.shapes.add(shape)
+            session.vpn.shapes.add(shape)
+        self.count += 1
+        return None
+
+    def _filter_of(
+        self, session: Session, parsed: ParsedFilter, *, deliver_always: bool
+    ) -> tuple[Filter[Session], bool]:
+        found = self._interest.find(session.vpn.id, parsed, deliver_always)
+        if found is not None:
+            return found, False
+        made = self._interest.create(session.vpn.id, parsed, deliver_always, self._shards.table)
+        self._on_change(session.vpn.id, parsed.pattern)
+        return made, True
+
+    def _check(self, actor: Session, parsed: ParsedFilter) -> None:
+        """Check a filter by the rights of the acting client: for a manager its own ACL, not the target's.
+
+        (R61, R62).
+        """
+        if parsed.pattern.startswith("#P2P"):
+            if overlaps(parsed.pattern, wire.QUEUE_TOPIC_PREFIX + ">"):
+                raise error_for(errors.RESERVED_TOPIC, "what is sent to a queue is for its consumers")
+            if overlaps(parsed.pattern, INBOX_PREFIX + ">"):
+                if parsed.pattern != actor.inbox or parsed.share is not None:
+                    raise error_for(errors.RESERVED_TOPIC, "the inbox of another client")
+                return
+        permissions = actor.permissions
+        if parsed.share is not None:
+            if not permissions.shared_allowed:
+                raise error_for(errors.SHARED_SUBSCRIPTION_DENIED, parsed.text)
+            if permissions.share_names is None or not permissions.share_names.allows_name(parsed.share):
+                raise error_for(errors.SHARE_NAME_DENIED, parsed.share)
+        if permissions.filters is None or not permissions.filters.allows_subscribe(parsed.pattern):
+            raise error_for(errors.SUBSCRIBE_DENIED, parsed.text)
+
+    def _check_limits(self, session: Session) -> None:
+        own = session.permissions.subscriptions_max
+        if len(session.subscriptions) >= own:
+            self._alarms.client_is_full(session, own)
+            raise error_for(errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"the client profile allows {own}")
+        limit = int(session.vpn.attributes["max_subscription_count"])
+        if session.vpn.subscriptions >= limit:
+            self._alarms.subscriptions_are_full(session, limit)
+            raise error_for(
+                errors.MAX_SUBSCRIPTIONS_EXCEEDED, f"Message VPN {session.vpn.name} allows {limit}"
+            )
+
+    def _check_shapes(self, session: Session, shape: str) -> None:
+        """Refuse a filter with which too many could match one topic: such topics would be dear to match."""
+        own = session.permissions.overlapping_max
+        if len(session.shapes) >= own and shape not in session.shapes:
+            self._alarms.client_overlaps(session, own)
+            raise error_for(errors.OVERLAPPING_FILTERS, f"the client profile allows {own}")
+        vpn = session.vpn
+        limit = int(vpn.attributes["max_overlapping_filters"])
+        if len(vpn.shapes) >= limit and shape not in vpn.shapes:
+            self._alarms.vpn_overlaps(session, limit)
+            raise error_for(errors.OVERLAPPING_FILTERS, f"Message VPN {vpn.name} allows {limit}")
+
+    def _remove(
+        self, actor: Session, session: Session, text: str, flags: int, change: Change
+    ) -> list[Any] | None:
+        deliver_always = bool(flags & wire.SUBSCRIBE_DELIVER_ALWAYS)
+        try:
+            if actor is not session:
+                self._check(actor, parse_filter(text))
+            subscription = session.subscriptions.get((text, deliver_always))
+            if subscription is None:
+                raise error_for(errors.SUBSCRIPTION_NOT_FOUND, text[:300])
+        except AngariumError as error:
+            return self._refusal(error)
+        self._take_away(session, subscription, change)
+        return None
+
+    def _take_away(self, session: Session, subscription: Subscription, change: Change) -> None:
+        del session.subscriptions[subscription.text, subscription.deliver_always]
+        session.vpn.subscriptions -= 1
+        shape = shape_of(subscription.filter.pattern, subscription.filter.key[3])
+        if shape is not None:
+            session.shapes.remove(shape)
+            session.vpn.shapes.remove(shape)
+        self.count -= 1
+        self._memory.refund(session, subscription.bytes)
+        self.departures.leave(session, subscription, change.removed)
+
+    def _refusal(self, error: AngariumError) -> list[Any]:
+        self.refused[error.code] = self.refused.get(error.code, 0) + 1
+        return [error.code, error.detail]
+
+    def _answer(self, session: Session, request: int, codes: list[Any]) -> None:
+        if not session.closed:
+            self._egress.answer(session, [wire.SUBACK, wire.pack([request, codes])])
+
+
+def describe_subscription(session: Session, subscription: Subscription) -> dict[str, Any]:
+    """Give what `angarium subscription list` shows (R87)."""
+    share = subscription.filter.key[3]
+    always = subscription.filter.kind == wire.KIND_DELIVER_ALWAYS
+    return {
+        "client": session.client_name,
+        "vpn": session.vpn.name,
+        "filter": subscription.text,
+        "share": share,
+        "dto_priority": "DA" if always else f"P{session.local_priority}",
+        "noexport": subscription.noexport,
+        "origin": f"manager {subscription.origin}" if subscription.origin else "client",
+    }
