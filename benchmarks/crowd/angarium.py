@@ -8,7 +8,7 @@ import angarium
 from benchmarks.crowd.group import main
 
 if TYPE_CHECKING:
-    from angarium.client.connection import ClientEvent
+    from angarium.client.connection.connection import ClientEvent
     from benchmarks.crowd.group import Publish, Wish
 
 #: More than any run publishes.

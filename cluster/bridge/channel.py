@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors, trail, wire
-from angarium.client.address import is_encrypted
-from angarium.client.events import Answered
-from angarium.client.session import Hello
+from angarium.client.protocol.events import Answered
+from angarium.client.protocol.session import Hello
+from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
 from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing

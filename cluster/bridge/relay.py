@@ -10,7 +10,7 @@ from cluster.link.frames import Meta
 from cluster.link.relay import OpenRow, Relay
 
 if TYPE_CHECKING:
-    from angarium.client.events import Welcome
+    from angarium.client.protocol.events import Welcome
     from cluster.bridge.crossing import Crossing
     from cluster.link.session import LinkSession, Passed
 

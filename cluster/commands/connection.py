@@ -20,7 +20,7 @@ import click
 from click.core import ParameterSource
 
 from angarium import errors
-from angarium.client.address import DEFAULT_URL, is_encrypted, parse
+from angarium.client.transport.address import DEFAULT_URL, is_encrypted, parse
 from cluster import contexts, registry
 from cluster.admin import NODE_FILE, Admin, node_runs, read_node_file
 from cluster.target import Here, Place, Purpose, Target, choose, named

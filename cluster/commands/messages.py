@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from angarium.client.client import Client
-    from angarium.client.subscription import Subscription
+    from angarium.client.subscribing.subscription import Subscription
     from angarium.slots import Publishable
     from cluster.commands.output import Progress
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from angarium import errors
-from angarium.client.connection import FINAL_ENDS
+from angarium.client.connection.connection import FINAL_ENDS
 from cluster.commands.table import counted
 from cluster.visible import visible
 
 if TYPE_CHECKING:
-    from angarium.client.connection import ClientEvent
+    from angarium.client.connection.connection import ClientEvent
 
 
 class Notices:

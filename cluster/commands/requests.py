@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from angarium.client.client import Client
-    from angarium.client.subscription import Subscription
+    from angarium.client.subscribing.subscription import Subscription
     from angarium.message import Message
 
 #: Answering is mostly waiting for programs; more of them at a time would rather slow each other down.

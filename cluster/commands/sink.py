@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
-from angarium.client.consuming.messages import GuaranteedMessage
+from angarium.client.protocol.messages import GuaranteedMessage
 from cluster.visible import visible, visible_json, visible_payload
 
 if TYPE_CHECKING:

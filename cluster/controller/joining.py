@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from angarium import errors
-from angarium.client.address import parse
+from angarium.client.transport.address import parse
 from cluster.addresses import is_tls, reachable
 from cluster.controller import arguments
 from cluster.controller.effects import UseVault

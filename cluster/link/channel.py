@@ -10,8 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors, wire
-from angarium.client.address import is_encrypted
-from angarium.client.session import Hello
+from angarium.client.protocol.session import Hello
+from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
 from cluster.link.encryption import Trust
 from cluster.link.pair import FAR, KEEPALIVE_MS, OWN, Effect, Emit, Pair, State

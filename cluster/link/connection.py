@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
-from angarium.client.address import parse
+from angarium.client.transport.address import parse
 from angarium.client.transport.zmtp import Zmtp, ZmtpError, pack
 from angarium.errors import AngariumError, error_for
 from cluster.link.encryption import ADVICE

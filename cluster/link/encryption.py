@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from angarium.client.address import is_encrypted, parse
+from angarium.client.transport.address import is_encrypted, parse
 from angarium.client.transport.tls import Tls
 from angarium.errors import TLS_FAILED, AngariumError, error_for
 

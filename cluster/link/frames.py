@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from angarium.client.frames import header, malformed
+from angarium.client.protocol.frames import header, malformed
 from angarium.trail import Route
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from angarium import errors, wire
-from angarium.client.events import Closed, Noticed, Opened, Replied, Retired, TableChanged
+from angarium.client.protocol.events import Closed, Noticed, Opened, Replied, Retired, TableChanged
 from angarium.errors import AngariumError, error_for
 from cluster.link.relay import Relay
 from cluster.link.session import LinkSession, Passed, Settled, Spooled, Told
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from angarium.client.session import Hello
+    from angarium.client.protocol.session import Hello
     from cluster.link.encryption import Trust
     from cluster.link.spooled import Carrier
 

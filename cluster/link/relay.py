@@ -22,7 +22,7 @@ from angarium.slots import Round
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.client.events import Welcome
+    from angarium.client.protocol.events import Welcome
     from cluster.link.session import Entries, Exported, Inside, LinkSession, Passed
 
 #: A row with its meta left packed: what is in it is for others.

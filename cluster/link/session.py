@@ -1,8 +1,8 @@
 """One session of a link with a router: like that of a client, but batches stay unopened, and interest travels on it.
 
-Everything that keeps a session alive and within its credit is the client's (`angarium.client.session`). What differs:
-DELIVER gives the batches as they came, EXPORTS gives what the router's node wants, and `tell` sends IMPORTS, of which
-a few may wait for the word that they are in force.
+Everything that keeps a session alive and within its credit is the client's (`angarium.client.protocol.session`). What
+differs: DELIVER gives the batches as they came, EXPORTS gives what the router's node wants, and `tell` sends IMPORTS,
+of which a few may wait for the word that they are in force.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 import msgspec
 
 from angarium import wire
-from angarium.client.frames import header, malformed
-from angarium.client.session import ClientSession, EgressWindow, Hello, State, read_deliver
+from angarium.client.protocol.frames import header, malformed
+from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State, read_deliver
 from cluster.link.frames import read_acked, read_messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from angarium.client.events import Event
+    from angarium.client.protocol.events import Event
     from angarium.errors import AngariumError
     from angarium.slots import Round
 

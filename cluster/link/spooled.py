@@ -24,13 +24,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from angarium import errors, slots, wire
-from angarium.client.frames import malformed
+from angarium.client.protocol.frames import malformed
 from angarium.errors import error_for
 from angarium.slots import Round
 from cluster.link.frames import Meta, Part, Range, Row, decode_rows, encode_rows
 
 if TYPE_CHECKING:
-    from angarium.client.events import Welcome
+    from angarium.client.protocol.events import Welcome
     from cluster.link.session import LinkSession
 
 #: What the home may have out: bytes fill the same path as those of direct messages.

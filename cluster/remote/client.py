@@ -14,7 +14,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from angarium.client.address import parse
+from angarium.client.transport.address import parse
 from angarium.client.transport.credentials import Credentials
 from angarium.client.transport.tls import NOT_TLS, Tls
 from angarium.client.transport.zmtp import ZmtpError, pack

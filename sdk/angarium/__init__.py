@@ -43,36 +43,36 @@ from angarium.on_demand import on_demand
 if TYPE_CHECKING:
     from angarium.client.client import Client
     from angarium.client.connecting import Connecting, connect
-    from angarium.client.connection import ClientEvent
+    from angarium.client.connection.connection import ClientEvent
     from angarium.client.consuming.flow import Flow
-    from angarium.client.consuming.messages import GuaranteedBatch, GuaranteedMessage, Origin
     from angarium.client.consuming.reader_group import Planned, ReaderGroup, ReaderPosition
     from angarium.client.opening import Opening
-    from angarium.client.sending.producer import Producer
-    from angarium.client.sending.receipts import Acknowledgement, PublishReport, Receipt
-    from angarium.client.sending.stage import Stage
-    from angarium.client.subscription import Subscription
+    from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedMessage, Origin
+    from angarium.client.publishing.producer import Producer
+    from angarium.client.publishing.receipts import Acknowledgement, PublishReport, Receipt
+    from angarium.client.publishing.stage import Stage
+    from angarium.client.subscribing.subscription import Subscription
 else:
     __getattr__, __dir__ = on_demand(
         __name__,
         {
-            "Acknowledgement": "angarium.client.sending.receipts",
+            "Acknowledgement": "angarium.client.publishing.receipts",
             "Client": "angarium.client.client",
-            "ClientEvent": "angarium.client.connection",
+            "ClientEvent": "angarium.client.connection.connection",
             "Connecting": "angarium.client.connecting",
             "Flow": "angarium.client.consuming.flow",
-            "GuaranteedBatch": "angarium.client.consuming.messages",
-            "GuaranteedMessage": "angarium.client.consuming.messages",
+            "GuaranteedBatch": "angarium.client.protocol.messages",
+            "GuaranteedMessage": "angarium.client.protocol.messages",
             "Opening": "angarium.client.opening",
-            "Origin": "angarium.client.consuming.messages",
+            "Origin": "angarium.client.protocol.messages",
             "Planned": "angarium.client.consuming.reader_group",
-            "Producer": "angarium.client.sending.producer",
-            "PublishReport": "angarium.client.sending.receipts",
+            "Producer": "angarium.client.publishing.producer",
+            "PublishReport": "angarium.client.publishing.receipts",
             "ReaderGroup": "angarium.client.consuming.reader_group",
             "ReaderPosition": "angarium.client.consuming.reader_group",
-            "Receipt": "angarium.client.sending.receipts",
-            "Stage": "angarium.client.sending.stage",
-            "Subscription": "angarium.client.subscription",
+            "Receipt": "angarium.client.publishing.receipts",
+            "Stage": "angarium.client.publishing.stage",
+            "Subscription": "angarium.client.subscribing.subscription",
             "connect": "angarium.client.connecting",
         },
     )

@@ -14,16 +14,16 @@ from scripted_router import LIMIT_S, Router, running_router
 
 import angarium
 from angarium import blocking, errors, wire
+from angarium.blocking import flow as threaded_flow
+from angarium.blocking import producer as threaded_producer
 from angarium.client import connecting
-from angarium.client.consuming import threads as threaded_flow
 from angarium.client.consuming.flow_options import FlowOptions
-from angarium.client.guaranteed.calls import ConsumeArguments
-from angarium.client.sending import threads as threaded_producer
+from angarium.client.guaranteed_messaging import ConsumeArguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from angarium.client.connection import ClientEvent
+    from angarium.client.connection.connection import ClientEvent
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from angarium.slots import slot_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.client.connection import ClientEvent
+    from angarium.client.connection.connection import ClientEvent
 
 
 @pytest.fixture

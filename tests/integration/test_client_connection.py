@@ -14,7 +14,7 @@ from angarium import errors, wire
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.client.connection import ClientEvent
+    from angarium.client.connection.connection import ClientEvent
 
 
 @pytest.fixture

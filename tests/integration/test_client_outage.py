@@ -13,7 +13,7 @@ from scripted_router import LIMIT_S, Router, run, running_router, until
 
 import angarium
 from angarium import blocking, errors, wire
-from angarium.client import publisher
+from angarium.client.publishing import publisher
 from angarium.slots import slot_table
 from angarium_server.testing import Node
 
@@ -99,8 +99,8 @@ def test_a_table_that_changes_while_subscriptions_are_restored_is_in_force_for_p
             router.send(wire.TABLE, wire.pack([2, slot_table(3)]))
             router.do(router.let_subscribe)
             await until(lambda: client.stats["reconnects"] == 1)
-            assert client._parties._welcome is not None
-            assert client._parties._welcome.epoch == 2
+            assert client._guaranteed._welcome is not None
+            assert client._guaranteed._welcome.epoch == 2
 
     run(test())
 

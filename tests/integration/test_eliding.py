@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from raw_guaranteed import RawGuaranteed
 
-    from angarium.client.mailbox import OnFull
+    from angarium.client.subscribing.mailbox import OnFull
 
 pytestmark = pytest.mark.slow
 

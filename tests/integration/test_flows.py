@@ -15,7 +15,7 @@ from numbered import wait_until
 
 import angarium
 from angarium import blocking
-from angarium.client.guaranteed import parties
+from angarium.client import producers_and_flows as parties
 from angarium_server.testing import Node
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_flows_that_are_over_are_forgotten(node: Node, queue: str, monkeypatch: 
             for number in range(20):
                 async with client.consume(queue, max_messages=1) as flow:
                     assert (await flow.receive(LIMIT_S)).payload == b"%d" % number
-            assert len(client._parties._in_use) <= 5
+            assert len(client._guaranteed._in_use) <= 5
             assert client.stats["flows"] == 0
             assert client.stats["accepted_messages"] == 20
 

@@ -17,7 +17,7 @@ from angarium_server.testing import Node
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from angarium.client.reading import Subscription
+    from angarium.blocking.subscription import Subscription
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R3", "R210", "R211")]
 

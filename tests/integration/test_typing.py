@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, get_args, get_type_hints
 
 import pytest
 
-from angarium.client.guaranteed import attributes
+from angarium.client.consuming import attributes
 from cluster.objects import attributes_of
 
 if TYPE_CHECKING:

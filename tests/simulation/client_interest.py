@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from event_history import History
     from simulated_network import Loop
 
-    from angarium.client.session import Answered, ClientSession
+    from angarium.client.protocol.session import Answered, ClientSession
 
 #: (filter, deliver always).
 Wish = tuple[str, bool]

@@ -14,7 +14,7 @@ from event_history import FOREVER, ConnectionRecord, Delivery
 from simulated_network import Connection, Endpoint, Frames
 
 from angarium import errors, wire
-from angarium.client.session import (
+from angarium.client.protocol.session import (
     Answered,
     ClientSession,
     Closed,

@@ -28,7 +28,7 @@ from cluster.visible import visible
 
 if TYPE_CHECKING:
     from angarium import Client, Flow
-    from angarium.client.guaranteed.attributes import EndpointKind
+    from angarium.client.consuming.attributes import EndpointKind
     from cluster.commands.output import Progress
 
 _EXAMPLES: Final = """\b

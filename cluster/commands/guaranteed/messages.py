@@ -171,7 +171,7 @@ def show_message(
 
 def described(found: dict[str, Any]) -> dict[str, Any]:
     """Give a message with its flags, properties and payload opened, as 'angarium sub --json' names them."""
-    from angarium.client.consuming.messages import mode_at_endpoint
+    from angarium.client.protocol.messages import mode_at_endpoint
     from angarium.message import Delivery, ReceivedMessage
     from cluster.commands.sink import as_dict
 

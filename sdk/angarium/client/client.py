@@ -1,10 +1,11 @@
 """The client of an application: connect, publish, subscribe, consume, request, reply.
 
-`Client` joins the parts and carries out what follows from the events of a connection. How it stays connected
-is in `angarium.client.connection`, publishing in `angarium.client.publisher`, what it wants to receive in
-`angarium.client.interest`, how messages find subscriptions in `angarium.client.subscription`, replies in
-`angarium.client.requests`, producers and flows in `angarium.client.guaranteed.parties`, and the calls about them in
-`angarium.client.guaranteed.calls`. It belongs to one asyncio loop; `angarium.blocking` has the same client for threads.
+`Client` joins the parts and carries out what follows from the events of a connection. How it stays connected is in
+`angarium.client.connection.connection`, publishing in `angarium.client.publishing.publisher`, what it wants to receive
+in `angarium.client.subscribing.interest`, how messages find subscriptions in
+`angarium.client.subscribing.subscription`, replies in `angarium.client.requests`, producers and flows in
+`angarium.client.producers_and_flows`, and the calls about them in `angarium.client.guaranteed_messaging`. It belongs to
+one asyncio loop; `angarium.blocking` has the same client for threads.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from angarium import errors, wire
 from angarium.client import forking
-from angarium.client.connection import Connection
-from angarium.client.dispatch import Dispatcher
-from angarium.client.events import (
+from angarium.client.connection.connection import Connection
+from angarium.client.guaranteed_messaging import GuaranteedMessaging
+from angarium.client.opening import Opening
+from angarium.client.producers_and_flows import ProducersAndFlows
+from angarium.client.protocol.events import (
     Acknowledged,
     Answered,
     Arrived,
@@ -34,26 +37,24 @@ from angarium.client.events import (
     TableChanged,
     Welcome,
 )
-from angarium.client.guaranteed.calls import GuaranteedCalls
-from angarium.client.guaranteed.parties import Parties
-from angarium.client.interest import Answer, Interest, Wish, make_wish
-from angarium.client.mailbox import BUFFER_BYTES, BUFFER_MESSAGES, Mailbox, OnFull, Terms
-from angarium.client.opening import Opening
-from angarium.client.publisher import Publisher
+from angarium.client.protocol.session import EgressWindow
+from angarium.client.publishing.producer import make_row, queue_topic
+from angarium.client.publishing.publisher import Publisher
 from angarium.client.reports import Reports
 from angarium.client.requests import Requests, answer
-from angarium.client.sending.producer import make_row, queue_topic
-from angarium.client.session import EgressWindow
-from angarium.client.stall import StallWatch
-from angarium.client.subscription import MessageCallback, Subscription
+from angarium.client.subscribing.dispatch import Dispatcher
+from angarium.client.subscribing.interest import Answer, Interest, Wish, make_wish
+from angarium.client.subscribing.mailbox import BUFFER_BYTES, BUFFER_MESSAGES, Mailbox, OnFull, Terms
+from angarium.client.subscribing.stall import StallWatch
+from angarium.client.subscribing.subscription import MessageCallback, Subscription
 from angarium.message import DeliveryMode
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable, Sequence
     from types import TracebackType
 
-    from angarium.client.connection import ClientOptions
-    from angarium.client.sending.receipts import Receipt
+    from angarium.client.connection.connection import ClientOptions
+    from angarium.client.publishing.receipts import Receipt
     from angarium.message import Message, MessageOptions, Row
     from angarium.slots import Publishable
 
@@ -63,7 +64,7 @@ REQUEST_TIMEOUT_S: Final = 5.0
 _logger = logging.getLogger(__name__)
 
 
-class Client(GuaranteedCalls):
+class Client(GuaranteedMessaging):
     """A connected client; made by `connect`, closed by `close` or as an async context manager."""
 
     def __init__(self, options: ClientOptions) -> None:
@@ -75,7 +76,7 @@ class Client(GuaranteedCalls):
         self._connection = Connection(options, self._window, self._take, self._drained, self._fail)
         self._publisher = Publisher(self._connection, self._send, options.timeout_s)
         self._reports = Reports(self._connection, options.on_event)
-        self._parties = Parties(self._connection, self._reports.emit, self._check_open)
+        self._guaranteed = ProducersAndFlows(self._connection, self._reports.emit, self._check_open)
         self._timeout_s = options.timeout_s
         self._interest = Interest(self._refused, self._restored)
         self._requests = Requests(self._publisher, self.publish, self.subscribe, lambda: self._stall.detail)
@@ -157,7 +158,7 @@ class Client(GuaranteedCalls):
             "late_replies": self._requests.late_replies,
             "requests_without_responder": self._requests.without_responder,
             "reconnects": self._reports.reconnects,
-            **self._parties.stats,
+            **self._guaranteed.stats,
         }
 
     # Publishing.
@@ -202,7 +203,7 @@ class Client(GuaranteedCalls):
         await (await self._send(make_row(topic, payload, None, options)))
 
     async def _send(self, row: Row) -> Receipt:
-        return await (await self._parties.default_producer(self._timeout_s))._send_row(row)
+        return await (await self._guaranteed.default_producer(self._timeout_s))._send_row(row)
 
     async def publish_many(self, messages: Iterable[Publishable], *, timeout_s: float | None = None) -> None:
         """Publish messages, or pairs of topic and payload (direct), as fast as the router takes them.
@@ -430,7 +431,7 @@ class Client(GuaranteedCalls):
         try:
             async with asyncio.timeout_at(deadline):
                 await self._publisher.drain()
-                await self._parties.drain()
+                await self._guaranteed.drain()
                 if self._connection.leave():
                     await self._left
         except (TimeoutError, errors.AngariumError):
@@ -440,7 +441,7 @@ class Client(GuaranteedCalls):
             self._publisher.refuse(closed)
             self._end(closed, None)
         tasks = {task for mailbox in self._dispatcher.subscriptions for task in mailbox.tasks}
-        tasks.update(self._parties.tasks())
+        tasks.update(self._guaranteed.tasks())
         # A callback that closes the client need not wait for itself.
         if tasks := tasks - {asyncio.current_task()}:
             _, late = await asyncio.wait(tasks, timeout=max(deadline - self._loop.time(), 0))
@@ -483,7 +484,7 @@ class Client(GuaranteedCalls):
         self._connection.lost_messages += self._publisher.give_up()
         self._interest.close(error)
         self._requests.fail(error)
-        self._parties.close(error, reason)
+        self._guaranteed.close(error, reason)
         for mailbox in self._dispatcher.subscriptions:
             mailbox.end(reason)
 
@@ -509,9 +510,9 @@ class Client(GuaranteedCalls):
             self._deliver(event)
         elif type(event) is Retired:
             self._publisher.go_on()
-            self._parties.go_on()
+            self._guaranteed.go_on()
         elif type(event) in (Acknowledged, Arrived, Indicated, Replied):
-            self._parties.take(event)
+            self._guaranteed.take(event)
         elif type(event) is Answered:
             self._interest.answered(event.request, event.results)
             self._schedule_requests()
@@ -524,7 +525,7 @@ class Client(GuaranteedCalls):
             assert self._welcome is not None
             self._welcome = self._welcome.with_table(event)
             self._publisher.set_table(event.epoch, event.slots)
-            self._parties.set_table(self._welcome)
+            self._guaranteed.set_table(self._welcome)
         elif type(event) is Opened:
             self._open(event.welcome)
         else:
@@ -542,7 +543,7 @@ class Client(GuaranteedCalls):
     def _drained(self) -> None:
         for mailbox in self._dispatcher.take_ready():
             mailbox.wake()
-        self._parties.wake()
+        self._guaranteed.wake()
         self._stall.look()
 
     def _release(self, messages: int, size_bytes: int) -> None:
@@ -566,7 +567,7 @@ class Client(GuaranteedCalls):
         """All subscriptions are in force: what waited may leave now, and meets them."""
         assert self._welcome is not None
         self._publisher.restored()
-        self._parties.connected(self._welcome)
+        self._guaranteed.connected(self._welcome)
         self._reports.restored(self._welcome)
 
     def _refused(self, wish: Wish, error: errors.AngariumError) -> None:
@@ -581,7 +582,7 @@ class Client(GuaranteedCalls):
 
     def _lose(self, event: Closed) -> None:
         self._interest.go_offline()
-        self._parties.lost()
+        self._guaranteed.lost()
         if self._is_closing:
             if not self._left.done():
                 self._left.set_result(None)
@@ -597,4 +598,4 @@ class Client(GuaranteedCalls):
         self._interest.validate()
         self._dispatcher.validate()
         self._requests.validate()
-        self._parties.validate()
+        self._guaranteed.validate()

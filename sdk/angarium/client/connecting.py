@@ -1,18 +1,18 @@
 """Connecting: what `angarium.connect` takes, and what awaiting it gives.
 
 The arguments are checked at once, the connection is made when the result is awaited or entered. Nothing else
-is here; `angarium.client.connection` does the work.
+is here; `angarium.client.connection.connection` does the work.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, TypedDict
 
-from angarium.client.address import DEFAULT_URL
 from angarium.client.client import Client
-from angarium.client.connection import ClientOptions, EventCallback
-from angarium.client.session import KEEPALIVE_MS, Hello
-from angarium.client.tokens import Tokens
+from angarium.client.connection.connection import ClientOptions, EventCallback
+from angarium.client.connection.tokens import Tokens
+from angarium.client.protocol.session import KEEPALIVE_MS, Hello
+from angarium.client.transport.address import DEFAULT_URL
 from angarium.client.transport.credentials import credentials_for
 from angarium.errors import INVALID_ARGUMENT, error_for
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from types import TracebackType
 
-    from angarium.client.tokens import TokenSource
+    from angarium.client.connection.tokens import TokenSource
     from angarium.client.transport.credentials import PathLike
 
 DEFAULT_USERNAME: Final = "default"

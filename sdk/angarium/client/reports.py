@@ -9,12 +9,12 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from angarium.client.connection import ClientEvent
+from angarium.client.connection.connection import ClientEvent
 
 if TYPE_CHECKING:
-    from angarium.client.connection import Connection, EventCallback
-    from angarium.client.events import Welcome
-    from angarium.client.mailbox import Mailbox
+    from angarium.client.connection.connection import Connection, EventCallback
+    from angarium.client.protocol.events import Welcome
+    from angarium.client.subscribing.mailbox import Mailbox
     from angarium.errors import AngariumError
 
 #: For the operators of an application; the modules here log under it.

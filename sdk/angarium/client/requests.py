@@ -19,8 +19,8 @@ from angarium.message import DeliveryMode, Message
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from angarium.client.publisher import Publisher
-    from angarium.client.subscription import Subscription
+    from angarium.client.publishing.publisher import Publisher
+    from angarium.client.subscribing.subscription import Subscription
     from angarium.message import MessageOptions
 
 _Reply: TypeAlias = "asyncio.Future[Message | errors.AngariumError]"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from angarium.client.consuming.group_threads import ReaderGroup
+    from angarium.blocking.reader_group import ReaderGroup
     from angarium.spark.offsets import Offset, Range
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-    from angarium.client.consuming.messages import GuaranteedBatch
+    from angarium.client.protocol.messages import GuaranteedBatch
     from angarium.message import Row
 
 #: What Spark itself puts into a record batch by default.

@@ -15,7 +15,7 @@ from angarium.spark.options import invalid
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from angarium.client.connection import ClientEvent
+    from angarium.client.connection.connection import ClientEvent
     from angarium.spark.options import Settings
 
 #: Which option is to blame for an error of the node; the others name what they are about themselves.

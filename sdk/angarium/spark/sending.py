@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from angarium import blocking
-    from angarium.client.connection import ClientEvent
-    from angarium.client.sending.receipts import PublishReport
-    from angarium.client.sending.threads import Stage
+    from angarium.blocking.producer import Stage
+    from angarium.client.connection.connection import ClientEvent
+    from angarium.client.publishing.receipts import PublishReport
     from angarium.message import Row
     from angarium.spark.options import Settings
     from angarium.spark.rows import Place

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from angarium import blocking
-    from angarium.client.consuming.group_threads import ReaderGroup
-    from angarium.client.consuming.messages import GuaranteedBatch
+    from angarium.blocking.reader_group import ReaderGroup
+    from angarium.client.protocol.messages import GuaranteedBatch
     from angarium.spark.options import Settings
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from simulated_client import SimulatedClient
 
-from angarium.client.events import Acknowledged, Arrived, Indicated, Opened, Replied, TableChanged
+from angarium.client.protocol.events import Acknowledged, Arrived, Indicated, Opened, Replied, TableChanged
 from angarium.message import Message
 from guaranteed.flow_rules import color_of
 from guaranteed.records import PUBLICATION_MARK
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from simulated_node import SimulatedNode
 
     from angarium import errors
-    from angarium.client.consuming.flow_window import FlowWindow
-    from angarium.client.events import Event, Welcome
+    from angarium.client.protocol.events import Event, Welcome
+    from angarium.client.protocol.flow_window import FlowWindow
     from guaranteed.records import GuaranteedHistory, Publication
 
     Reply = Callable[[Any, errors.AngariumError | None], None]

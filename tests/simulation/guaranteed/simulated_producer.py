@@ -1,6 +1,6 @@
 """A producer of the simulation: the SDK's own window of unsettled rows, and an application that owns it.
 
-It does what `angarium.client.sending.producer` does without its event loop: opens on every connection, sends again
+It does what `angarium.client.publishing.producer` does without its event loop: opens on every connection, sends again
 what is not settled with the same sequences, tries again when the node refuses for a reason that passes. Its
 application may keep a journal: then what is not settled outlives the process, and is sent again by the next one
 with the sequences that it had.
@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from event_history import FOREVER
 
 from angarium import errors
-from angarium.client.sending.producer import is_passing
-from angarium.client.sending.send_window import SendWindow
+from angarium.client.protocol.send_window import SendWindow
+from angarium.client.publishing.producer import is_passing
 from guaranteed.records import Opening, Publication
 
 if TYPE_CHECKING:
-    from angarium.client.events import Acknowledged, Welcome
+    from angarium.client.protocol.events import Acknowledged, Welcome
     from angarium.message import Row
     from guaranteed.guaranteed_client import GuaranteedClient
     from guaranteed.records import ProducerRecord

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors, wire
-from angarium.client.consuming.flow_window import FlowWindow
-from angarium.client.guaranteed import answers
+from angarium.client.protocol import answers
+from angarium.client.protocol.flow_window import FlowWindow
 from guaranteed.home_observer import what_of
 from guaranteed.reader_records import Plan, ReaderRecord
 
 if TYPE_CHECKING:
-    from angarium.client.consuming.messages import GuaranteedDelivery
-    from angarium.client.events import Indicated
-    from angarium.client.guaranteed.answers import FlowBound, GroupFigures, GroupOpened
+    from angarium.client.protocol.answers import FlowBound, GroupFigures, GroupOpened
+    from angarium.client.protocol.events import Indicated
+    from angarium.client.protocol.messages import GuaranteedDelivery
     from guaranteed.guaranteed_client import GuaranteedClient
 
 RETRY_MAX_S = 0.3

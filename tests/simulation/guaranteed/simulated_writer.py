@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import errors, wire
-from angarium.client.guaranteed import answers
-from angarium.client.sending.send_window import SendWindow
+from angarium.client.protocol import answers
+from angarium.client.protocol.send_window import SendWindow
 from angarium.message import Message
 from guaranteed.writer_records import Attempt, WriterRecord
 
 if TYPE_CHECKING:
-    from angarium.client.events import Acknowledged
+    from angarium.client.protocol.events import Acknowledged
     from guaranteed.guaranteed_client import GuaranteedClient
 
 RETRY_MAX_S = 0.3

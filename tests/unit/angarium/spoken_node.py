@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from angarium import errors, wire
 from angarium.client.consuming.flow import Flow
 from angarium.client.consuming.flow_options import FlowOptions
-from angarium.client.events import Closed, Opened, Retired, TableChanged
-from angarium.client.guaranteed.parties import Parties
-from angarium.client.session import ClientSession, EgressWindow, Hello
+from angarium.client.producers_and_flows import ProducersAndFlows
+from angarium.client.protocol.events import Closed, Opened, Retired, TableChanged
+from angarium.client.protocol.session import ClientSession, EgressWindow, Hello
 from angarium.message import Row, pack_rows, unpack_rows
 from angarium.slots import slot_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from angarium.client.events import Welcome
-    from angarium.client.sending.producer import Producer
+    from angarium.client.protocol.events import Welcome
+    from angarium.client.publishing.producer import Producer
 
 LIMIT_S = 20.0
 WELCOME = {
@@ -81,7 +81,7 @@ class SpokenNode:
     def __init__(self, **welcome: Any) -> None:
         self.connection = FakeConnection()
         self.events: list[tuple[str, int, str]] = []
-        self.parties = Parties(self.connection, self._emit, lambda: None)  # type: ignore[arg-type]
+        self.guaranteed = ProducersAndFlows(self.connection, self._emit, lambda: None)  # type: ignore[arg-type]
         self.welcome = {**WELCOME, **welcome}
         self.session: ClientSession
         self.opened: Welcome
@@ -121,20 +121,20 @@ class SpokenNode:
             if isinstance(event, Opened):
                 self.connection.session = self.session
                 self.opened = event.welcome
-                self.parties.connected(event.welcome)
+                self.guaranteed.connected(event.welcome)
             elif isinstance(event, Closed):
                 self.connection.session = None
                 self.closed.append(0 if event.error is None else event.error.code)
-                self.parties.lost()
+                self.guaranteed.lost()
             elif isinstance(event, Retired):
-                self.parties.go_on()
+                self.guaranteed.go_on()
             elif isinstance(event, TableChanged):
                 self.opened = self.opened.with_table(event)
-                self.parties.set_table(self.opened)
+                self.guaranteed.set_table(self.opened)
             else:
-                self.parties.take(event)
-        self.parties.wake()
-        self.parties.validate()
+                self.guaranteed.take(event)
+        self.guaranteed.wake()
+        self.guaranteed.validate()
         self.session.validate()
 
     def retire(self) -> None:
@@ -215,7 +215,7 @@ class SpokenNode:
         for _ in range(count):
             await asyncio.sleep(0)
             self.serve()
-            self.parties.validate()
+            self.guaranteed.validate()
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Let the loop run until something holds, with a bound."""
@@ -259,7 +259,7 @@ async def open_producer(
         last,
         min(arguments["window"], answer.get("window", 255)),
     )
-    task = asyncio.ensure_future(node.parties.producer(name, window, on_ack, 5.0))
+    task = asyncio.ensure_future(node.guaranteed.producer(name, window, on_ack, 5.0))
     await node.until(task.done)
     node.sent()
     return task.result()
@@ -274,7 +274,7 @@ async def open_flow(
         node.answers["flow.bind"] = answer
     elif "flow.bind" not in node.answers:
         node.answers["flow.bind"] = lambda arguments: bound(next(numbers), arguments["name"])
-    flow = node.parties.bind(FlowOptions(name=name, timeout_s=5.0, **options))
+    flow = node.guaranteed.bind(FlowOptions(name=name, timeout_s=5.0, **options))
     task = asyncio.ensure_future(flow)
     await node.until(task.done)
     node.serve()

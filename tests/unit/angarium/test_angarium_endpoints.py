@@ -9,18 +9,18 @@ import pytest
 from spoken_node import SpokenNode, run
 
 from angarium import errors, wire
-from angarium.client.guaranteed.calls import GuaranteedCalls
-from angarium.client.guaranteed.exchange import OPERATIONS_PENDING_MAX
+from angarium.client.guaranteed_messaging import GuaranteedMessaging
+from angarium.client.protocol.guaranteed import OPERATIONS_PENDING_MAX
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
 
-class Calls(GuaranteedCalls):
+class Calls(GuaranteedMessaging):
     """The calls of a client that talks to a spoken node."""
 
     def __init__(self, node: SpokenNode, timeout_s: float = 5.0) -> None:
-        self._parties = node.parties
+        self._guaranteed = node.guaranteed
         self._timeout_s = timeout_s
 
 
@@ -214,7 +214,7 @@ def test_when_the_client_is_closed_everybody_who_waits_knows() -> None:
         node = SpokenNode()
         asked = asyncio.ensure_future(Calls(node).delete_queue("q"))
         await node.steps()
-        node.parties.close(errors.error_for(errors.CLIENT_CLOSED), None)
+        node.guaranteed.close(errors.error_for(errors.CLIENT_CLOSED), None)
         later = asyncio.ensure_future(Calls(node).delete_queue("q"))
         await node.steps()
         assert [type(task.exception()) for task in (asked, later)] == [errors.ConnectionLostError] * 2

@@ -9,11 +9,11 @@ import pytest
 from spoken_node import SpokenNode, bound, open_flow, rows, run
 
 from angarium import errors, wire
-from angarium.client.consuming.messages import Settlement
+from angarium.client.protocol.messages import Settlement
 from angarium.message import DeliveryMode, pack_rows
 
 if TYPE_CHECKING:
-    from angarium.client.consuming.messages import GuaranteedMessage
+    from angarium.client.protocol.messages import GuaranteedMessage
 
 
 def settles(node: SpokenNode) -> list[Any]:
@@ -109,7 +109,7 @@ def test_a_refused_bind_raises_and_leaves_nothing_behind() -> None:
         node.answers["flow.bind"] = errors.error_for(errors.MAX_BIND_COUNT_EXCEEDED)
         with pytest.raises(errors.UnavailableError, match="50312"):
             await open_flow(node)
-        assert node.parties.stats["flows"] == 0
+        assert node.guaranteed.stats["flows"] == 0
 
     run(test())
 

@@ -191,7 +191,7 @@ def test_a_deleted_endpoint_ends_its_flows() -> None:
         with pytest.raises(errors.NotFoundError, match="40404"):
             reader.result()
         assert flow.closed
-        assert node.parties.stats["flows"] == 0
+        assert node.guaranteed.stats["flows"] == 0
 
     run(test())
 
@@ -258,7 +258,7 @@ def test_a_refused_outcome_is_told_and_counted() -> None:
 def test_a_first_bind_goes_on_over_a_reconnect() -> None:
     async def test() -> None:
         node = SpokenNode()
-        opening = asyncio.ensure_future(node.parties.bind(FlowOptions(name="q", timeout_s=5.0)))
+        opening = asyncio.ensure_future(node.guaranteed.bind(FlowOptions(name="q", timeout_s=5.0)))
         await node.steps()
         node.lose()
         node.connect()
@@ -274,7 +274,7 @@ def test_a_first_bind_goes_on_over_a_reconnect() -> None:
 def test_a_flow_that_was_bound_for_nobody_is_let_go() -> None:
     async def test() -> None:
         node = SpokenNode()
-        opening = asyncio.ensure_future(node.parties.bind(FlowOptions(name="q", timeout_s=5.0)))
+        opening = asyncio.ensure_future(node.guaranteed.bind(FlowOptions(name="q", timeout_s=5.0)))
         await node.steps()
         opening.cancel()
         await node.steps()
@@ -420,7 +420,7 @@ def test_an_answer_of_another_shape_closes_the_session(value: Any) -> None:
 def test_an_answer_that_cannot_be_closes_the_session(header: Any) -> None:
     async def test() -> None:
         node = SpokenNode()
-        opening = asyncio.ensure_future(node.parties.producer("p", 255, None, 1.0))
+        opening = asyncio.ensure_future(node.guaranteed.producer("p", 255, None, 1.0))
         await asyncio.sleep(0)
         node.hear(wire.ANSWER, header)
         assert node.closed == [errors.MALFORMED_FRAME]

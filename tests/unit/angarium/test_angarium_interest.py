@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from angarium.client.interest import Interest, Wish
-from angarium.client.session import REQUESTS_PENDING_MAX, ClientSession, EgressWindow, Hello
+from angarium.client.protocol.session import REQUESTS_PENDING_MAX, ClientSession, EgressWindow, Hello
+from angarium.client.subscribing.interest import Interest, Wish
 from angarium.slots import slot_table
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ import pytest
 
 import angarium
 from angarium import blocking
-from angarium.client import reading
-from angarium.client.consuming import group_threads
-from angarium.client.consuming import threads as flow_threads
-from angarium.client.sending import threads as producer_threads
+from angarium.blocking import flow as flow_threads
+from angarium.blocking import producer as producer_threads
+from angarium.blocking import reader_group as group_threads
+from angarium.blocking import subscription as reading
 
 CLIENT: Final = """
     abort_stages add_queue_subscription browse browse_range close closed commit_stages connected consume create_queue

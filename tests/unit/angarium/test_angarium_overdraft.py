@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from angarium import errors
-from angarium.client.consuming.flow_window import FlowWindow
-from angarium.client.session import ClientSession, EgressWindow, Hello
+from angarium.client.protocol.flow_window import FlowWindow
+from angarium.client.protocol.session import ClientSession, EgressWindow, Hello
 
 WINDOW_BYTES = 10_000
 OVERDRAFT_BYTES = 64 * 1024**2

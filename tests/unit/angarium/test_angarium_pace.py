@@ -57,7 +57,7 @@ def test_what_a_flow_may_not_say_now_it_says_together_later() -> None:
     async def test() -> None:
         node = SpokenNode()
         flow = await open_flow(node, window=2, ack="manual")
-        bucket = node.parties._pace
+        bucket = node.guaranteed._pace
         bucket._frames = -1e6  # minutes, however slow the machine is
         node.messages(1, 1, [b"1", b"2"])
         for _ in range(2):
@@ -71,7 +71,7 @@ def test_what_a_flow_may_not_say_now_it_says_together_later() -> None:
             await asyncio.sleep(0.001)
             frames += [(frame.operation, frame.header[:2]) for frame in node.sent()]
         assert sorted(frames) == [(wire.SETTLE, [1, 0]), (wire.FLOW_CREDIT, [1, 4])]
-        assert node.parties.stats["paced_flows"] >= 2
+        assert node.guaranteed.stats["paced_flows"] >= 2
 
     run(test())
 
@@ -80,7 +80,7 @@ def test_what_waits_is_told_when_the_flow_is_closed() -> None:
     async def test() -> None:
         node = SpokenNode()
         flow = await open_flow(node, ack="manual", ack_delay_ms=0)
-        node.parties._pace._frames = -1e6
+        node.guaranteed._pace._frames = -1e6
         node.messages(1, 1, [b"1"])
         (await flow.receive()).reject()
         await node.steps()
@@ -101,7 +101,7 @@ def test_many_ranges_of_outcomes_cost_more_than_one_frame(monkeypatch: pytest.Mo
     async def test() -> None:
         node = SpokenNode()
         flow = await open_flow(node, ack="manual", window=10_000)
-        monkeypatch.setattr(node.parties._pace, "take", take)
+        monkeypatch.setattr(node.guaranteed._pace, "take", take)
         node.messages(1, 1, [b"%d" % number for number in range(1_280)])
         batch = await anext(flow.batches())
         flow.reject(batch[number] for number in range(0, 1_280, 2))

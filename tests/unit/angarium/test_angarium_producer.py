@@ -13,7 +13,7 @@ from angarium.message import Message
 from angarium.slots import slot_table
 
 if TYPE_CHECKING:
-    from angarium.client.sending.receipts import Acknowledgement
+    from angarium.client.publishing.receipts import Acknowledgement
 
 
 # Opening.
@@ -40,7 +40,7 @@ def test_a_producer_without_a_name_gets_one() -> None:
 def test_a_window_out_of_range_is_refused(window: Any) -> None:
     async def test() -> None:
         with pytest.raises(errors.InvalidRequestError, match="40018"):
-            await SpokenNode().parties.producer("p", window, None, 1.0)
+            await SpokenNode().guaranteed.producer("p", window, None, 1.0)
 
     run(test())
 
@@ -49,11 +49,11 @@ def test_a_refused_producer_raises_and_leaves_nothing_behind() -> None:
     async def test() -> None:
         node = SpokenNode()
         node.answers["producer.open"] = errors.error_for(errors.GUARANTEED_SEND_DENIED)
-        task = asyncio.ensure_future(node.parties.producer("p", 255, None, 5.0))
+        task = asyncio.ensure_future(node.guaranteed.producer("p", 255, None, 5.0))
         await node.until(task.done)
         with pytest.raises(errors.ForbiddenError, match="40312"):
             task.result()
-        assert node.parties.stats["producers"] == 0
+        assert node.guaranteed.stats["producers"] == 0
 
     run(test())
 
@@ -63,7 +63,7 @@ def test_a_node_that_is_starting_is_asked_again() -> None:
         node = SpokenNode()
         replies = iter([errors.error_for(errors.CONTROLLER_UNAVAILABLE), opened(1)])
         node.answers["producer.open"] = lambda _: next(replies)
-        task = asyncio.ensure_future(node.parties.producer("p", 255, None, 5.0))
+        task = asyncio.ensure_future(node.guaranteed.producer("p", 255, None, 5.0))
         await node.until(task.done)
         assert task.result().name == "p"
         assert len(node.asked) == 2
@@ -75,7 +75,7 @@ def test_a_node_that_never_answers_is_not_waited_for_longer_than_asked() -> None
     async def test() -> None:
         node = SpokenNode()
         with pytest.raises(errors.TimeoutExpiredError):
-            await node.parties.producer("p", 255, None, 0.02)
+            await node.guaranteed.producer("p", 255, None, 0.02)
         (frame,) = node.sent(wire.REQUEST)
         node.answer(frame.header[0], opened(1))
         assert [frame.header[1:] for frame in node.sent(wire.REQUEST)] == [

@@ -121,7 +121,7 @@ def test_a_refusal_for_good_ends_the_producer_with_the_fate_of_its_messages_unkn
         with pytest.raises(errors.AngariumError, match=str(code)):
             await producer.send("t")
         assert node.events[-1][:2] == ("producer_failed", code)
-        assert node.parties.stats["producers"] == 0
+        assert node.guaranteed.stats["producers"] == 0
 
     run(test())
 
@@ -365,7 +365,7 @@ def test_an_answer_of_another_shape_closes_the_session(value: Any) -> None:
     async def test() -> None:
         node = SpokenNode()
         node.answers["producer.open"] = value
-        task = asyncio.ensure_future(node.parties.producer("p", 255, None, 0.05))
+        task = asyncio.ensure_future(node.guaranteed.producer("p", 255, None, 0.05))
         await node.steps()
         assert node.closed == [errors.MALFORMED_FRAME]
         task.cancel()

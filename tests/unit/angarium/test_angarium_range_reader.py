@@ -18,7 +18,7 @@ def test_a_range_that_comes_together_with_the_answer_to_its_bind_is_read_once() 
     async def test() -> None:
         node = SpokenNode()
         options = FlowOptions(name="q", browse=True, range=RangeOptions("g", 0, 1, 4), timeout_s=5.0)
-        task = asyncio.ensure_future(node.parties.range_reader(options))
+        task = asyncio.ensure_future(node.guaranteed.range_reader(options))
         requests: list[int] = []
         while not requests:
             await asyncio.sleep(0)

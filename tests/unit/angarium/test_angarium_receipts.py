@@ -30,6 +30,6 @@ def test_receipts_reports_and_callbacks_tell_what_no_endpoint_took() -> None:
         node.acked(1, 10, unroutable=[(8, 1), (10, 1)])
         report = await publishing
         assert (report.acknowledged, report.refused, report.unroutable) == (6, [], 4)
-        assert producer.stats["unroutable_messages"] == node.parties.stats["unroutable_messages"] == 5
+        assert producer.stats["unroutable_messages"] == node.guaranteed.stats["unroutable_messages"] == 5
 
     run(test())

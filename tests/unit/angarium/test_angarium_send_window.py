@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from angarium import errors, wire
-from angarium.client.sending.receipts import SETTLED_AHEAD_MAX, UNSEEN_MAX, Receipt, Refusals, Tally
-from angarium.client.sending.send_window import SendWindow
+from angarium.client.protocol.send_window import SendWindow
+from angarium.client.publishing.receipts import SETTLED_AHEAD_MAX, UNSEEN_MAX, Receipt, Refusals, Tally
 from angarium.message import Message, unpack_rows
 from angarium.slots import slot_table
 

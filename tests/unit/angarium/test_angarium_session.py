@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
-from angarium.client import session
-from angarium.client.session import (
+from angarium.client.protocol import session
+from angarium.client.protocol.session import (
     Answered,
     ClientSession,
     Closed,
@@ -30,7 +30,7 @@ from angarium.slots import Round, slot_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.client.session import Event
+    from angarium.client.protocol.session import Event
 
 WELCOME = {
     "session": "1",

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from angarium import errors
-from angarium.client import subscription
-from angarium.client.dispatch import Dispatcher
-from angarium.client.mailbox import Mailbox, Terms
-from angarium.client.subscription import Subscription
+from angarium.client.subscribing import subscription
+from angarium.client.subscribing.dispatch import Dispatcher
+from angarium.client.subscribing.mailbox import Mailbox, Terms
+from angarium.client.subscribing.subscription import Subscription
 from angarium.message import Delivery, Message, Row
 from angarium.topic import matches, parse_filter
 

@@ -8,7 +8,7 @@ import pytest
 
 import angarium
 from angarium import blocking, errors
-from angarium.client.address import parse
+from angarium.client.transport.address import parse
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium import errors
-from angarium.client.connection import ClientEvent
+from angarium.client.connection.connection import ClientEvent
 from cluster.commands.notices import Notices
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from angarium import slots, wire
-from angarium.client.session import Hello
+from angarium.client.protocol.session import Hello
 from cluster.link.relay import Relay
 from cluster.link.session import IMPORTS_PENDING_MAX, Exported, Imported, LinkSession, Passed
 

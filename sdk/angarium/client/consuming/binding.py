@@ -9,8 +9,8 @@ When the connection is lost, or the endpoint's home is away, a binding binds aga
 earlier bind is the node's again and comes again, flagged as redelivered: unread messages of it are thrown away
 here, and settling one that the application still holds does nothing (`late_settles` counts it).
 
-`angarium.client.guaranteed.parties` owns the bindings of a client and reports to them what happens.
-`angarium.client.consuming.flow` and, for threads, `angarium.client.consuming.threads` read them. A binding knows
+`angarium.client.producers_and_flows` owns the bindings of a client and reports to them what happens.
+`angarium.client.consuming.flow` and, for threads, `angarium.blocking.flow` read them. A binding knows
 nothing of its readers, so a flow that the application dropped can be noticed and closed.
 """
 
@@ -23,21 +23,21 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from angarium import errors, wire
+from angarium.client.connection.operations import Keeper
 from angarium.client.consuming.flow_buffer import Callbacks, FlowBuffer
-from angarium.client.consuming.flow_window import UNLIMITED, FlowWindow
 from angarium.client.consuming.outcomes import Outcomes
-from angarium.client.guaranteed.operations import Keeper
+from angarium.client.protocol.flow_window import UNLIMITED, FlowWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from angarium.client.connection import Connection
+    from angarium.client.connection.connection import Connection
+    from angarium.client.connection.operations import Operations
     from angarium.client.consuming.flow_options import FlowOptions
-    from angarium.client.consuming.messages import GuaranteedDelivery, GuaranteedMessage, Range, Settler
     from angarium.client.consuming.pace import Pace
-    from angarium.client.events import Indicated
-    from angarium.client.guaranteed.answers import FlowBound
-    from angarium.client.guaranteed.operations import Operations
+    from angarium.client.protocol.answers import FlowBound
+    from angarium.client.protocol.events import Indicated
+    from angarium.client.protocol.messages import GuaranteedDelivery, GuaranteedMessage, Range, Settler
 
 #: Called with an event of the flow: kind, code, detail.
 Emit: TypeAlias = Callable[[str, int, str], None]

@@ -15,14 +15,14 @@ import warnings
 from typing import TYPE_CHECKING, Final, Self
 
 from angarium import errors, wire
-from angarium.client.consuming.messages import GuaranteedBatch, GuaranteedMessage, settle_all
+from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedMessage, settle_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from types import TracebackType
 
     from angarium.client.consuming.binding import Binding
-    from angarium.client.consuming.messages import Settleable
+    from angarium.client.protocol.messages import Settleable
 
 #: Messages in one batch of `Flow.batches` unless asked otherwise.
 BATCH_MESSAGES: Final = 10_000

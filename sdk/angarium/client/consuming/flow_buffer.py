@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import errors
-from angarium.client.callbacks import is_async
-from angarium.client.consuming.flow_window import FlowWindow, spool_size
-from angarium.client.consuming.messages import GuaranteedBatch, GuaranteedDelivery, GuaranteedMessage
+from angarium.client.protocol.flow_window import FlowWindow, spool_size
+from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedDelivery, GuaranteedMessage
+from angarium.client.subscribing.callbacks import is_async
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from angarium import errors
-from angarium.client.callbacks import check_concurrency
+from angarium.client.subscribing.callbacks import check_concurrency
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-    from angarium.client.consuming.messages import GuaranteedMessage
-    from angarium.client.guaranteed.attributes import AckPolicy, EndpointKind
+    from angarium.client.consuming.attributes import AckPolicy, EndpointKind
+    from angarium.client.protocol.messages import GuaranteedMessage
 
 #: Called with each message; an `async def` is awaited.
 MessageCallback: TypeAlias = (

@@ -11,15 +11,15 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from angarium import wire
-from angarium.client.consuming.messages import Range, Settlement
 from angarium.client.consuming.pace import RANGES_PER_FRAME
+from angarium.client.protocol.messages import Range, Settlement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from angarium.client.connection import Connection
-    from angarium.client.consuming.flow_window import FlowWindow
+    from angarium.client.connection.connection import Connection
     from angarium.client.consuming.pace import Pace
+    from angarium.client.protocol.flow_window import FlowWindow
 
 _COUNTERS: Final = {
     wire.OUTCOME_ACCEPTED: "accepted_messages",

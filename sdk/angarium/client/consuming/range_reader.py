@@ -14,14 +14,14 @@ from angarium import errors, wire
 from angarium.client.consuming.binding import Binding
 
 if TYPE_CHECKING:
-    from angarium.client.connection import Connection
+    from angarium.client.connection.connection import Connection
+    from angarium.client.connection.operations import Operations
     from angarium.client.consuming.binding import Emit
     from angarium.client.consuming.flow_options import FlowOptions
-    from angarium.client.consuming.flow_window import FlowWindow
-    from angarium.client.consuming.messages import GuaranteedBatch, GuaranteedDelivery
     from angarium.client.consuming.pace import Pace
-    from angarium.client.events import Indicated
-    from angarium.client.guaranteed.operations import Operations
+    from angarium.client.protocol.events import Indicated
+    from angarium.client.protocol.flow_window import FlowWindow
+    from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedDelivery
 
 #: What the node may send ahead of a reader: more than a node promises at once, so that neither waits for the other.
 RANGE_WINDOW: Final = 200_000

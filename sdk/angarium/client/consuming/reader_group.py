@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from angarium import errors
 from angarium.client.consuming.flow_options import POSITION_MAX
-from angarium.client.guaranteed import answers
+from angarium.client.protocol import answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from angarium.client.guaranteed.operations import Operations
+    from angarium.client.connection.operations import Operations
 
 #: A lease ends when nobody uses it for so long.
 LEASE_S: Final = 3600.0

@@ -1,7 +1,8 @@
 """What a client shows and whom it trusts on `tls://` addresses: files, or a context of the application.
 
 The files are read when `connect` is called, so that a fault is told at once, and again before a connection if they have
-changed since, so that a client outlives the certificates that it began with. `angarium.client.connection` uses it.
+changed since, so that a client outlives the certificates that it began with. `angarium.client.connection.connection`
+uses it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import ssl
 import sys
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from angarium.client.address import is_encrypted, parse
+from angarium.client.transport.address import is_encrypted, parse
 from angarium.client.transport.tls import Tls
 from angarium.errors import INVALID_ARGUMENT, AngariumError, error_for
 

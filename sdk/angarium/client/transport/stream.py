@@ -3,7 +3,8 @@
 A lone message leaves and comes with one system call, and no other thread has a part in it. It is made once: when it is
 gone the client makes another one. What is said over it is `angarium.client.transport.zmtp`, inside of
 `angarium.client.transport.tls` where the address demands it; neither has a socket, so that reading, sending, waiting
-and the end are here once for all. It knows nothing of the protocol above. `angarium.client.connection` uses it.
+and the end are here once for all. It knows nothing of the protocol above. `angarium.client.connection.connection` uses
+it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium.client.address import parse
+from angarium.client.transport.address import parse
 from angarium.client.transport.tls import Tls
 from angarium.client.transport.zmtp import Zmtp, ZmtpError, pack
 from angarium.errors import AngariumError

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from angarium.client.consuming.messages import GuaranteedBatch, GuaranteedDelivery
+from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedDelivery
 from angarium.message import Message, pack_rows, unpack_rows
 from angarium.spark import arrow
 from angarium.spark.arrow import Builder

@@ -11,8 +11,8 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from angarium import errors
-from angarium.client.connection import ClientEvent
-from angarium.client.sending.receipts import PublishReport
+from angarium.client.connection.connection import ClientEvent
+from angarium.client.publishing.receipts import PublishReport
 from angarium.spark import sending, sink
 from angarium.spark.options import WRITE, settings
 from angarium.spark.rows import Place, Target

@@ -1,0 +1,259 @@
+"""Subscriptions for threads: chunks of messages cross from the client's thread, single ones never.
+
+The client's thread pushes chunks to an `angarium.client.subscribing.mailbox.Mailbox`, which wakes the readers here;
+they take chunks from it, and give them back together when they have read several or are about to wait.
+`angarium.blocking` makes these subscriptions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from itertools import islice
+from operator import length_hint
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+
+from angarium import errors
+from angarium.client.subscribing.subscription import BATCH_MESSAGES
+from angarium.message import Delivery, Message, MessageBatch, ReceivedMessage, Row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from types import TracebackType
+
+    from angarium.client.subscribing.mailbox import Chunk, Mailbox
+
+#: Called with each message, in a thread of the subscription's own.
+MessageCallback: TypeAlias = "Callable[[Message], None]"
+
+#: Chunks that were read and are given back together, unless the reader is about to wait.
+RELEASED_TOGETHER: Final = 32
+
+_logger = logging.getLogger(__name__)
+
+
+class Owner(Protocol):
+    """What a subscription needs of its client."""
+
+    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine in the client's thread and wait for it."""
+
+    def _check_process(self) -> None:
+        """Return unless this is a child of the process that connected."""
+
+    def _close_mailbox(self, mailbox: Mailbox) -> Coroutine[Any, Any, None]:
+        """Give what ends a subscription in the client's thread."""
+
+    def _release(self, chunks: list[Chunk]) -> None:
+        """Give chunks that were read back to the client's thread."""
+
+    def _forget(self, subscription: Subscription) -> None:
+        """Take note that a subscription has ended."""
+
+
+class Subscription:
+    """Messages of one or more filters; read by any number of threads, each message by one of them.
+
+    Read it with one of: `for message in subscription`, `for batch in subscription.batches()`, `receive`, or give a
+    callback to `Client.subscribe`. It is a context manager, which closes it. What is not read is bounded, as by
+    `angarium.Subscription`.
+    """
+
+    def __init__(
+        self, client: Owner, mailbox: Mailbox, callback: MessageCallback | None, concurrency: int
+    ) -> None:
+        """Read a mailbox; only `Client.subscribe` makes subscriptions."""
+        self._client = client
+        self._mailbox = mailbox
+        #: Held while the chunk that is read changes.
+        self._lock = threading.Lock()
+        #: Set when there may be something to read.
+        self._signal = threading.Event()
+        #: The chunk that is read.
+        self._open: Chunk | None = None
+        #: What is left of it. One tuple, so that a thread that looks sees rows and delivery that belong
+        #: together.
+        self._current: tuple[Iterator[Row], Delivery] = iter(()), Delivery([], None, 0)
+        #: Chunks that were read and not given back yet, at most RELEASED_TOGETHER.
+        self._read: list[Chunk] = []
+        mailbox.on_ready = self._signal.set
+        self._threads: list[threading.Thread] = []
+        for _ in range(concurrency if callback is not None else 0):
+            self._threads.append(
+                threading.Thread(target=self._serve, args=(callback,), daemon=True, name="angarium callback")
+            )
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The filters as they were given."""
+        return self._mailbox.texts
+
+    @property
+    def deliver_always(self) -> bool:
+        """Whether deliver-to-one messages come here whatever others subscribe to."""
+        return self._mailbox.terms.deliver_always
+
+    @property
+    def local_only(self) -> bool:
+        """Whether the router does not know it: it gets what comes to this client anyway."""
+        return self._mailbox.terms.local_only
+
+    @property
+    def buffered(self) -> int:
+        """Messages that wait to be read, without those of the chunk that is being read."""
+        return self._mailbox.messages
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counters since the start, `dropped_messages` among them; what is buffered is of this moment."""
+        return self._mailbox.stats
+
+    def __iter__(self) -> Iterator[Message]:
+        """Give messages until the subscription ends.
+
+        Raises:
+            AngariumError: why it ended, if it was not closed here.
+        """
+        while self._ready(None):
+            rows, delivery = self._current
+            for row in rows:
+                yield ReceivedMessage(row, delivery)
+
+    def batches(self, max_messages: int = BATCH_MESSAGES) -> Iterator[MessageBatch]:
+        """Give messages as they came, together; the fastest way to read.
+
+        A batch counts as consumed when the next one is asked for.
+
+        Raises:
+            InvalidRequestError: `max_messages` is below 1 (INVALID_ARGUMENT).
+            AngariumError: why the subscription ended, if it was not closed here.
+        """
+        if max_messages < 1:
+            raise errors.error_for(errors.INVALID_ARGUMENT, f"max_messages is {max_messages}")
+        while self._ready(None):
+            rows, delivery = self._current
+            while some := list(islice(rows, max_messages)):
+                yield MessageBatch(some, delivery)
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """Give the next message, waiting so many seconds for it, or for ever.
+
+        Raises:
+            TimeoutExpiredError: none came in time (TIMEOUT).
+            ConnectionLostError: the subscription has ended (CLIENT_CLOSED), or the connection for good.
+        """
+        while True:
+            rows, delivery = self._current
+            for row in rows:
+                if not length_hint(rows):
+                    self._finish()
+                return ReceivedMessage(row, delivery)
+            if not self._ready(timeout_s):
+                raise errors.error_for(errors.CLIENT_CLOSED, f"the subscription {self} has ended")
+
+    def close(self) -> None:
+        """End the subscription; what is buffered and unread is thrown away. Nothing happens the second time.
+
+        Raises:
+            AngariumError: the router's answer, for example that an ACL denies it. It has ended here all the
+                same.
+        """
+        try:
+            self._client._call(self._client._close_mailbox(self._mailbox))
+        finally:
+            with self._lock:
+                if self._open is not None:
+                    self._read.append(self._open)
+                self._open = None
+                self._current = iter(()), self._current[1]
+            self._give_back()
+            self._client._forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return str(self._mailbox)
+
+    def __repr__(self) -> str:
+        return repr(self._mailbox)
+
+    def _join(self, timeout_s: float) -> None:
+        """Wait for the callback to be called for everything that came; the subscription has ended."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
+
+    def _ready(self, timeout_s: float | None) -> bool:
+        """Wait until there are messages; give False at the end.
+
+        Raises:
+            TimeoutExpiredError: there are none in time.
+        """
+        self._client._check_process()
+        while not self._advance():
+            self._give_back()
+            is_ended, error = self._mailbox.outcome
+            if is_ended and not self._mailbox.messages:
+                self._signal.set()
+                if error is not None:
+                    raise error
+                return False
+            if not self._signal.wait(timeout_s):
+                raise errors.error_for(errors.TIMEOUT, f"no message within {timeout_s} s")
+        return True
+
+    def _advance(self) -> bool:
+        """Open the next chunk unless there is something left of the one that is open."""
+        with self._lock:
+            if length_hint(self._current[0]):
+                return True
+            if self._open is not None:
+                self._read.append(self._open)
+            self._signal.clear()
+            chunk = self._open = self._mailbox.take()
+            if chunk is None:
+                return False
+            self._current = iter(chunk.rows), chunk.delivery
+            # Other readers may be waiting, and there may be more.
+            self._signal.set()
+            is_much = len(self._read) >= RELEASED_TOGETHER
+        if is_much:
+            self._give_back()
+        return True
+
+    def _finish(self) -> None:
+        """Give a large chunk back with its last message, which may be the last one that is ever read."""
+        with self._lock:
+            chunk = self._open
+            if chunk is None or length_hint(self._current[0]) or len(chunk.rows) < RELEASED_TOGETHER:
+                return
+            self._read.append(chunk)
+            self._open = None
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Let the router send again what was read."""
+        with self._lock:
+            read, self._read = self._read, []
+        if read:
+            self._client._release(read)
+
+    def _serve(self, callback: MessageCallback) -> None:
+        try:
+            for message in self:
+                try:
+                    callback(message)
+                except Exception:
+                    with self._lock:
+                        self._mailbox.callback_errors += 1
+                    _logger.exception("the callback of %s raised", self)
+        except errors.AngariumError as error:
+            _logger.warning("%s has ended: %s", self, error)

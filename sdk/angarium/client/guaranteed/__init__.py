@@ -1,1 +1,0 @@
-"""Guaranteed messages: the half of a session that is about them, operations, and the calls of a client."""

@@ -1,0 +1,1 @@
+"""Publishing: direct messages, producers of guaranteed ones, and transactions across connections."""

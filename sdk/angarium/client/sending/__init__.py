@@ -1,1 +1,0 @@
-"""Publishing guaranteed messages: producers, what they hold until it is settled, and receipts."""

@@ -1,0 +1,172 @@
+"""How deliveries find the subscriptions of a client.
+
+The router sends a client each message once; which of the client's subscriptions it belongs to is found here, by a
+trie and a cache of its answers, and by the share string for shared subscriptions.
+
+Order: a subscription gives messages in the order of their publisher. Between two subscriptions there is none; an
+application that needs it puts several filters in one subscription.
+
+No sockets here. `angarium.client.client` feeds `Dispatcher` and wakes what is ready.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from angarium.client.subscribing.mailbox import Chunk, Hold, Mailbox
+from angarium.topic_cache import CacheEntry, TopicCache
+from angarium.trie import FilterTrie
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from angarium.message import Delivery, Row
+
+#: Topics of which the SDK remembers the subscriptions; an entry takes about 200 bytes.
+KNOWN_TOPICS_MAX: Final = 20_000
+
+
+class _Entry(CacheEntry):
+    """The subscriptions of a topic, each once."""
+
+    __slots__ = ("subscriptions",)
+
+    def __init__(self, subscriptions: tuple[Mailbox, ...]) -> None:
+        self.subscriptions: Final = subscriptions
+
+
+class Dispatcher:
+    """Finds the subscriptions of what came, and pushes it to their mailboxes."""
+
+    def __init__(self, release: Callable[[int, int], None]) -> None:
+        """Know no subscription; `release` takes messages and bytes that nobody holds any more."""
+        self._release = release
+        self._trie: FilterTrie[Mailbox] = FilterTrie()
+        self._cache: TopicCache[_Entry] = TopicCache(lambda _: None, KNOWN_TOPICS_MAX)
+        #: Shared subscription string -> its subscriptions, never none.
+        self._shares: dict[str, tuple[Mailbox, ...]] = {}
+        #: All subscriptions that were added and not removed.
+        self.subscriptions: dict[Mailbox, None] = {}
+        #: Subscriptions that got something since `take_ready`.
+        self._awake: dict[Mailbox, None] = {}
+        #: Messages that came and matched no subscription.
+        self.unclaimed_messages = 0
+
+    def add(self, subscription: Mailbox) -> None:
+        """Let messages reach a subscription."""
+        self.subscriptions[subscription] = None
+        for one in subscription.filters:
+            if one.share is not None:
+                others = self._shares.get(one.text, ())
+                self._shares[one.text] = tuple(dict.fromkeys((*others, subscription)))
+            else:
+                self._trie.add(one.pattern, subscription)
+                self._cache.changed(one.pattern)
+
+    def remove(self, subscription: Mailbox) -> None:
+        """Let no more messages reach a subscription; nothing happens if none do."""
+        if subscription not in self.subscriptions:
+            return
+        del self.subscriptions[subscription]
+        self._awake.pop(subscription, None)
+        filters = subscription.filters
+        for text in dict.fromkeys(one.text for one in filters if one.share is not None):
+            others = tuple(one for one in self._shares.pop(text) if one is not subscription)
+            if others:
+                self._shares[text] = others
+        for pattern in dict.fromkeys(one.pattern for one in filters if one.share is None):
+            self._trie.remove(pattern, subscription)
+            self._cache.changed(pattern)
+
+    def dispatch(self, delivery: Delivery) -> None:
+        """Push rows to all subscriptions that they match.
+
+        A shared subscription that a subscription manager made has no subscription of its own here; what comes
+        through it is dispatched by topic.
+        """
+        rows = delivery.rows
+        if delivery.share is not None and (members := self._shares.get(delivery.share)):
+            self._push_all(members, delivery)
+        elif len(rows) == 1:
+            self._push_all(self._match(rows[0][1]), delivery)
+        else:
+            topics = dict.fromkeys([row[1] for row in rows])
+            found = {topic: self._match(topic) for topic in topics}
+            groups = dict.fromkeys(found.values())
+            if len(groups) == 1:
+                self._push_all(next(iter(groups)), delivery)
+            else:
+                self._push_mixed(found, delivery)
+
+    def take_ready(self) -> list[Mailbox]:
+        """Give the subscriptions that got something since the last call."""
+        ready = list(self._awake)
+        self._awake.clear()
+        return ready
+
+    def _match(self, topic: str) -> tuple[Mailbox, ...]:
+        entry = self._cache.get(topic)
+        if entry is None:
+            entry = _Entry(tuple(dict.fromkeys(self._trie.match(topic))))
+            self._cache.put(topic, entry)
+        return entry.subscriptions
+
+    def _push_all(self, members: tuple[Mailbox, ...], delivery: Delivery) -> None:
+        """Push a delivery whole, which is the usual case."""
+        rows, size_bytes = delivery.rows, delivery.size_bytes
+        if not members:
+            self.unclaimed_messages += len(rows)
+        holds = self._hold(members, len(rows), size_bytes)
+        for mailbox in members:
+            mailbox.push(Chunk(rows, delivery, size_bytes, holds if mailbox.stalls else ()))
+            self._awake[mailbox] = None
+
+    def _hold(self, members: tuple[Mailbox, ...], messages: int, size_bytes: int) -> tuple[Hold, ...]:
+        """Give what ties messages to the egress window; their credit goes back at once if nobody stalls."""
+        stalling = 0
+        for mailbox in members:
+            stalling += mailbox.stalls
+        if stalling:
+            return (Hold(messages, size_bytes, stalling, self._release),)
+        self._release(messages, size_bytes)
+        return ()
+
+    def _push_mixed(self, found: dict[str, tuple[Mailbox, ...]], delivery: Delivery) -> None:
+        """Push each row to its own subscriptions; rows with the same ones share a hold."""
+        rows = delivery.rows
+        split: dict[Mailbox, list[Row]] = {one: [] for members in found.values() for one in members}
+        appends = {topic: [split[one].append for one in members] for topic, members in found.items()}
+        for row in rows:
+            for append in appends[row[1]]:
+                append(row)
+        counts: Counter[tuple[Mailbox, ...]] = Counter()
+        for topic, count in Counter([row[1] for row in rows]).items():
+            counts[found[topic]] += count
+        left_bytes = delivery.size_bytes
+        left_rows = len(rows)
+        holds: dict[Mailbox, list[Hold]] = {one: [] for one in split}
+        sizes = dict.fromkeys(split, 0)
+        for members, count in counts.items():
+            size_bytes = left_bytes * count // left_rows
+            left_bytes -= size_bytes
+            left_rows -= count
+            if not members:
+                self.unclaimed_messages += count
+            hold = self._hold(members, count, size_bytes)
+            for one in members:
+                sizes[one] += size_bytes
+                if one.stalls:
+                    holds[one] += hold
+        for one, own in split.items():
+            one.push(Chunk(own, delivery, sizes[one], holds[one]))
+            self._awake[one] = None
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        self._trie.validate()
+        self._cache.validate()
+        assert all(self._shares.values())
+        for members in self._shares.values():
+            assert all(one in self.subscriptions for one in members)
+        assert all(one in self.subscriptions for one in self._awake)
