@@ -215,7 +215,7 @@ def publish_until_refused(client: blocking.Client, payloads: list[bytes]) -> int
 def test_a_thread_waits_for_a_connection_when_much_is_queued(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking, "QUEUED_MAX", 10)
+    monkeypatch.setattr("angarium.blocking.client.QUEUED_MAX", 10)
     with blocking.connect(router.url) as client:
         router.do(router.unbind)
         deadline = time.monotonic() + LIMIT_S
@@ -233,7 +233,7 @@ def test_a_thread_waits_for_a_connection_when_much_is_queued(
 def test_large_messages_of_a_thread_are_bounded_by_their_bytes(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocking, "QUEUED_BYTES_MAX", 10_000)
+    monkeypatch.setattr("angarium.blocking.client.QUEUED_BYTES_MAX", 10_000)
     with blocking.connect(router.url) as client:
         router.do(router.unbind)
         client._timeout_s = 0.05
