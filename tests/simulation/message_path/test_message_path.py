@@ -87,10 +87,11 @@ def named_files(text: str) -> Iterator[str]:
     for bracket in re.findall(r"\(([^()]*`[^()]*)\)", text):
         folder, bare = "", list[str]()
         for follows, name in re.findall(r"(\bin\s+)?`([^`]+)`", bracket):
-            if follows or "/" in name:
+            if follows or (ROOT / name).exists():
                 yield from (f"{name if follows else folder}/{one}" for one in bare)
                 bare = []
-                folder = name if follows else name.rpartition("/")[0]
+                is_folder = bool(follows) or (ROOT / name).is_dir()
+                folder = name if is_folder else name.rpartition("/")[0]
                 if not follows:
                     yield name
             else:
@@ -99,8 +100,15 @@ def named_files(text: str) -> Iterator[str]:
 
 
 def test_named_files_are_found() -> None:
-    text = "One (`a/b.py`, `c.py`), two (`d.py`\nand `e.py` in `f/g`; `h/i`), three (`x`)."
-    assert list(named_files(text)) == ["a/b.py", "a/c.py", "f/g/d.py", "f/g/e.py", "h/i", "/x"]
+    text = "One (`node/worker.py`, `c.py`), two (`d.py`\nand `x/e.py` in `f/g`; `node/home`), three (`x/y`)."
+    assert list(named_files(text)) == [
+        "node/worker.py",
+        "node/c.py",
+        "f/g/d.py",
+        "f/g/x/e.py",
+        "node/home",
+        "/x/y",
+    ]
 
 
 def test_a_message_passes_each_file_that_the_architecture_names(ways: dict[str, Way]) -> None:

@@ -53,7 +53,7 @@ TURNS: Final = {
     "Link.tick",
 }
 #: The session of a client is called by its connection; without one, and by clocks, only rigs and timers call.
-_NO_ENTRIES: Final = ("sdk/angarium/client/session.py", "Connection._tick")
+_NO_ENTRIES: Final = ("ClientSession.", "Connection._tick")
 #: What operations are called; where a client and a node have the same letter, both.
 _OPERATIONS: Final = {
     letter: "/".join(name for name, value in vars(wire).items() if name.isupper() and value == letter)
@@ -242,7 +242,7 @@ def part_of(function: Function) -> str:
 
 def _is_entry(part: str, function: Function) -> bool:
     if part == CLIENT:
-        return function.file not in _NO_ENTRIES and function.name not in _NO_ENTRIES
+        return not function.name.startswith(_NO_ENTRIES)
     return function.name in ENTRIES.get(part, ())
 
 
