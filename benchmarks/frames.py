@@ -22,7 +22,7 @@ from benchmarks.clients.process import TOPICS, table_filters, table_topics
 from benchmarks.figures import Better, Row
 from benchmarks.harness import say
 from node.config import WorkerConfig
-from node.worker import Worker
+from node.matching.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

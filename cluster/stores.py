@@ -6,7 +6,7 @@ everything is as it was when the right one is put back. `angarium up --accept-lo
 belong here is moved aside, what is missing is made anew, and lanes that the new config store does not know are kept
 aside by their homes.
 
-The ids in the spools are compared by their workers (`node.home.spool.opening`). Called by the supervisor's shell.
+The ids in the spools are compared by their workers (`node.home.spool.folders`). Called by the supervisor's shell.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shell of a worker process: the socket to the router around the state machines in `node.worker` and `node.home`.
+"""The shell of a worker process: the socket to the router around its two state machines, matching and home.
 
 It carries frames and decides nothing but when to announce the worker: from each new connection until the
 router starts it. So a router that was restarted hears of its workers although it never knew them. The home of
@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import zmq
@@ -23,9 +24,10 @@ from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.monitor import next_event
 from angarium_server.process import Process
 from node import config
-from node.home.home import OPERATIONS
+from node.home.home import OPERATIONS, HomeLimits
 from node.home.server import HomeServer
-from node.worker import Worker
+from node.home.spool.folders import SpoolDirectory
+from node.matching.worker import Worker
 from storage.spool import SpoolFailedError
 
 if TYPE_CHECKING:
@@ -77,7 +79,16 @@ class WorkerServer:
         process.on_request(self._answer)
         process.progress("waiting for the router")
         #: What holds guaranteed messages; None where there is no place for a spool.
-        self._home = HomeServer(process, settings, self._send, self._box) if settings.spool_dir else None
+        self._home = self._make_home(settings) if settings.spool_dir else None
+
+    def _make_home(self, settings: config.WorkerRuntime) -> HomeServer:
+        directory = SpoolDirectory(Path(settings.spool_dir), settings.spool_map_bytes, settings.data_id)
+        limits = HomeLimits(
+            ack_delay_ms=settings.ack_delay_ms,
+            write_delay_ms=settings.write_delay_ms,
+            selector_ms_per_s=settings.selector_ms_per_s,
+        )
+        return HomeServer(self._process, directory, limits, self._send, self._box)
 
     def _make_socket(self) -> zmq.Socket[bytes]:
         process = self._process

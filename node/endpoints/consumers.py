@@ -12,15 +12,16 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
+from node.backlog.segment import OUT, READY, Row, Segment
 from node.endpoints.effort import Payer
 from node.endpoints.flow import Flow, FlowEvent, FlowOptions, options_from
 from node.endpoints.reader import Reader, Work, browse, read_range
-from node.endpoints.segment import OUT, READY, Row, Segment
+from node.selectors import compile_selector
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from node.endpoints.backlog import Backlog
+    from node.backlog.backlog import Backlog
     from node.endpoints.effort import Effort
     from node.endpoints.lease import Lease
     from node.endpoints.reader import Run
@@ -51,9 +52,10 @@ class Sources(NamedTuple):
 
     #: Reads a row; raises an AngariumError if its block is damaged.
     read_row: Callable[[Segment, int], Row]
-    #: Raises an InvalidRequestError for an invalid text (40601).
-    compile_selector: Callable[[str], Selector]
+    #: What that may cost.
     effort: Effort
+    #: Raises an InvalidRequestError for an invalid text (40601).
+    compile_selector: Callable[[str], Selector] = compile_selector
 
 
 class Handout(NamedTuple):

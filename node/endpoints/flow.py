@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from node.endpoints.positions import PositionSet
+from node.backlog.positions import PositionSet
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from node.backlog.segment import Segment
     from node.endpoints.effort import Payer
     from node.endpoints.reader import Reader
-    from node.endpoints.segment import Segment
 
 
 class FlowEvent(NamedTuple):

@@ -12,19 +12,13 @@ Nothing here trusts a client: a call looks at a bounded number of messages and s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
-from node import selectors
-from node.endpoints.backlog import Backlog
-from node.endpoints.consumers import Consumers, Handout, Selector, Sources
-from node.endpoints.effort import Effort
-from node.endpoints.flow import Flow, FlowEvent
-from node.endpoints.leasing import Leasing
-from node.endpoints.lifetimes import Lifetimes
-from node.endpoints.outcomes import Outcomes
-from node.endpoints.reader import Work
-from node.endpoints.segment import (
+from node.backlog.backlog import Backlog
+from node.backlog.lifetimes import Lifetimes
+from node.backlog.outcomes import Outcomes
+from node.backlog.segment import (
     GONE,
     HELD,
     MOVING,
@@ -32,18 +26,21 @@ from node.endpoints.segment import (
     POSITION_MAX,
     READY,
     REDELIVERIES,
-    Row,
     Segment,
 )
+from node.endpoints.consumers import Consumers, Handout, Sources
+from node.endpoints.flow import Flow, FlowEvent
+from node.endpoints.leasing import Leasing
+from node.endpoints.reader import Work
 from node.endpoints.settling import Settling
 from node.endpoints.topic_selector import TopicSelector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from node.endpoints.settings import LaneSettings
+    from node.backlog.settings import LaneSettings
 
-__all__ = ["Flow", "FlowEvent", "Handout", "Lane"]
+__all__ = ["FIRST_START", "Flow", "FlowEvent", "Handout", "Lane", "LaneStart", "Sources"]
 
 #: Messages that one `hand_out` gives to consumers, if its caller sets no lower limit.
 HAND_OUT_MAX: Final = 10_000
@@ -51,6 +48,22 @@ HAND_OUT_MAX: Final = 10_000
 DEAD_MAX: Final = 10_000
 
 _STATE_NAMES: Final = {GONE: "gone", READY: "ready", OUT: "unacked", HELD: "delayed", MOVING: "moving"}
+
+
+class LaneStart(NamedTuple):
+    """Where a lane goes on after an earlier process."""
+
+    #: The lowest position that was never used.
+    next_position: int
+    #: The highest position that a flow may have got; 0: none did.
+    delivered_upto: int
+    #: Messages up to it without a recorded attempt count as tried once: `delivered_upto` if the home did not stop in
+    #: order, else 0.
+    tried_upto: int
+
+
+#: Of a lane that never was.
+FIRST_START: Final = LaneStart(1, 0, 0)
 
 
 class Lane:
@@ -61,13 +74,8 @@ class Lane:
         lane_id: int,
         generation: int,
         settings: LaneSettings,
-        next_position: int,
-        delivered_upto: int,
-        read_row: Callable[[Segment, int], Row],
-        *,
-        tried_upto: int | None = None,
-        effort: Effort | None = None,
-        compile_selector: Callable[[str], Selector] | None = None,
+        sources: Sources,
+        start: LaneStart = FIRST_START,
     ) -> None:
         """Make a lane without messages.
 
@@ -75,13 +83,8 @@ class Lane:
             lane_id: endpoint id << 10 | partition.
             generation: of the endpoint.
             settings: of the endpoint.
-            next_position: the lowest position that was never used.
-            delivered_upto: the highest position that a flow may have got from an earlier process; 0: none did.
-            read_row: reads a row; may raise an AngariumError if its block is damaged.
-            tried_upto: messages up to it without a recorded attempt count as tried once, because the home did
-                not stop in order; None for `delivered_upto`. After an orderly stop 0.
-            effort: for looking into messages; None: as much as there is.
-            compile_selector: None for the real one.
+            sources: for looking into messages.
+            start: what earlier processes did with its positions.
 
         Raises:
             InvalidRequestError: the selector of a topic endpoint is invalid (40601).
@@ -90,24 +93,24 @@ class Lane:
         #: Of the endpoint; the home sets it after `purge` when the endpoint was created again.
         self.generation = generation
         #: Above all positions ever used; none is used twice, whatever happened to its message.
-        self.next_position = next_position
+        self.next_position = start.next_position
         #: After `hand_out`: whether it left something that could go at once; whether it did for want of effort; whether
         #: there is something above the last position that it was given.
         self.more = self._is_short = self.barred = False
-        self._sources = Sources(read_row, compile_selector or selectors.compile_selector, effort or Effort())
+        self._sources = sources
         self._backlog = Backlog(settings)
         self._consumers = Consumers(self._backlog, self._sources)
-        self._consumers.delivered_upto = delivered_upto
+        self._consumers.delivered_upto = start.delivered_upto
         readied = self._consumers.readied
         self._lifetimes = Lifetimes(self._backlog, readied)
         self._outcomes = Outcomes(self._backlog, self._lifetimes, readied)
         #: Flows that are handed off, in the order of their unbinds.
         self._closing: dict[int, Flow] = {}
         parts = self._backlog, self._consumers, self._lifetimes, self._outcomes
-        self._settling = Settling(*parts, delivered_upto)
+        self._settling = Settling(*parts, start.delivered_upto)
         #: What a reader group has of it.
         self.leasing = Leasing(*parts, self._follow_consumers)
-        self._tried_upto = delivered_upto if tried_upto is None else tried_upto
+        self._tried_upto = start.tried_upto
         self._topic_selector = TopicSelector(self._backlog, self._lifetimes, readied, self._sources)
         #: The times of the last call: monotonic s, wall ms.
         self._now, self._wall_ms = 0.0, 0

@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from angarium import errors
-from node.endpoints.positions import PositionSet
+from node.backlog.positions import PositionSet
 
 #: Ranges that a group may have planned and not acknowledged; who plans where it stopped has one.
 RANGES_MAX: Final = 1_000

@@ -15,18 +15,18 @@ from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors
-from node.endpoints.backlog import runs_of
+from node.backlog.backlog import runs_of
+from node.backlog.segment import GONE, MOVING, OUT, READY, Segment
 from node.endpoints.lease import Lease, LeaseRow
-from node.endpoints.segment import GONE, MOVING, OUT, READY, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node.endpoints.backlog import Backlog
+    from node.backlog.backlog import Backlog
+    from node.backlog.lifetimes import Lifetimes
+    from node.backlog.outcomes import Outcomes
     from node.endpoints.consumers import Consumers
     from node.endpoints.flow import FlowEvent
-    from node.endpoints.lifetimes import Lifetimes
-    from node.endpoints.outcomes import Outcomes
 
 #: Consumers may settle what they had out for so long after the lane was leased.
 GRACE_S: Final = 5.0

@@ -20,14 +20,14 @@ from collections import deque
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
-from node.endpoints.backlog import run_end, runs_of
-from node.endpoints.positions import PositionSet
-from node.endpoints.segment import GONE, MOVING, POSITION_MAX, PRIORITY_MAX, PRIORITY_UNSET, READY, Segment
+from node.backlog.backlog import run_end, runs_of
+from node.backlog.positions import PositionSet
+from node.backlog.segment import GONE, MOVING, POSITION_MAX, PRIORITY_MAX, PRIORITY_UNSET, READY, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node.endpoints.backlog import SegmentList
+    from node.backlog.backlog import SegmentList
     from node.endpoints.effort import Effort, Payer
 
 #: A flow; readers do not look at it.

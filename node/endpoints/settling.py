@@ -8,17 +8,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
-from node.endpoints.backlog import runs_of
+from node.backlog.backlog import runs_of
+from node.backlog.segment import HELD, OUT, READY
 from node.endpoints.flow import Flow, FlowEvent
-from node.endpoints.segment import HELD, OUT, READY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from node.endpoints.backlog import Backlog
+    from node.backlog.backlog import Backlog
+    from node.backlog.lifetimes import Lifetimes
+    from node.backlog.outcomes import Outcomes
     from node.endpoints.consumers import Consumers
-    from node.endpoints.lifetimes import Lifetimes
-    from node.endpoints.outcomes import Outcomes
 
 #: Segments in which one `settle` looks for messages that an earlier incarnation delivered.
 RESUMED_SEGMENTS_MAX: Final = 10_000

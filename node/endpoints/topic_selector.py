@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from node.endpoints.backlog import runs_of
+from node.backlog.backlog import runs_of
+from node.backlog.segment import HELD, POSITION_MAX, READY, Segment
 from node.endpoints.effort import Payer
-from node.endpoints.segment import HELD, POSITION_MAX, READY, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node.endpoints.backlog import Backlog
+    from node.backlog.backlog import Backlog
+    from node.backlog.lifetimes import Lifetimes
     from node.endpoints.consumers import Selector, Sources
-    from node.endpoints.lifetimes import Lifetimes
 
 #: Messages that are examined in one call; each may have to be read from disk.
 EXAMINED_MAX: Final = 500

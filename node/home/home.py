@@ -23,13 +23,13 @@ import msgspec
 
 from angarium import errors, wire
 from angarium_server.black_box import DELIVER, BlackBox
-from node.endpoints.lane import Lane
+from node.endpoints.lane import Lane, LaneStart, Sources
 from node.home.disk_room import DiskRoom
 from node.home.gathering import GatherHeader, Gathering
 from node.home.lanes.flow_verbs import FlowHeader, FlowVerbs, decode_flow
 from node.home.lanes.lane_changes import LanesHeader, checked_settings
 from node.home.lanes.leases import LeaseHeader
-from node.home.operating.operations import Answer, Operations
+from node.home.operations import Answer, Operations
 from node.home.reports import Reports
 from node.home.rooms import HomeLimits, Rooms
 from node.home.spool import layout
@@ -41,11 +41,11 @@ from storage.spool import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from node.backlog.settings import LaneSettings
     from node.endpoints.flow import FlowEvent
-    from node.endpoints.settings import LaneSettings
     from node.home.lanes.adoption import Neighbours
-    from node.home.lanes.held_lanes import HeldLane
-    from node.home.operating.jobs import BackupJob
+    from node.home.lanes.jobs import BackupJob
+    from node.home.spool.held_lanes import HeldLane
     from storage.spool import Change, Spool
 
 __all__ = ["OPERATIONS", "Home", "HomeLimits"]
@@ -104,6 +104,8 @@ class Home:
         self.incarnation = incarnation
         rooms = self.rooms = Rooms(spool, incarnation, self._limits, neighbours, self._make_lane, self._event)
         rooms.serving.box = box
+        #: How lanes look into messages.
+        self._sources = Sources(lambda segment, i: rooms.blocks.row(segment, i, rooms.effort), rooms.effort)
         #: Those that are used most.
         self.lanes, self.stream, self.writing = rooms.lanes, rooms.stream, rooms.writing
         self._flows = FlowVerbs(rooms.lanes, self._tell, box)
@@ -194,26 +196,8 @@ class Home:
                 held.lane.load(segment, self._now, self._wall_ms)
             held.waiting = []
 
-    def _make_lane(
-        self,
-        lane_id: int,
-        generation: int,
-        settings: LaneSettings,
-        next_position: int,
-        delivered: int,
-        tried: int,
-    ) -> Lane:
-        effort = self.rooms.effort
-        return Lane(
-            lane_id,
-            generation,
-            settings,
-            next_position,
-            delivered,
-            lambda segment, i: self.rooms.blocks.row(segment, i, effort),
-            tried_upto=tried,
-            effort=effort,
-        )
+    def _make_lane(self, lane_id: int, generation: int, settings: LaneSettings, start: LaneStart) -> Lane:
+        return Lane(lane_id, generation, settings, self._sources, start)
 
     def stop(self, now: float, wall_ms: int) -> None:
         """Put everything on disk, and the mark of an orderly stop; no frame is to come any more."""

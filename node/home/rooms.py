@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from node.endpoints.effort import RATE_DEFAULT_MS, STEPS_PER_MS, Effort
 from node.home.lanes.adoption import Adoptions
 from node.home.lanes.delivery import Delivery
-from node.home.lanes.held_lanes import HeldLanes
+from node.home.lanes.jobs import MoveJobs
 from node.home.lanes.lane_changes import LaneChanges
 from node.home.lanes.leases import Leases
 from node.home.lanes.moves import Moves
 from node.home.lanes.serving import Serving
-from node.home.operating.jobs import MoveJobs
 from node.home.spool.blocks import Blocks
+from node.home.spool.held_lanes import HeldLanes
 from node.home.spool.records import Records
 from node.home.spool.repacking import Repacking
 from node.home.spool.staging import Staging

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import errors
 from angarium_server.process import Later
-from node.home.home import Home, HomeLimits
-from node.home.lanes.neighbours import OtherSpools
-from node.home.operating.operations import Answer
-from node.home.spool.opening import StartNews, open_own
+from node.home.home import Home
+from node.home.operations import Answer
+from node.home.spool.folders import OtherSpools, StartNews, open_own
 from storage.writer import Writer
 
 if TYPE_CHECKING:
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
 
     from angarium_server.black_box import BlackBox
     from angarium_server.process import Process
-    from node.config import WorkerRuntime
-    from node.home.operating.jobs import BackupJob
+    from node.home.lanes.jobs import BackupJob
+    from node.home.rooms import HomeLimits
+    from node.home.spool.folders import SpoolDirectory
 
 _log = logging.getLogger(__name__)
 
@@ -38,13 +38,19 @@ class HomeServer:
     """A home at work in a worker process."""
 
     def __init__(
-        self, process: Process, settings: WorkerRuntime, send: Callable[[list[bytes]], None], box: BlackBox
+        self,
+        process: Process,
+        directory: SpoolDirectory,
+        limits: HomeLimits,
+        send: Callable[[list[bytes]], None],
+        box: BlackBox,
     ) -> None:
         """Open the spool, and begin to read it.
 
         Args:
             process: of the worker.
-            settings: of the worker; `spool_dir` is not empty.
+            directory: with its spool and those of the other workers.
+            limits: what the home may use.
             send: sends frames to the router.
             box: takes which lane is served.
 
@@ -53,17 +59,11 @@ class HomeServer:
         """
         self._process = process
         self._send = send
-        folder = Path(settings.spool_dir)
         #: How far the start is; None of it is told once the index is read.
         self._news = StartNews(process.progress)
-        place = folder / str(process.index)
-        self._spool = open_own(place, settings.spool_map_bytes, self._news, settings.data_id)
-        limits = HomeLimits(
-            ack_delay_ms=settings.ack_delay_ms,
-            write_delay_ms=settings.write_delay_ms,
-            selector_ms_per_s=settings.selector_ms_per_s,
-        )
-        self._others = OtherSpools(folder, str(process.index), settings.spool_map_bytes)
+        own = str(process.index)
+        self._spool = open_own(directory.path / own, directory.map_bytes, self._news, directory.data_id)
+        self._others = OtherSpools(directory.path, own, directory.map_bytes)
         self._home = Home(self._spool, process.incarnation, limits, self._others, box)
         self._recovery: Iterator[str] | None = self._home.recover(time.monotonic(), wall_ms_now())
         #: Readable when something was written, or a copy is ready.

@@ -23,7 +23,7 @@ import pytest
 import zmq
 
 from angarium import wire
-from node.endpoints.segment import Segment
+from node.backlog.segment import Segment
 from storage.spool import Table, is_owned, open_readonly, open_spool
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from simulated_client import SimulatedClient
     from simulated_node import SimulatedNode
 
-    from node.worker import Worker
+    from node.matching.worker import Worker
     from router.router import Router
     from router.sessions.session import Session
 

@@ -14,7 +14,7 @@ from simulated_network import Connection, Endpoint, Frames, Loop
 
 from angarium import wire
 from node.home.home import OPERATIONS
-from node.worker import Worker
+from node.matching.worker import Worker
 
 if TYPE_CHECKING:
     import random

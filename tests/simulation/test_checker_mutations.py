@@ -11,9 +11,9 @@ import pytest
 import scenario
 from simulate import name_of
 
-import node.worker
+import node.matching.worker
 import router.delivery.dispatcher
-from node.matching import EMPTY_SET, TopicEntry, VpnMatching
+from node.matching.matching import EMPTY_SET, TopicEntry, VpnMatching
 from router.delivery.egress import Delivery
 from router.router import Router
 
@@ -193,7 +193,7 @@ def test_rows_of_several_workers_that_are_not_merged_are_found_out(monkeypatch: 
 
 @pytest.mark.slow
 def test_a_worker_that_asks_no_access_rules_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node.worker, "_may_publish", lambda entry, topic, rules: True)
+    monkeypatch.setattr(node.matching.worker, "_may_publish", lambda entry, topic, rules: True)
     assert is_found("leak")
 
 

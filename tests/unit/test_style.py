@@ -37,7 +37,7 @@ MAX_MODULE_LINES = 700
 MAX_MODULES_OF_A_FOLDER = 12
 MAX_PARAMETERS = 8
 #: What is not as the rules of floors want it, as it was found: entries go, none comes.
-CIRCLES_LEFT = {"cluster", "node"}
+CIRCLES_LEFT = {"cluster"}
 CROWDED_LEFT = {
     "angarium/pipeline",
     "angarium/spark",
@@ -45,7 +45,6 @@ CROWDED_LEFT = {
     "cluster/commands",
     "cluster/controller",
     "cluster/link",
-    "node/endpoints",
 }
 DEMANDING_LEFT = {
     "BridgeChannel",
@@ -53,13 +52,11 @@ DEMANDING_LEFT = {
     "Consuming",
     "Controller",
     "Intake",
-    "Lane",
     "Links",
     "Message",
     "Operators",
     "Reception",
     "Router",
-    "Segment",
     "Spooling",
 }
 LONG_LEFT = {"router/publishers/intake.py __init__", "router/router.py __init__"}

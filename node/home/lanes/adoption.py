@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from angarium import errors
-from node.endpoints.segment import Segment, segment_key
+from node.backlog.segment import Segment, segment_key
 from node.home.lanes.placing import Placing
 from node.home.spool import layout
 from node.home.spool.writing import Task
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
     from node.home.lanes.moves import Moves
     from node.home.spool.blocks import Blocks
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.records import Records
     from node.home.spool.staging import Staging
     from node.home.spool.writing import Writing

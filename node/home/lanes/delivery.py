@@ -17,10 +17,10 @@ from angarium import errors, wire
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from node.backlog.segment import Segment
     from node.endpoints.lane import Handout
-    from node.endpoints.segment import Segment
-    from node.home.lanes.held_lanes import HeldLane
     from node.home.spool.blocks import Block, Blocks
+    from node.home.spool.held_lanes import HeldLane
 
 #: A frame takes no further part when it is so large: the router must get to other frames in between.
 FRAME_BYTES: Final = 1 << 20

@@ -20,7 +20,7 @@ from node.endpoints.flow import FlowEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
 
 _Natural = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1)]

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from node.endpoints.settings import settings_map
+from node.backlog.settings import settings_map
 from node.home.spool import layout
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from node.endpoints.segment import Segment
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.backlog.segment import Segment
     from node.home.lanes.moves import Moves
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.records import Records
     from node.home.spool.staging import Staging
     from storage.spool import Spool

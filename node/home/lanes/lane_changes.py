@@ -12,20 +12,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
+from node.backlog.settings import settings_from
 from node.endpoints.flow import FlowEvent
-from node.endpoints.settings import settings_from
-from node.home.lanes.held_lanes import PROVISIONAL, HeldLane
+from node.endpoints.lane import FIRST_START
 from node.home.lanes.kept_aside import KeptAside
 from node.home.spool import layout
+from node.home.spool.held_lanes import PROVISIONAL, HeldLane
 from node.home.spool.writing import Task
 from node.selectors import compile_selector
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from node.endpoints.settings import LaneSettings
+    from node.backlog.settings import LaneSettings
     from node.home.lanes.adoption import Adoptions, Old
-    from node.home.lanes.held_lanes import HeldLanes
     from node.home.lanes.moves import Moves
+    from node.home.spool.held_lanes import HeldLanes
     from node.home.spool.records import Records
     from node.home.spool.recovery import MakeLane
     from node.home.spool.staging import Staging
@@ -95,7 +96,9 @@ class LaneChanges:
 
     def _make(self, lane_id: int, generation: int, settings: LaneSettings, old: Old | None) -> None:
         """Make a lane that is not here; if another spool has it, it is taken over."""
-        held = HeldLane(self._make_lane(lane_id, generation, settings, 1, 0, 0), PROVISIONAL if old else 0)
+        held = HeldLane(
+            self._make_lane(lane_id, generation, settings, FIRST_START), PROVISIONAL if old else 0
+        )
         self._lanes.add(held)
         self._lanes.rows[held] = None
         self._moves.look_at(held)

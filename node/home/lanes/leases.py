@@ -16,14 +16,14 @@ import msgspec
 from msgspec import Meta
 
 from angarium import errors, wire
-from node.endpoints.segment import POSITION_MAX
+from node.backlog.segment import POSITION_MAX
 from node.home.spool.writing import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from node.endpoints.flow import FlowEvent
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.stream import Stream
     from node.home.spool.writing import Writing
 

@@ -34,10 +34,10 @@ from storage.spool import Table
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node.endpoints.segment import Segment
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
-    from node.home.operating.jobs import MoveJob, MoveJobs
+    from node.backlog.segment import Segment
+    from node.home.lanes.jobs import MoveJob, MoveJobs
     from node.home.spool.blocks import Blocks
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.writing import Writing
     from storage.spool import Change
 

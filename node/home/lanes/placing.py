@@ -18,14 +18,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from node.endpoints.segment import segment_key
-from node.home.lanes.held_lanes import PROVISIONAL
+from node.backlog.segment import segment_key
 from node.home.spool import layout
+from node.home.spool.held_lanes import PROVISIONAL
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from node.endpoints.segment import Segment
-    from node.home.lanes.held_lanes import HeldLane
+    from node.backlog.segment import Segment
+    from node.home.spool.held_lanes import HeldLane
     from node.home.spool.writing import Writing
     from storage.spool import Change
 

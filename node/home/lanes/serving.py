@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from node.home.lanes.delivery import Damage, Delivery
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
     from node.home.lanes.leases import Leases
     from node.home.lanes.moves import Moves
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.writing import Writing
 
 #: Messages handed out in one tick, and lanes that are served: frames of the router must get their turn.

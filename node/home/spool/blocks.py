@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import msgspec
 
 from angarium import errors, wire
-from node.batch import Row
 from node.home.spool import layout
 from node.home.spool.spool_files import SpoolFiles
+from node.matching.batch import Row
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from node.backlog.segment import Segment
     from node.endpoints.effort import Effort
-    from node.endpoints.segment import Segment
     from storage.spool import Spool
 
 _T = TypeVar("_T")

@@ -31,7 +31,7 @@ from storage.spool import Table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from node.batch import Row
+    from node.matching.batch import Row
     from storage.spool import Change
 
 #: The largest window of a producer, in messages.

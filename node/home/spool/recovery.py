@@ -12,27 +12,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from node.endpoints.segment import GONE, Segment, segment_key
-from node.endpoints.settings import settings_from
-from node.home.lanes.held_lanes import HeldLane
+from node.backlog.segment import GONE, Segment, segment_key
+from node.backlog.settings import settings_from
+from node.endpoints.lane import LaneStart
 from node.home.spool import layout
+from node.home.spool.held_lanes import HeldLane
 from node.home.spool.writing import Dead
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from node.backlog.settings import LaneSettings
     from node.endpoints.lane import Lane
     from node.endpoints.lease import LeaseRow
-    from node.endpoints.settings import LaneSettings
-    from node.home.lanes.held_lanes import HeldLanes
     from node.home.spool.blocks import Blocks
+    from node.home.spool.held_lanes import HeldLanes
     from node.home.spool.records import Records
     from node.home.spool.staging import Staging
     from storage.spool import Spool
 
-    #: Makes a lane: id, generation, settings, next position, delivered up to, tried up to.
-    MakeLane = Callable[[int, int, LaneSettings, int, int, int], Lane]
+    #: Makes a lane: id, generation, settings, where it goes on.
+    MakeLane = Callable[[int, int, LaneSettings, LaneStart], Lane]
 
 #: Rows that are read at a time, in well under a tenth of a second.
 ROWS_PER_STEP: Final = 2_000
@@ -107,7 +108,8 @@ class Recovery:
             settings = settings_from(row.settings)
             # What is taken over comes below what is here.
             first = known.given + 1 if row.importing else tail + 1
-            lane = self._make_lane(lane_id, row.generation, settings, first, known.delivered, tried)
+            start = LaneStart(first, known.delivered, tried)
+            lane = self._make_lane(lane_id, row.generation, settings, start)
             held = HeldLane(lane, max(tail, row.importing - 1), row.floor)
             held.handovers, held.importing = row.handovers, row.importing
             held.note_positions(known)

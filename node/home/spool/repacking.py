@@ -18,7 +18,7 @@ from array import array
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from node.endpoints.segment import AGES_MAX_MS, GONE, PRIORITY_UNSET, Segment
+from node.backlog.segment import AGES_MAX_MS, GONE, PRIORITY_UNSET, Columns, Segment
 from node.home.spool.layout import number_key
 from node.home.spool.writing import Task
 from storage.spool import Table
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     import msgspec
 
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
     from node.home.spool.blocks import Block, Blocks
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.writing import Writing
     from storage.spool import Change
 
@@ -284,12 +284,11 @@ def merge_segments(run: Sequence[Segment]) -> Segment:
     """Give one segment with the messages of neighbours, which lie in one block."""
     first = run[0]
     ages = array("I", [one.stored_at_ms(i) - first.stored_ms for one in run for i in range(one.count)])
-    merged = Segment(
-        lane_id=first.lane_id,
-        first=first.first,
+    columns = Columns(
         block=first.block,
-        sizes=array("I", [size for one in run for size in one.sizes]),
+        file=first.file,
         stored_ms=first.stored_ms,
+        sizes=array("I", [size for one in run for size in one.sizes]),
         rows=array("H", [one.row_in_block(i) for one in run for i in range(one.count)]),
         ages=ages if any(ages) else None,
         expires=_joined_times([one.expires for one in run], run),
@@ -298,9 +297,9 @@ def merge_segments(run: Sequence[Segment]) -> Segment:
         dmq=_joined_eligible(run),
         origins=_joined_origins(run),
         low_priority=sum(one.low_priority for one in run),
-        file=first.file,
         publishers=_joined_publishers(run),
     )
+    merged = Segment(first.lane_id, first.first, columns)
     merged.state = bytearray(b"".join(one.state for one in run))
     merged.tries = _joined_bytes([one.tries for one in run], run)
     merged.dead = _joined_bytes([one.dead for one in run], run)

@@ -17,15 +17,15 @@ from __future__ import annotations
 from array import array
 from typing import TYPE_CHECKING
 
-from node.endpoints.segment import TIME_MAX_MS
+from node.backlog.segment import TIME_MAX_MS
 from node.home.spool.layout import StagedKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from node.endpoints.segment import Segment
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.backlog.segment import Segment
     from node.home.spool.blocks import Blocks
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.records import Records
     from node.home.spool.stores import Store, StoreHeader
     from node.home.spool.writing import Writing

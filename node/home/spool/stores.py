@@ -17,8 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from angarium import errors, wire
-from node.batch import Row
-from node.endpoints.segment import (
+from node.backlog.segment import (
     BLOCK_ROWS_MAX,
     TIME_MAX_MS,
     TRIES_MAX,
@@ -27,12 +26,13 @@ from node.endpoints.segment import (
     make_segment,
     make_twin,
 )
+from node.matching.batch import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
     from node.home.spool.blocks import Block, Blocks
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.records import Records
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -60,7 +60,7 @@ class StoreHeader(NamedTuple):
     publisher: _Natural | dict[int, _Natural] = 0
     #: How many partitions there were, of lanes of endpoints that had more than one.
     counts: tuple[_Count, ...] = ()
-    #: Index -> what the row had behind it in another partition, `node.endpoints.segment.Past`.
+    #: Index -> what the row had behind it in another partition, `node.backlog.segment.Past`.
     pasts: dict[int, _Past] | None = None
     #: The spool file of the rows.
     file: _Natural = 0

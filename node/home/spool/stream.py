@@ -23,8 +23,8 @@ from node.home.spool.layout import StoredRow
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from node.endpoints.segment import Segment
-    from node.home.lanes.held_lanes import HeldLane
+    from node.backlog.segment import Segment
+    from node.home.spool.held_lanes import HeldLane
     from node.home.spool.stores import Store
 
 #: Relaxed STOREs that wait for their write; with more they are written at once. It bounds the row "stored".

@@ -26,9 +26,9 @@ from storage.spool import Table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from node.endpoints.segment import Segment
-    from node.home.lanes.held_lanes import HeldLane, HeldLanes
+    from node.backlog.segment import Segment
     from node.home.spool.blocks import Block, Blocks
+    from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.layout import Positions
     from node.home.spool.records import Records
     from node.home.spool.stores import Store

@@ -15,7 +15,7 @@ def _is_worker() -> bool:
 
 def _arm() -> None:
     from node.endpoints.lane import Lane
-    from node.worker import Worker
+    from node.matching.worker import Worker
     from storage.spool import SpoolFailedError
 
     look_up, hand_out = Worker._look_up, Lane.hand_out

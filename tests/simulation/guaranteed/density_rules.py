@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from history_index import Violation
 
 from guaranteed.records import endpoint_of
-from node.home.lanes.held_lanes import PROVISIONAL, RESERVED_LEAST
+from node.home.spool.held_lanes import PROVISIONAL, RESERVED_LEAST
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

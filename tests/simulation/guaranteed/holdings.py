@@ -13,7 +13,7 @@ import msgpack
 
 from angarium import wire
 from guaranteed.records import endpoint_of
-from node.endpoints.segment import GONE, Segment
+from node.backlog.segment import GONE, Segment
 from node.home.lanes.moves import KIND_COPY
 from node.home.spool import layout
 from node.home.spool.records import Record

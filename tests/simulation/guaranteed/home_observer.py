@@ -12,9 +12,9 @@ import msgpack
 
 from angarium import wire
 from guaranteed.records import Bound, Died, Emitted, Gone, HomeSettled, Rehomed, Stored, Unbound
-from node.endpoints.segment import GONE, Segment, segment_key
-from node.home.lanes.held_lanes import PROVISIONAL
+from node.backlog.segment import GONE, Segment, segment_key
 from node.home.spool import layout
+from node.home.spool.held_lanes import PROVISIONAL
 from storage.spool import Table
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from event_history import FOREVER
 
 from angarium import wire
 from angarium.topic import matches, parse_filter
-from node.home.lanes.held_lanes import PROVISIONAL
+from node.home.spool.held_lanes import PROVISIONAL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

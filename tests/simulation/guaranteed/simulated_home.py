@@ -18,7 +18,7 @@ from angarium import errors, wire
 from guaranteed.control_plane import ControlPort
 from guaranteed.home_observer import DiskObserver, FrameObserver
 from guaranteed.records import LackedRoom, WasFull, Wrote
-from node.home.operating.operations import Answer
+from node.home.operations import Answer
 from storage.spool import SpoolFailedError, SpoolFullError
 
 if TYPE_CHECKING:

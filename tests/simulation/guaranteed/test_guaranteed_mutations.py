@@ -14,8 +14,8 @@ from simulate import name_of
 
 from angarium import errors, wire
 from guaranteed import guaranteed_scenario
-from node.endpoints.lifetimes import Lifetimes
-from node.endpoints.settings import LaneSettings
+from node.backlog.lifetimes import Lifetimes
+from node.backlog.settings import LaneSettings
 from node.home.home import Home
 from node.home.lanes.placing import Placing
 from node.home.spool import layout

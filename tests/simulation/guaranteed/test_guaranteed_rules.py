@@ -11,7 +11,7 @@ from angarium import errors
 from guaranteed.index import partition_of
 from guaranteed.records import Died, Opening
 from guaranteed.written import FIRST_AT, WORKER, Written, place_of
-from node.home.lanes.held_lanes import PROVISIONAL
+from node.home.spool.held_lanes import PROVISIONAL
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from angarium.topic_cache import TopicCache
 from angarium.wire import KIND_PLAIN
 from angarium_server import costs
 from node.config import WorkerConfig
-from node.matching import Matching
+from node.matching.matching import Matching
 from router.ground.config import RouterConfig
 from router.matching.short_way import Entry
 from router.sessions.interest import FilterSet, Interest

@@ -12,7 +12,7 @@ from cluster.catalog.catalog import Catalog
 from cluster.catalog.deletions import DELETIONS_TIDY, Deletions
 from cluster.controller import effects as c
 from cluster.controller.changes import TIDY_INTERVAL_S
-from node.endpoints.settings import LaneSettings, settings_map
+from node.backlog.settings import LaneSettings, settings_map
 from storage.config_store import Change, Deletion
 
 BITS = 10

@@ -10,7 +10,7 @@ import pytest
 from angarium import errors, wire
 from cluster.data_dir import DataDirectory
 from cluster.stores import expected_spools, make_spools, prepare, stamp
-from node.home.spool.opening import StartNews, open_own
+from node.home.spool.folders import StartNews, open_own
 from storage.config_store import Change, ConfigStore, is_there
 from storage.spool import KEY_DATA, Table, open_readonly, open_spool
 

@@ -8,7 +8,7 @@ from typing import Any
 from angarium import errors, wire
 from angarium.topic import SLOTS
 from node.config import WorkerConfig
-from node.worker import Worker
+from node.matching.worker import Worker
 
 ROUTER = 3
 INCARNATION = 8

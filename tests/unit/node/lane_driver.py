@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from angarium import errors, wire
-from node.batch import Row
-from node.endpoints.lane import Lane
-from node.endpoints.segment import GONE, Segment, make_segment
-from node.endpoints.settings import LaneSettings
+from node.backlog.segment import GONE, Segment, make_segment
+from node.backlog.settings import LaneSettings
+from node.endpoints.effort import Effort
+from node.endpoints.lane import Lane, LaneStart, Sources
+from node.matching.batch import Row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -87,17 +88,12 @@ class Driver:
         self.damaged: list[int] = []
         self.lane = self.make_lane(LaneSettings(**settings), next_position, delivered_upto)
 
-    def make_lane(self, settings: LaneSettings, next_position: int, delivered_upto: int, **more: Any) -> Lane:
-        return Lane(
-            LANE_ID,
-            1,
-            settings,
-            next_position,
-            delivered_upto,
-            self.read_row,
-            compile_selector=self.compile,
-            **more,
-        )
+    def make_lane(
+        self, settings: LaneSettings, next_position: int, delivered_upto: int, tried_upto: int | None = None
+    ) -> Lane:
+        sources = Sources(self.read_row, Effort(), self.compile)
+        tried_upto = delivered_upto if tried_upto is None else tried_upto
+        return Lane(LANE_ID, 1, settings, sources, LaneStart(next_position, delivered_upto, tried_upto))
 
     def read_row(self, segment: Segment, i: int) -> Row:
         if segment.block in self.damaged:

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lane_driver import ACCEPTED, ACTIVE, CLOSED, FAILED, KINDS, REFUSED, REJECTED, Driver, merged, row
 
 from angarium import errors, wire
-from node.endpoints.segment import Segment
+from node.backlog.segment import Segment
 
 if TYPE_CHECKING:
     from random import Random

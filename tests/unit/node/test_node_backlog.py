@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lane_driver import LANE_ID, row
 
-from node.endpoints.backlog import Backlog, SegmentList, run_end, runs_of
-from node.endpoints.segment import EXPIRED, HELD, MOVING, OUT, READY, REJECTED, Segment, make_segment
-from node.endpoints.settings import LaneSettings
+from node.backlog.backlog import Backlog, SegmentList, run_end, runs_of
+from node.backlog.segment import EXPIRED, HELD, MOVING, OUT, READY, REJECTED, Segment, make_segment
+from node.backlog.settings import LaneSettings
 
 
 def segment(first: int, count: int) -> Segment:

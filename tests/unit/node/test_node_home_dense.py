@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 
 from node.home.home import HomeLimits
-from node.home.lanes.held_lanes import PROVISIONAL, RESERVED_LEAST
 from node.home.spool import layout
+from node.home.spool.held_lanes import PROVISIONAL, RESERVED_LEAST
 from storage.spool import Table
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, rows_of, settings_of, started

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
-from node.home.operating.jobs import ENDED_MAX, STEP_ROWS
-from node.home.operating.operations import EXAMINED_MAX
+from node.home.lanes.jobs import ENDED_MAX, STEP_ROWS
+from node.home.operations import EXAMINED_MAX
 from node.home.spool import layout
 from storage.spool import Table
 from tests.unit.node.driven_home import (

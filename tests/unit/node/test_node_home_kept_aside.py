@@ -151,7 +151,7 @@ def test_an_older_generation_empties_nothing() -> None:
 def test_what_is_kept_aside_is_read_in_pieces_with_its_bodies(
     orphaned: DrivenHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.home.operating.operations.READ_BYTES", 2 * (wire.SPOOL_OVERHEAD_BYTES + 2))
+    monkeypatch.setattr("node.home.operations.READ_BYTES", 2 * (wire.SPOOL_OVERHEAD_BYTES + 2))
     rows, upto, is_end, answers = [], 0, False, 0
     while not is_end:
         found = orphaned.ask("spool.aside.read", lane_id=LANE, after=upto)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
-from node.home.spool import opening
-from node.home.spool.opening import StartNews, open_own
+from node.home.spool import folders as opening
+from node.home.spool.folders import StartNews, open_own
 from storage.spool import Table, open_spool
 
 if TYPE_CHECKING:

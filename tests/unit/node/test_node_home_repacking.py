@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from angarium import wire
-from node.endpoints.segment import Segment
+from node.backlog.segment import Segment
 from node.home.home import HomeLimits
 from node.home.spool import repacking
 from node.home.spool.repacking import SMALL_BLOCKS, SMALL_ROWS, merge_segments
@@ -377,8 +377,8 @@ def test_merged_segments_say_the_same_of_every_message() -> None:
 
 
 def _segment(first: int, block: int, rows: list[list[object]], rng: random.Random) -> Segment:
-    from node.batch import Row
-    from node.endpoints.segment import make_segment
+    from node.backlog.segment import make_segment
+    from node.matching.batch import Row
 
     typed = []
     for index, topic, flags, _, properties, payload in rows:

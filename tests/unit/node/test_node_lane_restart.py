@@ -11,7 +11,7 @@ import pytest
 from lane_driver import ACCEPTED, FAILED, LANE_ID, REJECTED, Driver, all_of, checked_drivers, merged, row
 
 from angarium import errors, wire
-from node.endpoints.segment import make_segment
+from node.backlog.segment import make_segment
 
 make = pytest.fixture(checked_drivers)
 

@@ -15,7 +15,7 @@ from lane_driver import (
 )
 
 from angarium import errors, wire
-from node.endpoints.settings import LaneSettings, settings_from, settings_map
+from node.backlog.settings import LaneSettings, settings_from, settings_map
 
 SPREAD = {"access_type": "non-exclusive"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lane_driver import ACCEPTED, FAILED, Driver, checked_drivers, row
 
-from node.endpoints.lifetimes import SERVED_MAX
+from node.backlog.lifetimes import SERVED_MAX
 from node.endpoints.topic_selector import EXAMINED_MAX
 
 make = pytest.fixture(checked_drivers)

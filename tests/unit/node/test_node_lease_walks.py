@@ -14,7 +14,7 @@ import pytest
 from lane_driver import ACCEPTED, CLOSED, FAILED, KINDS, REJECTED, merged, row
 from leased_driver import GROUP, LeasedDriver
 
-from node.endpoints.segment import MOVING
+from node.backlog.segment import MOVING
 
 pytestmark = pytest.mark.requirement("R221")
 

@@ -14,8 +14,8 @@ from angarium import errors, wire
 from angarium import trie as trie_module
 from angarium.topic import matches, slot_of
 from angarium.trie import FilterTrie
-from node import worker as worker_module
 from node.config import WorkerConfig
+from node.matching import worker as worker_module
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

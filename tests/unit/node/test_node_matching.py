@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from angarium.topic import matches
 from angarium.wire import KIND_DELIVER_ALWAYS, KIND_PLAIN, KIND_SHARED
-from node import matching as matching_module
 from node.config import WorkerConfig
-from node.matching import EMPTY_SET, FilterSets, Matching, TopicEntry, VpnMatching, describe
+from node.matching import matching as matching_module
+from node.matching.matching import EMPTY_SET, FilterSets, Matching, TopicEntry, VpnMatching, describe
 
 VPN = 1
 # So few that filters meet topics most of the time.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lane_driver import LANE_ID, row
 
 from angarium import errors, wire
-from node.endpoints.segment import (
+from node.backlog.segment import (
     EXPIRED,
     GONE,
     MOVING,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
-from node.batch import Row
+from node.matching.batch import Row
 from node.selectors import compile_selector
 from node.selectors.fields import PROPERTIES_BYTES_MAX
 from node.selectors.patterns import compile_like

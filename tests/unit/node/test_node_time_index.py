@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.endpoints.time_index import GRANULARITY_MS, Schedule, TimeIndex
+from node.backlog.time_index import GRANULARITY_MS, Schedule, TimeIndex
 
 
 def bucket_end(at_ms: int) -> int:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from angarium import errors, wire
 from angarium.topic import INBOX_PREFIX, SLOTS, matches, slot_of
 from angarium_server.access import TopicRules
-from node.batch import REPORTED_MAX
 from node.config import WorkerConfig
-from node.worker import Worker
+from node.matching.batch import REPORTED_MAX
+from node.matching.worker import Worker
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from wired_node import FakeClient, WiredNode, snapshot
 from angarium import wire
 from cluster import objects
 from node.config import WorkerConfig
-from node.worker import Worker
+from node.matching.worker import Worker
 from router.ground.effects import AskController, Effect
 
 MB = 1_000_000

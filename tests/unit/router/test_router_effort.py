@@ -8,7 +8,7 @@ import pytest
 from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import wire
-from node import worker as worker_module
+from node.matching import worker as worker_module
 from router.ground.effects import SendWorker
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from wired_node import snapshot
 from angarium import errors, wire
 from node.config import WorkerConfig
 from node.home.home import Home
-from node.home.operating.operations import Answer
-from node.worker import Worker
+from node.home.operations import Answer
+from node.matching.worker import Worker
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "simulation"))
 from simulated_disk import SimulatedDisk

@@ -10,7 +10,7 @@ from angarium import wire
 from angarium_server.connections.tls import Peer
 from cluster import objects
 from node.config import WorkerConfig
-from node.worker import Worker
+from node.matching.worker import Worker
 from router.ground.config import Identity, RouterConfig, SpoolLimits
 from router.ground.effects import Effect, EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.router import Router

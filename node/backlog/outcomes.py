@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from node.endpoints.backlog import runs_of
-from node.endpoints.segment import EXPIRED, HELD, OUT, READY, REDELIVERIES, REJECTED, Segment
+from node.backlog.backlog import runs_of
+from node.backlog.segment import EXPIRED, HELD, OUT, READY, REDELIVERIES, REJECTED, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node.endpoints.backlog import Backlog
-    from node.endpoints.lifetimes import Lifetimes
-    from node.endpoints.positions import PositionSet
+    from node.backlog.backlog import Backlog
+    from node.backlog.lifetimes import Lifetimes
+    from node.backlog.positions import PositionSet
 
 #: Verdicts on a message that comes back, besides EXPIRED and REDELIVERIES.
 _AGAIN: Final = 0

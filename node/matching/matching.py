@@ -27,7 +27,7 @@ from angarium_server.costs import CACHED_TOPIC_BYTES, SET_BYTES, SET_FILTER_BYTE
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
 
-    from node.config import WorkerConfig
+    from node.matching.config import MatchingConfig
 
 #: A result names at most so many retired sets, so that a mass of them cannot make one round slow.
 RETIRED_PER_RESULT_MAX: Final = 1_000
@@ -217,7 +217,7 @@ class Search:
 class VpnMatching:
     """The filters of one Message VPN and the topics matched against them."""
 
-    def __init__(self, sets: FilterSets, config: WorkerConfig) -> None:
+    def __init__(self, sets: FilterSets, config: MatchingConfig) -> None:
         self._sets = sets
         #: The filters, as number and kind in one int.
         self._trie: FilterTrie[int] = FilterTrie()
@@ -346,7 +346,7 @@ class VpnMatching:
 class Matching:
     """All filters that a worker was told, over all Message VPNs."""
 
-    def __init__(self, config: WorkerConfig, next_set_id: int = 1) -> None:
+    def __init__(self, config: MatchingConfig, next_set_id: int = 1) -> None:
         self._config = config
         self.sets = FilterSets(next_set_id)
         #: Number -> (Message VPN, pattern, kind).

@@ -5,8 +5,8 @@ publishing (RULES), gets batches (MATCH), and answers each with the same rows gr
 they go to (RESULT). It knows nothing of sessions; `docs/node-protocol.md` describes the frames.
 
 The match path is the hottest loop of the node, so its shape follows the price list: work per batch is cheap,
-work per distinct topic is affordable, work per row must happen in C (`node/batch.py`). A batch whose topics cost
-more than what is left of a step is paused (`node/lookup.py`), and goes on in `Worker.work`.
+work per distinct topic is affordable, work per row must happen in C (`batch.py`). A batch whose topics cost more than
+what is left of a step is paused (`lookup.py`), and goes on in `Worker.work`.
 
 No I/O, no clock. `node.server` carries the frames. No frame, however broken, makes `Worker.handle` raise:
 what a client may have written (the batch) costs that client, through a refusal with code 40001; anything else
@@ -25,14 +25,14 @@ from angarium.topic import INBOX_PREFIX, SLOTS, check_topic, is_reserved_topic, 
 from angarium.topic_cache import AGE_INTERVAL_S
 from angarium_server.access import TopicRules
 from angarium_server.black_box import MATCH, BlackBox
-from node.batch import DETAIL_MAX, Batch, Result
-from node.lookup import FREE_NODES_PER_TOPIC, NO_RULES, Lookup, Task, Turns
-from node.matching import FilterSet, Matching, TopicEntry, VpnMatching, describe
+from node.matching.batch import DETAIL_MAX, Batch, Result
+from node.matching.lookup import FREE_NODES_PER_TOPIC, NO_RULES, Lookup, Task, Turns
+from node.matching.matching import FilterSet, Matching, TopicEntry, VpnMatching, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from node.config import WorkerConfig
+    from node.matching.config import MatchingConfig
 
 #: Verdicts of different access rules kept for one topic; more start over, because asking again costs a
 #: microsecond.
@@ -85,7 +85,7 @@ class Worker:
     """
 
     def __init__(
-        self, index: int, incarnation: int, config: WorkerConfig, box: BlackBox | None = None
+        self, index: int, incarnation: int, config: MatchingConfig, box: BlackBox | None = None
     ) -> None:
         self.index = index
         #: Higher than that of every earlier worker of this index.

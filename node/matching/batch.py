@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from angarium import errors, wire
 from angarium.trail import Route
-from node.matching import EMPTY_SET, FilterSet, TopicEntry
+from node.matching.matching import EMPTY_SET, FilterSet, TopicEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

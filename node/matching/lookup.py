@@ -24,14 +24,14 @@ import msgspec
 from msgspec import Meta
 
 from angarium import wire
-from node.matching import EMPTY_SET
+from node.matching.matching import EMPTY_SET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from angarium_server.access import TopicRules
-    from node.batch import Batch
-    from node.matching import FilterSet, FilterSets, Search, TopicEntry
+    from node.matching.batch import Batch
+    from node.matching.matching import FilterSet, FilterSets, Search, TopicEntry
 
 #: Nodes that each topic may cost without being counted: a tree of honest filters takes a tenth of it.
 FREE_NODES_PER_TOPIC: Final = 256

@@ -4,7 +4,7 @@ A job works in bounded steps beside the messages of clients, and tells how far i
 messages is stored beside the move that is under way, so it goes on after a restart where it was. One such job
 at a time works on a lane.
 
-No I/O, no clock; `node.home.operating.operations` begins jobs, `node.home.lanes.moves` and `node.home.home` drive them.
+No I/O, no clock; `node.home.operations` begins jobs, `node.home.lanes.moves` and `node.home.home` drive them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
-from node.endpoints.segment import GONE, MOVING
+from node.backlog.segment import GONE, MOVING
 from node.home.spool import layout
 from node.selectors import compile_selector
 from storage.spool import Table
 
 if TYPE_CHECKING:
+    from node.backlog.segment import Segment
     from node.endpoints.effort import Effort
-    from node.endpoints.segment import Segment
-    from node.home.lanes.held_lanes import HeldLane
     from node.home.spool.blocks import Blocks
+    from node.home.spool.held_lanes import HeldLane
     from node.selectors import Selector
     from storage.spool import Spool
 

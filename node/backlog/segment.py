@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgpack
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from angarium.trail import Route
-    from node.endpoints.time_index import Schedule
+    from node.backlog.time_index import Schedule
 
 #: Finally removed.
 GONE: Final = 0
@@ -78,7 +78,7 @@ Past = tuple[int, int, int, int]
 
 
 class Row(Protocol):
-    """What is looked at in a row of a block; `node.batch.Row` is one."""
+    """What is looked at in a row of a block; `node.matching.batch.Row` is one."""
 
     @property
     def flags(self) -> int:
@@ -97,84 +97,93 @@ class Row(Protocol):
         """The payload."""
 
 
+class Columns(NamedTuple):
+    """What a segment is made of: its rows, one column per attribute."""
+
+    #: The block in which the rows lie, and the spool file in which that counts.
+    block: int
+    file: int
+    #: Wall ms when they were spooled.
+    stored_ms: int
+    #: Spool size of each row in bytes: payload, properties and the overhead.
+    sizes: array[int]
+    #: Row i of the segment -> row of the block; None: they are the same.
+    rows: array[int] | None = None
+    #: Ms after `stored_ms` when each row was spooled, in any order; None: all at `stored_ms`.
+    ages: array[int] | None = None
+    #: Wall ms at which each message's own time to live ends, 0 for never; None: it has none anywhere.
+    expires: array[int] | None = None
+    #: Wall ms before which each message may not be delivered, 0 for at once; None: no delay anywhere.
+    due: array[int] | None = None
+    #: Priority 0..9 of each row; None: all have `PRIORITY_UNSET`.
+    priorities: bytes | None = None
+    #: Bitmap of the rows that may move to a dead message queue (row i: bit i % 8 of byte i // 8); None: no row.
+    dmq: bytes | None = None
+    #: Where each message was before it was moved here; None: none was.
+    origins: list[Origin | None] | None = None
+    #: Rows with low priority as the publisher sent them.
+    low_priority: int = 0
+    #: Number of the client that published all rows, or of each row (`StoreHeader.publisher`); 0: nobody knows.
+    publishers: int | array[int] = 0
+
+
 class Segment:
     """The index of a run of messages. Only its lane changes it after it was appended or loaded."""
 
     __slots__ = (
-        "ages",
-        "block",
+        *Columns._fields,
         "count",
         "dead",
         "delay",
-        "dmq",
-        "due",
-        "expires",
         "expiry",
-        "file",
         "first",
         "lane_id",
         "levels",
         "live",
         "live_bytes",
-        "low_priority",
-        "origins",
-        "priorities",
-        "publishers",
-        "rows",
-        "sizes",
         "state",
-        "stored_ms",
         "timer",
         "tries",
     )
 
-    def __init__(
-        self,
-        *,
-        lane_id: int,
-        first: int,
-        block: int,
-        sizes: array[int],
-        stored_ms: int,
-        rows: array[int] | None = None,
-        ages: array[int] | None = None,
-        expires: array[int] | None = None,
-        due: array[int] | None = None,
-        priorities: bytes | None = None,
-        dmq: bytes | None = None,
-        origins: list[Origin | None] | None = None,
-        low_priority: int = 0,
-        publishers: int | array[int] = 0,
-        file: int = 0,
-    ) -> None:
-        #: Whose it is, the block in which the rows lie, and the spool file in which that counts.
-        self.lane_id, self.block, self.file = lane_id, block, file
+    #: As in `Columns`; flat, because every message is looked up in them.
+    block: int
+    file: int
+    stored_ms: int
+    sizes: array[int]
+    rows: array[int] | None
+    ages: array[int] | None
+    expires: array[int] | None
+    due: array[int] | None
+    priorities: bytes | None
+    dmq: bytes | None
+    origins: list[Origin | None] | None
+    low_priority: int
+    publishers: int | array[int]
+
+    def __init__(self, lane_id: int, first: int, columns: Columns) -> None:
+        """Make the segment of a lane whose row 0 has the position `first`; all rows are ready."""
+        (
+            self.block,
+            self.file,
+            self.stored_ms,
+            self.sizes,
+            self.rows,
+            self.ages,
+            self.expires,
+            self.due,
+            self.priorities,
+            self.dmq,
+            self.origins,
+            self.low_priority,
+            self.publishers,
+        ) = columns
+        #: Whose it is.
+        self.lane_id = lane_id
         #: Position of row 0, and number of rows.
-        self.first, self.count = first, len(sizes)
-        #: Row i of the segment -> row of the block; None: they are the same.
-        self.rows = rows
-        #: Spool size of each row in bytes: payload, properties and the overhead.
-        self.sizes = sizes
-        #: Wall ms when it was spooled.
-        self.stored_ms = stored_ms
-        #: Ms after `stored_ms` when each row was spooled, in any order; None: all at `stored_ms`.
-        self.ages = ages
-        #: Wall ms at which each message's own time to live ends, 0 for never; None: it has none anywhere.
-        self.expires = expires
-        #: Wall ms before which each message may not be delivered, 0 for at once; None: no delay anywhere.
-        self.due = due
-        #: Priority 0..9 of each row; None: all have `PRIORITY_UNSET`.
-        self.priorities = priorities
+        self.first, self.count = first, len(self.sizes)
         #: Bit p is set if a row has priority p.
-        self.levels = _levels(priorities)
-        #: Bitmap of the rows that may move to a dead message queue (row i: bit i % 8 of byte i // 8); None: no row.
-        self.dmq = dmq
-        #: Where each message was before it was moved here; None: none was.
-        self.origins = origins
-        #: Rows with low priority as the publisher sent them.
-        self.low_priority = low_priority
-        #: Number of the client that published all rows, or of each row (`StoreHeader.publisher`); 0: nobody knows.
-        self.publishers = publishers
+        self.levels = _levels(self.priorities)
         #: State of each row.
         self.state = bytearray(b"\x01") * self.count
         #: Delivery attempts of each row that ended without acceptance, at most `TRIES_MAX`; None: no row has one.
@@ -183,7 +192,7 @@ class Segment:
         self.dead: bytearray | None = None
         #: Rows that are not GONE, and the sum of their `sizes`.
         self.live = self.count
-        self.live_bytes = sum(sizes)
+        self.live_bytes = sum(self.sizes)
         #: Of the lane: when the time index has this segment, or 0; rows by their ends and by their delays.
         self.timer = 0
         self.expiry: Schedule | None = None
@@ -351,12 +360,11 @@ def make_segment(
     flags = bytes([row.flags for row in chosen])
     metas = [row.meta for row in chosen]
     with_meta = any(metas)
-    return Segment(
-        lane_id=lane_id,
-        first=first,
+    columns = Columns(
         block=block,
-        sizes=sizes,
+        file=file,
         stored_ms=stored_ms,
+        sizes=sizes,
         rows=None if indices is None or _counts_from_0(indices) else array("H", indices),
         expires=_times(stored_ms, [meta[0] if meta else 0 for meta in metas]) if with_meta else None,
         due=_times(stored_ms, [meta[1] if meta else 0 for meta in metas]) if with_meta else None,
@@ -365,8 +373,8 @@ def make_segment(
         origins=origins if origins is not None and any(origins) else None,
         low_priority=flags.translate(_LOW_PRIORITY).count(1),
         publishers=publishers,
-        file=file,
     )
+    return Segment(lane_id, first, columns)
 
 
 def give_past(segment: Segment, pasts: Sequence[Past | None]) -> None:
@@ -388,23 +396,7 @@ def give_past(segment: Segment, pasts: Sequence[Past | None]) -> None:
 
 def make_twin(segment: Segment, lane_id: int, first: int) -> Segment:
     """Give the segment of the same new rows in another lane; it shares the columns that never change."""
-    twin = Segment(
-        lane_id=lane_id,
-        first=first,
-        block=segment.block,
-        sizes=segment.sizes,
-        stored_ms=segment.stored_ms,
-        rows=segment.rows,
-        ages=segment.ages,
-        expires=segment.expires,
-        due=segment.due,
-        priorities=segment.priorities,
-        dmq=segment.dmq,
-        origins=segment.origins,
-        low_priority=segment.low_priority,
-        publishers=segment.publishers,
-        file=segment.file,
-    )
+    twin = Segment(lane_id, first, Columns(*[getattr(segment, name) for name in Columns._fields]))
     if segment.tries is not None:
         twin.tries = segment.tries[:]
     return twin
@@ -499,12 +491,11 @@ def _unpack_segment(key: bytes, fields: Any) -> Segment:
         _digits(dmq, count)
     if origins is not None and len(origins) != count:
         raise ValueError("origins do not fit")
-    return Segment(
-        lane_id=int.from_bytes(key[:8], "big"),
-        first=int.from_bytes(key[8:], "big"),
+    columns = Columns(
         block=block,
-        sizes=sizes_array,
+        file=fields[14] if fields[0] > 2 else 0,
         stored_ms=stored_ms,
+        sizes=sizes_array,
         rows=_array_of("H", rows, count),
         ages=_array_of("I", ages, count),
         expires=_array_of("Q", expires, count),
@@ -514,8 +505,8 @@ def _unpack_segment(key: bytes, fields: Any) -> Segment:
         origins=None if origins is None else [origin and tuple(origin) for origin in origins],
         low_priority=low,
         publishers=_publishers_of(fields[13], count) if fields[0] > 1 else 0,
-        file=fields[14] if fields[0] > 2 else 0,
     )
+    return Segment(int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big"), columns)
 
 
 def _unpack_state(segment: Segment, fields: Any) -> None:

@@ -13,16 +13,16 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
-from node.endpoints.settings import settings_map
+from node.backlog.settings import settings_map
 from node.home.spool import layout
 from storage.spool import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from node.backlog.segment import Segment
     from node.endpoints.effort import Effort
     from node.endpoints.lane import Lane
-    from node.endpoints.segment import Segment
     from storage.spool import Change
 
 #: Positions that are reserved ahead in a lane whose messages are delivered before they are written: one write for so

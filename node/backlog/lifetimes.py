@@ -14,15 +14,15 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from node.endpoints.backlog import runs_of
-from node.endpoints.positions import PositionSet
-from node.endpoints.segment import EXPIRED, HELD, POSITION_MAX, READY, TIME_MAX_MS, Segment
-from node.endpoints.time_index import Schedule, TimeIndex
+from node.backlog.backlog import runs_of
+from node.backlog.positions import PositionSet
+from node.backlog.segment import EXPIRED, HELD, POSITION_MAX, READY, TIME_MAX_MS, Segment
+from node.backlog.time_index import Schedule, TimeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from node.endpoints.backlog import Backlog
+    from node.backlog.backlog import Backlog
 
 #: Segments, and runs of delayed messages, that are served in one call of `run`.
 SERVED_MAX: Final = 256

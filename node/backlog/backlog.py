@@ -10,8 +10,8 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from node.endpoints.positions import PositionSet
-from node.endpoints.segment import (
+from node.backlog.positions import PositionSet
+from node.backlog.segment import (
     EXPIRED,
     GONE,
     HELD,
@@ -24,12 +24,12 @@ from node.endpoints.segment import (
     STATES,
     Segment,
 )
-from node.endpoints.time_index import TimeIndex
+from node.backlog.time_index import TimeIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from node.endpoints.settings import LaneSettings
+    from node.backlog.settings import LaneSettings
 
 #: Removed segments that may stay in the list before it is rebuilt.
 _HOLES_MAX: Final = 64

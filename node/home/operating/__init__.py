@@ -1,1 +1,0 @@
-"""What operators ask of a home, and the jobs that take a while."""
