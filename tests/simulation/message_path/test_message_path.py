@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from message_path import report
-from message_path.tracer import ROOT, Call, Function, Walk
+from message_path.tracer import ENTRIES, ROOT, Call, Function, Walk
 from message_path.ways import WAYS, Way, walk_ways
 
 if TYPE_CHECKING:
@@ -72,6 +72,13 @@ def test_each_way_ends_where_it_should(ways: dict[str, Way]) -> None:
     assert came["guaranteed, up to STORE"] == ["PUBLISH", "STORE"]
     assert came["guaranteed"][:2] == ["PUBLISH", "STORE"]
     assert {"COMMITTED", "ACKED", "SETTLE", "FLOW"} <= set(came["guaranteed"])
+
+
+def test_each_entry_is_one(ways: dict[str, Way]) -> None:
+    """One that is called otherwise now would be left out, with all that it calls."""
+    calls = [call for way in ways.values() for call in way.whole.calls if call.caller < 0]
+    for part, names in ENTRIES.items():
+        assert names - {call.function.name for call in calls if call.part == part} == set()
 
 
 # -- ARCHITECTURE.md -----------------------------------------------------------------------------------------
