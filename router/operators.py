@@ -39,7 +39,6 @@ class Operators:
         directory: Directory,
         sessions: SessionTable,
         rights: Rights,
-        close: Callable[[Session, AngariumError, float], None],
         forget_vpn: Callable[[Vpn], None],
         endpoints: Endpoints,
         lanes: Lanes,
@@ -51,7 +50,6 @@ class Operators:
         self._directory = directory
         self._sessions = sessions
         self._rights = rights
-        self._close = close
         self._forget_vpn = forget_vpn
         self._endpoints = endpoints
         self._lanes = lanes
@@ -174,7 +172,7 @@ class Operators:
         for session in sessions:
             fault = self._fault_of(session, now)
             if fault is not None:
-                self._close(session, fault, now)
+                self._sessions.close(session, fault, now)
 
     def _fault_of(self, session: Session, now: float) -> AngariumError | None:
         """Judge a session by the objects that there are now, and give it the rights that they say."""
@@ -234,7 +232,7 @@ class Operators:
         Raises:
             NotFoundError: there is no such client (40405).
         """
-        self._close(self._find(vpn, name), error_for(errors.DISCONNECTED_BY_OPERATOR), now)
+        self._sessions.close(self._find(vpn, name), error_for(errors.DISCONNECTED_BY_OPERATOR), now)
 
     def _find(self, vpn: str, name: str) -> Session:
         session = self._sessions.find(vpn, name)

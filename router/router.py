@@ -25,9 +25,6 @@ from router.delivery.dispatcher import Dispatcher
 from router.delivery.egress import Egress
 from router.delivery.eliding import Eliding
 from router.flows.consuming import Consuming
-from router.ground.config import Identity, SpoolLimits
-from router.ground.counters import Counters
-from router.ground.effects import Effect, Outbox
 from router.guaranteed.memory_accounts import MemoryAccounts
 from router.links.links import Links
 from router.matching.accounting import Accounting
@@ -49,10 +46,9 @@ from router.subscriptions.rights import Rights
 from router.subscriptions.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    import random
-
     from angarium_server.connections.tls import Peer
-    from router.ground.config import RouterConfig
+    from router.ground.effects import Effect
+    from router.ground.ground import Ground
     from router.matching.shards import Shard
     from router.sessions.round import Round
     from router.sessions.session import Session
@@ -74,32 +70,51 @@ class Router:
     """Sessions, order, admission, choice and egress of one node."""
 
     def __init__(
-        self,
-        config: RouterConfig,
-        *,
-        node: str,
-        workers: int,
-        incarnation: int,
-        token_key: bytes,
-        rng: random.Random,
-        now: float,
-        secret_rng: random.Random | None = None,
-        exceptions: bool = True,
-        spool: SpoolLimits | None = None,
-        identity: Identity | None = None,
+        self, ground: Ground, *, workers: int, incarnation: int, token_key: bytes, now: float
     ) -> None:
-        secret_rng = secret_rng or rng
-        self.config = config
-        self.out, self.directory = Outbox(), Directory()
+        """Begin without clients and workers.
+
+        Args:
+            ground: what all parts stand on.
+            workers: how many there are to be.
+            incarnation: of this process, higher than that of its predecessor.
+            token_key: makes the tokens with which clients resume, also after a restart.
+            now: the time.
+        """
+        self.ground, self.config, self.out, self.counters = ground, ground.config, ground.out, ground.counters
+        self._next_sweep = now
+        #: When `tick` has something to do, but for what is elided; whether clients did what may make that sooner.
+        self._wake_at, self._is_restless, self._was_restless = now, True, True
+        self.sessions, self.directory = SessionTable(self.close_session, self._replace), Directory()
+        self.asks = Asks(self.out)
+        self.client_alarms, self.memory = ClientAlarms(self.config, self.out), MemoryAccounts(self.out)
+        self._build_direct(workers, incarnation)
+        self._build_guaranteed()
+        self._build_access(token_key, now)
+        self.operators = Operators(
+            self.directory,
+            self.sessions,
+            self.rights,
+            self.short_way.forget_vpn,
+            self.endpoints,
+            self.lanes,
+            self.links,
+            self.bridges,
+        )
+
+    def _build_direct(self, workers: int, incarnation: int) -> None:
+        """Build what direct messages pass, from the filters to the connections of subscribers."""
+        config = self.config
         self.short_way = ShortWay(config)
         self.interest: Interest[Session] = Interest()
         self.shards = Shards(workers, slots.slot_table(workers), incarnation, self.interest, self.out)
-        self.egress = Egress(self.out, config.egress_memory_bytes, config.egress_unread_bytes, secret_rng)
+        self.egress = Egress(
+            self.out, config.egress_memory_bytes, config.egress_unread_bytes, self.ground.secrets
+        )
         self.eliding = Eliding(self.egress, self.out, config.eliding_topics_max)
         self.rights = Rights(self.shards, self.eliding)
-        self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, rng)
-        self.counters = Counters()
-        self.accounting = Accounting(self.counters, self.egress, self.close_session)
+        self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, self.ground.rng)
+        self.accounting = Accounting(self.counters, self.egress, self.sessions)
         self.renewal, self.effort = Renewal(self.egress), Effort(self.counters, self.out)
         self.rounds = Rounds(
             self.shards,
@@ -110,8 +125,6 @@ class Router:
             self._may_admit,
             self.effort,
         )
-        self.client_alarms = ClientAlarms(config, self.out)
-        self.memory = MemoryAccounts(self.out)
         self.subscriptions = Subscriptions(
             self.interest,
             self.shards,
@@ -121,64 +134,25 @@ class Router:
             alarms=self.client_alarms,
             memory=self.memory,
         )
-        self.sessions = SessionTable()
-        #: Wall time less the time of this process, in ms.
-        self.wall_offset_ms = 0
-        identity = identity or Identity()
-        self._serve_guaranteed(node, secret_rng, spool or SpoolLimits(), exceptions=exceptions)
-        self.links = Links(
-            config,
-            node,
-            identity,
-            self.directory,
-            self.interest,
-            self.shards,
-            self.egress,
-            self.out,
-            self.endpoints,
-            self.asks,
-            on_filter=self.short_way.forget,
-            wall_ms=self.wall_ms,
-            now=now,
-        )
-        self.bridges = BridgeGate(node, identity, self.directory, self.out)
-        self.reception = Reception(
-            config,
-            node,
-            Doorkeeper(self.directory, self.sessions, config, token_key, self.client_alarms, now),
-            self.sessions,
-            self.rights,
-            self.shards,
-            self.links,
-            self.bridges,
-            self.counters,
-            self.asks,
-            self.out,
-            secret_rng,
-            replace=self._replace,
-            close=self.close_session,
-            wall_ms=self.wall_ms,
-            now=now,
-        )
-        self.requests.register(RENEW, RenewWish, self.reception.renew)
-        self._serve_operators()
-        self._next_sweep = now
-        #: When `tick` has something to do, but for what is elided; whether clients did what may make that sooner.
-        self._wake_at, self._is_restless, self._was_restless = now, True, True
 
-    def _serve_operators(self) -> None:
-        """Make what is done for operators."""
-        self.operators = Operators(
-            self.directory,
-            self.sessions,
-            self.rights,
-            self.close_session,
-            self.short_way.forget_vpn,
-            self.endpoints,
-            self.lanes,
-            self.links,
-            self.bridges,
+    def _build_guaranteed(self) -> None:
+        """Build what consumers and publishers of guaranteed messages need."""
+        self.requests = Requests(self.egress, self.counters, self.asks)
+        consuming = self.consuming = Consuming(
+            self.ground, self.shards, self.egress, self.requests, self.memory, self.short_way.forget
         )
+        self.endpoints, self.lanes, self.flows = consuming.endpoints, consuming.lanes, consuming.flows
+        self.intake = Intake(
+            self.ground,
+            self.sessions,
+            self.shards,
+            self.endpoints,
+            self.dispatcher,
+            self.requests,
+            retry=self.rounds.retry,
+            on_idle=self._finish_bye,
+        )
+        self._acks = self.intake.acks
         self.scaling = Scaling(
             self.shards,
             self.rounds,
@@ -190,47 +164,33 @@ class Router:
         )
         self.scaling.on_begin = self.lanes.keep_workers
 
-    def _serve_guaranteed(
-        self, node: str, rng: random.Random, spool: SpoolLimits, *, exceptions: bool
-    ) -> None:
-        """Make what consumers and publishers of guaranteed messages need."""
-        config = self.config
-        self.asks = Asks(self.out)
-        self.requests = Requests(self.egress, self.counters)
-        consuming = self.consuming = Consuming(
-            config,
-            self.interest,
+    def _build_access(self, token_key: bytes, now: float) -> None:
+        """Build what judges clients, neighbours and bridges that wish to come in."""
+        self.links = Links(
+            self.ground,
+            self.directory,
             self.shards,
             self.egress,
-            self.counters,
-            self.out,
-            self.asks,
-            self.requests,
-            rng,
-            self.memory,
-            on_filter=self.short_way.forget,
-            exceptions=exceptions,
-        )
-        self.endpoints, self.lanes, self.flows = consuming.endpoints, consuming.lanes, consuming.flows
-        self.intake = Intake(
-            config,
-            spool,
-            node,
-            self.shards,
             self.endpoints,
-            self.egress,
-            self.counters,
-            self.out,
             self.asks,
-            self.requests,
-            rng,
-            deliver=self.dispatcher.deliver,
-            close=self.close_session,
-            retry=self.rounds.retry,
-            on_idle=self._finish_bye,
-            wall_ms=self.wall_ms,
+            on_filter=self.short_way.forget,
+            now=now,
         )
-        self._acks = self.intake.acks
+        self.bridges = BridgeGate(self.ground, self.directory)
+        doorkeeper = Doorkeeper(
+            self.directory, self.sessions, self.config, token_key, self.client_alarms, now
+        )
+        self.reception = Reception(
+            self.ground,
+            doorkeeper,
+            self.sessions,
+            self.rights,
+            self.links,
+            self.bridges,
+            self.asks,
+            now,
+        )
+        self.requests.register(RENEW, RenewWish, self.reception.renew)
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -351,10 +311,6 @@ class Router:
         """The controller answered what was asked, or will not."""
         self.asks.answered(ticket, ok, value, now)
         self._acks.flush(now)
-
-    def wall_ms(self, now: float) -> int:
-        """Give the wall time in ms that belongs to a time of this process."""
-        return int(now * 1000) + self.wall_offset_ms
 
     def tick(self, now: float) -> float:
         """Do what time demands; gives when it wants to be called again (seconds, absolute)."""

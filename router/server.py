@@ -40,6 +40,7 @@ from router.ground.effects import (
     VerifyPassword,
     VerifyToken,
 )
+from router.ground.ground import Ground
 from router.router import Router
 
 if TYPE_CHECKING:
@@ -82,18 +83,21 @@ class RouterServer:
         self._process = process
         self._config = runtime.config
         now = time.monotonic()
-        self._router = Router(
+        self._ground = Ground(
             runtime.config,
-            node=runtime.node,
+            runtime.node,
+            random.Random(os.urandom(16)),  # noqa: S311 - choices among members are no secret
+            random.SystemRandom(),
+            runtime.spool,
+            runtime.identity,
+            runtime.subscription_exceptions,
+        )
+        self._router = Router(
+            self._ground,
             workers=runtime.workers,
             incarnation=process.incarnation,
             token_key=bytes.fromhex(runtime.token_key_hex),
-            rng=random.Random(os.urandom(16)),  # noqa: S311 - choices among members are no secret
-            secret_rng=random.SystemRandom(),
             now=now,
-            exceptions=runtime.subscription_exceptions,
-            spool=runtime.spool,
-            identity=runtime.identity,
         )
         self._router.reception.issuers = Issuers(runtime.issuers)
         self._set_clock(now)
@@ -462,7 +466,7 @@ class RouterServer:
 
     def _set_clock(self, now: float) -> None:
         """Follow the wall clock, which may be set."""
-        self._router.wall_offset_ms = int((time.time() - now) * 1000)
+        self._ground.wall_offset_ms = int((time.time() - now) * 1000)
 
     def drained(self) -> bool:
         """Asked while stopping: true when every session was closed."""

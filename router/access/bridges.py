@@ -17,8 +17,7 @@ from router.links.gate import is_same
 
 if TYPE_CHECKING:
     from router.access.login import Ticket
-    from router.ground.config import Identity
-    from router.ground.effects import Outbox
+    from router.ground.ground import Ground
     from router.sessions.directory import Directory, Vpn
     from router.sessions.hello import BridgeHello, Hello
     from router.sessions.session import Session
@@ -27,11 +26,11 @@ if TYPE_CHECKING:
 class BridgeGate:
     """Judges bridges by the identity of this node, its links, and the profiles of its usernames."""
 
-    def __init__(self, node: str, identity: Identity, directory: Directory, outbox: Outbox) -> None:
-        self._node = node
-        self._identity = identity
+    def __init__(self, ground: Ground, directory: Directory) -> None:
+        self._node = ground.node
+        self._identity = ground.identity
         self._directory = directory
-        self._refusals = Refusals(outbox)
+        self._refusals = Refusals(ground.out)
 
     def judge_own(self, hello: Hello) -> tuple[Vpn, BridgeHello]:
         """Give the Message VPN of a bridge of this node, and what it says.

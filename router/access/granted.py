@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from angarium import errors
-from angarium.errors import AngariumError, error_for
+from angarium.errors import error_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from router.asking.requests import Answer
     from router.sessions.session import Session
+    from router.sessions.session_table import SessionTable
 
 #: What a client asks for with a fresh token.
 RENEW: Final = "token.renew"
@@ -38,9 +37,9 @@ class Renewal(NamedTuple):
 class GrantedSessions:
     """All sessions that are here by a token."""
 
-    def __init__(self, close: Callable[[Session, AngariumError, float], None]) -> None:
-        """Begin with none; `close` ends one."""
-        self._close = close
+    def __init__(self, table: SessionTable) -> None:
+        """Begin with none."""
+        self._table = table
         #: In the order of their logins; some may be over.
         self._sessions: dict[int, Session] = {}
 
@@ -56,7 +55,7 @@ class GrantedSessions:
                 del self._sessions[number]
             elif session.grant is not None and session.grant.ends_ms <= wall_ms:
                 del self._sessions[number]
-                self._close(session, error_for(errors.TOKEN_EXPIRED), now)
+                self._table.close(session, error_for(errors.TOKEN_EXPIRED), now)
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

@@ -20,26 +20,21 @@ from router.access.joining import Joining
 from router.access.login import HIDDEN
 from router.access.password_checks import PasswordChecks, check_of
 from router.access.unknown_keys import UnknownKeys
-from router.ground.effects import Outbox, SendClient, VerifyPassword, VerifyToken
+from router.ground.effects import SendClient, VerifyPassword, VerifyToken
 from router.sessions.hello import Hello, check_version, parse_hello
 from router.sessions.queues import EgressQueue
 from router.sessions.session import Session, TokenBucket
 from router.subscriptions.subscriptions import INBOX_PREFIX
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-
     from angarium_server.connections.tls import Peer
     from router.access.bridges import BridgeGate
     from router.access.granted import RenewWish
     from router.access.login import Doorkeeper, Ticket
     from router.asking.asks import Asks
     from router.asking.requests import Answer
-    from router.ground.config import RouterConfig
-    from router.ground.counters import Counters
+    from router.ground.ground import Ground
     from router.links.links import Links
-    from router.matching.shards import Shards
     from router.sessions.session_table import SessionTable
     from router.subscriptions.rights import Rights
 
@@ -81,40 +76,30 @@ class Reception:
 
     def __init__(
         self,
-        config: RouterConfig,
-        node: str,
+        ground: Ground,
         doorkeeper: Doorkeeper,
         sessions: SessionTable,
         rights: Rights,
-        shards: Shards,
         links: Links,
         bridges: BridgeGate,
-        counters: Counters,
         asks: Asks,
-        outbox: Outbox,
-        rng: random.Random,
-        *,
-        replace: Callable[[Session, float], None],
-        close: Callable[[Session, AngariumError, float], None],
-        wall_ms: Callable[[float], int],
         now: float,
     ) -> None:
-        self._config = config
-        self._node = node
+        config = self._config = ground.config
+        self._node, self._counters, self._outbox, self._random = (
+            ground.node,
+            ground.counters,
+            ground.out,
+            ground.secrets,
+        )
         self._doorkeeper = doorkeeper
         self._sessions = sessions
         self._rights = rights
-        self._shards = shards
         self._links = links
         self._bridges = bridges
-        self._counters = counters
-        self._outbox = outbox
-        self._random = rng
-        #: Ends a session whose client resumed on another connection.
-        self._replace = replace
         #: Whose tokens are taken; nobody's as long as it is not set.
-        self.issuers, self._wall_ms = Issuers(()), wall_ms
-        self._granted, self._close = GrantedSessions(close), close
+        self.issuers, self._wall_ms = Issuers(()), ground.wall_ms
+        self._granted = GrantedSessions(sessions)
         self._unknown_keys = UnknownKeys(asks, self._keys_may_be_known)
         #: True once the node is going down: nobody logs in any more.
         self.closed = False
@@ -122,13 +107,16 @@ class Reception:
         self._tickets: dict[int, Ticket | Decoy | TokenLogin] = {}
         wait_max_s = config.login_timeout_ms / 1000 * WAIT_SHARE
         self._checks = PasswordChecks(
-            config.password_checks_max, wait_max_s, config.password_memory_s, rng.randbytes(MEMORY_KEY_BYTES)
+            config.password_checks_max,
+            wait_max_s,
+            config.password_memory_s,
+            self._random.randbytes(MEMORY_KEY_BYTES),
         )
-        self._failed = FailedLogins(outbox)
+        self._failed = FailedLogins(self._outbox)
         self._next_number = 1
         #: When operators were told of a handshake that failed.
         self._handshake_told_at = float("-inf")
-        self._joining = Joining(asks, outbox, self.refuse)
+        self._joining = Joining(asks, self._outbox, self.refuse)
         self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
         #: Network -> its connect rate; only those that connected lately.
         self._connects: dict[str, TokenBucket] = {}
@@ -317,7 +305,7 @@ class Reception:
             if not resumes and not may_follow(bridge, ticket.username.name, predecessor):
                 self.refuse(ticket.routing_id, error_for(errors.CLIENT_NAME_IN_USE, client_name))
                 return
-            self._replace(predecessor, now)
+            self._sessions.replace(predecessor, now)
         session = Session(number, ticket.routing_id, vpn, ticket.username.name, client_name, now)
         session.grant = ticket.grant
         self._furnish(session, hello, ticket.address, now)
@@ -376,7 +364,7 @@ class Reception:
         if predecessor is not None:
             assert predecessor.link is not None, "no client has such a name"
             gate.check_successor(vpn, predecessor.link, neighbour, now)
-            self._replace(predecessor, now)
+            self._sessions.replace(predecessor, now)
         session = Session(self._number(), routing_id, vpn, wire.LINK_USERNAME, name, now)
         session.link = neighbour
         self._admit_carrier(session, hello, address, now)
@@ -389,7 +377,7 @@ class Reception:
         if predecessor is not None:
             if not may_follow(bridge, wire.BRIDGE_USERNAME, predecessor):
                 raise error_for(errors.CLIENT_NAME_IN_USE, bridge.client_name)
-            self._replace(predecessor, now)
+            self._sessions.replace(predecessor, now)
         session = Session(self._number(), routing_id, vpn, wire.BRIDGE_USERNAME, bridge.client_name, now)
         session.bridge = bridge
         self._admit_carrier(session, hello, address, now)
@@ -414,9 +402,9 @@ class Reception:
             "node": self._node,
             "token": token,
             "resumed": resumed,
-            "epoch": self._shards.epoch,
-            "slots": self._shards.table,
-            "workers": len(self._shards.shards),
+            "epoch": self._rights.shards.epoch,
+            "slots": self._rights.shards.table,
+            "workers": len(self._rights.shards.shards),
             "rounds": session.rounds_max,
             "bytes": session.bytes_max,
             "keepalive_ms": int(session.keepalive_s * 1000),
@@ -494,7 +482,7 @@ class Reception:
         session.grant = grant.for_guest(login.issuer) if account is None or account.is_guest else grant
         renewal.answer.give({"ms": self._ms_left(session, now)})
         if not session.closed and not self._rights.grant(session, now):
-            self._close(
+            self._sessions.close(
                 session, error_for(errors.CLIENT_CONNECT_DENIED, "a profile of the token is not there"), now
             )
 

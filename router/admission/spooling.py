@@ -17,7 +17,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
-from angarium.errors import AngariumError, error_for
+from angarium.errors import error_for
 from router.admission.judging import Tally, Verdict, find_unroutable, judge, judge_copies
 from router.admission.repartitioning import Repartitioning
 from router.admission.rows import (
@@ -41,13 +41,14 @@ if TYPE_CHECKING:
 
     from router.admission.publish_rights import PublishRights
     from router.admission.streams import Streams
-    from router.admission.usage import Account, Usage
-    from router.ground.counters import Counters
+    from router.admission.usage import Account
+    from router.ground.ground import Ground
     from router.guaranteed.acks import Acks
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.guaranteed.lane_usage import LaneUsage
     from router.sessions.round import EndpointResult, Round
     from router.sessions.session import Session
+    from router.sessions.session_table import SessionTable
 
 Stores = dict[int, Store]
 #: A frame with the endpoints that its rows match.
@@ -63,47 +64,41 @@ class Spooling:
 
     def __init__(
         self,
-        usage: Usage,
+        ground: Ground,
+        sessions: SessionTable,
         endpoints: Endpoints,
         streams: Streams,
         acks: Acks,
-        counters: Counters,
         *,
-        promoted_bytes_max: int,
         rights: PublishRights,
         deliver: Callable[[Round[Session], float], None],
         break_off: Callable[[Producer[Session]], None],
-        close: Callable[[Session, AngariumError, float], None],
-        wall_ms: Callable[[float], int],
     ) -> None:
         """Begin with nothing waiting.
 
         Args:
-            usage: the accounts.
+            ground: what the router stands on.
+            sessions: who is ended if what it sent is no sequence.
             endpoints: who matches.
-            streams: where admitted rows go.
+            streams: where admitted rows go, with the accounts.
             acks: tells publishers.
-            counters: totals of the router.
-            promoted_bytes_max: spool bytes of promoted copies that one home may be given and has not on disk.
             rights: publish rules, for what is sent again.
             deliver: sends a round to direct subscribers.
             break_off: ends a producer of which something is not taken.
-            close: ends a session for a reason.
-            wall_ms: gives the wall time in ms that belongs to a time.
         """
-        self._usage = usage
+        self._usage = streams.usage
         self._endpoints = endpoints
         self._streams = streams
         self._acks = acks
-        self._counters = counters
-        self._promoted_bytes_max = promoted_bytes_max
+        self._counters, self._wall_ms = ground.counters, ground.wall_ms
+        #: Spool bytes of promoted copies that one home may be given and has not on disk.
+        self._promoted_bytes_max = ground.config.promoted_bytes_max
         self._rights = rights
         self.repartitioning = Repartitioning(streams)
         endpoints.on_repartition = self.repartitioning.begin
         self._deliver = deliver
         self._break_off = break_off
-        self._close = close
-        self._wall_ms = wall_ms
+        self._sessions = sessions
         #: Producer -> its rounds that wait for room, oldest first; no empty lines.
         self._lines: dict[Producer[Session], deque[Round[Session]]] = {}
         #: Those of them that wait because a home has no room on its disk for what is on its way to it.
@@ -174,7 +169,7 @@ class Spooling:
         if first <= producer.last or last > SEQUENCE_MAX or not are_distinct(batches):
             self._break_off(producer)
             detail = f"{first} to {last} after {producer.last}"
-            self._close(a_round.session, error_for(errors.INVALID_SEQUENCE, detail), now)
+            self._sessions.close(a_round.session, error_for(errors.INVALID_SEQUENCE, detail), now)
             return True
         memory = producer.memory
         frames = self._resolve(a_round)
@@ -424,7 +419,7 @@ class Spooling:
         if not frames:
             return
         if not are_distinct([part.batch for part in a_round.parts]):
-            self._close(
+            self._sessions.close(
                 a_round.session, error_for(errors.MALFORMED_FRAME, "an index of a row comes twice"), now
             )
             return

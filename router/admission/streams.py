@@ -162,7 +162,7 @@ class Streams:
     def __init__(self, shards: Shards, usage: Usage, on_settled: Callable[[Any], None]) -> None:
         """Begin with no home known; `on_settled` takes a pending thing once all its STOREs were accepted."""
         self._shards = shards
-        self._usage = usage
+        self.usage = usage
         self._on_settled = on_settled
         #: By index of the worker.
         self._streams: dict[int, _Stream] = {}
@@ -188,7 +188,7 @@ class Streams:
             stream = self._streams.get(shard.index)
             if stream is None or not stream.is_reported:
                 return False
-        return not self._usage.unknown
+        return not self.usage.unknown
 
     def send(self, index: int, frames: list[bytes]) -> None:
         """Send a frame to a home that is up, behind every STORE that was given to it."""
@@ -262,7 +262,7 @@ class Streams:
         for index, store in stores.items():
             stream = self._stream(index)
             if stream.packed_bytes and stream.is_up:
-                room = self._usage.home(index).room_bytes
+                room = self.usage.home(index).room_bytes
                 if room is not None and stream.packed_bytes + store.packed_bytes > room:
                     self._is_short = True
                     return index
@@ -272,7 +272,7 @@ class Streams:
         """Have rounds tried again that wait for room on a disk."""
         if self._is_short:
             self._is_short = False
-            self._usage.freed += 1
+            self.usage.freed += 1
 
     def settle(self, release: list[int], drop: list[int], wall_ms: int, pending: Any) -> None:
         """Have every home release stages, and drop others."""
@@ -286,22 +286,22 @@ class Streams:
     def _file(self, index: int, size: int, file: int | None) -> int:
         if not size:
             return 0
-        return self._usage.files.choose(index, size) if file is None else file
+        return self.usage.files.choose(index, size) if file is None else file
 
     def _count(self, sent: _Sent) -> None:
         for account, lane, messages, size, _ in sent.charges:
-            self._usage.charge(account, lane, messages, size)
+            self.usage.charge(account, lane, messages, size)
         if sent.file:
-            self._usage.files.join(sent.file)
+            self.usage.files.join(sent.file)
 
     def _uncount(self, index: int, sent: _Sent) -> None:
         for account, lane, messages, size, _ in sent.charges:
             if lane.home == index:
-                self._usage.uncharge(account, lane, messages, size)
+                self.usage.uncharge(account, lane, messages, size)
             else:
-                self._usage.uncharge_elsewhere(account, lane, messages, size)
+                self.usage.uncharge_elsewhere(account, lane, messages, size)
         if sent.file:
-            self._usage.files.leave(sent.file)
+            self.usage.files.leave(sent.file)
 
     def unstored(self, endpoint: Endpoint) -> dict[int, int]:
         """Give home -> number of its last STORE that has messages of an endpoint and is not on disk."""
@@ -332,7 +332,7 @@ class Streams:
         self, shard: Shard, stored: int, totals: list[list[Any]], spool: list[Any]
     ) -> list[Account]:
         """A home is there and has stored up to a number: send it what is above. Gives the accounts that changed."""
-        stream, usage = self._stream(shard.index), self._usage
+        stream, usage = self._stream(shard.index), self.usage
         files = dict.fromkeys(numbers_of(spool[0]))
         usage.files_used(shard.index, files)
         self._advance(stream, shard.index, stored, stored)
@@ -351,7 +351,7 @@ class Streams:
             stream.number = stored  # a home that starts over counts from its own beginning
         for sent in stream.on_their_way:
             for account, lane, messages, size, _ in sent.leave_out_stale():
-                self._usage.uncharge(account, lane, messages, size)
+                self.usage.uncharge(account, lane, messages, size)
             self.send(shard.index, sent.frames())
             self.resent += 1
         return changed
@@ -363,10 +363,10 @@ class Streams:
         stream = self._stream(shard.index)
         if not stream.is_up:
             return []
-        self._usage.files_used(shard.index, numbers_of(spool[0]))
+        self.usage.files_used(shard.index, numbers_of(spool[0]))
         self._advance(stream, shard.index, accepted, stored)
         self._have_retried()
-        return self._usage.report(shard.index, totals, spool)
+        return self.usage.report(shard.index, totals, spool)
 
     def _advance(self, stream: _Stream, index: int, accepted: int, stored: int) -> None:
         while stream.kept and stream.kept[0].number <= stored:
@@ -422,15 +422,15 @@ class Streams:
 
     def _uncount_lost(self, sent: _Sent) -> None:
         for account, lane, messages, size, _ in sent.charges:
-            self._usage.uncharge_elsewhere(account, lane, messages, size)
+            self.usage.uncharge_elsewhere(account, lane, messages, size)
         if sent.file:
-            self._usage.file_left(sent.file)
+            self.usage.file_left(sent.file)
 
     def left(self, count: int) -> None:
         """Only the workers below this index are homes now."""
         for index in [index for index in self._streams if index >= count]:
             del self._streams[index]
-            self._usage.home_left(index)
+            self.usage.home_left(index)
 
     def stats(self) -> dict[str, Any]:
         """Give the figures of all streams together."""
@@ -455,7 +455,7 @@ class Streams:
         sent_files = [
             sent.file for stream in self._streams.values() for sent in stream.on_their_way if sent.file
         ]
-        self._usage.validate_files(sent_files)
+        self.usage.validate_files(sent_files)
 
 
 def add_group(

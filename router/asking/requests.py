@@ -17,6 +17,7 @@ from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 
 if TYPE_CHECKING:
+    from router.asking.asks import Asks
     from router.delivery.egress import Egress
     from router.ground.counters import Counters
     from router.sessions.session import Session
@@ -73,7 +74,9 @@ class Answer:
 class Requests:
     """The operations that clients may ask for."""
 
-    def __init__(self, egress: Egress, counters: Counters) -> None:
+    def __init__(self, egress: Egress, counters: Counters, asks: Asks) -> None:
+        #: What handlers ask the controller.
+        self.asks = asks
         self._egress = egress
         self._counters = counters
         #: Operation -> (decoder of its arguments, handler).

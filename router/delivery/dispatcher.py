@@ -36,7 +36,7 @@ class Dispatcher:
         self, interest: Interest[Session], egress: Egress, eliding: Eliding, rng: random.Random
     ) -> None:
         self._interest = interest
-        self._egress = egress
+        self.egress = egress
         self._eliding = eliding
         self._random = rng.random
 
@@ -101,7 +101,7 @@ class Dispatcher:
         if session.eliding is not None:
             self._eliding.offer(session, delivery, now)
         else:
-            self._egress.offer(session, delivery, now)
+            self.egress.offer(session, delivery, now)
 
     def _choose(
         self, choice: ChoiceResult[Session], a_round: Round[Session], chosen: Chosen, opened: Opened

@@ -22,20 +22,15 @@ from router.guaranteed.provisioning import CreateArguments, FilterArguments, Nam
 from router.guaranteed.temporaries import Temporaries
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
-    from router.asking.asks import Asks
     from router.asking.requests import Answer, Requests
     from router.delivery.egress import Egress
-    from router.ground.config import RouterConfig
-    from router.ground.counters import Counters
-    from router.ground.effects import Outbox
+    from router.ground.ground import Ground
     from router.guaranteed.endpoints import Endpoint
     from router.guaranteed.memory_accounts import MemoryAccounts
     from router.matching.shards import Shard, Shards
     from router.sessions.directory import Attributes
-    from router.sessions.interest import Interest
     from router.sessions.session import Session
 
 
@@ -50,27 +45,24 @@ class Consuming:
 
     def __init__(
         self,
-        config: RouterConfig,
-        interest: Interest[Session],
+        ground: Ground,
         shards: Shards,
         egress: Egress,
-        counters: Counters,
-        outbox: Outbox,
-        asks: Asks,
         requests: Requests,
-        rng: random.Random,
         memory: MemoryAccounts,
-        *,
         on_filter: Callable[[int, str], None],
-        exceptions: bool,
     ) -> None:
+        """Begin without endpoints; `on_filter` is called with (VPN number, pattern) when a filter comes or goes."""
+        exceptions, counters, asks = ground.exceptions, ground.counters, requests.asks
         self._counters = counters
         self._memory = memory
         self.lanes = Lanes(shards)
-        self.endpoints = Endpoints(interest, shards, self.lanes, on_filter, exceptions=exceptions)
-        self.flows = Flows(self.endpoints, self.lanes, shards, egress, counters, config.egress_unread_bytes)
+        self.endpoints = Endpoints(shards.interest, shards, self.lanes, on_filter, exceptions=exceptions)
+        self.flows = Flows(
+            self.endpoints, self.lanes, shards, egress, counters, ground.config.egress_unread_bytes
+        )
         self.temporaries = Temporaries(asks)
-        self.alarms = Alarms(outbox)
+        self.alarms = Alarms(ground.out)
         self.questions = LaneQuestions(shards, self.lanes)
         shards.listeners += [self.lanes, self.flows, self.questions]
         self.endpoints.listeners += [self.flows, self.questions, self]
@@ -78,7 +70,9 @@ class Consuming:
         self.endpoints.on_change = self._endpoint_changed
         self.flows.on_removed = self._flow_removed
         self.flows.on_bind_count = self._bind_count_changed
-        binding = Binding(self.endpoints, self.flows, asks, rng, self.alarms, memory, exceptions=exceptions)
+        binding = Binding(
+            self.endpoints, self.flows, asks, ground.secrets, self.alarms, memory, exceptions=exceptions
+        )
         provisioning = Provisioning(
             self.endpoints, asks, self.alarms.endpoint_refused, memory, exceptions=exceptions
         )

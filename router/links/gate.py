@@ -17,10 +17,7 @@ from router.sessions.hello import check_version
 from router.sessions.neighbour import LinkHello, Neighbour
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from router.ground.config import Identity
-    from router.ground.effects import Outbox
+    from router.ground.ground import Ground
     from router.sessions.directory import Directory, Vpn
     from router.sessions.hello import Hello
 
@@ -47,17 +44,14 @@ class Gate:
 
     def __init__(
         self,
-        node: str,
-        identity: Identity,
+        ground: Ground,
         directory: Directory,
-        outbox: Outbox,
-        wall_ms: Callable[[float], int],
     ) -> None:
-        self._wall_ms = wall_ms
-        self._node = node
-        self._identity = identity
+        self._wall_ms = ground.wall_ms
+        self._node = ground.node
+        self._identity = ground.identity
         self._directory = directory
-        self._outbox = outbox
+        self._outbox = ground.out
         #: (node, Message VPN, code) -> the refusal; at most REFUSALS_MAX.
         self._refusals: dict[tuple[str, str, int], _Refusal] = {}
 

@@ -29,12 +29,11 @@ if TYPE_CHECKING:
 
     from router.asking.asks import Asks
     from router.delivery.egress import Egress
-    from router.ground.config import Identity, RouterConfig
-    from router.ground.effects import Outbox
+    from router.ground.ground import Ground
     from router.guaranteed.endpoints import Endpoints
     from router.matching.shards import Shards
     from router.sessions.directory import Directory
-    from router.sessions.interest import Filter, Interest
+    from router.sessions.interest import Filter
     from router.sessions.neighbour import Neighbour
     from router.sessions.session import Session
 
@@ -51,36 +50,27 @@ class Links:
 
     def __init__(
         self,
-        config: RouterConfig,
-        node: str,
-        identity: Identity,
+        ground: Ground,
         directory: Directory,
-        interest: Interest[Session],
         shards: Shards,
         egress: Egress,
-        outbox: Outbox,
         endpoints: Endpoints,
         asks: Asks,
         *,
         on_filter: Callable[[int, str], None],
-        wall_ms: Callable[[float], int],
         now: float,
     ) -> None:
-        """Begin without neighbours.
-
-        `on_filter` is called with (VPN number, pattern) when a filter comes or goes, `wall_ms` gives the wall time in
-        ms that belongs to a time.
-        """
-        self._interest = interest
+        """Begin without neighbours; `on_filter` is called with (VPN number, pattern) when a filter comes or goes."""
+        interest = self._interest = shards.interest
+        outbox = self._outbox = ground.out
         self._egress = egress
-        self._outbox = outbox
         self._directory = directory
         self._endpoints = endpoints
         self._now = now
-        self.gate = Gate(node, identity, directory, outbox, wall_ms)
+        self.gate = Gate(ground, directory)
         #: What endpoints of neighbours want.
         self.stored = StoredInterest(endpoints, asks, outbox)
-        self._imports = Imports(interest, shards, config.link_imports_max, on_filter)
+        self._imports = Imports(interest, shards, ground.config.link_imports_max, on_filter)
         #: The sessions of neighbours, in the order of their login.
         self.sessions: dict[Session, Neighbour] = {}
         self.peers = Peers(self.sessions, egress)

@@ -8,15 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from angarium.errors import AngariumError, error_for
+from angarium.errors import error_for
 from router.sessions.round import Refusal, Round
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from router.delivery.egress import Egress
     from router.ground.counters import Counters
     from router.sessions.session import Session
+    from router.sessions.session_table import SessionTable
 
 _LOST_REASON: Final = "discard.shard-unavailable"
 _NO_MATCH: Final = "discard.no-subscription-match"
@@ -38,13 +37,10 @@ def discard_name(code: int) -> str:
 class Accounting:
     """Notifies publishers and counts."""
 
-    def __init__(
-        self, counters: Counters, egress: Egress, close: Callable[[Session, AngariumError, float], None]
-    ) -> None:
-        """Begin; `close` ends a session for a reason."""
+    def __init__(self, counters: Counters, egress: Egress, sessions: SessionTable) -> None:
         self._counters = counters
         self._egress = egress
-        self._close = close
+        self._sessions = sessions
 
     def answered(self, a_round: Round[Session], unmatched: int, refused: list[Any], now: float) -> None:
         """A worker, or the short way, has judged rows of a round: `[[code, rows, topic, indices], ...]`."""
@@ -55,7 +51,7 @@ class Accounting:
         for code, rows, detail, indices in refused:
             if code == errors.MALFORMED_FRAME:
                 a_round.broken = True
-                self._close(session, error_for(code, str(detail)), now)
+                self._sessions.close(session, error_for(code, str(detail)), now)
             elif a_round.producer is not None:
                 a_round.refused = [*a_round.refused, Refusal(code, detail, indices)]
             else:

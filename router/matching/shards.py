@@ -178,7 +178,7 @@ class Shards:
         self.shards = [Shard(index) for index in range(count)]
         #: Rules number -> (default_allow, exceptions) of everything the workers must know.
         self.rules: dict[int, tuple[bool, tuple[str, ...]]] = {}
-        self._interest = interest
+        self.interest = interest
         self._outbox = outbox
         #: Shards that were let go, by index: a worker that did not end yet does not announce itself again.
         self._known: dict[int, Shard] = {}
@@ -289,7 +289,7 @@ class Shards:
         self.send(shard, [wire.START, wire.pack([self.incarnation, self.epoch, self.table])])
         for rules_id in self.rules:
             self._send_rules(shard, rules_id)
-        shard.feed.restart(self._interest.filters_of_shard(shard.index))
+        shard.feed.restart(self.interest.filters_of_shard(shard.index))
         shard.replay_end = self._newest
         self._send_filters(shard)  # there is one, if only for its confirmation
         self._feed(shard)
@@ -339,7 +339,7 @@ class Shards:
     def define_sets(self, shard: Shard, definitions: list[Any]) -> None:
         """A worker named sets: `[[number, filter numbers], ...]`."""
         for number, filter_ids in definitions:
-            shard.sets[number] = self._interest.use_set(filter_ids)
+            shard.sets[number] = self.interest.use_set(filter_ids)
 
     def retire_sets(self, shard: Shard, numbers: list[int]) -> None:
         """A worker will not name these sets again.
@@ -349,11 +349,11 @@ class Shards:
         for number in numbers:
             a_set = shard.sets.pop(number, None)
             if a_set is not None:
-                self._interest.drop_set(a_set)
+                self.interest.drop_set(a_set)
 
     def _forget_sets(self, shard: Shard) -> None:
         for a_set in shard.sets.values():
-            self._interest.drop_set(a_set)
+            self.interest.drop_set(a_set)
         shard.sets.clear()
 
     def resize(self, count: int, table: bytes) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors
-from angarium.errors import AngariumError, error_for
+from angarium.errors import error_for
 from router.admission.allowances import Allowances
 from router.admission.publish_rights import PublishRights
 from router.admission.spooling import Spooling
@@ -24,20 +24,16 @@ from router.publishers.settling import Settlement, Settling
 from router.publishers.stages import Stages
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
-    from router.asking.asks import Asks
     from router.asking.requests import Requests
-    from router.delivery.egress import Egress
-    from router.ground.config import RouterConfig, SpoolLimits
-    from router.ground.counters import Counters
-    from router.ground.effects import Outbox
+    from router.delivery.dispatcher import Dispatcher
+    from router.ground.ground import Ground
     from router.guaranteed.endpoints import Endpoints
     from router.matching.shards import Shard, Shards
     from router.sessions.producer import Producer
-    from router.sessions.round import Round
     from router.sessions.session import Session
+    from router.sessions.session_table import SessionTable
 
 #: Counters of the router that `stats` gives as figures of the spool.
 _FIGURES = (
@@ -56,67 +52,51 @@ class Intake:
 
     def __init__(
         self,
-        config: RouterConfig,
-        limits: SpoolLimits,
-        node: str,
+        ground: Ground,
+        sessions: SessionTable,
         shards: Shards,
         endpoints: Endpoints,
-        egress: Egress,
-        counters: Counters,
-        outbox: Outbox,
-        asks: Asks,
+        dispatcher: Dispatcher,
         requests: Requests,
-        rng: random.Random,
         *,
-        deliver: Callable[[Round[Session], float], None],
-        close: Callable[[Session, AngariumError, float], None],
         retry: Callable[[Session, float], None],
         on_idle: Callable[[Session, float], None],
-        wall_ms: Callable[[float], int],
     ) -> None:
         """Begin with no producer and no home.
 
         Args:
-            config: of the router.
-            limits: of the node's spool.
-            node: its name, for names of producers that are made up.
+            ground: what the router stands on.
+            sessions: who is ended if what it sent is lost.
             shards: the workers.
             endpoints: who matches.
-            egress: sends answers to clients.
-            counters: totals of the router.
-            outbox: takes events for operators.
-            asks: questions to the controller.
+            dispatcher: sends rounds to direct subscribers.
             requests: what clients may ask.
-            rng: for names that nobody guesses.
-            deliver: sends a round to direct subscribers.
-            close: ends a session for a reason.
             retry: lets the rounds of a session retire that waited for homes.
             on_idle: hears of a session with a producer that has nothing unsettled any more.
-            wall_ms: gives the wall time in ms that belongs to a time.
         """
-        self._counters, self._close, self._retry, self._on_idle = counters, close, retry, on_idle
-        self.usage, self.acks = Usage(limits, endpoints), Acks(egress, counters, self._idle)
-        self.thresholds = Thresholds(self.usage, outbox)
+        self._counters, self._sessions, self._retry, self._on_idle = ground.counters, sessions, retry, on_idle
+        asks, limits, wall_ms = requests.asks, ground.spool, ground.wall_ms
+        self.usage, self.acks = Usage(limits, endpoints), Acks(dispatcher.egress, ground.counters, self._idle)
+        self.thresholds = Thresholds(self.usage, ground.out)
         self.allowances = Allowances(limits.max_delivered_unacked, shards)
         self.streams = Streams(shards, self.usage, self._settled)
         self.gathering = Gathering(shards, self.streams)
         self.producers = Producers(
-            node, asks, self.gathering, self.acks, self.thresholds, rng, self._forget_rounds
+            ground, asks, self.gathering, self.acks, self.thresholds, self._forget_rounds
         )
         self.spooling = Spooling(
-            self.usage,
+            ground,
+            sessions,
             endpoints,
             self.streams,
             self.acks,
-            counters,
-            promoted_bytes_max=config.promoted_bytes_max,
             rights=PublishRights(shards.rules),
-            deliver=deliver,
+            deliver=dispatcher.deliver,
             break_off=self.producers.break_off,
-            close=close,
-            wall_ms=wall_ms,
         )
-        self.moves = Moves(shards, self.usage, endpoints, self.streams, self.gathering, counters, wall_ms)
+        self.moves = Moves(
+            shards, self.usage, endpoints, self.streams, self.gathering, ground.counters, wall_ms
+        )
         shards.listeners += [self.allowances, self.streams, self.moves]
         endpoints.listeners += [self.usage, self.thresholds, self.moves, self.spooling.repartitioning]
         self.producers.register(requests)
@@ -227,7 +207,7 @@ class Intake:
                 else:
                     self.producers.break_off(pending.producer)
                     error = error_for(errors.SHARD_UNAVAILABLE, "the worker left with messages on their way")
-                    self._close(pending.producer.session, error, now)
+                    self._sessions.close(pending.producer.session, error, now)
         return True
 
     def homes_left(self, count: int, now: float) -> None:

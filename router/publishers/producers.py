@@ -26,12 +26,12 @@ from router.sessions.producer import Producer
 from router.sessions.producer_memory import Memory
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
     from router.admission.thresholds import Thresholds
     from router.asking.asks import Asks
     from router.asking.requests import Answer, Requests
+    from router.ground.ground import Ground
     from router.guaranteed.acks import Acks
     from router.publishers.gathering import Gathering
     from router.sessions.directory import Vpn
@@ -74,24 +74,23 @@ class Producers:
 
     def __init__(
         self,
-        node: str,
+        ground: Ground,
         asks: Asks,
         gathering: Gathering,
         acks: Acks,
         thresholds: Thresholds,
-        rng: random.Random,
         forget_rounds: Callable[[Producer[Session]], bool],
     ) -> None:
         """Begin without any.
 
         `forget_rounds` drops the rounds of a producer that were sent again and wait; true if there were any.
         """
-        self._node = node
+        self._node = ground.node
         self._asks = asks
         self._gathering = gathering
         self._acks = acks
         self._thresholds = thresholds
-        self._random = rng
+        self._random = ground.secrets
         self._forget_rounds = forget_rounds
         #: Number in the registry -> who has it; also of a session that ended, until everything is settled.
         self.by_id: dict[int, Producer[Session]] = {}

@@ -5,15 +5,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
+    from angarium.errors import AngariumError
     from router.sessions.session import Session
 
 
 class SessionTable:
     """Every session, in the order of login; keeps the counts of clients of its Message VPN."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        close: Callable[[Session, AngariumError, float], None],
+        replace: Callable[[Session, float], None],
+    ) -> None:
+        """Begin with nobody.
+
+        Args:
+            close: tells a session why it ends, and ends it.
+            replace: ends a session whose client resumed on another connection.
+        """
+        self.close, self.replace = close, replace
         #: Routing id -> session; the same sessions as in `_by_name`.
         self.by_routing_id: dict[bytes, Session] = {}
         #: (VPN name, client name) -> session.

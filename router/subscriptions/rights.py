@@ -42,7 +42,7 @@ class Rights:
     """Gives sessions their rights and keeps the numbers of publish rules."""
 
     def __init__(self, shards: Shards, eliding: Eliding) -> None:
-        self._shards = shards
+        self.shards = shards
         self._eliding = eliding
         self._next_id = 1
         #: Rules -> [number, sessions that publish under them]; never zero sessions.
@@ -96,12 +96,12 @@ class Rights:
         session.publish_rules_id = 0
         if not number:
             return
-        key = self._shards.rules[number]
+        key = self.shards.rules[number]
         entry = self._numbers[key]
         entry[1] -= 1
         if not entry[1]:
             del self._numbers[key]
-            self._shards.drop_rules(number)
+            self.shards.drop_rules(number)
 
     def _take(self, key: RulesKey) -> int:
         if key == (True, ()):
@@ -110,7 +110,7 @@ class Rights:
         if entry is None:
             entry = self._numbers[key] = [self._next_id, 0]
             self._next_id += 1
-            self._shards.put_rules(entry[0], *key)
+            self.shards.put_rules(entry[0], *key)
         entry[1] += 1
         return entry[0]
 

@@ -21,6 +21,7 @@ from angarium_server.access import TopicRules
 from angarium_server.connections.tls import Peer
 from cluster import objects
 from router.ground.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
+from router.ground.ground import Ground
 from router.router import Router
 from router.sessions.directory import AclProfile
 from router.subscriptions.subscriptions import STEP_MAX
@@ -158,16 +159,14 @@ class SimulatedNode:
         self.act(lambda same: None)
 
     def make_router(self, **more: Any) -> Router:
-        """Make the state machine of a new router process."""
+        """Make the state machine of a new router process; `more` is for its `Ground`."""
+        rng = random.Random(self._rng.getrandbits(64))
         router = self.settings.router_class(
-            self.settings.router,
-            node=self.name,
+            Ground(self.settings.router, self.name, rng, rng, **more),
             workers=self.supervisor.target,
             incarnation=self.supervisor.next_incarnation(),
             token_key=b"k" * 32,
-            rng=random.Random(self._rng.getrandbits(64)),
             now=self.loop.now,
-            **more,
         )
         # One filter at a time, or as many as come.
         router.subscriptions.step_max = self._rng.choice([1, STEP_MAX])

@@ -15,8 +15,8 @@ from router.asking.requests import Requests
 from router.delivery.egress import Egress
 from router.flows.consuming import Consuming
 from router.ground.config import RouterConfig
-from router.ground.counters import Counters
-from router.ground.effects import AskController, EmitEvent, Outbox, SendClient, SendWorker
+from router.ground.effects import AskController, EmitEvent, SendClient, SendWorker
+from router.ground.ground import Ground
 from router.guaranteed.memory_accounts import MemoryAccounts
 from router.matching.shards import Shards
 from router.sessions.directory import Username, Vpn
@@ -294,29 +294,23 @@ class Rig:
     ) -> None:
         self.now = 1000.0
         settings = RouterConfig(**config)
-        self.out = Outbox()
+        rng = random.Random(3)
+        ground = Ground(settings, "n1", rng, rng, exceptions=exceptions)
+        self.out, self.counters = ground.out, ground.counters
         self.interest: Interest[Session] = Interest()
         self.shards = Shards(homes, slots.slot_table(homes), INCARNATION, self.interest, self.out)
-        rng = random.Random(3)
         self.egress = Egress(self.out, settings.egress_memory_bytes, settings.egress_unread_bytes, rng)
-        self.counters = Counters()
         self.asks = Asks(self.out)
-        self.requests = Requests(self.egress, self.counters)
+        self.requests = Requests(self.egress, self.counters, self.asks)
         #: (VPN number, pattern) of filters that came or went.
         self.touched: list[tuple[int, str]] = []
         self.consuming = Consuming(
-            settings,
-            self.interest,
+            ground,
             self.shards,
             self.egress,
-            self.counters,
-            self.out,
-            self.asks,
             self.requests,
-            rng,
             MemoryAccounts(self.out),
-            on_filter=lambda vpn, pattern: self.touched.append((vpn, pattern)),
-            exceptions=exceptions,
+            lambda vpn, pattern: self.touched.append((vpn, pattern)),
         )
         self.flows, self.endpoints = self.consuming.flows, self.consuming.endpoints
         self.vpn = Vpn(1, "default", objects.complete("vpn", {}))

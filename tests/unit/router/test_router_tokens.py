@@ -13,6 +13,7 @@ from angarium import errors
 from router.access.granted import GrantedSessions
 from router.access.issuers import Issuers, TokenLogin
 from router.access.unknown_keys import WAITING_MAX, UnknownKeys
+from router.sessions.session_table import SessionTable
 from router.tokens.claims import TOKEN_BYTES_MAX, Grant, grant_of, peek
 from router.tokens.config import TokenIssuer, faults_of
 from router.tokens.keys import KEYS_MAX, load_rows, read_document
@@ -286,7 +287,10 @@ class FakeSession:
 @pytest.mark.requirement("R225")
 def test_sessions_end_with_their_tokens_and_not_before() -> None:
     ended: list[tuple[int, int]] = []
-    sessions = GrantedSessions(lambda session, error, _: ended.append((session.number, error.code)))
+    table = SessionTable(
+        lambda session, error, _: ended.append((session.number, error.code)), lambda _session, _now: None
+    )
+    sessions = GrantedSessions(table)
     some = [FakeSession(number, NOW_MS + number * 1_000) for number in range(4)]
     for one in some:
         sessions.entered(one)  # type: ignore[arg-type]

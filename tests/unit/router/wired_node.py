@@ -13,6 +13,7 @@ from node.config import WorkerConfig
 from node.matching.worker import Worker
 from router.ground.config import Identity, RouterConfig, SpoolLimits
 from router.ground.effects import Effect, EmitEvent, SendClient, SendWorker, VerifyPassword
+from router.ground.ground import Ground
 from router.router import Router
 from router.server import password_matches
 
@@ -173,8 +174,8 @@ class WiredNode:
         **config: Any,
     ) -> None:
         self.now = 1000.0
-        self.name, self.identity = name, identity
-        self.config, self.spool = RouterConfig(**config), spool
+        self.name, self.identity = name, identity or Identity()
+        self.config, self.spool = RouterConfig(**config), spool or SpoolLimits()
         self.router = self.make_router(workers, 7)
         self.workers: dict[int, Worker] = {}
         self.clients: dict[bytes, FakeClient] = {}
@@ -192,16 +193,11 @@ class WiredNode:
 
     def make_router(self, workers: int, incarnation: int) -> Router:
         return Router(
-            self.config,
-            node=self.name,
+            Ground(self.config, self.name, random.Random(1), random.Random(2), self.spool, self.identity),
             workers=workers,
             incarnation=incarnation,
             token_key=b"k" * 32,
-            rng=random.Random(1),
-            secret_rng=random.Random(2),
             now=self.now,
-            spool=self.spool,
-            identity=self.identity,
         )
 
     def start_worker(self, index: int) -> None:
