@@ -1,7 +1,7 @@
 """The router's state machine: events in, effects out.
 
 It ties the rooms of this package together and decides which of them an event goes to: `login` judges HELLO,
-`subscriptions` SUBSCRIBE, `publishing` and `rounds` PUBLISH, `delivery`, `eliding` and `egress` what goes
+`subscriptions` SUBSCRIBE, `rounds` PUBLISH, `delivery`, `eliding` and `egress` what goes
 out, `shards` the workers. It owns no socket, clock, thread or file: the shell (`server`) calls one method
 per event with the time, then takes the effects.
 """
@@ -29,9 +29,7 @@ from router.guaranteed.memory_accounts import MemoryAccounts
 from router.links.links import Links
 from router.matching.accounting import Accounting
 from router.matching.effort import Effort
-from router.matching.publishing import read_publish
-from router.matching.renewal import Renewal
-from router.matching.rounds import Rounds
+from router.matching.rounds import Rounds, read_publish
 from router.matching.scaling import Scaling
 from router.matching.shards import Shards, ShardState
 from router.matching.short_way import ShortWay
@@ -115,9 +113,10 @@ class Router:
         self.rights = Rights(self.shards, self.eliding)
         self.dispatcher = Dispatcher(self.interest, self.egress, self.eliding, self.ground.rng)
         self.accounting = Accounting(self.counters, self.egress, self.sessions)
-        self.renewal, self.effort = Renewal(self.egress), Effort(self.counters, self.out)
+        self.effort = Effort(self.counters, self.out)
         self.rounds = Rounds(
             self.shards,
+            self.egress,
             config.worker_window,
             self._retired,
             self.accounting.lost,
@@ -257,7 +256,8 @@ class Router:
             self.consuming.home_said(shard, frames[0], header, now)
         else:
             self._home_frames(shard, frames, header, now)
-        self._acks.flush(now)
+        if self._acks.ready:
+            self._acks.flush(now)
 
     def _home_frames(self, shard: Shard, frames: list[bytes], header: list[Any], now: float) -> None:
         """A worker sent frames as the home of endpoints."""
@@ -265,7 +265,8 @@ class Router:
             self.shards.sets_said(shard, frames[0], header[1])
         elif frames[0] == wire.COMMITTED:
             self.intake.committed(shard, header, now)
-            self.scaling.step(now)
+            if self.rounds.held:
+                self.scaling.step(now)
         elif frames[0] == wire.RECORDS:
             self.intake.records(shard, header, now)
         elif frames[0] == wire.MOVE:
@@ -407,7 +408,7 @@ class Router:
         self._check_rate(session, now, self.flows.settle(session, frames[1]) / RANGES_PER_FRAME)
 
     def _ping(self, session: Session, frames: list[bytes], _now: float) -> None:
-        self.renewal.tell(session)
+        self.rounds.tell_retired(session)
         self._send(session, wire.PONG, wire.decode_header(_decode_number, frames[1]))
 
     def _pong(self, session: Session, frames: list[bytes], now: float) -> None:
@@ -436,7 +437,7 @@ class Router:
             return
         assert session.egress is not None
         is_done = not session.open_rounds and self.intake.is_settled(session)
-        if is_done and (session.egress.congested_at is None or not session.has_credit()):
+        if is_done and (session.egress.congested_at is None or not self.egress.may_send(session)):
             self._end(session, None, now, tell=True)
 
     def _send(self, session: Session, operation: bytes, header: Any) -> None:
@@ -463,7 +464,8 @@ class Router:
         self.rounds.answer(shard, header, body, now)
         self.shards.retire_sets(shard, header[3])
         self.rounds.release(shard, now)
-        self.scaling.step(now)
+        if self.rounds.held:
+            self.scaling.step(now)
 
     def _may_admit(self, a_round: Round[Session]) -> bool:
         return self.intake.spooling.may_admit(a_round)
@@ -474,8 +476,6 @@ class Router:
 
     def _retired(self, a_round: Round[Session], now: float) -> None:
         session = a_round.session
-        self.counters.round_in(a_round.rows, a_round.bytes)
-        session.count("messages_in", a_round.rows)
         producer = a_round.producer
         if producer is not None:
             self.intake.spooling.take(a_round, producer, now)
@@ -490,7 +490,7 @@ class Router:
             if not session.open_rounds:
                 self.rights.revoke(session)
             return
-        self.renewal.retired(session, a_round)
+        self.rounds.renew(session, a_round)
         self._finish_bye(session, now)
 
     # -- ends ------------------------------------------------------------------------------------------------
@@ -513,7 +513,7 @@ class Router:
         self._is_restless = True
         if tell:
             if error is not None:  # what answers BYE says that all has retired
-                self.renewal.tell(session)
+                self.rounds.tell_retired(session)
             self._send(session, wire.CLOSED, [0, "bye"] if error is None else [error.code, error.detail])
         session.closed = True
         self.sessions.remove(session)
@@ -572,13 +572,13 @@ class Router:
             "filters": len(self.interest),
             "memory_bytes": self.memory.bytes,
             "cache_bytes": self.interest.resolved_bytes + self.short_way.cache_bytes,
-            "messages_in": totals.get("messages_in", 0),
-            "bytes_in": totals.get("bytes_in", 0),
+            "messages_in": self.rounds.rows_in,
+            "bytes_in": self.rounds.bytes_in,
             "messages_out": self.egress.sent_messages,
             "bytes_out": self.egress.sent_bytes,
             "queued_bytes": self.egress.queued_bytes,
             "eliding_topics": self.eliding.tracked,
-            "rounds": totals.get("rounds", 0),
+            "rounds": self.rounds.retired,
             **self.consuming.stats(),
             "spool": self.intake.stats(),
             "links": self.links.describe(),

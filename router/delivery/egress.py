@@ -291,11 +291,14 @@ class Egress:
         return False
 
     def may_send(self, session: Session) -> bool:
-        """Tell whether one more frame may be sent: the credit says what the client wants.
+        """Tell whether one more frame may be sent, which may overdraw.
 
-        The probe what it reads.
+        Credit says what the client wants, probes what it reads.
         """
-        return session.has_credit() and self.is_reading(session)
+        has_credit = (
+            session.sent_messages < session.granted_messages and session.sent_bytes < session.granted_bytes
+        )
+        return has_credit and self.is_reading(session)
 
     def forget(self, session: Session) -> int:
         """A session is over: drop what waits for it; gives how many messages."""

@@ -7,20 +7,13 @@ class Counters:
     """What happened since the router started. A session's own counters are added at its end."""
 
     def __init__(self) -> None:
-        self.totals: dict[str, int] = dict.fromkeys(("rounds", "messages_in", "bytes_in"), 0)
+        self.totals: dict[str, int] = {}
         #: Errors told to clients, by code.
         self.errors: dict[int, int] = {}
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a total."""
         self.totals[name] = self.totals.get(name, 0) + amount
-
-    def round_in(self, rows: int, size: int) -> None:
-        """Add a round that retired."""
-        totals = self.totals
-        totals["rounds"] += 1
-        totals["messages_in"] += rows
-        totals["bytes_in"] += size
 
     def error(self, code: int, amount: int = 1) -> None:
         """Count an error that a client was told."""

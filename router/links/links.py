@@ -248,7 +248,7 @@ class Links:
                 "vpn": session.vpn.name,
                 "address": session.address,
                 **neighbour.describe(self._now),
-                "messages_in": session.counters.get("messages_in", 0),
+                "messages_in": session.messages_in,
                 "messages_out": session.sent_messages,
                 "bytes_out": session.sent_bytes,
                 "queued_messages": session.egress.messages if session.egress is not None else 0,

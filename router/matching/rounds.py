@@ -19,19 +19,63 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
 from angarium import errors, slots, wire
+from angarium.errors import error_for
 from router.matching.shards import Replay, Shard, Shards, ShardState
-from router.sessions.round import ChoiceResult, EndpointResult, Part, PlainResult, Round
+from router.sessions.producer import SEQUENCE_MAX, over
+from router.sessions.round import ChoiceResult, EndpointResult, Inside, Part, PlainResult, Round
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from router.delivery.egress import Egress
+    from router.ground.config import RouterConfig
     from router.matching.effort import Effort
     from router.sessions.session import Session
+
+_Natural = Annotated[int, msgspec.Meta(ge=0)]
+_Positive = Annotated[int, msgspec.Meta(ge=1)]
+#: Worker and rows of each part; more parts than there can be workers are no round.
+_Parts = Annotated[list[tuple[_Natural, _Positive]], msgspec.Meta(max_length=slots.MAX_WORKERS)]
+#: Round, epoch, flush, parts.
+_Direct = tuple[_Positive, _Natural, bool, _Parts]
+#: The same, the handle that `producer.open` answered, and the sequence of the row with index 0.
+_Guaranteed = tuple[
+    _Positive,
+    _Natural,
+    bool,
+    _Parts,
+    _Positive,
+    Annotated[int, msgspec.Meta(ge=-SEQUENCE_MAX, le=SEQUENCE_MAX)],
+]
+#: The same, and whether rows that match nothing are to be reported.
+_Reporting = tuple[_Positive, _Natural, bool, _Parts, bool]
+#: The same of a link, with the indices of rows for which a client is to be chosen.
+_Open = tuple[_Positive, _Natural, bool, _Parts, list[_Natural]]
+#: The same, with classes (`wire.CLASS_...`) and topics of the rows of its only batch.
+_Described = tuple[
+    _Positive,
+    _Natural,
+    bool,
+    Annotated[list[tuple[_Natural, _Positive]], msgspec.Meta(min_length=1, max_length=1)],
+    list[_Natural],
+    Annotated[int, msgspec.Meta(ge=1, lt=wire.CLASS_DTO)],
+    Annotated[list[str], msgspec.Meta(min_length=1, max_length=wire.FEW_TOPICS_MAX)],
+]
+_decode_described = msgspec.msgpack.Decoder(_Described).decode
+_decode_open = msgspec.msgpack.Decoder(_Open).decode
+_decode_reporting = msgspec.msgpack.Decoder(_Reporting).decode
+_decode_direct = msgspec.msgpack.Decoder(_Direct).decode
+_decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
+#: How MessagePack begins arrays of seven, six, five and four.
+_SEVEN_FIELDS: Final = wire.array_head(7)
+_SIX_FIELDS: Final = wire.array_head(6)
+_FIVE_FIELDS: Final = wire.array_head(5)
+_FOUR_FIELDS: Final = wire.array_head(4)
 
 
 class Rounds:
@@ -40,6 +84,7 @@ class Rounds:
     def __init__(
         self,
         shards: Shards,
+        egress: Egress,
         window: int,
         on_retire: Callable[[Round[Session], float], None],
         on_lost: Callable[[Session, int], None],
@@ -51,6 +96,7 @@ class Rounds:
 
         Args:
             shards: the workers.
+            egress: sends publishers what has retired.
             window: frames that may be out at one of them.
             on_retire: takes each round when its turn to be sent on has come.
             on_lost: is told of direct rows that a worker took with it.
@@ -65,7 +111,10 @@ class Rounds:
         self._on_lost = on_lost
         self._on_deadly = on_deadly
         self._may_admit = may_admit
+        self._egress = egress
         self._reference = 0
+        #: What has retired since the router started.
+        self.retired = self.rows_in = self.bytes_in = 0
         #: True while nothing may be dispatched (the number of workers is changing).
         self.held = False
         #: Sessions whose next round waits for the end of the hold.
@@ -379,7 +428,32 @@ class Rounds:
             a_round = rounds.popleft()
             session.unretired_bytes -= a_round.bytes
             session.retired_round = a_round.number
+            session.messages_in += a_round.rows
+            self.retired += 1
+            self.rows_in += a_round.rows
+            self.bytes_in += a_round.bytes
             self._on_retire(a_round, now)
+
+    # -- what publishers are told ----------------------------------------------------------------------------
+
+    def renew(self, session: Session, a_round: Round[Session]) -> None:
+        """Renew the ingress credit of a session that goes on, of which a round has retired.
+
+        One RETIRED renews that of many rounds: it is sent when half of the credit is used, when the client asks, with
+        the answer to its heartbeat, and at the end. A client with credit left does not miss it.
+        """
+        session.untold_bytes += a_round.bytes
+        untold = session.retired_round - session.retired_told
+        half_used = untold * 2 >= session.rounds_max or session.untold_bytes * 2 >= session.bytes_max
+        if half_used or a_round.flush:
+            self.tell_retired(session)
+
+    def tell_retired(self, session: Session) -> None:
+        """Tell a publisher what has retired, if it was not told."""
+        if session.retired_told < session.retired_round:
+            session.retired_told = session.retired_round
+            session.untold_bytes = 0
+            self._egress.answer(session, [wire.RETIRED, wire.pack([session.retired_round])])
 
 
 #: Rounds with at most so many rows teach the router the matches of their topics (the short way serves small
@@ -389,27 +463,86 @@ LEARN_ROWS_MAX = 4
 DEATHS_MAX = 3
 
 
-def partition(batch: bytes, rows: int, table: bytes) -> list[Part]:
-    """Split an unopened batch by the owners of its topics.
+def read_publish(
+    session: Session,
+    frames: list[bytes],
+    shards: Shards,
+    config: RouterConfig,
+) -> Round[Session]:
+    """Check a PUBLISH and make it a round.
+
+    A batch is checked without opening it: numbers, credit and sizes. What is inside is the worker's to check, and its
+    verdict comes back with the result.
 
     Raises:
-        InvalidRequestError: it is no batch of so many rows (40001).
+        InvalidRequestError: 40001 malformed, 40008 too large, 40009 more than the credit; of a guaranteed one
+        also 40026, 40027, 40030 (`Producer.charge`). Each ends the session.
     """
-    # The number of rows is looked at first and their types while they are decoded: a batch that lies must
-    # not cost memory or time.
-    if wire.array_length(batch) != rows:
-        raise errors.error_for(
-            errors.MALFORMED_FRAME, "the batch has another number of rows than its header says"
-        )
-    try:
-        opened = _decode_rows(batch)
-    except (ValueError, RecursionError) as error:
-        raise errors.error_for(errors.MALFORMED_FRAME, f"no batch of rows: {error}") from None
-    parts = slots.partition(opened, table)
-    return [Part(worker, len(part), _encode_rows(part)) for worker, part in parts.items()]
+    handle = first = 0
+    reports = False
+    opened: list[int] = []
+    inside: Inside | None = None
+    if frames[1].startswith(_FOUR_FIELDS):
+        number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
+    elif frames[1].startswith(_SIX_FIELDS):
+        number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
+    elif frames[1].startswith(_FIVE_FIELDS) and session.link is None:
+        number, epoch, flush, parts, reports = wire.decode_header(_decode_reporting, frames[1])
+    elif frames[1].startswith(_FIVE_FIELDS):
+        number, epoch, flush, parts, opened = wire.decode_header(_decode_open, frames[1])
+    elif session.link is not None and frames[1].startswith(_SEVEN_FIELDS):
+        number, epoch, flush, parts, opened, *described = wire.decode_header(_decode_described, frames[1])
+        inside = Inside(*described)
+    else:
+        number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
+    if len(parts) != len(frames) - 2:
+        raise error_for(errors.MALFORMED_FRAME, "PUBLISH has one batch for each of its parts")
+    _check_credit(session, number)
+    checked = []
+    count = size = 0
+    for (worker, rows), batch in zip(parts, frames[2:], strict=True):
+        checked.append(Part(worker, rows, batch))
+        count += rows
+        size += len(batch)
+    if count > config.max_batch_rows:
+        raise error_for(errors.BATCH_TOO_LARGE, f"the limit is {config.max_batch_rows} messages")
+    if size > config.max_batch_bytes:
+        raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
+    a_round = Round(session, number, shards.assign(checked, epoch), session.publish_rules_id, flush=flush)
+    if session.link is not None:
+        a_round.mode = wire.MATCH_AS_DIRECT
+        a_round.open = frozenset(opened)
+        a_round.inside = inside
+    elif reports:
+        a_round.mode |= wire.MATCH_REPORT
+    a_round.bytes = size  # as the client counts its credit, however the router cuts the batches
+    if handle and checked:
+        _charge_producer(a_round, handle, first, config)
+    return a_round
 
 
-#: A row with its meta left packed: what else is wrong with it is the worker's to say.
-CutRow = tuple[int, str, int, msgspec.Raw, bytes | None, bytes]
-_decode_rows = msgspec.msgpack.Decoder(list[CutRow]).decode
-_encode_rows = msgspec.msgpack.Encoder().encode
+def _charge_producer(a_round: Round[Session], handle: int, first: int, config: RouterConfig) -> None:
+    """Make a round one of guaranteed messages, within the window of their producer."""
+    session = a_round.session
+    producer = session.producers.get(handle)
+    if producer is None or not producer.takes_rounds:
+        if not 0 < handle < session.next_producer:
+            raise error_for(errors.UNKNOWN_PRODUCER, f"handle {handle}")
+        a_round.producer = over(session)
+        a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, wire.LEARN_ALL
+        return
+    bytes_max = config.producer_window_bytes if session.is_client else wire.LINK_WINDOW_BYTES
+    producer.charge(a_round.rows, a_round.bytes, first, bytes_max)
+    a_round.producer = producer
+    a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, wire.LEARN_ALL
+    a_round.first = first
+    a_round.resent = producer.memory.is_known(first)
+
+
+def _check_credit(session: Session, number: int) -> None:
+    if number != session.round_number + 1:
+        raise error_for(errors.MALFORMED_FRAME, f"round {number} after round {session.round_number}")
+    if len(session.open_rounds) >= session.rounds_max:
+        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.rounds_max} rounds are under way")
+    if session.unretired_bytes >= session.bytes_max:
+        raise error_for(errors.INGRESS_CREDIT_EXCEEDED, f"{session.bytes_max} bytes are under way")

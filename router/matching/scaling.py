@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from angarium import slots, wire
 from angarium.errors import AngariumError
-from router.matching.publishing import recut
 from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
@@ -121,7 +120,7 @@ def _is_busy(shard: Shard) -> bool:
 def _recut(parts: list[Part], shards: Shards) -> list[Part]:
     """Cut the parts of a round that waited; a malformed one goes to a worker as it is, which refuses it."""
     try:
-        return recut(parts, shards)
+        return shards.recut(parts)
     except AngariumError:
         return [parts[0]._replace(worker=0)]
 

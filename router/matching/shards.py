@@ -11,17 +11,26 @@ from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-from angarium import wire
+import msgspec
+
+from angarium import errors, slots, wire
+from angarium.errors import error_for
 from router.ground.effects import SEALED
 from router.matching.feed import Feed
 from router.sessions.interest import FilterSet, Interest, filter_entry
+from router.sessions.round import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.ground.effects import Outbox
-    from router.sessions.round import Part, Round
+    from router.sessions.round import Round
     from router.sessions.session import Session
+
+#: A row with its meta left packed: what else is wrong with it is the worker's to say.
+CutRow = tuple[int, str, int, msgspec.Raw, bytes | None, bytes]
+_decode_rows = msgspec.msgpack.Decoder(list[CutRow]).decode
+_encode_rows = msgspec.msgpack.Encoder().encode
 
 
 class ShardState(Enum):
@@ -240,6 +249,36 @@ class Shards:
         if shard.feed.first_untold is not None:
             self._behind[shard.index] = None
 
+    def assign(self, parts: list[Part], epoch: int) -> list[Part]:
+        """Give each part of a round to its worker.
+
+        Batches that were cut by an older slot table, or not at all, are cut here.
+
+        Raises:
+            InvalidRequestError: the parts are no cut of a round (40001).
+        """
+        count = len(self.shards)
+        if not epoch and len(parts) > 1:
+            raise error_for(errors.MALFORMED_FRAME, "a round that is not cut has one part")
+        if count == 1 and len(parts) == 1:
+            return parts if not parts[0].worker else [Part(0, parts[0].rows, parts[0].batch)]
+        if epoch == self.epoch:
+            if len({part.worker for part in parts}) != len(parts) or any(
+                part.worker >= count for part in parts
+            ):
+                raise error_for(errors.MALFORMED_FRAME, "parts name each worker of the table at most once")
+            return parts
+        return self.recut(parts)
+
+    def recut(self, parts: list[Part]) -> list[Part]:
+        """Cut parts by the slot table in force.
+
+        Raises:
+            InvalidRequestError: a batch is malformed (40001).
+        """
+        cut = [piece for part in parts for piece in partition(part.batch, part.rows, self.table)]
+        return cut if len(parts) == 1 else _merge(cut)
+
     def told_below(self, next_filter: int) -> int:
         """Give the number below which the workers were told of all filters, `next_filter` if they were of all.
 
@@ -384,3 +423,38 @@ class Shards:
     def all_ready(self) -> bool:
         """Tell whether every worker can match."""
         return all(shard.state is ShardState.READY for shard in self.shards)
+
+
+def partition(batch: bytes, rows: int, table: bytes) -> list[Part]:
+    """Split an unopened batch by the owners of its topics.
+
+    Raises:
+        InvalidRequestError: it is no batch of so many rows (40001).
+    """
+    # The number of rows is looked at first and their types while they are decoded: a batch that lies must
+    # not cost memory or time.
+    if wire.array_length(batch) != rows:
+        raise error_for(errors.MALFORMED_FRAME, "the batch has another number of rows than its header says")
+    try:
+        opened = _decode_rows(batch)
+    except (ValueError, RecursionError) as error:
+        raise error_for(errors.MALFORMED_FRAME, f"no batch of rows: {error}") from None
+    parts = slots.partition(opened, table)
+    return [Part(worker, len(part), _encode_rows(part)) for worker, part in parts.items()]
+
+
+def _merge(parts: list[Part]) -> list[Part]:
+    """Join the pieces for each worker, in the order of their indices."""
+    by_worker: dict[int, list[Any]] = {}
+    for part in parts:
+        by_worker.setdefault(part.worker, []).extend(wire.unpack(part.batch))
+    merged = []
+    for worker, rows in by_worker.items():
+        rows.sort(key=_index)
+        merged.append(Part(worker, len(rows), wire.pack(rows)))
+    return merged
+
+
+def _index(row: list[Any]) -> int:
+    index = row[wire.ROW_INDEX]
+    return index if type(index) is int else -1  # the worker refuses it

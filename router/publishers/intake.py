@@ -134,7 +134,8 @@ class Intake:
         self.allowances.reported(shard.index, home.allowance, home.delivered_unacked, home.wanted)
         if had_unknown:
             self._homes_may_be_complete(now)
-        self.settling.go_on(now)
+        if self.settling.is_open:
+            self.settling.go_on(now)
 
     def records(self, shard: Shard, header: list[Any], now: float) -> None:
         """Take RECORDS `[incarnation, reference, records]`."""
@@ -164,8 +165,10 @@ class Intake:
 
     def _idle(self, producer: Producer[Session], now: float) -> None:
         session = producer.session
-        self.producers.idle(producer, now)
-        self._on_idle(session, now)
+        if producer.closed_by is not None or session.closed:
+            self.producers.idle(producer, now)
+        if session.bye_at is not None:
+            self._on_idle(session, now)
 
     def is_settled(self, session: Session) -> bool:
         """Tell whether nothing of a session is on its way to a home."""

@@ -125,6 +125,11 @@ class Settling:
         self._drop = {**dict.fromkeys(self._round.drop), **self._drop}
         self._round, self._is_stored = None, False
 
+    @property
+    def is_open(self) -> bool:
+        """Tell whether a stage that was decided is not settled at all homes."""
+        return bool(self._release or self._drop or self._round)
+
     def go_on(self, now: float) -> None:
         """End the round if it can be, and begin the next."""
         if self._round is not None and self._is_stored:

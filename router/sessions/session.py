@@ -136,6 +136,7 @@ class Session:
         "link",
         "local_priority",
         "memory_bytes",
+        "messages_in",
         "network_priority",
         "next_flow",
         "next_producer",
@@ -237,6 +238,8 @@ class Session:
         self.rounds_max = self.bytes_max = 0
         self.round_number = self.retired_round = self.retired_told = 0
         self.unretired_bytes = 0
+        #: Messages of it that retired.
+        self.messages_in = 0
         #: Bytes of rounds that retired since the client was last told.
         self.untold_bytes = 0
         #: Accepted and not retired, in order of their numbers; the first ones may be at workers.
@@ -278,10 +281,6 @@ class Session:
         #: Requests that are not answered yet.
         self.requests = 0
 
-    def has_credit(self) -> bool:
-        """Tell whether one more frame may be sent; the frame itself may overdraw."""
-        return self.sent_messages < self.granted_messages and self.sent_bytes < self.granted_bytes
-
     def count(self, name: str, amount: int = 1) -> None:
         """Add to one of the session's own counters."""
         self.counters[name] = self.counters.get(name, 0) + amount
@@ -310,7 +309,7 @@ class Session:
             "network_priority": self.network_priority,
             "no_local": self.no_local,
             "discards": {name: value for name, value in self.counters.items() if name.startswith("discard.")},
-            "counters": dict(self.counters),
+            "counters": {"messages_in": self.messages_in, **self.counters},
         }
 
     def validate(self) -> None:

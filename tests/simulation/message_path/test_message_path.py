@@ -107,9 +107,9 @@ def named_files(text: str) -> Iterator[str]:
 
 
 def test_named_files_are_found() -> None:
-    text = "One (`node/worker.py`, `c.py`), two (`d.py`\nand `x/e.py` in `f/g`; `node/home`), three (`x/y`)."
+    text = "One (`node/server.py`, `c.py`), two (`d.py`\nand `x/e.py` in `f/g`; `node/home`), three (`x/y`)."
     assert list(named_files(text)) == [
-        "node/worker.py",
+        "node/server.py",
         "node/c.py",
         "f/g/d.py",
         "f/g/x/e.py",
