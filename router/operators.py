@@ -69,6 +69,8 @@ class Operators:
                 self._drop(*key)
         for kind, vpn, name, attributes in sorted(rows, key=_vpns_first):
             self._put(kind, vpn, name, attributes, now)
+        # Who may log in may publish, and every queue is to have what it wants by then.
+        self._endpoints.filters.finish()
         directory.complete = True
         self._lanes.open()
         self._review(list(self._sessions), now)

@@ -175,6 +175,8 @@ class Router:
             on_filter=self.short_way.forget,
             now=now,
         )
+        self.links.on_fault = self.close_session
+        self.consuming.begin_work = self.subscriptions.begin_work
         self.bridges = BridgeGate(self.ground, self.directory)
         doorkeeper = Doorkeeper(
             self.directory, self.sessions, self.config, token_key, self.client_alarms, now

@@ -239,7 +239,7 @@ class Spooling:
 
     def _resolve(self, a_round: Round[Session]) -> list[Frame]:
         frames = [(result, self._endpoints.resolve(result.set)) for result in a_round.endpoints]
-        if self._endpoints.newest_exception >= a_round.next_filter:
+        if self._endpoints.filters.newest_exception >= a_round.next_filter:
             frames = apply_late_exceptions(frames, a_round.next_filter)
         if self._endpoints.of_links and (a_round.producer is None or a_round.session.link is not None):
             # Direct messages cross links as such, and what came over one crosses no other.

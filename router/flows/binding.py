@@ -24,10 +24,11 @@ from router.asking.requests import GivenAttributes  # noqa: TC001 - msgspec read
 from router.flows.flow import Flow, Range, count_refused_bind
 from router.flows.groups import check_group
 from router.guaranteed.endpoints import QUEUE, TOPIC_ENDPOINT, Endpoint
+from router.guaranteed.filter_checks import FilterChecks, do_at_once
 from router.guaranteed.permissions import (
     Level,
+    check_dead_message_queue,
     check_filter,
-    check_given,
     demand,
     demand_create,
     demand_creator,
@@ -40,9 +41,11 @@ from router.guaranteed.permissions import (
 
 if TYPE_CHECKING:
     import random
+    from collections.abc import Callable
 
     from router.asking.asks import Asks
     from router.asking.requests import Answer
+    from router.asking.work import Work
     from router.flows.alarms import Alarms
     from router.flows.flows import Flows
     from router.guaranteed.endpoints import Endpoints
@@ -112,6 +115,7 @@ class Binding:
         rng: random.Random,
         alarms: Alarms,
         memory: MemoryAccounts,
+        begin_work: Callable[[Work], None],
         *,
         exceptions: bool,
     ) -> None:
@@ -121,6 +125,7 @@ class Binding:
         self._asks = asks
         self._random = rng
         self._alarms = alarms
+        self._begin_work = begin_work
         self._exceptions = exceptions
         #: Topic endpoint -> topic and selector that it is about to get, and how many binds wait for that.
         self._changing: dict[Endpoint, list[Any]] = {}
@@ -224,7 +229,19 @@ class Binding:
         if not wish.temporary:
             raise error_for(errors.UNKNOWN_ENDPOINT, f"{wish.kind} {wish.name}")
         demand_create(session, durable=False)
-        check_given(session, self._endpoints, wish.kind, wish.attributes, exceptions=self._exceptions)
+        check_dead_message_queue(session, self._endpoints, wish.attributes)
+
+        def judge(text: str) -> None:
+            check_filter(session, wish.kind, text, exceptions=self._exceptions)
+
+        filters = subscriptions_in(wish.attributes)
+        # A session does one thing at a time, and may be at the next one when it is tried again.
+        begin = self._begin_work if bind.attempts == 1 else do_at_once
+        begin(FilterChecks(bind.answer, filters, judge, lambda: self._ask_for(bind)))
+
+    def _ask_for(self, bind: _Bind) -> None:
+        """Ask for a temporary endpoint whose filters were judged."""
+        session, wish = bind.session, bind.wish
         filters, partitions = subscriptions_in(wish.attributes), partitions_in(wish.attributes)
         size = self._endpoints.would_cost(filters, partitions)
         if wish.topic is not None:

@@ -17,6 +17,7 @@ from router.flows.flows import Flows
 from router.flows.groups import Groups
 from router.flows.lane_questions import LaneQuestions
 from router.guaranteed.endpoints import Endpoints
+from router.guaranteed.filter_checks import do_at_once
 from router.guaranteed.lanes import Lanes
 from router.guaranteed.provisioning import CreateArguments, FilterArguments, NameArguments, Provisioning
 from router.guaranteed.temporaries import Temporaries
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from router.asking.requests import Answer, Requests
+    from router.asking.work import Work
     from router.delivery.egress import Egress
     from router.ground.ground import Ground
     from router.guaranteed.endpoints import Endpoint
@@ -55,6 +57,8 @@ class Consuming:
         """Begin without endpoints; `on_filter` is called with (VPN number, pattern) when a filter comes or goes."""
         exceptions, counters, asks = ground.exceptions, ground.counters, requests.asks
         self._counters = counters
+        #: Begins with what takes several steps.
+        self.begin_work: Callable[[Work], None] = do_at_once
         self._memory = memory
         self.lanes = Lanes(shards)
         self.endpoints = Endpoints(shards.interest, shards, self.lanes, on_filter, exceptions=exceptions)
@@ -71,10 +75,17 @@ class Consuming:
         self.flows.on_removed = self._flow_removed
         self.flows.on_bind_count = self._bind_count_changed
         binding = Binding(
-            self.endpoints, self.flows, asks, ground.secrets, self.alarms, memory, exceptions=exceptions
+            self.endpoints,
+            self.flows,
+            asks,
+            ground.secrets,
+            self.alarms,
+            memory,
+            self._begin,
+            exceptions=exceptions,
         )
         provisioning = Provisioning(
-            self.endpoints, asks, self.alarms.endpoint_refused, memory, exceptions=exceptions
+            self.endpoints, asks, self.alarms.endpoint_refused, memory, self._begin, exceptions=exceptions
         )
         requests.register("flow.bind", BindArguments, binding.bind)
         requests.register("flow.unbind", UnbindArguments, self._unbind)
@@ -84,6 +95,9 @@ class Consuming:
         requests.register("endpoint.unsubscribe", FilterArguments, provisioning.unsubscribe)
         requests.register("endpoint.show", NameArguments, provisioning.show)
         Groups(self.endpoints, self.questions).register(requests)
+
+    def _begin(self, work: Work) -> None:
+        self.begin_work(work)
 
     # -- from homes ------------------------------------------------------------------------------------------
 
@@ -138,7 +152,9 @@ class Consuming:
 
     def tick(self, now: float) -> float:
         """Do what time demands; gives when to call again, infinite if nothing is planned."""
-        return min(self.flows.tick(now), self.temporaries.tick(now), self.questions.tick(now))
+        wake = min(self.flows.tick(now), self.temporaries.tick(now), self.questions.tick(now))
+        self.endpoints.filters.step()
+        return now if self.endpoints.filters else wake
 
     def stats(self) -> dict[str, int]:
         """Give totals for the operators."""

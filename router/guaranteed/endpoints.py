@@ -19,9 +19,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from angarium import wire
-from angarium.errors import AngariumError
-from angarium.topic import parse_filter
 from angarium_server.costs import ENDPOINT_BYTES, PARTITION_BYTES, subscription_bytes
+from router.guaranteed.endpoint_filters import EndpointFilters
 from router.guaranteed.lane_usage import LaneUsage
 from router.guaranteed.lanes import Lane, Lanes, Settings
 from router.matching.shards import Confirmation
@@ -29,6 +28,7 @@ from router.matching.shards import Confirmation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from router.guaranteed.endpoint_filters import FilterName
     from router.matching.shards import Shards
     from router.sessions.directory import Attributes, Vpn
     from router.sessions.interest import Filter, FilterSet, Interest
@@ -38,11 +38,6 @@ QUEUE: Final = "queue"
 TOPIC_ENDPOINT: Final = "topic-endpoint"
 KINDS: Final = (QUEUE, TOPIC_ENDPOINT)
 _CLIENT_PREFIX: Final = "client:"
-#: A filter that keeps messages out starts so.
-EXCEPTION_MARK: Final = "!"
-
-#: (kind of filter, text of the subscription, its pattern): `a` and `#noexport/a` are one filter of two names.
-_FilterName = tuple[int, str, str]
 
 
 class Endpoint:
@@ -92,10 +87,10 @@ class Endpoint:
         #: empty, because they know what producers published to them, and how far their positions and moves are.
         self.retiring: list[LaneUsage] = []
         #: What it matches, as the workers know it.
-        self.filters: dict[_FilterName, Filter[Endpoint]] = {}
-        #: Subscription -> the filter that it names, None if it is no subscription: a change parses what is new only,
-        #: however many there are.
-        self.parsed: dict[str, _FilterName | None] = {}
+        self.filters: dict[FilterName, Filter[Endpoint]] = {}
+        #: Subscription -> the filter above that it names, None if it is no subscription: a change parses what is new
+        #: only, however many there are.
+        self.parsed: dict[str, FilterName | None] = {}
         #: What it and its filters cost, if so many workers hold each that has wildcards.
         self.memory_bytes = 0
         self.holders = 1
@@ -114,6 +109,16 @@ class Endpoint:
         return (
             self.created_by.removeprefix(_CLIENT_PREFIX) if self.created_by.startswith(_CLIENT_PREFIX) else ""
         )
+
+    @property
+    def address(self) -> str:
+        """Give the topic that is its own, empty if it has none: nobody publishes to the queue of a link by name."""
+        return "" if self.kind != QUEUE or self.link else wire.QUEUE_TOPIC_PREFIX + self.name
+
+    @property
+    def takes_exceptions(self) -> bool:
+        """Tell whether a subscription may keep messages out."""
+        return self.kind == QUEUE
 
     @property
     def messages(self) -> int:
@@ -238,16 +243,15 @@ class Endpoints:
         self._interest = cast("Interest[Endpoint]", interest)
         self._shards = shards
         self._homes = lanes
-        self._on_filter = on_filter
-        self._exceptions = exceptions
+        self.filters = EndpointFilters(self._interest, shards, on_filter, self._cost, exceptions=exceptions)
+        #: The number that changes of filters had when the newest endpoint with filters went.
+        self._gone_at = -1
         #: By id, in the order in which they came.
         self.by_id: dict[int, Endpoint] = {}
         #: (VPN, kind, name) -> the same.
         self._by_name: dict[tuple[str, str, str], Endpoint] = {}
         #: Lane id -> its endpoint and itself; also those above the partition count.
         self._lanes: dict[int, tuple[Endpoint, LaneUsage]] = {}
-        #: The number of the newest exception that was made, whether it is there still.
-        self.newest_exception = 0
         self.listeners: list[EndpointListener] = []
         #: Called with an endpoint and how much more it costs now, or less.
         self.on_cost: Callable[[Endpoint, int], None] = _ignore_cost
@@ -316,7 +320,7 @@ class Endpoints:
         puts = [_lane_of(endpoint, lane) for lane in endpoint.all_lanes()]
         self._homes.change(puts, [], lambda: _one_less(confirmation))
         self.on_change(endpoint, before, now)
-        self._install(endpoint, self._wanted_filters(endpoint), lambda: _one_less(confirmation))
+        self.filters.put(endpoint, _wanted_filters(endpoint), lambda: _one_less(confirmation))
         return endpoint
 
     def drop(
@@ -351,7 +355,9 @@ class Endpoints:
         endpoint.vpn.endpoints -= 1
         self.of_links -= bool(endpoint.link)
         endpoint.is_gone = True
-        self._install(endpoint, {}, _nothing)
+        self._interest.changes += 1  # every set is looked at again
+        self._gone_at = self._interest.changes
+        self.filters.remove(endpoint)
         self._cost(endpoint, -endpoint.memory_bytes)
         for listener in self.listeners:
             listener.endpoint_gone(endpoint)
@@ -407,69 +413,6 @@ class Endpoints:
 
     # -- filters ---------------------------------------------------------------------------------------------
 
-    def _wanted_filters(self, endpoint: Endpoint) -> dict[_FilterName, None]:
-        """Give what an endpoint is to match."""
-        if endpoint.kind == TOPIC_ENDPOINT:
-            texts = [str(endpoint.attributes["topic"])] if endpoint.attributes.get("topic") else []
-            wanted: dict[_FilterName, None] = {}
-        else:
-            texts = subscription_texts(endpoint)
-            address = wire.QUEUE_TOPIC_PREFIX + endpoint.name
-            # Nobody publishes to the queue of a link by its name.
-            wanted = {} if endpoint.link else {(wire.KIND_ENDPOINT, address, address): None}
-        known = endpoint.parsed
-        parsed = {text: known[text] if text in known else self._parse(endpoint, text) for text in texts}
-        wanted.update((name, None) for name in parsed.values() if name is not None)
-        endpoint.parsed = parsed
-        return wanted
-
-    def _parse(self, endpoint: Endpoint, text: str) -> _FilterName | None:
-        kind = wire.KIND_ENDPOINT
-        if self._exceptions and text.startswith(EXCEPTION_MARK) and endpoint.kind == QUEUE:
-            kind, text = wire.KIND_EXCEPTION, text.removeprefix(EXCEPTION_MARK)
-        try:
-            return kind, text, parse_filter(text).pattern
-        except AngariumError:  # the controller lets none in
-            endpoint.count("invalid_subscriptions")
-            return None
-
-    def _install(self, endpoint: Endpoint, wanted: dict[_FilterName, None], done: Callable[[], None]) -> None:
-        """Make an endpoint match this and nothing else; `done` is called when the workers have confirmed it.
-
-        A filter that the workers know already counts at once, also for what they have matched; new exceptions do so by
-        `late_exceptions`.
-        """
-        interest, vpn_id = self._interest, endpoint.vpn.id
-        # There may be thousands of which one changes.
-        size = 0
-        missing = [name for name in wanted if name not in endpoint.filters]
-        superfluous = [name for name in endpoint.filters if name not in wanted]
-        added, known = [], [one for name, one in endpoint.filters.items() if name in wanted]
-        for name in missing:
-            kind, text, pattern = name
-            found = interest.find_kind(vpn_id, pattern, kind)
-            if found is None:
-                found = interest.create_kind(vpn_id, pattern, kind, self._shards.table)
-                if kind == wire.KIND_EXCEPTION:
-                    self.newest_exception = found.id
-                self._on_filter(vpn_id, pattern)
-                added.append(found)
-            else:
-                known.append(found)
-            interest.join(found, endpoint, text)
-            endpoint.filters[name] = found
-            size += subscription_bytes(text, pattern, endpoint.holders)
-        removed = []
-        for name in superfluous:
-            gone = endpoint.filters.pop(name)
-            size -= subscription_bytes(name[1], name[2], endpoint.holders)
-            if interest.leave(gone, endpoint, name[1]):
-                removed.append(gone)
-                self._on_filter(vpn_id, gone.pattern)
-        self._cost(endpoint, size)
-        shards = self._shards
-        shards.change_filters(added, removed, lambda: shards.await_pending(known, done))
-
     def would_cost(self, filters: Sequence[str], partitions: int = 0) -> int:
         """Give what these filters would cost, and with partitions a new endpoint that has so many of them."""
         workers = len(self._shards.shards)
@@ -486,7 +429,7 @@ class Endpoints:
         if a_set.resolved_at == changes:
             return cast("tuple[Endpoint, ...]", a_set.endpoints)
         at = a_set.resolved_at
-        if at < 0 or any(a_filter.changed > at for a_filter in a_set.filters):
+        if at < self._gone_at or at < 0 or any(a_filter.changed > at for a_filter in a_set.filters):
             found: dict[Endpoint, None] = {}
             for a_filter in a_set.filters:
                 if a_filter.kind == wire.KIND_ENDPOINT:
@@ -495,12 +438,13 @@ class Endpoints:
                 if a_filter.kind == wire.KIND_EXCEPTION:
                     for endpoint in a_filter.members:
                         found.pop(endpoint, None)
-            a_set.endpoints = tuple(found)
+            a_set.endpoints = tuple([endpoint for endpoint in found if not endpoint.is_gone])
         a_set.resolved_at = changes
         return cast("tuple[Endpoint, ...]", a_set.endpoints)
 
     def validate(self) -> None:
         """Check that the tables agree."""
+        self.filters.validate()
         assert list(self.by_id.values()) == list(self._by_name.values())
         lanes = {lane.lane_id: (one, lane) for one in self for lane in one.all_lanes()}
         assert lanes == self._lanes
@@ -510,6 +454,7 @@ class Endpoints:
             assert len(endpoint.lanes) == max(1, endpoint.partitions)
             assert [lane.partition for lane in endpoint.lanes] == list(range(len(endpoint.lanes)))
             assert all(endpoint in one.members for one in endpoint.filters.values())
+            assert len(endpoint.filters) == sum(name is not None for name in endpoint.parsed.values())
             assert all(
                 lane.inflight_messages >= 0 and lane.inflight_bytes >= 0 for lane in endpoint.all_lanes()
             )
@@ -526,6 +471,14 @@ def subscription_texts(endpoint: Endpoint) -> list[str]:
     """Give the subscriptions of a queue: the operators', then those that clients added."""
     attributes = endpoint.attributes
     return [*(attributes.get("subscriptions") or ()), *(attributes.get("client_subscriptions") or ())]
+
+
+def _wanted_filters(endpoint: Endpoint) -> list[str]:
+    """Give what an endpoint is to match."""
+    if endpoint.kind == TOPIC_ENDPOINT:
+        return [str(endpoint.attributes["topic"])] if endpoint.attributes.get("topic") else []
+    texts = subscription_texts(endpoint)
+    return [endpoint.address, *texts] if endpoint.address else texts
 
 
 def lane_settings(endpoint: Endpoint, partition: int) -> Settings:

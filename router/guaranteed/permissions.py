@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.topic import POINT_TO_POINT_PREFIX, parse_filter
-from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE, Endpoint
+from router.guaranteed.endpoint_filters import EXCEPTION_MARK
+from router.guaranteed.endpoints import QUEUE, Endpoint
 from router.sessions.directory import profiles_of
 
 if TYPE_CHECKING:
@@ -157,16 +158,12 @@ def check_filter(session: Session, kind: str, text: str, *, exceptions: bool) ->
         raise error_for(errors.SUBSCRIBE_DENIED, text)
 
 
-def check_given(
-    session: Session, endpoints: Endpoints, kind: str, attributes: dict[str, Any], *, exceptions: bool
-) -> None:
-    """Judge what a client gives a new endpoint: its subscriptions, and where its dead messages go.
+def check_dead_message_queue(session: Session, endpoints: Endpoints, attributes: dict[str, Any]) -> None:
+    """Judge where the dead messages of an endpoint go that a client creates.
 
     Raises:
-        AngariumError: what `check_filter` raises; the dead message queue is not for this client (40302).
+        ForbiddenError: the dead message queue is not for this client (40302).
     """
-    for text in subscriptions_in(attributes):
-        check_filter(session, kind, text, exceptions=exceptions)
     named = attributes.get("dead_message_queue")
     if isinstance(named, str):  # what is none is the controller's to refuse
         _check_dead_message_queue(session, endpoints.find(session.vpn.name, QUEUE, named), named)

@@ -22,11 +22,13 @@ from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from router.asking.asks import refusal
 from router.asking.requests import GivenAttributes  # noqa: TC001 - msgspec reads it at run time
-from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE, Endpoint
+from router.guaranteed.endpoint_filters import EXCEPTION_MARK
+from router.guaranteed.endpoints import QUEUE, Endpoint
+from router.guaranteed.filter_checks import FilterChecks
 from router.guaranteed.permissions import (
     Level,
+    check_dead_message_queue,
     check_filter,
-    check_given,
     demand,
     demand_create,
     demand_creator,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from router.asking.asks import Asks
     from router.asking.requests import Answer
+    from router.asking.work import Work
     from router.guaranteed.endpoints import Endpoints
     from router.guaranteed.memory_accounts import MemoryAccounts
     from router.sessions.session import Session
@@ -88,6 +91,7 @@ class Provisioning:
         asks: Asks,
         on_refused: Callable[[Session, int], None],
         memory: MemoryAccounts,
+        begin_work: Callable[[Work], None],
         *,
         exceptions: bool,
     ) -> None:
@@ -98,6 +102,7 @@ class Provisioning:
         #: Told the session and the code when the controller refuses a new endpoint.
         self._on_refused = on_refused
         self._exceptions = exceptions
+        self._begin_work = begin_work
 
     def create(self, session: Session, wish: CreateArguments, answer: Answer, _now: float) -> None:
         """Create an endpoint (R100, R108).
@@ -106,7 +111,16 @@ class Provisioning:
             AngariumError: the profile (40314) or the ACL (40303, 40302) does not let it; 50325 no memory is left.
         """
         demand_create(session, durable=wish.durable)
-        check_given(session, self._endpoints, wish.kind, wish.attributes, exceptions=self._exceptions)
+        check_dead_message_queue(session, self._endpoints, wish.attributes)
+        filters = subscriptions_in(wish.attributes)
+
+        def judge(text: str) -> None:
+            check_filter(session, wish.kind, text, exceptions=self._exceptions)
+
+        self._begin_work(FilterChecks(answer, filters, judge, lambda: self._create(session, wish, answer)))
+
+    def _create(self, session: Session, wish: CreateArguments, answer: Answer) -> None:
+        """Ask for an endpoint that may be."""
         filters, partitions = subscriptions_in(wish.attributes), partitions_in(wish.attributes)
         size = self._endpoints.would_cost(filters, partitions)
         self._memory.charge(session, size)
@@ -168,13 +182,19 @@ class Provisioning:
         _charge(session, wish, now)
         self._find_changeable(session, wish)
         verdicts: dict[str, list[Any] | None] = {}
-        for text in wish.filters:
+
+        def judge(text: str) -> None:
+            verdicts[text] = None
             try:
                 check_filter(session, wish.kind, text, exceptions=self._exceptions)
-                verdicts[text] = None
             except AngariumError as error:
                 verdicts[text] = [error.code, error.detail]
-        self._change(session, wish, "add", "added", verdicts, answer)
+
+        def then() -> None:
+            self._find_changeable(session, wish)
+            self._change(session, wish, "add", "added", verdicts, answer)
+
+        self._begin_work(FilterChecks(answer, wish.filters, judge, then))
 
     def unsubscribe(self, session: Session, wish: FilterArguments, answer: Answer, now: float) -> None:
         """Remove subscriptions that clients added.

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from router.sessions.neighbour import Neighbour
     from router.sessions.session import Session
 
-#: Wishes of sessions that are over which are taken back in one turn of the loop.
-RELEASED_PER_TURN: Final = 1_000
 #: What no neighbour may send.
 _FAULTS: Final = (errors.MALFORMED_FRAME, errors.UNKNOWN_OPERATION, errors.LINK_IMPORTS_EXCEEDED)
 #: What the queues of a link end in, and what their messages are counted as.
@@ -70,14 +68,15 @@ class Links:
         self.gate = Gate(ground, directory)
         #: What endpoints of neighbours want.
         self.stored = StoredInterest(endpoints, asks, outbox)
-        self._imports = Imports(interest, shards, ground.config.link_imports_max, on_filter)
+        self.imports = Imports(interest, shards, ground.config.link_imports_max, on_filter)
+        #: Called with (session, error, now) when an import is none (40001), or one too many (40031).
+        self.on_fault: Callable[[Session, AngariumError, float], None] = _ignore_fault
+        self.imports.on_fault = lambda session, error: self.on_fault(session, error, self._now)
         #: The sessions of neighbours, in the order of their login.
         self.sessions: dict[Session, Neighbour] = {}
         self.peers = Peers(self.sessions, egress)
         #: VPN number -> what it exports; exactly those with a session.
         self._exports: dict[int, VpnExports] = {}
-        #: Sessions that are over and whose interest is not taken back yet.
-        self._leaving: deque[tuple[Session, Neighbour]] = deque()
 
     # -- sessions --------------------------------------------------------------------------------------------
 
@@ -106,7 +105,7 @@ class Links:
         """The session of a neighbour is over; what it wanted is taken back in the next turns of the loop."""
         neighbour = self.sessions.pop(session)
         self.stored.forget(session)
-        self._leaving.append((session, neighbour))
+        self.imports.ended(session, neighbour)
         if not any(other.vpn is session.vpn for other in self.sessions):
             del self._exports[session.vpn.id]
             session.vpn.has_neighbours = False
@@ -145,8 +144,9 @@ class Links:
         """Take a frame that only neighbours send.
 
         Raises:
-            InvalidRequestError: it is malformed (40001), or imports are more than the limit (40031).
+            InvalidRequestError: it is malformed (40001). What is wrong with one of the imports `on_fault` is told.
         """
+        self._now = now
         if frames[0] == wire.PEERS:
             self.peers.take(session, frames[1], now)
         else:
@@ -156,7 +156,7 @@ class Links:
         """Take IMPORTS of a neighbour; IMPORTED follows when the workers have confirmed.
 
         Raises:
-            InvalidRequestError: it is malformed (40001), or more than the limit (40031).
+            InvalidRequestError: it is malformed (40001).
         """
         request, kind, entries = wire.decode_header(decode_imports, header)
         neighbour = self.sessions[session]
@@ -171,8 +171,10 @@ class Links:
             if kind == wire.EXPORTS_COMPLETE and not neighbour.is_synchronised:
                 self._synchronised(session, neighbour)
 
-        self._imports.take(session, neighbour, entries, done)
-        self.stored.take(session, neighbour.node, kind, entries, done)
+        def finished() -> None:
+            self.stored.take(session, neighbour.node, kind, entries, done)
+
+        self.imports.begin(session, neighbour, entries, finished, done)
 
     def _synchronised(self, session: Session, neighbour: Neighbour) -> None:
         neighbour.is_synchronised = True
@@ -192,8 +194,9 @@ class Links:
     def tick(self, now: float) -> float:
         """Do what gathered in a turn of the loop; gives when to call again, infinite if nothing waits."""
         self._now = now
-        if not self.sessions and not self._leaving:
+        if not self.sessions and not self.imports:
             return float("inf")
+        self.imports.step()
         for vpn_id, exports in self._exports.items():
             if exports.has_changes:
                 self._tell_changes(vpn_id, exports.changes())
@@ -201,8 +204,7 @@ class Links:
         for session, neighbour in self.sessions.items():
             if neighbour.untold is not None:
                 waits |= self._tell_more(session, neighbour)
-        self._release()
-        return now if waits or self._leaving else self.stored.tick(now)
+        return now if waits or self.imports else self.stored.tick(now)
 
     def _tell_changes(self, vpn_id: int, entries: list[tuple[str, int]]) -> None:
         for start in range(0, len(entries), wire.MAX_WISHES_PER_FRAME):
@@ -229,14 +231,6 @@ class Links:
         if kind == wire.EXPORTS_COMPLETE:
             neighbour.untold = None
         return neighbour.untold is not None
-
-    def _release(self) -> None:
-        while self._leaving:
-            session, neighbour = self._leaving[0]
-            self._imports.release(session, neighbour, RELEASED_PER_TURN)
-            if neighbour.imports:
-                return
-            self._leaving.popleft()
 
     # -- operators -------------------------------------------------------------------------------------------
 
@@ -302,6 +296,11 @@ class Links:
             assert all(neighbour.imports.values())
         for exports in self._exports.values():
             exports.validate()
+        self.imports.validate()
+
+
+def _ignore_fault(_session: Session, _error: AngariumError, _now: float) -> None:
+    """Nobody ends the session."""
 
 
 def _shown(wish: int) -> dict[str, Any]:

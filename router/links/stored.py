@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from router.asking.asks import refusal
-from router.guaranteed.endpoints import EXCEPTION_MARK, QUEUE
+from router.guaranteed.endpoint_filters import EXCEPTION_MARK
+from router.guaranteed.endpoints import QUEUE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,9 +1,10 @@
-"""SUBSCRIBE and UNSUBSCRIBE that are being done: a few filters at a time, in turns.
+"""Requests with many filters that are being done: a few filters at a time, in turns.
 
-A request may have hundreds of filters, and each costs tens of microseconds. So `subscriptions` does some of
-them in a step, and goes on in the next one. Usernames take turns, and the sessions of each: whoever asks for
-one filter does not wait for those who ask for thousands. A session whose request is not done is *busy*: what it sends
-next is taken afterwards, so its frames keep their order, and it has one request here at most.
+SUBSCRIBE and UNSUBSCRIBE may have hundreds of filters, and so may the operation endpoint.subscribe; each filter costs
+tens of microseconds. So `subscriptions` does some of them in a step, and goes on in the next one.
+Usernames take turns, and the sessions of each: whoever asks for one filter does not wait for those who ask for
+thousands. A session whose request is not done is *busy*: what it sends next is taken afterwards, so its frames keep
+their order, and it has one request here at most.
 
 No I/O, no clock.
 """
@@ -14,6 +15,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from router.asking.work import Work
     from router.sessions.interest import Filter
     from router.sessions.session import Session
 
@@ -24,13 +28,21 @@ _BYTES_PER_UNIT: Final = 64
 
 
 class Request:
-    """One request, and how far it is."""
+    """One SUBSCRIBE or UNSUBSCRIBE, and how far it is."""
 
-    __slots__ = ("actor", "answers", "entries", "joined", "number", "operation", "target")
+    __slots__ = ("_do", "_finish", "actor", "answers", "entries", "joined", "number", "operation", "target")
 
     def __init__(
-        self, operation: bytes, number: int, actor: Session, target: Session, entries: list[tuple[str, int]]
+        self,
+        operation: bytes,
+        number: int,
+        actor: Session,
+        target: Session,
+        entries: list[tuple[str, int]],
+        do: Callable[[Request, int], int],
+        finish: Callable[[Request], None],
     ) -> None:
+        self._do, self._finish = do, finish
         self.operation = operation
         self.number = number
         #: Who asks, and for whom: another one if a subscription manager asks.
@@ -46,13 +58,21 @@ class Request:
         """Tell whether every filter has its answer."""
         return len(self.answers) == len(self.entries)
 
+    def do(self, limit: int) -> int:
+        """Do the next filters."""
+        return self._do(self, limit)
+
+    def finish(self) -> None:
+        """Answer when the workers have confirmed."""
+        self._finish(self)
+
 
 class RequestLine:
     """Requests that are not done, in the order of their turns."""
 
     def __init__(self) -> None:
         #: Username in its Message VPN -> session -> its request; nothing is empty. Who had a turn goes to the end.
-        self._users: OrderedDict[tuple[int, str], OrderedDict[Session, Request]] = OrderedDict()
+        self._users: OrderedDict[tuple[int, str], OrderedDict[Session, Work]] = OrderedDict()
 
     def __bool__(self) -> bool:
         return bool(self._users)
@@ -62,14 +82,14 @@ class RequestLine:
         """Tell whether there are several."""
         return len(self._users) > 1 or any(len(requests) > 1 for requests in self._users.values())
 
-    def push(self, request: Request) -> None:
+    def push(self, request: Work) -> None:
         """Put a request behind the others of its username."""
         actor = request.actor
         assert not actor.is_busy
         actor.is_busy = True
         self._users.setdefault((actor.vpn.id, actor.username), OrderedDict())[actor] = request
 
-    def next(self) -> Request:
+    def next(self) -> Work:
         """Give the request whose turn it is; it stays in the line."""
         user, requests = next(iter(self._users.items()))
         actor, request = next(iter(requests.items()))
@@ -77,7 +97,7 @@ class RequestLine:
         requests.move_to_end(actor)
         return request
 
-    def remove(self, request: Request) -> None:
+    def remove(self, request: Work) -> None:
         """Take a request out: its session goes on."""
         actor = request.actor
         user = actor.vpn.id, actor.username

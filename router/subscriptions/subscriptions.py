@@ -29,6 +29,7 @@ from router.subscriptions.subscribing import PIECE, Request, RequestLine, units_
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from router.asking.work import Work
     from router.delivery.egress import Egress
     from router.guaranteed.memory_accounts import MemoryAccounts
     from router.matching.shards import Shards
@@ -115,9 +116,13 @@ class Subscriptions:
         if isinstance(target, AngariumError):
             self._answer(actor, number, [self._refusal(target) for _ in entries])
         else:
-            self._line.push(Request(operation, number, actor, target, entries))
-            self._go_on()
+            self.begin_work(Request(operation, number, actor, target, entries, self._do_some, self._finish))
         return len(entries)
+
+    def begin_work(self, work: Work) -> None:
+        """Begin with what takes several steps: its session is busy until then."""
+        self._line.push(work)
+        self._go_on()
 
     def _go_on(self) -> None:
         """Do what is left of the step: requests, and then what others left behind."""
@@ -125,10 +130,10 @@ class Subscriptions:
         while line and self._left > 0:
             request = line.next()
             if not request.actor.closed:
-                self._left -= self._do_some(request, PIECE if line.is_contended else self._left)
+                self._left -= request.do(PIECE if line.is_contended else self._left)
             if request.is_done or request.actor.closed:
                 line.remove(request)
-                self._finish(request)
+                request.finish()
         if self._left > 0:
             self._left -= self.departures.step(self._left)
 

@@ -169,7 +169,8 @@ class SimulatedNode:
             now=self.loop.now,
         )
         # One filter at a time, or as many as come.
-        router.subscriptions.step_max = self._rng.choice([1, STEP_MAX])
+        step = self._rng.choice([1, STEP_MAX])
+        router.subscriptions.step_max = router.endpoints.filters.step_max = step
         return router
 
     def configure_router(self, router: Router) -> None:

@@ -29,7 +29,7 @@ from mesh.mesh_history import MeshHistory
 from mesh.mesh_node import Network
 from mesh.node_scenario import NodeScenario
 from node.home.home import Home
-from router.links import links
+from router.links import imports
 from router.router import Router
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ def play_world(seed: str, world: MeshWorld) -> scenario.Outcome:
 
 @contextlib.contextmanager
 def _frames(world: MeshWorld) -> Iterator[None]:
-    """Let frames of wishes, and what is taken back at once, be as small as the world wants."""
-    before = wire.MAX_WISHES_PER_FRAME, links.RELEASED_PER_TURN
-    wire.MAX_WISHES_PER_FRAME = links.RELEASED_PER_TURN = world.wishes_per_frame  # type: ignore[misc]
+    """Let frames of wishes, and what is done of them at once, be as small as the world wants."""
+    before = wire.MAX_WISHES_PER_FRAME, imports.STEP_MAX
+    wire.MAX_WISHES_PER_FRAME = imports.STEP_MAX = world.wishes_per_frame  # type: ignore[misc]
     try:
         yield
     finally:
-        wire.MAX_WISHES_PER_FRAME, links.RELEASED_PER_TURN = before  # type: ignore[misc]
+        wire.MAX_WISHES_PER_FRAME, imports.STEP_MAX = before  # type: ignore[misc]
 
 
 class MeshScenario:

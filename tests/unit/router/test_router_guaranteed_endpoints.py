@@ -11,7 +11,7 @@ from angarium.topic import Filter, matches, parse_filter
 from angarium_server.access import TopicRules
 from cluster import objects
 from router.asking.requests import REQUESTS_MAX
-from router.guaranteed import endpoints
+from router.guaranteed import endpoint_filters
 from router.sessions.directory import AclProfile
 from router.sessions.session import TokenBucket
 
@@ -532,16 +532,16 @@ def test_a_change_of_one_subscription_among_many_reads_that_one_only(
         read.append(text)
         return parse_filter(text)
 
-    monkeypatch.setattr(endpoints, "parse_filter", reading)
+    monkeypatch.setattr(endpoint_filters, "parse_filter", reading)
     many = [f"a/{number}/>" for number in range(100)]
     rig.controller.put("q", subscriptions=many)
     assert read == many
     read.clear()
     queue = rig.controller.put("q", subscriptions=[*many[1:], "b", "!c"])
-    assert read == ["b", "c"]
-    assert filters(rig, queue)[-2:] == [(3, "b"), (4, "c")]
+    assert read == ["c", "b"], "exceptions first"
+    assert filters(rig, queue)[-2:] == [(4, "c"), (3, "b")]
     rig.controller.put("q", subscriptions=many)
-    assert read == ["b", "c", many[0]], "what went is not remembered"
+    assert read == ["c", "b", many[0]], "what went is not remembered"
 
 
 # -- what was deleted, and what is only missing --------------------------------------------------------------

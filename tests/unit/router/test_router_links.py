@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from wired_mesh import (
@@ -19,6 +19,10 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium.topic import slot_of
 from cluster import objects
+from router.links.imports import STEP_MAX
+
+if TYPE_CHECKING:
+    from wired_node import FakeClient
 
 TOPICS = [f"x/{number}" for number in range(20)]
 
@@ -126,6 +130,80 @@ class TestInterest:
         link.is_cut = False
         pair.run(11.0)
         assert len(pair["b"].router.interest) == filters
+
+
+@pytest.fixture
+def small_steps(pair: WiredMesh) -> WiredMesh:
+    imports = pair["b"].router.links.imports
+    imports.step_max = 10
+    imports.step()
+    return pair
+
+
+class TestSteps:
+    """What a neighbour wants is taken in steps: nobody waits for a thousand subscriptions of another node."""
+
+    pytestmark = pytest.mark.requirement("R278")
+
+    def _wish(self, mesh: WiredMesh, count: int, first: int = 0) -> bool:
+        client = mesh.links["b", "a"].clients[0]
+        assert client is not None
+        entries = [[f"t/{number}", 1 << wire.WISH_DTO_SHIFT] for number in range(first, first + count)]
+        header = wire.pack([first + 1, wire.EXPORTS_CHANGES, entries])
+        node = mesh["b"]
+        return node.router.client_frames(client.routing_id, [wire.IMPORTS, header], node.now)
+
+    def test_a_frame_is_taken_in_steps_and_answered_when_all_of_it_is_in_force(
+        self, small_steps: WiredMesh
+    ) -> None:
+        node = small_steps["b"]
+        assert STEP_MAX < wire.MAX_WISHES_PER_FRAME, "the largest frame takes several"
+        assert self._wish(small_steps, 25)
+        (client,) = [client for client in small_steps.links["b", "a"].clients if client is not None][:1]
+        for done in (10, 20, 25):
+            assert len(imports(node)) == done
+            assert not self._answers(client)
+            assert self._wish(small_steps, 1, first=100) is (done == 25)
+            node.settle()
+            node.router.validate()
+            node.router.tick(node.now)
+        node.settle()
+        assert self._answers(client) == [[1], [101]]
+        assert len(imports(node)) == 26
+
+    def _answers(self, client: FakeClient) -> list[Any]:
+        return [wire.unpack(frames[1]) for frames in client.received if frames[0] == wire.IMPORTED]
+
+    def test_a_client_is_served_while_a_neighbour_tells_much(self, small_steps: WiredMesh) -> None:
+        assert self._wish(small_steps, 1_000)
+        client = small_steps["b"].client()
+        client.subscribe("x")
+        client.publish("x")
+        assert client.topics() == ["x"]
+        assert len(imports(small_steps["b"])) < 1_000
+
+    def test_what_is_wrong_ends_the_session_in_the_step_that_finds_it(self, small_steps: WiredMesh) -> None:
+        node = small_steps["b"]
+        node.router.links.imports._limit = 15
+        assert self._wish(small_steps, 25)
+        assert len(imports(node)) == 10
+        node.router.tick(node.now)
+        assert imports(node) == {}
+        for _ in range(3):
+            node.settle()
+            node.router.tick(node.now)
+        assert len(node.router.interest) == 0
+        node.validate()
+
+    def test_a_session_that_ends_meanwhile_leaves_nothing(self, small_steps: WiredMesh) -> None:
+        assert self._wish(small_steps, 25)
+        small_steps.links["b", "a"].kill()
+        node = small_steps["b"]
+        for _ in range(5):
+            node.router.tick(node.now)
+            node.settle()
+        assert len(node.router.interest) == 0
+        node.validate()
 
 
 class TestForwarding:
@@ -287,7 +365,7 @@ class TestImports:
         """b opens the link; whoever of the two refuses what the other wants, both have the reason and an event."""
         mesh = WiredMesh("a", "b")
         other = mesh["b" if refusing == "a" else "a"]
-        mesh[refusing].router.links._imports._limit = 3
+        mesh[refusing].router.links.imports._limit = 3
         other.client().subscribe(*[f"t/{number}" for number in range(10)])
         mesh.run()
         (link,) = mesh.links.values()

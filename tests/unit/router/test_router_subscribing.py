@@ -160,3 +160,23 @@ def test_long_filters_take_more_of_a_step_than_short_ones(small_steps: WiredNode
     long = ["/".join([f"{at:02}", *["x"] * 120, "*"]) for at in range(10)]
     _offer(client, wire.SUBSCRIBE, [1, [[text, 0] for text in long], None])
     assert _count(client) == 3
+
+
+def test_filters_of_endpoints_are_judged_in_the_same_turns(small_steps: WiredNode) -> None:
+    client = small_steps.client()
+    router = small_steps.router
+    texts = [text for text, _ in _filters(24)]
+    wish = {"name": "q", "attributes": {"subscriptions": texts}}
+    assert _offer(client, wire.REQUEST, [1, "endpoint.create", wish])
+    session = router.sessions.by_routing_id[client.routing_id]
+    for is_busy in (True, True, False):
+        assert session.is_busy is is_busy
+        assert len(router.asks) == (0 if is_busy else 1)
+        small_steps.validate()
+        _step(small_steps)
+    refused = {"name": "q", "attributes": {"subscriptions": [*texts[:12], "", *texts]}}
+    assert _offer(client, wire.REQUEST, [2, "endpoint.create", refused])
+    assert session.is_busy
+    _step(small_steps)
+    assert not session.is_busy
+    assert client.take() == (wire.ANSWER, [2, errors.INVALID_FILTER, "'' has 0 bytes, allowed are 1 to 250"])

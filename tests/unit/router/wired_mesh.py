@@ -76,8 +76,7 @@ class WiredLink:
     def _to_node(self, side: int, client: FakeClient, outgoing: deque[list[bytes]]) -> None:
         node = self.nodes[side]
         while outgoing and self.clients[side] is client:
-            node.router.client_frames(client.routing_id, outgoing.popleft(), node.now, Peer("10.0.0.1"))
-            node.settle()
+            _offer(node, client, outgoing.popleft())
 
     def _to_link(self, side: int, client: FakeClient) -> None:
         received, client.received = client.received, deque()
@@ -103,9 +102,7 @@ class WiredLink:
         session = self.channel.sessions[side]
         if client is not None and not self.is_cut:
             while session is not None and session.take_outgoing():
-                frames = session.take_outgoing().popleft()
-                node.router.client_frames(client.routing_id, frames, node.now, Peer("10.0.0.1"))
-            node.settle()
+                _offer(node, client, session.take_outgoing().popleft())
         if client is not None:
             node.clients.pop(client.routing_id, None)
             node.router.unreachable(client.routing_id, 0, node.now, blocked=False)
@@ -182,3 +179,14 @@ def gated_node(**config: Any) -> WiredNode:
     """Node n, with links to x (which opens it), to a (which n opens), and to one that is off."""
     rows = snapshot(link_object("x"), link_object("a"), link_object("off", enabled=False))
     return WiredNode(1, rows, name="n", identity=identity_of("n"), **config)
+
+
+def _offer(node: WiredNode, client: FakeClient, frames: list[bytes]) -> None:
+    """Send a frame as often as it takes: the session may be busy."""
+    for _ in range(1_000):
+        if node.router.client_frames(client.routing_id, frames, node.now, Peer("10.0.0.1")):
+            node.settle()
+            return
+        node.router.tick(node.now)
+        node.settle()
+    raise AssertionError("the session stays busy")

@@ -1,0 +1,139 @@
+"""The filters of an endpoint are put in place and taken away in steps; exceptions first, and last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from angarium import errors, wire
+from cluster import objects
+from router.guaranteed.endpoint_filters import PIECE, STEP_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from flow_rig import Rig
+
+    from router.guaranteed.endpoints import Endpoint
+
+pytestmark = pytest.mark.requirement("R278")
+
+STEP = 40
+MANY = [f"devices/{number}/*" for number in range(100)]
+
+
+@pytest.fixture
+def small_steps(rig: Rig) -> Iterator[Rig]:
+    rig.endpoints.filters.step_max = STEP
+    rig.endpoints.filters.step()
+    yield rig
+    rig.endpoints.validate()
+
+
+class Made:
+    """An endpoint that the controller pushed, and whether that is in force."""
+
+    def __init__(self, rig: Rig, **attributes: Any) -> None:
+        self.rig = rig
+        self.attributes = {
+            **objects.complete("queue", {}),
+            "id": 77,
+            "generation": 1,
+            "created_by": "operator",
+        }
+        self.attributes |= {"durable": True, "homes": [0], "client_subscriptions": []}
+        self.in_force = 0
+        self.endpoint = self.put(**attributes)
+
+    def put(self, **attributes: Any) -> Endpoint:
+        self.attributes = {**self.attributes, **attributes}
+        made = self.rig.endpoints.put(self.rig.vpn, "queue", "big", self.attributes, self._done)
+        self.rig.settle()
+        return made
+
+    def _done(self) -> None:
+        self.in_force += 1
+
+    def step(self) -> int:
+        """Let a turn of the loop pass; gives how many filters there are then."""
+        wake = self.rig.consuming.tick(self.rig.now)
+        self.rig.settle()
+        assert (wake > self.rig.now) is not bool(self.rig.endpoints.filters)
+        return len(self.endpoint.filters)
+
+    def steps(self) -> int:
+        """Let turns pass until all is done; gives how many that took."""
+        for number in range(100):
+            if not self.rig.endpoints.filters:
+                return number
+            self.step()
+        raise AssertionError("it does not end")
+
+
+def test_a_step_is_small_enough_for_everybody() -> None:
+    assert STEP_MAX < wire.MAX_FILTERS_PER_REQUEST, "the largest request takes several"
+
+
+def test_many_subscriptions_come_and_go_in_steps_and_count_when_all_are_in_force(small_steps: Rig) -> None:
+    made = Made(small_steps, subscriptions=MANY)
+    assert len(made.endpoint.filters) == STEP
+    assert [made.step(), made.in_force, made.step(), made.in_force] == [2 * STEP, 0, 101, 1]
+    made.put(subscriptions=[])
+    assert [len(made.endpoint.filters), made.in_force] == [101, 1], "the step had nothing left"
+    assert made.steps() == 3
+    assert [list(made.endpoint.filters), made.in_force] == [
+        [(wire.KIND_ENDPOINT, "#P2P/QUE/big", "#P2P/QUE/big")],
+        2,
+    ]
+
+
+def test_a_small_change_does_not_wait_for_a_large_one(small_steps: Rig) -> None:
+    Made(small_steps, subscriptions=MANY)
+    small = small_steps.controller.put("small", subscriptions=[f"a/{number}" for number in range(PIECE - 1)])
+    assert len(small.filters) == PIECE
+    assert small_steps.endpoints.filters
+
+
+def test_exceptions_come_before_what_they_narrow_down_and_go_after_it(small_steps: Rig) -> None:
+    made = Made(small_steps, subscriptions=[*MANY, "!devices/1/not"])
+    assert (wire.KIND_EXCEPTION, "devices/1/not", "devices/1/not") in made.endpoint.filters
+    made.steps()
+    made.put(subscriptions=[])
+    while len(made.endpoint.filters) > 2:
+        assert (wire.KIND_EXCEPTION, "devices/1/not", "devices/1/not") in made.endpoint.filters
+        made.step()
+    assert len(made.endpoint.filters) == 1
+
+
+def test_a_change_of_one_that_is_not_done_is_done_with_it(small_steps: Rig) -> None:
+    made = Made(small_steps, subscriptions=MANY)
+    made.put(subscriptions=["other", *MANY[:5]])
+    made.steps()
+    assert [name[1] for name in made.endpoint.filters] == [*["#P2P/QUE/big"], *MANY[:5], "other"]
+    assert made.in_force == 2
+
+
+def test_an_endpoint_that_is_gone_takes_nothing_although_its_filters_are_still_there(
+    small_steps: Rig,
+) -> None:
+    made = Made(small_steps, subscriptions=MANY)
+    made.steps()
+    interest: Any = small_steps.interest
+    number = next(number for number, one in interest.filters.items() if one.pattern == MANY[-1])
+    a_set = interest.use_set([number])
+    assert small_steps.endpoints.resolve(a_set) == (made.endpoint,)
+    small_steps.endpoints.drop("default", "queue", "big")
+    assert number in interest.filters
+    assert small_steps.endpoints.resolve(a_set) == ()
+    assert made.steps() > 1
+    assert len(interest) == 0
+    assert made.endpoint.memory_bytes == 0
+
+
+def test_many_filters_of_a_client_are_judged_in_steps(small_steps: Rig) -> None:
+    client = small_steps.client("consumer", "owner")
+    small_steps.controller.put("q", owner="owner")
+    code, verdicts = client.request("endpoint.subscribe", name="q", filters=[*MANY, "", "x"])
+    assert (code, len(verdicts)) == (0, 102)
+    assert verdicts[100][0] == errors.INVALID_FILTER
