@@ -106,6 +106,14 @@ def network_of(address: str) -> str:
     return str(ipaddress.IPv6Network((int(ip) >> 64 << 64, 64)))
 
 
+def is_this_host(address: str) -> bool:
+    """Tell whether an address, or a network as `network_of` gives it, is of this host: loopback, or no address (ipc).
+
+    "", 127.0.0.1, 127.1.2.3, ::1, ::/64 and ::ffff:127.0.0.1 are; 10.0.0.1 and 2001:db8::/64 are not.
+    """
+    return address in ("", "::1", "::/64") or address.removeprefix("::ffff:").startswith("127.")
+
+
 def username_hash(client_username: str) -> str:
     """Give the crc32 of a username (UTF-8) as eight hexadecimal digits in lower case.
 

@@ -27,7 +27,7 @@ from angarium_server.connections.tls import make_context
 from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.process import Later, Process, load_config
 from router import blame
-from router.access.connect_rates import ConnectRates
+from router.access.connect_rates import CONNECTION_FACTOR, ConnectRates
 from router.access.issuers import Issuers
 from router.access.password_checks import AT_ONCE
 from router.ground.config import RouterRuntime, tls_files
@@ -121,6 +121,7 @@ class RouterServer:
         self._told_workers = 0
         #: When the oldest event came whose effects are not carried out yet; None if there is none.
         self._turn_began: float | None = None
+        self._connects = ConnectRates(self._config, CONNECTION_FACTOR)
         self._workers = self._make_worker_socket(process.context)
         self._door = Door(
             process,
@@ -129,7 +130,7 @@ class RouterServer:
             self._client_lost,
             self._malformed,
             self._router.reception.handshake_failed,
-            ConnectRates(self._config, self._connect_refused).allows,
+            self._may_come,
         )
         process.add(self._workers, self._read_workers)
         process.add(self._wake_read, self._read_verdicts)
@@ -185,8 +186,11 @@ class RouterServer:
             return self._door.listen(url, make_context(tls_files(self._config)))
         return self._door.listen(url)
 
-    def _connect_refused(self) -> None:
-        self._router.counters.error(errors.CONNECT_RATE_EXCEEDED)
+    def _may_come(self, network: str, now: float) -> bool:
+        may = self._connects.allows(network, now)
+        if not may:
+            self._router.counters.error(errors.CONNECT_RATE_EXCEEDED)
+        return may
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -379,7 +383,7 @@ class RouterServer:
                 case "tls_reload":
                     return self._reload_certificate()
                 case "stats":
-                    return {**router.stats(), "in_use_bytes": in_use_bytes()}
+                    return {**router.stats(), **self._stats()}
                 case "clients":
                     return router.operators.clients(arguments.get("vpn"), now)
                 case "client":
@@ -427,6 +431,15 @@ class RouterServer:
             event("SYSTEM_CERTIFICATE_NOT_RELOADED", text, severity="error", code=error.code)
             raise
         event("SYSTEM_CERTIFICATE_RELOADED", "the certificate of tls:// addresses was read again")
+
+    def _stats(self) -> dict[str, int]:
+        """Give the figures that are not the state machine's."""
+        door = self._door
+        return {
+            "strangers": door.strangers,
+            "strangers_put_off": door.put_off_total,
+            "in_use_bytes": in_use_bytes(),
+        }
 
     def _later(self, act: Callable[[Callable[[], None]], None]) -> Later:
         """Answer a request when what it changes is in force, which may be at once."""

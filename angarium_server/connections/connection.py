@@ -145,7 +145,7 @@ class Connection:
         assert isinstance(self._socket, ssl.SSLSocket)
         try:
             self._socket.do_handshake()
-            self.peer = Peer(self.address, certificate_of(self._socket))
+            self.peer = Peer(self.address, certificate_of(self._socket), is_encrypted=True)
         except _LATER:
             return False
         except (OSError, ValueError) as error:

@@ -1,8 +1,8 @@
 """All connections of a process: it listens, accepts, and knows who has logged in; strangers are few and short.
 
 A *stranger* is a connection whose peer has not logged in. Until then he costs little: he may send a few small frames,
-his login has a deadline, one network has a share of them, and when there are too many the oldest goes. `admit` says
-that he has logged in, so that larger messages may come.
+his login has a deadline, one network has a share of them, when there are too many the oldest goes, and all of them
+together have a part of the loop's time (`turns`). `admit` says that he has logged in, so that larger messages may come.
 
 The owner is told of messages (`on_message`); one that he does not take he is offered again, and nothing more is read of
 that peer meanwhile, who waits in the end. He is told of ends (`on_lost`, once, and not of those that he brought about
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from angarium_server.access import network_of
 from angarium_server.connections.connection import Connection, ConnectionOverError
 from angarium_server.connections.framing import STRANGER_BYTES_MAX, FramingError, FramingLimits
+from angarium_server.connections.turns import StrangerTurns
 
 if TYPE_CHECKING:
     import ssl
@@ -116,6 +117,10 @@ class Door:
         self._strangers: dict[Connection, float] = {}
         #: Network -> how many strangers it has.
         self._networks: dict[str, int] = {}
+        #: Which of them are served, and when.
+        self._turns: StrangerTurns[Connection] = StrangerTurns()
+        #: CPU time of this thread when the turn of the loop began; None if no stranger came in the one before.
+        self._turn_began: float | None = None
         #: Those of whom nothing more is taken, with the time at which they are closed anyway.
         self._deaf: dict[Connection, float] = {}
         #: Those to which something was said since the last `flush`.
@@ -136,6 +141,11 @@ class Door:
     def strangers(self) -> int:
         """Count the connections whose peers have not logged in."""
         return len(self._strangers)
+
+    @property
+    def put_off_total(self) -> int:
+        """Count how often somebody who had not logged in waited for time of the loop."""
+        return self._turns.put_off_total
 
     # -- listening -------------------------------------------------------------------------------------------
 
@@ -159,7 +169,13 @@ class Door:
                 listener.context = context
 
     def _accept(self, listener: _Listener) -> None:
-        now = time.monotonic()
+        if not self._turns.may_accept:
+            return
+        began = time.thread_time()
+        self._accept_some(listener, time.monotonic())
+        self._turns.spend(time.thread_time() - began)
+
+    def _accept_some(self, listener: _Listener, now: float) -> None:
         for _ in range(ACCEPT_MAX):
             try:
                 sock, place = listener.socket.accept()
@@ -207,6 +223,8 @@ class Door:
         if connection is not None:
             connection.framing.trust(self._limits.framing)
             self._no_stranger(connection)
+            if connection.has_more:  # it may have waited for a stranger's turn
+                self._unread[connection] = None
 
     def is_here(self, connection_id: bytes) -> bool:
         """Tell whether a connection is there."""
@@ -264,16 +282,40 @@ class Door:
         """Read what came of a connection, and send further if that was waited for."""
         if connection.is_waiting:
             self._flush(connection)
-        if connection not in self._unread and connection.id in self._connections:
+        if connection in self._unread or connection.id not in self._connections:
+            return
+        if connection not in self._strangers:
             self._read(connection, connection.read)
+        elif self._turns.may_serve:
+            self._read_stranger(connection)
+        else:
+            self._turns.put_off(connection)
+
+    def _read_stranger(self, connection: Connection) -> None:
+        """Read of one who has not logged in; what that leads to, up to his login, is charged to all of them."""
+        began = time.thread_time()
+        self._read(connection, connection.read_rest)
+        self._turns.spend(time.thread_time() - began)
 
     def read_rest(self) -> bool:
-        """Go on with those of which more is here; tell whether there is still more."""
+        """End a turn of the loop: go on with those of which more is here; tell whether there is still more."""
         unread, self._unread = self._unread, {}
         for connection in unread:
             if connection.id in self._connections:
                 self._read(connection, connection.read_rest)
-        return bool(self._unread)
+        while (stranger := self._turns.next()) is not None:
+            self._read_stranger(stranger)
+        if not self._turns.is_calm:
+            self._measure_turn()
+        elif self._turn_began is not None:
+            self._turn_began = None
+        return bool(self._unread) or len(self._turns) > 0
+
+    def _measure_turn(self) -> None:
+        """Find how much strangers may take next, by what the turn that ends has cost besides them."""
+        now = time.thread_time()
+        self._turns.end(now - self._turn_began if self._turn_began is not None else 0.0)
+        self._turn_began = now
 
     def _read(self, connection: Connection, read: Callable[[], list[list[bytes]]]) -> None:
         now = time.monotonic()
@@ -296,7 +338,10 @@ class Door:
                 connection.untaken = messages[at:]
                 break
         if connection.has_more:
-            self._unread[connection] = None
+            if connection in self._strangers:
+                self._turns.put_off(connection)
+            else:
+                self._unread[connection] = None
 
     # -- ends ------------------------------------------------------------------------------------------------
 
@@ -346,6 +391,7 @@ class Door:
     def _no_stranger(self, connection: Connection) -> None:
         if self._strangers.pop(connection, None) is None:
             return
+        self._turns.forget(connection)
         network = network_of(connection.address)
         self._networks[network] -= 1
         if not self._networks[network]:
@@ -372,8 +418,10 @@ class Door:
         assert all(count > 0 for count in self._networks.values())
         for connection in (*self._strangers, *self._deaf, *self._unread):
             assert self._connections.get(connection.id) is connection
+        self._turns.validate()
         for connection in self._connections.values():
-            assert not connection.untaken or connection.is_deaf or connection in self._unread
+            is_read_later = connection in self._unread or connection in self._turns
+            assert not connection.untaken or connection.is_deaf or is_read_later
             connection.validate()
 
 

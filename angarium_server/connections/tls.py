@@ -36,6 +36,8 @@ class Peer(NamedTuple):
     address: str = ""
     #: None if no certificate was shown, or none that an authority of ours has signed.
     certificate: Certificate | None = None
+    #: Whether what is said here goes through TLS.
+    is_encrypted: bool = False
 
 
 #: Somebody of this host.

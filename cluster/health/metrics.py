@@ -39,6 +39,7 @@ GAUGES: Final = {
         "flows",
         "publishers_waiting",
         "logins_waiting",
+        "strangers",
         "requests_waiting",
     },
     "spool": {

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors, wire
 from angarium.errors import error_for
+from angarium_server.access import is_this_host
 from router.sessions.directory import guest, profiles_of
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Doorkeeper:
         """
         ticket = self._identify(routing_id, hello, address, now)
         username = ticket.username
-        if not username.password and not _is_local(address):
+        if not username.password and not is_this_host(address):
             raise error_for(errors.UNAUTHORIZED, "a username without password is for this host only")
         if ticket.resumed or not username.password:
             self.check_again(ticket, connected)
@@ -273,7 +274,3 @@ class Doorkeeper:
             state = wire.pack([username.name, username.password, username.enabled])
             username.fingerprint = hmac.new(self._key, state, hashlib.sha256).hexdigest()[:16]
         return username.fingerprint + way
-
-
-def _is_local(address: str) -> bool:
-    return address in ("", "::1") or address.removeprefix("::ffff:").startswith("127.")

@@ -194,6 +194,15 @@ class PasswordChecks:
             if len(self._known) > KNOWN_MAX:
                 del self._known[next(iter(self._known))]
 
+    def failed(self, network: str, now: float) -> None:
+        """Something else than a password, of a network, was wrong: a token to join the cluster."""
+        self._networks.add(network, now)
+
+    def wait_s(self, network: str, now: float) -> float:
+        """Give how long a network has to wait before its next try."""
+        failures, at = self._networks.get(network, now)
+        return max(0.0, at + _delay(failures, NETWORK_DELAY_MAX_S) - now)
+
     def wake(self, now: float) -> float:
         """Give when there is something to compare again, or somebody late, if nothing comes or is done before."""
         waiting = self._waiting.values()

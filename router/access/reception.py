@@ -13,6 +13,7 @@ from angarium.errors import AngariumError, error_for
 from angarium_server.access import network_of
 from router.access.bridges import may_follow
 from router.access.certified import certified
+from router.access.connect_rates import ConnectRates
 from router.access.failed_logins import FailedLogins
 from router.access.granted import GrantedSessions, Renewal
 from router.access.issuers import Issuers, Named, TokenLogin
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 #: CLOSED answers a second to frames of sessions that are not there: enough to tell, too few to serve as an
 #: amplifier.
 STRAY_ANSWERS_PER_SECOND = 200.0
-#: The connect rate of an address is forgotten when it was quiet for so long: any burst has refilled by then.
-CONNECT_MEMORY_S = 60.0
 #: Handshakes fail as often as somebody tries: one event in this time is enough.
 HANDSHAKE_EVENT_S = 60.0
 #: Of the key of the digests of passwords that were right.
@@ -116,21 +115,24 @@ class Reception:
         self._next_number = 1
         #: When operators were told of a handshake that failed.
         self._handshake_told_at = float("-inf")
-        self._joining = Joining(asks, self._outbox, self.refuse)
+        self._joining = Joining(asks, self._outbox, self.refuse, self._checks)
         self._stray = TokenBucket(STRAY_ANSWERS_PER_SECOND, STRAY_ANSWERS_PER_SECOND, now)
-        #: Network -> its connect rate; only those that connected lately.
-        self._connects: dict[str, TokenBucket] = {}
+        self._connects = ConnectRates(config)
 
-    @property
-    def logins_waiting(self) -> int:
-        """Give the logins whose password is compared, or waits for it."""
-        return len(self._tickets)
+    def stats(self) -> dict[str, int]:
+        """Give the figures of logins."""
+        totals = self._counters.totals
+        return {
+            "connects": totals.get("connects", 0),
+            "logins_waiting": len(self._tickets),
+            "password_checks": totals.get("password_checks", 0),
+        }
 
     def stranger(self, routing_id: bytes, frames: list[bytes], now: float, peer: Peer) -> None:
         """Frames of nobody we know: HELLO, or the rest of a session that ended."""
         try:
             if frames[0:1] == [wire.JOIN] and len(frames) == 2:
-                self._join(routing_id, frames[1], now, peer.address)
+                self._join(routing_id, frames[1], now, peer)
                 return
             if len(frames) < 2 or frames[0] != wire.HELLO:
                 raise error_for(
@@ -141,12 +143,12 @@ class Reception:
             if error.code != errors.SESSION_UNKNOWN or self._stray.take(now):
                 self.refuse(routing_id, error)
 
-    def _join(self, routing_id: bytes, wish: bytes, now: float, address: str) -> None:
+    def _join(self, routing_id: bytes, wish: bytes, now: float, peer: Peer) -> None:
         """Have the controller judge who wishes to join the cluster, or to leave it."""
         if self.closed:
             raise error_for(errors.SHUTTING_DOWN)
-        self._check_connect_rate(address, now)
-        self._joining.take(routing_id, wish, address)
+        self._check_connect_rate(peer.address, now)
+        self._joining.take(routing_id, wish, peer, now)
 
     def _hello(self, routing_id: bytes, hello: Hello, now: float, peer: Peer) -> None:
         address = peer.address
@@ -264,6 +266,7 @@ class Reception:
     def _compare(self, now: float) -> None:
         """Have the pool compare whatever is next."""
         while (check := self._checks.next(now)) is not None:
+            self._counters.count("password_checks")
             ticket = self._tickets[check.number]
             if isinstance(ticket, TokenLogin):
                 effect = VerifyToken(check.number, check.password, ticket.algorithm, ticket.keys)
@@ -281,12 +284,7 @@ class Reception:
         return self._checks.wake(now)
 
     def _check_connect_rate(self, address: str, now: float) -> None:
-        network = network_of(address)
-        bucket = self._connects.get(network)
-        if bucket is None:
-            bucket = TokenBucket(self._config.connects_per_second, self._config.connect_burst, now)
-            self._connects[network] = bucket
-        if not bucket.take(now):
+        if not self._connects.allows(network_of(address), now):
             raise error_for(errors.CONNECT_RATE_EXCEEDED, address)
 
     def _welcome(self, ticket: Ticket, now: float) -> None:
@@ -546,8 +544,7 @@ class Reception:
         self._failed.sweep(now)
         self._checks.sweep(now)
         self._granted.sweep(self._wall_ms(now), now)
-        for network in [n for n, bucket in self._connects.items() if now - bucket.stamp > CONNECT_MEMORY_S]:
-            del self._connects[network]
+        self._connects.sweep(now)
 
     def _number(self) -> int:
         number = self._next_number

@@ -95,13 +95,18 @@ class RouterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     connects_per_second: Annotated[
         int,
         Meta(
+            ge=0,
+            le=100_000,
+            description="Connects per second from one address; 0: no limit. Resumed sessions, and this host, are free.",
+        ),
+    ] = 0
+    connect_burst: Annotated[
+        int,
+        Meta(
             ge=1,
             le=100_000,
-            description="Connects per second from one address, on average; resumed sessions do not count.",
+            description="Connects from one address at once, where those per second have a limit.",
         ),
-    ] = 1_000
-    connect_burst: Annotated[
-        int, Meta(ge=1, le=100_000, description="Connects from one address at once.")
     ] = 5_000
     control_frames_per_second: Annotated[
         int,

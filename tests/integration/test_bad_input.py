@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import zmq
-from attacked_node import CONFIG, AttackedNode
+from attacked_node import AttackedNode
 from random_frames import OddClient, noise
 from raw_client import Row, hello_header, row
 
@@ -41,7 +41,7 @@ BAD_TOPICS = {
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
     with AttackedNode(
-        tmp_path_factory.mktemp("bad"), f"{CONFIG}login_timeout_ms = {HANDSHAKE_S * 1000:g}\n"
+        tmp_path_factory.mktemp("bad"), f"[router]\nlogin_timeout_ms = {HANDSHAKE_S * 1000:g}\n"
     ) as attacked:
         yield attacked
 

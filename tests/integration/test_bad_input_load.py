@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
-from attacked_node import CONFIG, RSS_GROWTH_MAX, AttackedNode
+from attacked_node import RSS_GROWTH_MAX, AttackedNode
 from numbered import Tally, payload, wait_until
 from raw_client import RawClient, hello_header, row
 
@@ -28,13 +28,12 @@ MIB = 1 << 20
 #: A session ends for its rate, or for answers that it does not read, and is not always told.
 ENDS_OF_A_FLOOD = (errors.CONTROL_RATE_EXCEEDED, errors.EGRESS_BLOCKED, errors.NOT_CONNECTED)
 #: A rate of control frames that a busy machine exceeds too.
-LOADED = f"{CONFIG}control_frames_per_second = 1000\n[worker]\ntopic_cache_max = 20000\n"
+LOADED = "[router]\ncontrol_frames_per_second = 1000\n[worker]\ntopic_cache_max = 20000\n"
 #: Enough to see growth, little enough to be quick.
 FLOOD_BYTES = 200 * MIB
 FLOOD_MESSAGE_BYTES = 50_000
-STORM_S = 2.5
 STORM_CONNECTS = 200
-STORM_CONNECTS_MIN = 1_500
+STORM_CONNECTS_MIN = 1_000
 
 
 @pytest.fixture(scope="module")
@@ -289,50 +288,45 @@ def test_a_router_without_free_files_goes_on_and_takes_clients_again(attacked: A
 
 
 def storm(context: zmq.Context[zmq.Socket[bytes]], url: str) -> Iterator[int]:
-    """Connect many times at once, and give the code of each answer, 0 for WELCOME; some get none."""
+    """Connect many times at once, and give the code of each answer, 0 for WELCOME."""
     strangers = {one.socket: one for one in (RawClient(context, url) for _ in range(STORM_CONNECTS))}
     poller = zmq.Poller()
     for stranger in strangers.values():
         stranger.send(wire.HELLO, hello_header())
         poller.register(stranger.socket, zmq.POLLIN)
-    while ready := poller.poll(150):
+    unanswered = len(strangers)
+    while unanswered:
+        ready = poller.poll(int(LIMIT_S * 1000))
+        assert ready, f"{unanswered} got no answer"
         for client, _ in ready:
             operation, header, *_ = client.recv_multipart()
             poller.unregister(client)
+            unanswered -= 1
             yield 0 if operation == wire.WELCOME else wire.unpack(header)[0]
     for stranger in strangers.values():
         stranger.close()
 
 
-def test_a_storm_of_connects_from_one_address_is_refused_and_counted(tmp_path: Path) -> None:
-    config = "[router]\nconnects_per_second = 20\nconnect_burst = 50\n"
-    with AttackedNode(tmp_path, config) as attacked, zmq.Context() as context:
-        attacked.begin()
-        before = attacked.rss()
-        started = time.monotonic()
-        answers: dict[int, int] = {}
-        sent = 0
-        while time.monotonic() - started < STORM_S or sent <= STORM_CONNECTS_MIN:
+def test_a_storm_of_connects_waits_for_its_turn_and_a_healthy_client_gets_in_beside_it(
+    attacked: AttackedNode,
+) -> None:
+    """They are admitted as fast as that goes beside those who are here; no number per second refuses them."""
+    answers: dict[int, int] = {}
+    sent = 0
+    with zmq.Context() as context:
+        while sent < STORM_CONNECTS_MIN:
             sent += STORM_CONNECTS
             for code in storm(context, attacked.url):
                 answers[code] = answers.get(code, 0) + 1
-        seconds = time.monotonic() - started
-        # Beyond twice the rate nobody is told: the connection is closed before anything is said.
-        assert set(answers) <= {0, errors.CONNECT_RATE_EXCEEDED}
-        assert 0 < answers[0] <= 50 + 20 * seconds
-        refused = sent - answers[0]
-        wait_until(lambda: attacked.errors(errors.CONNECT_RATE_EXCEEDED) >= refused, "every refusal counts")
-        assert attacked.rss() - before < RSS_GROWTH_MAX
-        attacked.expect_unharmed()
+            with blocking.connect(attacked.url, timeout_s=LIMIT_S) as client:
+                assert client.connected
+    assert answers == {0: sent}
 
 
-def test_a_healthy_client_gets_in_when_the_storm_is_over(tmp_path: Path) -> None:
-    config = "[router]\nconnects_per_second = 20\nconnect_burst = 20\n"
-    with AttackedNode(tmp_path, config) as attacked:
-        strangers = [attacked.stranger() for _ in range(100)]
-        for one in strangers:
-            one.send(wire.HELLO, hello_header())
-        for one in strangers:
-            one.close()
-        with blocking.connect(attacked.url, timeout_s=LIMIT_S) as client:
-            assert client.connected
+def test_a_connect_rate_that_an_operator_has_set_does_not_count_for_clients_of_this_host(
+    tmp_path: Path,
+) -> None:
+    with AttackedNode(tmp_path, "[router]\nconnects_per_second = 1\nconnect_burst = 2\n") as attacked:
+        for _ in range(20):
+            with attacked.client() as client:
+                assert client.is_open()

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_node import CONFIG, AttackedNode
+from attacked_node import AttackedNode
 from raw_client import RawClient, row
 
 from angarium import blocking, errors, wire
@@ -29,7 +29,7 @@ OWN_S = 60.0
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedNode]:
-    with AttackedNode(tmp_path_factory.mktemp("dear"), CONFIG) as attacked:
+    with AttackedNode(tmp_path_factory.mktemp("dear")) as attacked:
         for kind, vpn in (("vpn", None), ("profile", "default")):
             attacked.allow(kind, vpn, max_overlapping_filters=100_000)
         yield attacked

@@ -39,6 +39,8 @@ class House:
         )
         self.watch = Watch()
         self.admits = self.takes = True
+        #: CPU time that each message takes.
+        self.costs_s = 0.0
         self.messages: list[tuple[bytes, list[bytes]]] = []
         self.lost: list[tuple[bytes, str]] = []
         self.faults: list[tuple[bytes, str]] = []
@@ -54,6 +56,7 @@ class House:
         )
 
     def _message(self, connection: Connection, frames: list[bytes], _now: float) -> bool:
+        busy(self.costs_s)
         if self.takes:
             self.messages.append((connection.id, frames))
             if self.admits:
@@ -338,3 +341,57 @@ def test_a_flood_of_messages_lets_others_have_their_turn(house: House, url: str,
     assert len(house.messages) < before + 20_000
     house.until(lambda: len(house.messages) >= before + 20_001, "all of them")
     innocent.close()
+
+
+def busy(seconds: float) -> None:
+    """Use CPU time, as a login does."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        pass
+
+
+@pytest.mark.requirement("R230")
+def test_a_storm_of_strangers_waits_while_one_who_is_here_is_served_in_each_turn(tmp_path: Path) -> None:
+    house = House(strangers=200, strangers_per_network=200)
+    peers: list[Peer] = []
+    try:
+        url = house.door.listen(f"ipc://{tmp_path}/door")
+        here = Peer(house, url)
+        peers.append(here)
+        known = here.login()
+        house.costs_s = 0.001
+        peers += [Peer(house, url) for _ in range(100)]
+        for peer in peers[1:]:
+            peer.socket.sendall(HANDSHAKE + packed([b"hello"]))
+        house.messages.clear()
+        turns: list[list[bytes]] = []
+        while sum(map(len, turns)) < 100:
+            assert len(turns) < 1_000
+            here.socket.sendall(packed([b"lone"]))
+            house.turn(0.0)
+            served, house.messages = [identity for identity, _ in house.messages], []
+            assert served.count(known) == 1, "he waits for nobody"
+            turns.append([identity for identity in served if identity != known])
+        assert max(map(len, turns)) <= 4, "2 ms of a turn, at 1 ms each"
+        assert house.door.put_off_total > 50
+        assert house.refused == []
+    finally:
+        for peer in peers:
+            peer.close()
+        house.close()
+
+
+@pytest.mark.requirement("R230")
+def test_who_is_admitted_while_he_waits_for_his_turn_is_read_on(house: House, peer: Peer) -> None:
+    """A password is compared elsewhere; what came behind the login waits here meanwhile."""
+    house.admits = False
+    peer.greet()
+    count = 64 + 36
+    peer.socket.sendall(packed(*[[b"%d" % number] for number in range(count)]))
+    house.costs_s = 0.003
+    house.until(lambda: house.messages, "the first of them")
+    assert len(house.messages) == 64, "the others are for the next turn"
+    house.costs_s = 0.0
+    house.door.admit(house.messages[0][0])
+    assert house.door.strangers == 0
+    house.until(lambda: len(house.messages) == count, "the others")

@@ -6,7 +6,6 @@ import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from attacked_node import CONFIG
 from attacked_spool import AttackedSpool, new_name
 from numbered import wait_until
 from random_guaranteed import ODD_ENDPOINTS, ODD_QUEUES, OddSpeaker
@@ -26,7 +25,7 @@ QUIET_S = 0.3
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AttackedSpool]:
     # A rate of control frames that a busy machine exceeds too.
-    config = f"{CONFIG}control_frames_per_second = 4000\n"
+    config = "[router]\ncontrol_frames_per_second = 4000\n"
     with AttackedSpool(tmp_path_factory.mktemp("bad"), config) as attacked:
         for name, attributes in ODD_QUEUES.items():
             attacked.queue(name, subscriptions=["odd/>"], **attributes)

@@ -107,7 +107,6 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         keepalive_ms=500,
         shard_grace_ms=rng.choice([0, 60, 250]),
         short_way_topics_max=rng.choice([0, 5, 20_000]),
-        connect_burst=100_000,
     )
     worker = worker_config(small=rng.choice([True, False]))
     return NodeSettings(

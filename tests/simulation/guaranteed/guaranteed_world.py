@@ -159,8 +159,6 @@ def _settings(rng: random.Random, router_class: type[Router]) -> NodeSettings:
         resume_ms=rng.choice([500, 3_000]),
         shard_grace_ms=rng.choice([0, 60, 250]),
         short_way_topics_max=rng.choice([0, 5, 20_000]),
-        connect_burst=100_000,
-        connects_per_second=100_000,
     )
     return NodeSettings(
         router=router,

@@ -111,7 +111,7 @@ def _node(
     return GuaranteedWorld(
         features=frozenset(),
         settings=NodeSettings(
-            router=RouterConfig(keepalive_ms=500, connect_burst=100_000, connects_per_second=100_000),
+            router=RouterConfig(keepalive_ms=500),
             worker=WorkerConfig(),
             workers=workers,
             client_delay_max_s=0.001,

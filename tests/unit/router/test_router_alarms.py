@@ -8,6 +8,7 @@ from wired_node import snapshot
 
 from angarium import errors, wire
 from cluster import objects
+from cluster.passwords import hash_password
 from router.ground.effects import Outbox
 from router.sessions.alarm import Alarm
 
@@ -83,8 +84,8 @@ def names(node: WiredNode) -> list[str]:
     return found
 
 
-def refused(node: WiredNode, **hello: Any) -> int | None:
-    client = node.connection()
+def refused(node: WiredNode, address: str = "127.0.0.1", **hello: Any) -> int | None:
+    client = node.connection(address)
     client.send(wire.HELLO, {"version": 1, **hello})
     return client.closed_with()
 
@@ -105,8 +106,9 @@ def test_each_client_comes_and_goes_with_one_event(make_node: Any) -> None:
 
 
 def test_a_storm_of_connections_raises_events_only_for_those_that_are_let_in(make_node: Any) -> None:
-    node = make_node(1, connects_per_second=1, connect_burst=3)
-    ends = [refused(node) for _ in range(50)]
+    rows = snapshot(("username", "default", "far", {"password": hash_password("right")}))
+    node = make_node(1, rows, connects_per_second=1, connect_burst=3)
+    ends = [refused(node, "10.0.0.9", username="far", password="right") for _ in range(50)]
     assert ends.count(errors.CONNECT_RATE_EXCEEDED) == 47
     assert [one["event"] for one in node.events] == ["CLIENT_CONNECT"] * 3
 

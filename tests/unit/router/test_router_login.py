@@ -12,12 +12,18 @@ from cluster.passwords import hash_password
 from router.access.failed_logins import ADDRESSES_MAX
 
 SECRET = hash_password("right")
+#: A username that may come from other hosts.
+EVERYWHERE = snapshot(("username", "default", "bob", {"password": SECRET}))
 
 
 def _refused(node: WiredNode, *, address: str = "127.0.0.1", **hello: Any) -> int | None:
     client = node.connection(address)
     client.send(wire.HELLO, {"version": 1, **hello})
     return client.closed_with()
+
+
+def _login(node: WiredNode, address: str, **hello: Any) -> int | None:
+    return _refused(node, address=address, username="bob", password="right", **hello)
 
 
 def _told(node: WiredNode) -> list[dict[str, Any]]:
@@ -169,26 +175,46 @@ def test_a_client_name_is_used_once_at_a_time(guarded: WiredNode) -> None:
 
 
 def test_a_flood_of_connects_from_one_address_is_refused_and_others_connect(make_node: Any) -> None:
-    node = make_node(1, connects_per_second=10, connect_burst=20)
+    node = make_node(1, EVERYWHERE, connects_per_second=10, connect_burst=20)
     for _ in range(20):
-        node.client(address="127.0.0.9")
-    assert _refused(node, address="127.0.0.9") == errors.CONNECT_RATE_EXCEEDED
-    node.client(address="127.0.0.8")
+        assert _login(node, address="10.0.0.9") is None
+    assert _login(node, address="10.0.0.9") == errors.CONNECT_RATE_EXCEEDED
+    assert _login(node, address="10.0.0.8") is None
     node.advance(1)
-    node.client(address="127.0.0.9")
+    assert _login(node, address="10.0.0.9") is None
 
 
-def test_who_resumes_does_not_count_as_a_connect(make_node: Any) -> None:
+@pytest.mark.requirement("R230")
+@pytest.mark.parametrize("address", ["", "127.0.0.1", "127.4.5.6", "::1", "::ffff:127.0.0.1"])
+def test_connects_of_this_host_have_no_rate(make_node: Any, address: str) -> None:
+    node = make_node(1, EVERYWHERE, connects_per_second=1, connect_burst=2)
+    for _ in range(50):
+        assert _login(node, address=address) is None
+
+
+@pytest.mark.requirement("R230")
+def test_connects_have_no_rate_that_no_operator_has_set(make_node: Any) -> None:
+    node = make_node(1, EVERYWHERE, connect_burst=5)
+    for _ in range(50):
+        assert _login(node, address="10.0.0.9") is None
+
+
+@pytest.mark.requirement("R230")
+def test_who_resumes_does_not_count_as_a_connect_and_needs_no_password(make_node: Any) -> None:
     """After a restart of the router all clients of a host come back at once."""
-    node = make_node(1, connects_per_second=1, connect_burst=10)
+    node = make_node(1, EVERYWHERE, connects_per_second=1, connect_burst=10)
     tokens = {}
     for number in range(10):
-        client = node.connection(address="127.0.0.9")
-        tokens[number] = client.hello(client_name=f"app-{number}")["token"]
+        client = node.connection(address="10.0.0.9")
+        welcome = client.hello(client_name=f"app-{number}", username="bob", password="right")
+        tokens[number] = welcome["token"]
+    checks = node.router.stats()["password_checks"]
+    assert checks >= 1
     for number, token in tokens.items():
-        client = node.connection(address="127.0.0.9")
-        assert client.hello(client_name=f"app-{number}", token=token)["resumed"]
-    assert _refused(node, address="127.0.0.9", token=b"x" * 40) == errors.CONNECT_RATE_EXCEEDED
+        client = node.connection(address="10.0.0.9")
+        assert client.hello(client_name=f"app-{number}", username="bob", token=token)["resumed"]
+    assert node.router.stats()["password_checks"] == checks
+    assert _login(node, address="10.0.0.9", token=b"x" * 40) == errors.CONNECT_RATE_EXCEEDED
 
 
 def test_a_token_renews_authentication_and_name_within_the_resume_time(guarded: WiredNode) -> None:
