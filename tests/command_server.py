@@ -97,8 +97,10 @@ def _to_the_end(ours: socket.socket, arguments: Sequence[str], timeout_s: float)
     deadline = time.monotonic() + timeout_s
     told = b""
     while True:
-        ready, _, _ = select.select([ours], [], [], max(0.0, deadline - time.monotonic()))
-        if not ready:
+        # A poll, since a test may hold more descriptors than `select` knows.
+        waiting = select.poll()
+        waiting.register(ours, select.POLLIN)
+        if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
             if told:
                 os.kill(int(told.split()[0]), signal.SIGKILL)
             raise subprocess.TimeoutExpired(list(arguments), timeout_s)

@@ -119,6 +119,8 @@ class Door:
         self._networks: dict[str, int] = {}
         #: Which of them are served, and when.
         self._turns: StrangerTurns[Connection] = StrangerTurns()
+        #: Whether some came in this turn of the loop or the one before; nothing is measured otherwise.
+        self._has_strangers = False
         #: CPU time of this thread when the turn of the loop began; None if no stranger came in the one before.
         self._turn_began: float | None = None
         #: Those of whom nothing more is taken, with the time at which they are closed anyway.
@@ -171,6 +173,7 @@ class Door:
     def _accept(self, listener: _Listener) -> None:
         if not self._turns.may_accept:
             return
+        self._has_strangers = True
         began = time.thread_time()
         self._accept_some(listener, time.monotonic())
         self._turns.spend(time.thread_time() - began)
@@ -286,7 +289,9 @@ class Door:
             return
         if connection not in self._strangers:
             self._read(connection, connection.read)
-        elif self._turns.may_serve:
+            return
+        self._has_strangers = True
+        if self._turns.may_serve:
             self._read_stranger(connection)
         else:
             self._turns.put_off(connection)
@@ -303,19 +308,19 @@ class Door:
         for connection in unread:
             if connection.id in self._connections:
                 self._read(connection, connection.read_rest)
+        return (self._has_strangers and self._end_turn()) or bool(self._unread)
+
+    def _end_turn(self) -> bool:
+        """Go on with strangers who were put off, and find how much they may take next; tell whether some still wait."""
         while (stranger := self._turns.next()) is not None:
             self._read_stranger(stranger)
-        if not self._turns.is_calm:
-            self._measure_turn()
-        elif self._turn_began is not None:
-            self._turn_began = None
-        return bool(self._unread) or len(self._turns) > 0
-
-    def _measure_turn(self) -> None:
-        """Find how much strangers may take next, by what the turn that ends has cost besides them."""
+        if self._turns.is_calm:
+            self._has_strangers, self._turn_began = False, None
+            return False
         now = time.thread_time()
         self._turns.end(now - self._turn_began if self._turn_began is not None else 0.0)
         self._turn_began = now
+        return len(self._turns) > 0
 
     def _read(self, connection: Connection, read: Callable[[], list[list[bytes]]]) -> None:
         now = time.monotonic()
