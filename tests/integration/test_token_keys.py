@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from certificates import Authority
 from numbered import wait_until
 from token_issuer import AUDIENCE, ISSUER, TokenMaker, jwks
 
@@ -16,6 +17,7 @@ from angarium_server.testing import Node
 from cluster.admin import Admin
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -27,7 +29,8 @@ CONFIG = f"""
 name = "login"
 issuer = "{ISSUER}"
 audience = ["{AUDIENCE}"]
-jwks_url = "http://127.0.0.1:{{port}}/keys"
+jwks_url = "{{url}}"
+ca_file = "{{ca_file}}"
 refresh_s = 10
 refresh_min_s = 1
 timeout_s = 1
@@ -39,7 +42,9 @@ timeout_s = 1
 class KeyServer:
     """Serves keys on a port that stays the same, also when nobody is behind it for a while."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ssl.SSLContext | None = None) -> None:
+        #: What encrypts connections that come from now on.
+        self.context = context
         self.makers: list[TokenMaker] = [TokenMaker("ES256")]
         #: What it does: serve, or one of `slow`, `drip`, `wrong`, `huge`, `error`, `redirect`.
         self.mood = "serve"
@@ -59,10 +64,20 @@ class KeyServer:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        class Server(ThreadingHTTPServer):
+            def get_request(self) -> Any:
+                # A handshake that fails is an OSError, which the server passes over.
+                made, address = super().get_request()
+                return (owner.context.wrap_socket(made, server_side=True) if owner.context else made), address
+
+        self._server = Server(("127.0.0.1", self.port), Handler)
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self.context else 'http'}://127.0.0.1:{self.port}/keys"
 
     def stop(self) -> None:
         if self._server is not None:
@@ -107,9 +122,9 @@ def server() -> Iterator[KeyServer]:
         made.stop()
 
 
-def started(folder: Path, server: KeyServer) -> Node:
+def started(folder: Path, server: KeyServer, ca_file: str = "") -> Node:
     folder.mkdir(exist_ok=True)
-    (folder / "node.toml").write_text(CONFIG.format(port=server.port))
+    (folder / "node.toml").write_text(CONFIG.format(url=server.url, ca_file=ca_file))
     return Node(folder / "data", workers=1, config=folder / "node.toml")
 
 
@@ -180,3 +195,47 @@ def test_kept_keys_of_another_address_do_not_count(tmp_path: Path, server: KeySe
             wait_until(lambda: comes_in(node, other.makers[0]), "those of the new address do")
     finally:
         other.stop()
+
+
+def unusable(admin: Admin) -> list[str]:
+    """Give the texts of the events about keys that could not be had."""
+    return [one["text"] for one in admin.call("events") if one["event"] == "SYSTEM_ISSUER_KEYS_UNUSABLE"]
+
+
+@pytest.mark.requirement("R224")
+def test_keys_come_over_tls_from_a_server_of_an_authority_of_ones_own(tmp_path: Path) -> None:
+    """And from no other one: whoever could put keys there could make tokens."""
+    own, wrong = Authority(tmp_path / "own"), Authority(tmp_path / "wrong")
+    server = KeyServer(own.issue("login").server_context())
+    old, new, forged = server.makers[0], TokenMaker("ES256", 34), TokenMaker("ES256", 35)
+    try:
+        with started(tmp_path / "node", server, str(own.cert)) as node, Admin(node.data) as admin:
+            assert comes_in(node, old)
+            time.sleep(1.1)
+            server.makers = [new]
+            assert comes_in(node, new), "keys are renewed over TLS"
+            assert not comes_in(node, old)
+            assert unusable(admin) == []
+            for context in (wrong.issue("login"), own.issue("elsewhere", "DNS:elsewhere.example")):
+                server.context, server.makers = context.server_context(), [forged]
+                time.sleep(1.1)
+                assert not comes_in(node, forged)
+            assert comes_in(node, new), "the keys before stay"
+            assert "certificate verify failed" in unusable(admin)[0]
+            server.context = own.issue("again").server_context()
+            server.makers = [forged, new]
+            wait_until(lambda: comes_in(node, forged), "the right server is believed again")
+    finally:
+        server.stop()
+
+
+@pytest.mark.requirement("R224")
+def test_without_its_authority_a_server_of_keys_is_not_believed(tmp_path: Path) -> None:
+    server = KeyServer(Authority(tmp_path / "own").issue("login").server_context())
+    try:
+        with started(tmp_path / "node", server) as node, Admin(node.data) as admin:
+            assert not comes_in(node, server.makers[0])
+            assert server.asked == 0, "nothing is asked of somebody unknown"
+            assert "certificate verify failed" in unusable(admin)[0]
+    finally:
+        server.stop()

@@ -270,6 +270,23 @@ def test_a_command_takes_the_token_from_a_file(served: Served) -> None:
     served.node.run("pub", "a", "x", "--token-file", str(file))
 
 
+@pytest.mark.requirement("R221", "R224")
+def test_a_job_of_spark_takes_the_token_from_a_file(served: Served) -> None:
+    pytest.importorskip("pyspark")
+    from angarium.spark.connecting import open_client
+    from angarium.spark.options import BATCH, WRITE, settings
+
+    file = served.folder / "spark.token"
+    given = {"url": served.node.url, "tokenfile": str(file)}
+    for use in (BATCH, WRITE):
+        file.write_text(served.maker.token() + "\n")
+        with open_client(settings(use, given)) as client:
+            assert client.connected
+    file.write_text(served.maker.token(exp=int(time.time()) - 60))
+    with pytest.raises(errors.UnauthorizedError, match=f"option tokenFile: {file}"):
+        open_client(settings(BATCH, given))
+
+
 @pytest.mark.requirement("R225")
 def test_a_session_ends_with_its_token(served: Served) -> None:
     events: list[angarium.ClientEvent] = []

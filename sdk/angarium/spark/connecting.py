@@ -60,6 +60,8 @@ def blaming(settings: Settings, queue: str | None = None) -> Iterator[None]:
         option = _BLAMED.get(error.code)
         if option is None or error.detail.startswith("option "):
             raise
+        if option == "username":
+            option = settings.login
         is_of_queue = queue is not None and option in ("queue", "group")
         shown = f"queue {queue!r}" if is_of_queue else _shown(settings, option)
         detail = f"option {option}: {shown}: {error.detail or error.text}"
@@ -76,6 +78,7 @@ def open_client(settings: Settings, on_event: Callable[[ClientEvent], None] | No
         "vpn": settings["vpn"],
         "username": settings["username"],
         "password": settings.secret(),
+        "token": settings.token(),
         "ca_file": settings["caFile"],
         "cert_file": settings["certFile"],
         "key_file": settings["keyFile"],
@@ -108,5 +111,7 @@ def queue_for(topics: Sequence[str], username: str) -> str:
 
 
 def _shown(settings: Settings, option: str) -> str:
+    if option == "token":
+        return "it"  # a secret
     value: Any = settings.values.get(option)
     return ", ".join(value) if isinstance(value, tuple) else str(value)

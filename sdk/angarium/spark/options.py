@@ -182,6 +182,10 @@ OPTIONS: Final = (
     Option("password", SECRET, None, _ALL, "the secret of the username"),
     Option("passwordFile", FILE, None, _ALL, "a file with the secret, on every machine that connects"),
     Option("passwordEnv", TEXT, None, _ALL, "an environment variable with the secret, on every machine"),
+    Option("token", SECRET, None, _ALL, "a token (JWT) instead of a password; it is not renewed"),
+    Option(
+        "tokenFile", FILE, None, _ALL, "a file with it, read again for each connection and renewal, likewise"
+    ),
     Option("caFile", FILE, None, _ALL, "authorities of a `tls://` address, a file on every host of the job"),
     Option("certFile", FILE, None, _ALL, "certificate of the job, where one is demanded, likewise"),
     Option("keyFile", FILE, None, _ALL, "private key of `certFile`, likewise"),
@@ -221,7 +225,7 @@ OPTIONS: Final = (
 )
 
 _BY_LOWER: Final = {option.name.lower(): option for option in OPTIONS}
-_SECRETS: Final = ("password", "passwordFile", "passwordEnv")
+_SECRETS: Final = ("password", "passwordFile", "passwordEnv", "token", "tokenFile")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -240,6 +244,26 @@ class Settings:
         shown = {name: self.values[name] for name in sorted(self.given) if name not in _SECRETS}
         return f"{type(self).__name__}({self.use}, {shown})"
 
+    @property
+    def login(self) -> str:
+        """The option that says who connects: `username`, or that of the token."""
+        return next((name for name in ("token", "tokenFile") if self[name] is not None), "username")
+
+    def token(self) -> str | Callable[[], str] | None:
+        """Give the token, or what reads its file each time, on the machine that connects; None without one.
+
+        Raises:
+            InvalidRequestError: the file cannot be read now (INVALID_ARGUMENT).
+        """
+        if self["tokenFile"] is None:
+            given: str | None = self["token"]
+            return given
+        self._read_token()
+        return self._read_token
+
+    def _read_token(self) -> str:
+        return self._content("tokenFile").strip()
+
     def secret(self) -> str | None:
         """Give the password, from wherever the options say, on the machine that connects.
 
@@ -247,17 +271,21 @@ class Settings:
             InvalidRequestError: the file or the variable cannot be read (INVALID_ARGUMENT).
         """
         if self["passwordFile"] is not None:
-            try:
-                return Path(self["passwordFile"]).read_text(encoding="utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = getattr(error, "strerror", None) or "it is no text"
-                raise invalid("passwordFile", f"{self['passwordFile']} cannot be read: {reason}") from None
+            return self._content("passwordFile").rstrip("\r\n")
         if self["passwordEnv"] is not None:
             if self["passwordEnv"] not in os.environ:
                 raise invalid("passwordEnv", f"there is no environment variable {self['passwordEnv']}")
             return os.environ[self["passwordEnv"]]
         found: str | None = self["password"]
         return found
+
+    def _content(self, option: str) -> str:
+        """Give what is in the file that an option names."""
+        try:
+            return Path(self[option]).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is no text"
+            raise invalid(option, f"{self[option]} cannot be read: {reason}") from None
 
 
 def settings(use: str, given: Mapping[str, str]) -> Settings:

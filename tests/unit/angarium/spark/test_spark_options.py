@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from angarium.errors import InvalidRequestError
+from angarium.errors import UNAUTHORIZED, InvalidRequestError, UnauthorizedError, error_for
+from angarium.spark.connecting import blaming
 from angarium.spark.options import (
     BATCH,
     EARLIEST,
@@ -144,7 +145,44 @@ def test_a_secret_that_is_nowhere_names_its_option(name: str, value: str) -> Non
         settings(BATCH, {name: value}).secret()
 
 
+@pytest.mark.requirement("R224")
+def test_a_token_comes_from_an_option_or_a_file_that_is_read_again_each_time(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("first\n", encoding="utf-8")
+    assert settings(BATCH, {}).token() is None
+    assert settings(WRITE, {"token": "first"}).token() == "first"
+    source = settings(STREAM, {"tokenfile": str(file)}).token()
+    assert callable(source)
+    assert source() == "first"
+    file.write_text("second\n", encoding="utf-8")
+    assert source() == "second"
+
+
+def test_a_token_file_that_is_not_there_names_its_option() -> None:
+    with pytest.raises(InvalidRequestError, match=r"option tokenFile: /nowhere cannot be read"):
+        settings(BATCH, {"tokenfile": "/nowhere"}).token()
+
+
+@pytest.mark.parametrize("given", ["password", "passwordfile", "passwordenv", "tokenfile"])
+def test_a_token_beside_another_secret_is_refused(given: str) -> None:
+    with pytest.raises(InvalidRequestError, match="it is given beside") as caught:
+        settings(BATCH, {"token": SECRET, given: "x"})
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("option", ["token", "tokenFile", "username"])
+def test_a_refused_login_names_the_option_that_says_who_connects(option: str) -> None:
+    value = {"token": SECRET, "tokenFile": "/run/token", "username": "bob"}[option]
+    with (
+        pytest.raises(UnauthorizedError, match=f"option {option}: ") as caught,
+        blaming(settings(BATCH, {option: value})),
+    ):
+        raise error_for(UNAUTHORIZED)
+    assert SECRET not in str(caught.value)
+
+
 def test_settings_travel_and_show_no_secret() -> None:
+    assert SECRET not in repr(settings(BATCH, {"token": SECRET}))
     found = settings(BATCH, {"queue": "a", "password": SECRET})
     assert SECRET not in repr(found)
     copy = pickle.loads(pickle.dumps(found))
