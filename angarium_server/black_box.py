@@ -2,7 +2,7 @@
 
 A file of the runtime directory is mapped into the memory of the worker, so a note costs no system call, and what was
 noted survives the process however it ends. Each step that works on somebody's account is noted before it begins and
-cleared behind it; the supervisor reads the note of a worker that died (`cluster.blame`).
+cleared behind it; the supervisor reads the note of a worker that died (`cluster.supervisor.blame`).
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def main() -> None:
     find_parts()
     if fault := version_fault():
         sys.exit(fault)
-    import_module("cluster.cli").main()
+    import_module("cluster.commands.cli").main()
 
 
 def version_fault() -> str:

@@ -118,7 +118,7 @@ def _serve(control: socket.socket) -> None:
     from angarium_server import launch
 
     launch.find_parts()
-    cli = import_module("cluster.cli")
+    cli = import_module("cluster.commands.cli")
     for section in cli.SECTIONS.values():
         for entry in section.values():
             if not entry.module.startswith(_NOT_IMPORTED):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from benchmarks.brokers.angarium import Angarium, AngariumQueues
 from benchmarks.brokers.server import Broker, BrokerFailedError, tree_of
 from benchmarks.clients.process import DRAIN, STORE
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

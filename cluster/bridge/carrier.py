@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from angarium import wire
 from cluster.bridge.crossing import VISITED
-from cluster.link.spooled import Carrier, aged
+from cluster.relay.spooled import Carrier, aged
 
 if TYPE_CHECKING:
     from cluster.bridge.crossing import Crossing
-    from cluster.link.frames import Row
-    from cluster.link.session import LinkSession
+    from cluster.relay.frames import Row
+    from cluster.relay.session import LinkSession
 
 
 class BridgeCarrier(Carrier):

@@ -1,7 +1,7 @@
 """A bridge: a session with the far router, of which messages are taken, and one with the own router, which gets them.
 
 At the far router it is a client with a username of that Message VPN; it subscribes to what the bridge names. At the own
-router it publishes into the Message VPN of the bridge. How the two sessions begin and end is in `cluster.link.pair`.
+router it publishes into the Message VPN of the bridge. How the two sessions begin and end is in `cluster.relay.pair`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from angarium.errors import AngariumError, error_for
 from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
 from cluster.bridge.relay import BridgeRelay
-from cluster.link.encryption import Trust
-from cluster.link.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Effect, Emit, Pair, State
-from cluster.link.session import Told
+from cluster.relay.encryption import Trust
+from cluster.relay.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Effect, Emit, Pair, State
+from cluster.relay.session import Told
 
 if TYPE_CHECKING:
     import random
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from cluster.bridge.config import BridgeConfig
     from cluster.link.config import LinkRuntime
-    from cluster.link.session import LinkSession
+    from cluster.relay.session import LinkSession
 
 #: Attribute `remote_deliver_to_one_priority` -> priority of the session; those outside get theirs always.
 _PRIORITIES: Final = {"p1": 1, "p2": 2, "p3": 3, "p4": 4}

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cluster.link.frames import Meta
-from cluster.link.relay import OpenRow, Relay
+from cluster.relay.direct import OpenRow, Relay
+from cluster.relay.frames import Meta
 
 if TYPE_CHECKING:
     from angarium.client.protocol.events import Welcome
     from cluster.bridge.crossing import Crossing
-    from cluster.link.session import LinkSession, Passed
+    from cluster.relay.session import LinkSession, Passed
 
 _decode_meta: Final = msgspec.msgpack.Decoder(Meta | None).decode
 _encode: Final = msgspec.msgpack.Encoder().encode

@@ -16,9 +16,9 @@ from angarium.errors import error_for
 from angarium_server.process import Process, load_config
 from cluster.bridge.channel import BridgeChannel
 from cluster.bridge.config import BridgeConfig
-from cluster.config import read_password_file
+from cluster.configuration.config import read_password_file
 from cluster.link.config import LinkRuntime
-from cluster.link.shell import Shell, run
+from cluster.relay.shell import Shell, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

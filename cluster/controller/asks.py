@@ -28,17 +28,17 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
-from cluster.catalog.endpoints import ClientEndpoints, CreateWish
+from cluster.controller.catalog.endpoints import ClientEndpoints, CreateWish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.catalog.catalog import Catalog
-    from cluster.catalog.producers import Producers
-    from cluster.catalog.stages import Decision, Stages
-    from cluster.controller.changes import Changes
-    from cluster.controller.joining import JoinOperations
-    from cluster.controller.switchboard import ProcessAsker, Switchboard
+    from cluster.controller.catalog.catalog import Catalog
+    from cluster.controller.catalog.producers import Producers
+    from cluster.controller.catalog.stages import Decision, Stages
+    from cluster.controller.operations.joining import JoinOperations
+    from cluster.controller.switchboard.changes import Changes
+    from cluster.controller.switchboard.switchboard import ProcessAsker, Switchboard
 
 
 #: Between two events about the share of one username.

@@ -12,14 +12,14 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
-from cluster.controller.switchboard import ROUTER
+from cluster.controller.switchboard.switchboard import ROUTER
 from cluster.objects import ENDPOINT_KINDS
 
 if TYPE_CHECKING:
-    from cluster.catalog.catalog import Catalog
-    from cluster.controller.changes import Changes
-    from cluster.controller.events import Event
-    from cluster.controller.switchboard import Switchboard
+    from cluster.controller.catalog.catalog import Catalog
+    from cluster.controller.switchboard.changes import Changes
+    from cluster.controller.switchboard.events import Event
+    from cluster.controller.switchboard.switchboard import Switchboard
 
 #: Deaths at which an owner is put aside.
 DEATHS_MAX: Final = 2

@@ -3,7 +3,7 @@
 A pure state machine: admin requests, questions, answers and events of processes, news of the supervisor and the clock
 go in; effects come out: commit these changes, send this request, reply that, record this event.
 `cluster/controller/server.py` carries them out in order, so a change is durable before the router hears of it and
-before its author gets an answer. Which objects may exist is decided by `cluster.catalog`.
+before its author gets an answer. Which objects may exist is decided by `cluster.controller.catalog`.
 
 The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in `objects.py` of this
 folder, those on endpoints and messages in `endpoints.py`, those on the spool in `spool.py` and `aside.py`, those on
@@ -37,25 +37,31 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
-from cluster.catalog import passwordless
-from cluster.catalog.deletions import Deletions
-from cluster.catalog.stages import Stages
-from cluster.controller import arguments, report
-from cluster.controller.aside import AsideOperations
+from cluster.controller import report
 from cluster.controller.asks import Asks, day_of, seconds_of
 from cluster.controller.blames import Blames
-from cluster.controller.bridges import BridgeOperations
-from cluster.controller.changes import Changes
-from cluster.controller.clients import ClientOperations
-from cluster.controller.effects import Effect, ReloadCertificate, ScaleNode, SetLogLevel, StopNode
-from cluster.controller.endpoints import EndpointOperations
-from cluster.controller.joining import JoinOperations
-from cluster.controller.links import LinkOperations
-from cluster.controller.mesh import MeshOperations
-from cluster.controller.objects import ObjectOperations
-from cluster.controller.spool import SpoolOperations
-from cluster.controller.stages import StageOperations
-from cluster.controller.switchboard import (
+from cluster.controller.catalog import passwordless
+from cluster.controller.catalog.deletions import Deletions
+from cluster.controller.catalog.stages import Stages
+from cluster.controller.health.checks import Health, examine
+from cluster.controller.health.metrics import metrics
+from cluster.controller.issuers.keys import IssuerKeys
+from cluster.controller.mesh.picture import Identity, Picture
+from cluster.controller.operations import arguments
+from cluster.controller.operations.aside import AsideOperations
+from cluster.controller.operations.bridges import BridgeOperations
+from cluster.controller.operations.clients import ClientOperations
+from cluster.controller.operations.endpoints import EndpointOperations
+from cluster.controller.operations.joining import JoinOperations
+from cluster.controller.operations.links import LinkOperations
+from cluster.controller.operations.mesh import MeshOperations
+from cluster.controller.operations.objects import ObjectOperations
+from cluster.controller.operations.spool import SpoolOperations
+from cluster.controller.operations.stages import StageOperations
+from cluster.controller.remote.operators import Operators
+from cluster.controller.switchboard.changes import Changes
+from cluster.controller.switchboard.effects import Effect, ReloadCertificate, ScaleNode, SetLogLevel, StopNode
+from cluster.controller.switchboard.switchboard import (
     PENDING_MAX,
     ROUTER,
     AdminAsker,
@@ -65,20 +71,15 @@ from cluster.controller.switchboard import (
     ProcessAsker,
     Switchboard,
 )
-from cluster.data_dir import COPIES_FOLDER
-from cluster.health.checks import Health, examine
-from cluster.health.metrics import metrics
-from cluster.issuers.keys import IssuerKeys
-from cluster.mesh.picture import Identity, Picture
-from cluster.remote.operators import Operators
+from cluster.data.data_dir import COPIES_FOLDER
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.catalog.catalog import Catalog
-    from cluster.catalog.producers import Producers
-    from cluster.controller.events import Event, EventRing
+    from cluster.controller.catalog.catalog import Catalog
+    from cluster.controller.catalog.producers import Producers
+    from cluster.controller.switchboard.events import Event, EventRing
 
 #: The counter of the config store that says how many workers are wanted; none before the first change.
 WORKERS: Final = "workers"

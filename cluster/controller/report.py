@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cluster.controller import figures
+from cluster.controller.operations import figures
 
 #: Totals of the router whose rates are shown.
 RATED: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out", "connects")

@@ -3,7 +3,7 @@
 It decides nothing: what arrives is given to `cluster/controller/controller.py`, whose effects are carried out in order.
 Started by the supervisor as `python -m cluster.controller.server --runtime DIR --index 0 --incarnation K`.
 
-The admin API is a ROUTER at `<runtime>/admin`, which only this user can open; `cluster/remote` has the addresses for
+The admin API is a ROUTER at `<runtime>/admin`, which only this user can open; `cluster/controller/remote` has the addresses for
 operators on other hosts.
 """
 
@@ -23,16 +23,22 @@ import psutil
 import zmq
 
 from angarium import errors, wire
+from angarium_server.connections.addresses import is_loopback
 from angarium_server.process import Process, load_config, utc_now
-from cluster.addresses import is_loopback
-from cluster.catalog import catalog as catalogs
-from cluster.catalog import passwordless, stages
-from cluster.catalog import producers as registries
-from cluster.catalog.deletions import Deletions
-from cluster.catalog.shares import Percents
-from cluster.config import NodeConfig, cluster_secret, read_passwords
+from cluster.configuration.admin import admin_files
+from cluster.configuration.config import NodeConfig, cluster_secret, read_passwords
+from cluster.configuration.issuers import read_all
+from cluster.controller.catalog import catalog as catalogs
+from cluster.controller.catalog import passwordless, stages
+from cluster.controller.catalog import producers as registries
+from cluster.controller.catalog.deletions import Deletions
+from cluster.controller.catalog.shares import Percents
 from cluster.controller.controller import WORKERS, Controller
-from cluster.controller.effects import (
+from cluster.controller.health.pages import page
+from cluster.controller.health.server import HealthServer
+from cluster.controller.issuers.downloads import Downloads
+from cluster.controller.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
+from cluster.controller.switchboard.effects import (
     Answer,
     CheckStore,
     Commit,
@@ -51,26 +57,20 @@ from cluster.controller.effects import (
     StopNode,
     UseVault,
 )
-from cluster.controller.event_limits import EventLimits
-from cluster.controller.events import FILE_NAME as EVENTS_FILE
-from cluster.controller.events import EventFile, EventRing
+from cluster.controller.switchboard.event_limits import EventLimits
+from cluster.controller.switchboard.events import FILE_NAME as EVENTS_FILE
+from cluster.controller.switchboard.events import EventFile, EventRing
 from cluster.controller.syslog import Syslog
-from cluster.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER
-from cluster.health.pages import page
-from cluster.health.server import HealthServer
-from cluster.issuers.downloads import Downloads
-from cluster.issuers.files import read_all
+from cluster.data.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER
 from cluster.join import stored
 from cluster.join.tokens import Tokens
 from cluster.join.vault import Vault
-from cluster.remote.config import admin_files
-from cluster.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
 from storage.config_store import ConfigStore, Entry, is_there
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cluster.health import http
+    from cluster.controller.health import http
 
 ROLE: Final = "controller"
 #: Frames taken from one socket before the others get their turn.

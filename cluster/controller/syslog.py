@@ -13,10 +13,10 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final
 
-from cluster.visible import visible
+from angarium_server.visible import visible
 
 if TYPE_CHECKING:
-    from cluster.controller.events import Event
+    from cluster.controller.switchboard.events import Event
 
 UDP_PORT: Final = 514
 #: Facility local0, as most brokers have it by default.

@@ -19,18 +19,18 @@ import msgspec
 
 from angarium import errors, wire
 from angarium.client.transport.credentials import Credentials
-from cluster.addresses import has_open_port, host_and_port, is_tls, reachable
-from cluster.admin import NodeFile, node_runs, read_node_file
-from cluster.config import NodeConfig, load_config
-from cluster.data_dir import in_use
+from angarium_server.connections.addresses import has_open_port, host_and_port, is_tls, reachable
+from cluster.admin.client import NodeFile, node_runs, read_node_file
+from cluster.admin.remote import RemoteChannel
+from cluster.configuration.config import NodeConfig, load_config
+from cluster.data.data_dir import in_use
 from cluster.join import stored, tokens
 from cluster.join.frames import Admission, Neighbour, Wish, prove
-from cluster.remote.client import RemoteChannel
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.admin import Admin
+    from cluster.admin.client import Admin
 
 #: How long the node through which a host joins is waited for; and each other one, of which there may be many.
 JOIN_TIMEOUT_S: Final = 20.0
@@ -232,7 +232,7 @@ def _refuse_another(joined: stored.Joined, fingerprint: str) -> None:
 
 
 def _wish(options: JoinOptions, config: NodeConfig, node: str, addresses: list[str]) -> Wish:
-    from cluster.authority import create_request
+    from cluster.security.authority import create_request
 
     own = options.cert_file or config.router.tls_cert_file
     named = config.cluster.name
@@ -248,7 +248,7 @@ def _wish(options: JoinOptions, config: NodeConfig, node: str, addresses: list[s
 
 def _signed_name(node: str, addresses: list[str]) -> str:
     """Give the name under which neighbours check the certificate that they will make: no host has every name."""
-    from cluster.authority import is_host_name
+    from cluster.security.authority import is_host_name
 
     place = host_and_port(addresses[0])
     return "" if is_host_name(node) or place is None else place[0]
@@ -256,7 +256,7 @@ def _signed_name(node: str, addresses: list[str]) -> str:
 
 def _server_name(node: str, file: str) -> str:
     """Give the name by which others have to check our certificate; empty if that is the name of the node."""
-    from cluster.certificates import names_of, read_certificates
+    from cluster.security.certificates import names_of, read_certificates
 
     names = names_of(read_certificates(Path(file))[0])
     return "" if node in names or not names else names[0]

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
-from cluster.config import NodeConfig
-from cluster.data_dir import JOINED_FOLDER, JOINING_FOLDER, SECRET_FILE, write_durably
+from cluster.configuration.config import NodeConfig
+from cluster.data.data_dir import JOINED_FOLDER, JOINING_FOLDER, SECRET_FILE, write_durably
 from cluster.join.frames import Neighbour
 from storage.sync import sync_path
 

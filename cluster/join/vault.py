@@ -1,6 +1,6 @@
 """The files that the controller needs to admit a node: certificate, authority and tokens. It decides nothing.
 
-`cluster/controller/joining.py` says what is to be done, as the effect `UseVault`, and goes on with what came of it.
+`cluster/controller/operations/joining.py` says what is to be done, as the effect `UseVault`, and goes on with what came of it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from angarium import errors
-from cluster.data_dir import JOIN_TOKENS_FILE, write_durably
+from cluster.data.data_dir import JOIN_TOKENS_FILE, write_durably
 from cluster.join.tokens import Token
 
 if TYPE_CHECKING:
-    from cluster.config import NodeConfig
+    from cluster.configuration.config import NodeConfig
 
 #: An address of a network that is nowhere (RFC 5737): the way to it shows by which address others reach this host.
 _SOMEWHERE: Final = ("192.0.2.1", 9)
@@ -83,7 +83,7 @@ class Vault:
         Raises:
             AngariumError: there is no certificate, no authority that signs, or no room.
         """
-        from cluster.certificates import (
+        from cluster.security.certificates import (
             names_of,
             read_certificates,
         )  # nodes that never join do without the library
@@ -106,8 +106,8 @@ class Vault:
         return vaulted
 
     def _sign(self, order: SignOrder) -> str:
-        from cluster.authority import AUTHORITY, sign_request
-        from cluster.certificates import read_certificates
+        from cluster.security.authority import AUTHORITY, sign_request
+        from cluster.security.certificates import read_certificates
 
         folder = Path(order.authority) if order.authority else Path(self._ca_file).parent
         if not self._ca_file or not (folder / f"{AUTHORITY}.key").exists():

@@ -1,7 +1,7 @@
 """One Message VPN of a link: a session with each of both routers, which relays between them in both directions.
 
 The neighbour is asked first: its WELCOME names it, and the session at the own router stands for the node that really
-answers. How the two sessions begin and end is in `cluster.link.pair`.
+answers. How the two sessions begin and end is in `cluster.relay.pair`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from angarium import errors, wire
 from angarium.client.protocol.session import Hello
 from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
-from cluster.link.encryption import Trust
-from cluster.link.pair import FAR, KEEPALIVE_MS, OWN, Effect, Emit, Pair, State
-from cluster.link.session import Exported, Imported, Reported
-from cluster.link.spooled import Carrier
+from cluster.relay.encryption import Trust
+from cluster.relay.pair import FAR, KEEPALIVE_MS, OWN, Effect, Emit, Pair, State
+from cluster.relay.session import Exported, Imported, Reported
+from cluster.relay.spooled import Carrier
 
 if TYPE_CHECKING:
     import random

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cluster.link.encryption import LinkFiles
+from cluster.relay.encryption import LinkFiles
 from router.ground.config import Identity
 
 

@@ -1,6 +1,6 @@
 """The state machine of a link process: one channel for each Message VPN that the controller names, and their state.
 
-Pure: time comes in, effects go into an outbox. The shell (`cluster.link.shell`, or a simulation) carries them out and
+Pure: time comes in, effects go into an outbox. The shell (`cluster.relay.shell`, or a simulation) carries them out and
 passes events of the connections to the channels.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from cluster.link.pair import Effect
+    from cluster.relay.pair import Effect
 
 
 class Link:

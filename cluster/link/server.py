@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium_server.process import Process, load_config
 from cluster.link.config import LinkRuntime
 from cluster.link.link import Link
-from cluster.link.shell import Shell, run
+from cluster.relay.shell import Shell, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

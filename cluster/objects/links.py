@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from angarium import errors
-from cluster.addresses import address_fault, has_open_port, is_loopback, is_tls
+from angarium_server.connections.addresses import address_fault, has_open_port, is_loopback, is_tls
 from cluster.objects.attributes import Text, about, level_pattern, level_rule
 
 #: Addresses of one neighbour, tried in turn.

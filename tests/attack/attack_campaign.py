@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import psutil
 
 from angarium_server.testing import Node
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 from tests.attack.attackers import ATTACKER, CLUSTER, CLUSTER_SECRET, KINDS, LIAR
 from tests.attack.innocent import Innocent, Noticed
 

@@ -18,7 +18,7 @@ from watched_node import all_ready, events, figure, is_replaced, look_until, sta
 import angarium
 from angarium import blocking, errors
 from angarium_server.testing import Node
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

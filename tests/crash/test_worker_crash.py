@@ -15,7 +15,7 @@ from watched_node import events, figure, is_replaced, look_until, state_of, topi
 
 from angarium import blocking
 from angarium_server.testing import Node
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from angarium.errors import AngariumError
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from angarium_server.testing import Node

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from angarium.errors import TimeoutExpiredError, UnavailableError
 from angarium.slots import slot_table
 from angarium.topic import slot_of
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

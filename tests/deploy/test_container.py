@@ -19,7 +19,7 @@ import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from cluster.supervisor import STOP_AFTER_S, STOP_ORDER
+from cluster.supervisor.supervisor import STOP_AFTER_S, STOP_ORDER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,8 +23,8 @@ import pytest
 import yaml
 
 from angarium_server.testing import Node, NodeFailedError
-from cluster.certificates import names_of, read_certificates
-from cluster.config import check_config
+from cluster.configuration.config import check_config
+from cluster.security.certificates import names_of, read_certificates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

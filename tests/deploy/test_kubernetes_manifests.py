@@ -9,8 +9,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cluster.health.pages import PAGES
-from cluster.supervisor import STOP_AFTER_S, STOP_ORDER
+from cluster.controller.health.pages import PAGES
+from cluster.supervisor.supervisor import STOP_AFTER_S, STOP_ORDER
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from angarium import blocking
-from cluster.supervisor import STOP_AFTER_S, STOP_ORDER
+from cluster.supervisor.supervisor import STOP_AFTER_S, STOP_ORDER
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from steady_pair import ROOT, SteadyPair
 
 from angarium import errors
 from angarium_server.testing import Node
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

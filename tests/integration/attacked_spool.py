@@ -18,7 +18,7 @@ from steady_pair import SteadyPair
 
 from angarium import errors
 from angarium_server.testing import Node, NodeFailedError
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 from angarium import errors
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,7 +15,7 @@ from angarium import errors
 from angarium.spark.connecting import open_client
 from angarium.spark.options import BATCH, settings
 from angarium_server.testing import Node
-from cluster.commands.connection import ConnectOptions
+from cluster.commands.connecting.connection import ConnectOptions
 from cluster.commands.pipeline.options import check_target, node_settings
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 def test_help_loads_neither_the_sdk_nor_any_command() -> None:
-    code = "import sys, cluster.cli; cluster.cli.run(['--help']); print(list(sys.modules), file=sys.stderr)"
+    code = "import sys, cluster.commands.cli; cluster.commands.cli.run(['--help']); print(list(sys.modules), file=sys.stderr)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -21,14 +21,28 @@ def test_help_loads_neither_the_sdk_nor_any_command() -> None:
         check=True,
         cwd=ROOT,
     )
-    for module in ("zmq", "asyncio", "rich", "msgspec", "angarium", "cluster.commands.node", "cluster.admin"):
+    for module in (
+        "zmq",
+        "asyncio",
+        "rich",
+        "msgspec",
+        "angarium",
+        "cluster.commands.node.node",
+        "cluster.admin.client",
+    ):
         assert f"'{module}'" not in done.stderr, module
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "module",
-    ["router.server", "node.server", "cluster.server", "cluster.controller.server", "cluster.link.server"],
+    [
+        "router.server",
+        "node.server",
+        "cluster.supervisor.server",
+        "cluster.controller.server",
+        "cluster.link.server",
+    ],
 )
 def test_a_process_of_a_node_loads_neither_the_client_nor_asyncio(module: str) -> None:
     """They would be a third of the CPU time of its start."""
@@ -42,9 +56,9 @@ def test_a_process_of_a_node_loads_neither_the_client_nor_asyncio(module: str) -
 
 @pytest.mark.slow
 def test_only_commands_about_certificates_load_their_library() -> None:
-    code = "import sys, cluster.cli; cluster.cli.command_tree(); print(*sys.modules, sep='\\n')"
+    code = "import sys, cluster.commands.cli; cluster.commands.cli.command_tree(); print(*sys.modules, sep='\\n')"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
     ).stdout.split()
-    assert "cluster.commands.node" in loaded
+    assert "cluster.commands.node.node" in loaded
     assert "cryptography" not in loaded

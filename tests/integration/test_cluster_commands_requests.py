@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from angarium import errors
 from angarium.message import Message
-from cluster.commands.requests import EXIT_STATUS, STATUS_TIMED_OUT, Answering
+from cluster.commands.messages.requests import EXIT_STATUS, STATUS_TIMED_OUT, Answering
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

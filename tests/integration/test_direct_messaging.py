@@ -16,7 +16,7 @@ from numbered import Tally, expect_value, payload, wait_until
 import angarium
 from angarium import Message, blocking, errors
 from angarium_server.testing import Node
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -13,8 +13,8 @@ import pytest
 
 from angarium import errors
 from angarium_server.watch import Watch
-from cluster.health.http import Answer, Request
-from cluster.health.server import CLIENT_S, CLIENTS_MAX, HealthServer
+from cluster.controller.health.http import Answer, Request
+from cluster.controller.health.server import CLIENT_S, CLIENTS_MAX, HealthServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,10 +15,10 @@ import pytest
 from angarium import blocking, errors
 from angarium_server import launch
 from angarium_server.testing import Node
-from cluster.admin import read_node_file
-from cluster.authority import create_certificate
+from cluster.admin.client import read_node_file
 from cluster.join import stored, tokens
 from cluster.join.client import JoinOptions, join
+from cluster.security.authority import create_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,10 +17,10 @@ from angarium import errors
 from angarium_server.connections.door import Door, DoorLimits
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.watch import Watch
-from cluster.link import connection, names
-from cluster.link.connection import Connection
-from cluster.link.encryption import Encryption, LinkFiles, Trust
-from cluster.link.names import Names
+from cluster.relay import connection, names
+from cluster.relay.connection import Connection
+from cluster.relay.encryption import Encryption, LinkFiles, Trust
+from cluster.relay.names import Names
 
 if TYPE_CHECKING:
     import ssl

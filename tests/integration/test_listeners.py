@@ -14,8 +14,8 @@ import pytest
 import zmq
 
 from angarium_server.testing import Node
-from cluster.admin import read_node_file
-from cluster.authority import create_certificate
+from cluster.admin.client import read_node_file
+from cluster.security.authority import create_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -23,8 +23,8 @@ import pytest
 
 from angarium import Message, blocking
 from angarium_server.testing import Node
-from cluster.admin import Admin
-from cluster.authority import create_cluster
+from cluster.admin.client import Admin
+from cluster.security.authority import create_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

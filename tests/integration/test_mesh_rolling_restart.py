@@ -11,7 +11,7 @@ import pytest
 from mesh_nodes import Mesh
 
 from angarium import Message, blocking, errors
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mesh_nodes import LINK_TIMEOUT_S, Mesh
 
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ import pytest
 from angarium import errors
 from angarium.pipeline.noise import less_noise
 from angarium_server.testing import Node
-from cluster.cli import run
+from cluster.commands.cli import run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

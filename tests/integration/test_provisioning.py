@@ -14,7 +14,7 @@ import pytest
 import angarium
 from angarium import errors
 from angarium_server.testing import Node
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 from storage.config_store import ConfigStore, Counter
 
 if TYPE_CHECKING:

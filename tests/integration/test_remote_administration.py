@@ -19,7 +19,7 @@ from numbered import wait_until
 
 from angarium import errors
 from angarium_server.testing import Node
-from cluster.admin import Admin, read_node_file
+from cluster.admin.client import Admin, read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from raw_guaranteed import RawProducer
 
 from angarium import errors
 from angarium_server.testing import NodeFailedError
-from cluster.stores import stamp
+from cluster.supervisor.stores import stamp
 from storage.config_store import ConfigStore, Deletion
 
 if TYPE_CHECKING:

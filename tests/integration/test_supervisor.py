@@ -23,9 +23,9 @@ from machine import back_within_s
 from angarium import errors
 from angarium_server import launch
 from angarium_server.testing import Node, NodeFailedError
-from cluster.admin import Admin, process_runs, read_node_file, shut_down
-from cluster.server import run_supervisor
-from cluster.starting import UpOptions, run_detached
+from cluster.admin.client import Admin, process_runs, read_node_file, shut_down
+from cluster.supervisor.server import run_supervisor
+from cluster.supervisor.starting import UpOptions, run_detached
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

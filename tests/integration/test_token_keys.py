@@ -14,7 +14,7 @@ from token_issuer import AUDIENCE, ISSUER, TokenMaker, jwks
 
 from angarium import blocking, errors
 from angarium_server.testing import Node
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     import ssl

@@ -16,7 +16,7 @@ from token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_wi
 import angarium
 from angarium import blocking, errors, wire
 from angarium_server.testing import Node
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

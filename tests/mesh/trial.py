@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium_server.testing import Node, NodeFailedError
-from cluster.authority import create_cluster
+from cluster.security.authority import create_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from router.ground.effects import SendWorker
     from router.router import Router
 
-#: As in `cluster.supervisor`.
+#: As in `cluster.supervisor.supervisor`.
 HUNG_AFTER_S = 5.0
 BACK_OFF_FIRST_S = 0.1
 BACK_OFF_DOUBLINGS_MAX = 3

@@ -16,7 +16,7 @@ from angarium.pipeline import journal
 from angarium.pipeline.files import files_of
 from angarium.pipeline.rows import read_rows
 from angarium.spark.schema import ARRIVAL, NAMES, schema
-from cluster.cli import run
+from cluster.commands.cli import run
 
 if TYPE_CHECKING:
     from pathlib import Path

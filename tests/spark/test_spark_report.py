@@ -18,7 +18,7 @@ from angarium.pipeline.report.figures import collect_figures, fitting_width
 from angarium.pipeline.report.job import ReportOptions, report_on
 from angarium.pipeline.report.sequences import largest_gaps, publishers, runs
 from angarium.spark.schema import NAMES, schema
-from cluster.cli import run
+from cluster.commands.cli import run
 from cluster.commands.pipeline.report_view import summary
 
 if TYPE_CHECKING:

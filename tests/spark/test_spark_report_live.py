@@ -14,7 +14,7 @@ from angarium import Message, blocking
 from angarium.pipeline.report.job import ReportOptions, report_on
 from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
 from angarium.spark.schema import schema
-from cluster.cli import run
+from cluster.commands.cli import run
 
 if TYPE_CHECKING:
     from pathlib import Path

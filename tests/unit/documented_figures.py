@@ -1,6 +1,6 @@
 """Which figures docs/metrics.md says go up and down in Prometheus, and which count.
 
-The code that makes figures knows nothing of Prometheus, and `cluster.health.metrics` knows only the gauges: whatever is
+The code that makes figures knows nothing of Prometheus, and `cluster.controller.health.metrics` knows only the gauges: whatever is
 not documented as one of the two was forgotten.
 """
 
@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from cluster.health.metrics import GAUGES
+from cluster.controller.health.metrics import GAUGES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

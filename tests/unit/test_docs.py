@@ -20,9 +20,11 @@ import pytest
 
 from angarium import errors
 from angarium.documentation import DOCUMENTATION
-from cluster import config, documentation, objects
-from cluster.cli import command_tree
-from cluster.commands.group import variable_of
+from cluster import objects
+from cluster.commands.cli import command_tree
+from cluster.commands.node import documentation
+from cluster.commands.terminal.group import variable_of
+from cluster.configuration import config
 
 if TYPE_CHECKING:
     from types import ModuleType

@@ -16,7 +16,7 @@ import click
 import pytest
 
 import angarium
-from cluster.cli import command_tree
+from cluster.commands.cli import command_tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,10 +17,10 @@ from angarium.pipeline.archive import (
 )
 from angarium.pipeline.layout import DIRECTORIES_MAX, LEVELS_MAX
 from angarium.pipeline.session import SparkSettings, open_session
-from cluster.commands import output
-from cluster.commands.output import Output, output_option
 from cluster.commands.pipeline.options import check_sources, node_options, spark_options, told_to_stop
-from cluster.commands.table import counted
+from cluster.commands.terminal import output
+from cluster.commands.terminal.output import Output, output_option
+from cluster.commands.terminal.table import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,11 +11,11 @@ import click
 
 from angarium.errors import AngariumError
 from angarium.pipeline.session import SparkSettings, open_session
-from cluster.commands import output
-from cluster.commands.output import Output, output_option
+from angarium_server.visible import visible
 from cluster.commands.pipeline.options import spark_options
-from cluster.commands.table import cell, counted
-from cluster.visible import visible
+from cluster.commands.terminal import output
+from cluster.commands.terminal.output import Output, output_option
+from cluster.commands.terminal.table import cell, counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

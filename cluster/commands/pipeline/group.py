@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import click
 
-from cluster.commands.group import SuggestingGroup
 from cluster.commands.pipeline.archive import archive
 from cluster.commands.pipeline.compare import compare
 from cluster.commands.pipeline.replay import replay
 from cluster.commands.pipeline.report import report
+from cluster.commands.terminal.group import SuggestingGroup
 
 
 @click.group(cls=SuggestingGroup)

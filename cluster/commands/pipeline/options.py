@@ -17,7 +17,7 @@ import click
 
 from angarium import blocking, errors
 from angarium.pipeline.session import DEFAULT_MASTER, SparkSettings
-from cluster.commands.connection import ConnectOptions, client_options, somebody_listens
+from cluster.commands.connecting.connection import ConnectOptions, client_options, somebody_listens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -10,10 +10,10 @@ import click
 from angarium.pipeline.replay import Replayed, ReplayJob
 from angarium.pipeline.selection import Selection, moment
 from angarium.pipeline.session import SparkSettings, open_session
-from cluster.commands import output
-from cluster.commands.output import Output, output_option
 from cluster.commands.pipeline.options import check_target, node_options, spark_options, told_to_stop
-from cluster.commands.table import counted
+from cluster.commands.terminal import output
+from cluster.commands.terminal.output import Output, output_option
+from cluster.commands.terminal.table import counted
 
 
 @click.command()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from angarium.pipeline.session import SparkSettings, open_session
-from cluster.commands import output, screen
-from cluster.commands.output import Output, output_option
 from cluster.commands.pipeline.options import check_sources, node_options, spark_options, told_to_stop
+from cluster.commands.terminal import output, screen
+from cluster.commands.terminal.output import Output, output_option
 
 if TYPE_CHECKING:
     from collections.abc import Callable

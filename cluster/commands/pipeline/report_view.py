@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from cluster.commands import table
-from cluster.visible import visible
+from angarium_server.visible import visible
+from cluster.commands.terminal import table
 
 #: Columns of topics and clients with the figure each shows, those first that are looked at most.
 _PARTY: Final = {

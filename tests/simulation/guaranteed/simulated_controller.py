@@ -16,15 +16,24 @@ from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S
 
 from angarium import errors, wire
 from cluster import objects
-from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
-from cluster.catalog.catalog import Catalog
-from cluster.catalog.deletions import Deletions
-from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
-from cluster.catalog.producers import Producers
-from cluster.catalog.stages import Stages
+from cluster.controller.catalog.catalog import COUNTER as ENDPOINT_COUNTER
+from cluster.controller.catalog.catalog import Catalog
+from cluster.controller.catalog.deletions import Deletions
+from cluster.controller.catalog.producers import COUNTER as PRODUCER_COUNTER
+from cluster.controller.catalog.producers import Producers
+from cluster.controller.catalog.stages import Stages
 from cluster.controller.controller import Controller
-from cluster.controller.effects import Answer, Commit, Effect, Record, Reply, Request, RunProcesses, ScaleNode
-from cluster.controller.events import EventRing
+from cluster.controller.switchboard.effects import (
+    Answer,
+    Commit,
+    Effect,
+    Record,
+    Reply,
+    Request,
+    RunProcesses,
+    ScaleNode,
+)
+from cluster.controller.switchboard.events import EventRing
 from guaranteed.control_plane import DELAY_MAX_S
 from guaranteed.records import Change, EndpointRecord
 from storage.config_store import Change as StoredObject

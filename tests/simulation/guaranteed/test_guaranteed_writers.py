@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from written_history import VPN
 
-from cluster.catalog.stages import Stages
+from cluster.controller.catalog.stages import Stages
 from guaranteed.test_guaranteed_mutations import is_found
 from guaranteed.writer_records import WriterRecord
 from guaranteed.written import Written
 
 if TYPE_CHECKING:
-    from cluster.catalog.stages import Decision
+    from cluster.controller.catalog.stages import Decision
 
 pytestmark = pytest.mark.requirement("R221")
 

@@ -20,7 +20,7 @@ from angarium import errors
 from angarium.errors import AngariumError, error_for
 from cluster.link.config import LinkRuntime
 from cluster.link.link import Link
-from cluster.link.pair import FAR, OWN, Connect, Disconnect, Emit
+from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Emit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from simulated_network import Connection, Frames, Loop
 
     from cluster.link.channel import Channel
-    from cluster.link.pair import Effect, Pair
+    from cluster.relay.pair import Effect, Pair
     from mesh.cable import Cable
     from mesh.mesh_node import MeshNode
 
@@ -154,7 +154,7 @@ class SimulatedLink:
         else:
             self.port.reply(number, ok=True, value=value)
 
-    # Effects, as `cluster.link.shell` carries them out.
+    # Effects, as `cluster.relay.shell` carries them out.
 
     def _carry_out(self) -> None:
         outbox = self._outbox

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from simulate import MESH, name_of
 
-import cluster.link.spooled
+import cluster.relay.spooled
 import node.home.lanes.moves
 import router.delivery.dispatcher
 import router.links.exports
 from angarium import wire
 from angarium.topic import slot_of
-from cluster.link.relay import Relay
-from cluster.link.spooled import Carrier
+from cluster.relay.direct import Relay
+from cluster.relay.spooled import Carrier
 from mesh import mesh_scenario
 from mesh.mesh_stage import VPN, MeshStage
 from router.admission.spooling import Spooling
@@ -211,7 +211,7 @@ def forgets_who_it_is(patch: Patch) -> None:
 
 def lives_on(patch: Patch) -> None:
     """What waits in the queue of a link grows no older."""
-    patch.setattr(cluster.link.spooled, "aged", lambda meta, age_ms: meta)
+    patch.setattr(cluster.relay.spooled, "aged", lambda meta, age_ms: meta)
 
 
 def lives_for_ever(patch: Patch) -> None:

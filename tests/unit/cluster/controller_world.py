@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from angarium import errors
-from cluster.catalog.catalog import Catalog
-from cluster.catalog.producers import Producers
-from cluster.catalog.shares import WHOLE, Percents
-from cluster.controller import effects as c
+from cluster.controller.catalog.catalog import Catalog
+from cluster.controller.catalog.producers import Producers
+from cluster.controller.catalog.shares import WHOLE, Percents
 from cluster.controller.controller import Controller
-from cluster.controller.events import EventRing
+from cluster.controller.switchboard import effects as c
+from cluster.controller.switchboard.events import EventRing
 from cluster.join.tokens import Token, Tokens
 from cluster.join.vault import Vaulted
 

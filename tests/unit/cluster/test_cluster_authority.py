@@ -15,16 +15,16 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa, x25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from angarium import errors
-from cluster import authority
-from cluster.certificates import describe, ending, read_certificates
-from cluster.commands import node
-from cluster.keys import CLUSTER_SECRET
+from cluster.commands.node.node import node
+from cluster.security import authority
+from cluster.security.certificates import describe, ending, read_certificates
+from cluster.security.keys import CLUSTER_SECRET
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cluster.authority import Issued
+    from cluster.security.authority import Issued
 
 
 def cert_of(issued: Issued) -> x509.Certificate:

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from angarium import errors
-from cluster import backup
-from cluster.admin import NodeFile, read_node_file
-from cluster.data_dir import DataDirectory
+from cluster.admin.client import NodeFile, read_node_file
+from cluster.commands.queues import backup
+from cluster.data.data_dir import DataDirectory
 from storage.config_store import Change, ConfigStore
 from storage.spool import Table, open_readonly, open_spool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cluster.admin import Admin
+    from cluster.admin.client import Admin
 
 NODE = NodeFile(node="berlin", node_id="1" * 32, workers=2)
 BLOCK = b"rows of a block"

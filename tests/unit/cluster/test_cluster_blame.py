@@ -14,8 +14,8 @@ from controller_world import World, requests
 
 from angarium import wire
 from angarium_server import black_box
-from cluster.blame import LONG_STEP_S, Death, is_stopped, is_to_blame
 from cluster.controller.blames import FORGOTTEN_AFTER_S, OWNERS_MAX, Deaths
+from cluster.supervisor.blame import LONG_STEP_S, Death, is_stopped, is_to_blame
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from test_cluster_link_spooled import NOW_MS, answer, requests
 from angarium import errors, wire
 from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
-from cluster.link.frames import read_messages
+from cluster.relay.frames import read_messages
 
 QUEUE = "outgoing"
 

@@ -13,7 +13,7 @@ from angarium.errors import error_for
 from cluster.bridge.channel import BridgeChannel
 from cluster.bridge.config import BridgeConfig
 from cluster.link.config import LinkRuntime
-from cluster.link.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, State
+from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, State
 from router.ground.config import Identity
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")

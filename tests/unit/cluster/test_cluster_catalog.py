@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from angarium import errors
-from cluster import objects, passwords
-from cluster.catalog.catalog import Catalog
+from cluster import objects
+from cluster.controller.catalog.catalog import Catalog
+from cluster.security import passwords
 from storage.config_store import Change, Entry
 
 

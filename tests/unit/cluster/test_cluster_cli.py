@@ -13,8 +13,8 @@ import surroundings
 import angarium
 import angarium_server
 from angarium import wire
-from cluster import cli
-from cluster.commands.group import did_you_mean
+from cluster.commands import cli
+from cluster.commands.terminal.group import did_you_mean
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium.message import Delivery, Message, MessageBatch
-from cluster.commands.bench import Run, percentile
-from cluster.commands.bench_client import Tally
-from cluster.commands.bench_task import STAMP_BYTES, Task
-from cluster.commands.connection import ConnectOptions
+from cluster.commands.bench.bench import Run, percentile
+from cluster.commands.bench.client import Tally
+from cluster.commands.bench.task import STAMP_BYTES, Task
+from cluster.commands.connecting.connection import ConnectOptions
 
 if TYPE_CHECKING:
     import pytest

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cluster.commands.cluster import headline, issue_lines, link_rows, node_rows, worth_showing
-from cluster.commands.links import link_row
+from cluster.commands.node.cluster import headline, issue_lines, link_rows, node_rows, worth_showing
+from cluster.commands.objects.links import link_row
 
 Row = dict[str, Any]
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cluster import cli
-from cluster.commands import confirming
-from cluster.commands.connection import AdminOptions
+from cluster.commands import cli
+from cluster.commands.connecting.connection import AdminOptions
+from cluster.commands.terminal import confirming
 
 if TYPE_CHECKING:
     import click
@@ -90,7 +90,7 @@ def test_on_a_terminal_it_says_what_is_lost_and_asks(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(confirming, "asks", lambda *, yes: not yes)
-    monkeypatch.setattr("cluster.commands.objects.asks", lambda *, yes: not yes)
+    monkeypatch.setattr("cluster.commands.objects.objects.asks", lambda *, yes: not yes)
     questions: list[str] = []
 
     def ask(question: str) -> str:

@@ -13,10 +13,10 @@ import surroundings
 from running_nodes import RunningNodes, running_nodes
 
 from angarium.errors import AngariumError, NotFoundError
-from cluster import contexts, registry
-from cluster.cli import command_tree
-from cluster.commands import connection
-from cluster.contexts import Context
+from cluster.commands.cli import command_tree
+from cluster.commands.connecting import connection, contexts
+from cluster.commands.connecting.contexts import Context
+from cluster.data import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

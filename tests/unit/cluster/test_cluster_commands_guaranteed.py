@@ -11,11 +11,11 @@ import pytest
 
 from angarium import errors
 from angarium.message import Message
-from cluster import cli
-from cluster.admin import NODE_FILE, NodeFile
-from cluster.commands import clients
-from cluster.commands.connection import AdminOptions
-from cluster.commands.guaranteed import jobs
+from cluster.admin.client import NODE_FILE, NodeFile
+from cluster.commands import cli
+from cluster.commands.connecting.connection import AdminOptions
+from cluster.commands.objects import clients
+from cluster.commands.queues import jobs
 from storage.config_store import ConfigStore
 from storage.spool import DATA_FILE, open_spool
 
@@ -170,7 +170,7 @@ def lanes_of(*counts: int) -> Callable[..., dict[str, Any]]:
 def test_messages_of_all_partitions_are_listed_page_by_page(
     admin: FakeAdmin, printed: Callable[[], list[Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cluster.commands.guaranteed.messages._PAGE", 2)
+    monkeypatch.setattr("cluster.commands.queues.messages._PAGE", 2)
     admin.answers["messages.list"] = lanes_of(5, 0, 2)
     assert cli.run(["queue", "messages", "Q", "--limit", "0"]) == 0
     rows = [(row["partition"], row["position"]) for row in printed()]

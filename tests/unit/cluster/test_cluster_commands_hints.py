@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.commands.hints import attribute_hints, filter_hint, print_hints, topic_hint
+from cluster.commands.terminal.hints import attribute_hints, filter_hint, print_hints, topic_hint
 
 
 @pytest.mark.parametrize(

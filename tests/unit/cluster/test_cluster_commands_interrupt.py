@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from cluster.commands.interrupt import until_signal
+from cluster.commands.terminal.interrupt import until_signal
 
 
 def test_work_that_is_done_came_to_its_end() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from angarium.errors import AngariumError
 from angarium.message import Message
-from cluster.commands import messages, source
+from cluster.commands.messages import source
+from cluster.commands.messages.messages import messages
 
 
 class FakeClient:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cluster import cli
-from cluster.commands import node
+from cluster.commands import cli
+from cluster.commands.node.node import node
 from cluster.objects import complete
 
 if TYPE_CHECKING:

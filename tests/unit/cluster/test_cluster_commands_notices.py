@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from angarium import errors
 from angarium.client.connection.connection import ClientEvent
-from cluster.commands.notices import Notices
+from cluster.commands.messages.notices import Notices
 
 if TYPE_CHECKING:
     import pytest

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cluster import cli
-from cluster.commands.connection import AdminOptions
-from cluster.commands.objects import COLUMNS
+from cluster.commands import cli
+from cluster.commands.connecting.connection import AdminOptions
+from cluster.commands.objects.objects import COLUMNS
 from cluster.objects import KINDS, attributes_of
 
 if TYPE_CHECKING:

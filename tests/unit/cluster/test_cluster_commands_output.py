@@ -9,8 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cluster.commands import output
-from cluster.visible import visible
+from angarium_server.visible import visible
+from cluster.commands.terminal import output
 
 if TYPE_CHECKING:
     from pathlib import Path

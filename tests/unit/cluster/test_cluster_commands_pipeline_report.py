@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.cli import run
+from cluster.commands.cli import run
 from cluster.commands.pipeline.report_view import summary, view
 
 pytestmark = pytest.mark.requirement("R221")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from angarium import Acknowledgement, errors
-from cluster.commands.guaranteed import producing
-from cluster.commands.guaranteed.producing import Acknowledgements, Produced
+from cluster.commands.messages import producing
+from cluster.commands.messages.producing import Acknowledgements, Produced
 
 if TYPE_CHECKING:
     from pathlib import Path

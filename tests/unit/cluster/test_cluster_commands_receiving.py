@@ -12,8 +12,8 @@ import pytest
 
 from angarium import errors
 from angarium.message import Delivery, Message, MessageBatch
-from cluster.commands import receiving
-from cluster.commands.receiving import announce, ready_file, receive
+from cluster.commands.messages import receiving
+from cluster.commands.messages.receiving import announce, ready_file, receive
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from angarium.message import Delivery, Message, MessageBatch
-from cluster.commands import sink
+from cluster.commands.messages import sink
 
 
 def batch(*messages: Message) -> MessageBatch:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium.errors import AngariumError
-from cluster.commands import source
+from cluster.commands.messages import source
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.commands.status_view import status_lines
+from cluster.commands.node.status_view import status_lines
 
 #: What a terminal has, without the line of the prompt.
 LINES = 23

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from cluster.commands import table as t
-from cluster.commands.output import print_figures
+from cluster.commands.terminal import table as t
+from cluster.commands.terminal.output import print_figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cluster.commands.screen import keys
-from cluster.commands.top_view import CLIENTS, HELP, PROCESSES, QUEUES, VIEWS, Top
+from cluster.commands.node.top_view import CLIENTS, HELP, PROCESSES, QUEUES, VIEWS, Top
+from cluster.commands.terminal.screen import keys
 
 Row = dict[str, Any]
 

@@ -15,8 +15,10 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
 from angarium import errors
-from cluster import addresses, config, passwords
-from cluster.authority import create_certificate
+from angarium_server.connections import addresses
+from cluster.configuration import config
+from cluster.security import passwords
+from cluster.security.authority import create_certificate
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from angarium import errors
-from cluster import contexts
-from cluster.contexts import Context
+from cluster.commands.connecting import contexts
+from cluster.commands.connecting.contexts import Context
 
 
 def test_what_is_written_is_read_and_only_its_owner_reads_it(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ import pytest
 from controller_world import ASKER, World, replies, requests
 
 from angarium import errors
-from cluster.controller import effects as c
-from cluster.controller.changes import CONFIRM_TIMEOUT_S, SINGLE_CHANGES_MAX
-from cluster.controller.endpoints import HOME_TIMEOUT_S
+from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
 from cluster.controller.report import Sampler
-from cluster.controller.switchboard import GATHER_TIMEOUT_S, PENDING_MAX, ROUTER
+from cluster.controller.switchboard import effects as c
+from cluster.controller.switchboard.changes import CONFIRM_TIMEOUT_S, SINGLE_CHANGES_MAX
+from cluster.controller.switchboard.switchboard import GATHER_TIMEOUT_S, PENDING_MAX, ROUTER
 
 
 @pytest.fixture

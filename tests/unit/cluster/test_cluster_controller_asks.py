@@ -8,9 +8,9 @@ import pytest
 from controller_world import World, answers, replies, requests
 
 from angarium import errors
-from cluster.controller import effects as c
-from cluster.controller.changes import CONFIRM_TIMEOUT_S
 from cluster.controller.controller import AGE_INTERVAL_S
+from cluster.controller.switchboard import effects as c
+from cluster.controller.switchboard.changes import CONFIRM_TIMEOUT_S
 from storage.config_store import Counter, Producer
 
 CREATE = {"vpn": "default", "kind": "queue", "name": "q", "username": "alice"}

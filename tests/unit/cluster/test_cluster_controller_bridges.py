@@ -8,7 +8,7 @@ import pytest
 from controller_world import World, replies, requests
 
 from angarium import errors
-from cluster.controller import effects as c
+from cluster.controller.switchboard import effects as c
 
 TOLD = {"remote_vpn": "theirs", "remote_subscriptions": ["a/>"]}
 

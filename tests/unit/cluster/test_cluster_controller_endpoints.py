@@ -8,9 +8,9 @@ import pytest
 from controller_world import World, replies, requests
 
 from angarium import errors
-from cluster.controller import effects as c
-from cluster.controller.endpoints import HOME_TIMEOUT_S
-from cluster.controller.spool import COPY_IDLE_S, PIECE_BYTES
+from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
+from cluster.controller.operations.spool import COPY_IDLE_S, PIECE_BYTES
+from cluster.controller.switchboard import effects as c
 from storage.config_store import Counter
 
 LANE = 2 << 10

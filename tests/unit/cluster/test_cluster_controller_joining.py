@@ -10,10 +10,10 @@ import pytest
 from controller_world import FINGERPRINT, World
 
 from angarium import errors
-from cluster.authority import create_request
-from cluster.controller import effects as c
+from cluster.controller.switchboard import effects as c
 from cluster.join import tokens
 from cluster.join.frames import Admission, Wish, prove
+from cluster.security.authority import create_request
 
 SECRET = "correct horse battery staple"
 ADDRESS = "tls://10.0.0.2:55555"

@@ -8,8 +8,8 @@ import pytest
 from controller_world import World, replies, requests
 
 from angarium import errors
-from cluster.controller import effects as c
-from cluster.controller.links import describe, progress
+from cluster.controller.operations.links import describe, progress
+from cluster.controller.switchboard import effects as c
 
 ADDRESS = "tcp://127.0.0.1:5"
 

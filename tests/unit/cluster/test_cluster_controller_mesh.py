@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from controller_world import World, replies
 
-from cluster.controller import effects as c
-from cluster.mesh import reports
-from cluster.mesh.alarm import HOLD_S
-from cluster.mesh.picture import Identity, Picture
+from cluster.controller.mesh import reports
+from cluster.controller.mesh.alarm import HOLD_S
+from cluster.controller.mesh.picture import Identity, Picture
+from cluster.controller.switchboard import effects as c
 
 Row = dict[str, Any]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium_server import launch
-from cluster import cli, documentation
+from cluster.commands import cli
+from cluster.commands.node import documentation
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 from controller_world import World
 
-from cluster.controller.effects import Record
-from cluster.controller.event_limits import SOURCES_MAX, SUMMARY_EVENT, EventLimits, clients_of, source_of
+from cluster.controller.switchboard.effects import Record
+from cluster.controller.switchboard.event_limits import (
+    SOURCES_MAX,
+    SUMMARY_EVENT,
+    EventLimits,
+    clients_of,
+    source_of,
+)
 
 pytestmark = pytest.mark.requirement("R284")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors
-from cluster.controller.events import EventFile, EventRing
+from cluster.controller.switchboard.events import EventFile, EventRing
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,11 +10,11 @@ from controller_world import World, replies
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cluster.config import NodeConfig, check_config, faults_of
-from cluster.health.checks import SUPERVISOR_SILENT_S, Check, examine, passed
-from cluster.health.config import HealthSection
-from cluster.health.http import HEAD_BYTES_MAX, Answer, Incoming, Request
-from cluster.health.pages import PAGES, page
+from cluster.configuration.config import NodeConfig, check_config, faults_of
+from cluster.configuration.health import HealthSection
+from cluster.controller.health.checks import SUPERVISOR_SILENT_S, Check, examine, passed
+from cluster.controller.health.http import HEAD_BYTES_MAX, Answer, Incoming, Request
+from cluster.controller.health.pages import PAGES, page
 
 READ = {"homes_ready": 2, "recovered": 1}
 

@@ -8,10 +8,10 @@ from typing import Any
 from controller_world import World
 from documented_figures import documented
 
-from cluster.health.checks import examine
-from cluster.health.http import Request
-from cluster.health.metrics import CONTENT_TYPE, GAUGES, metrics
-from cluster.health.pages import METRICS, page
+from cluster.controller.health.checks import examine
+from cluster.controller.health.http import Request
+from cluster.controller.health.metrics import CONTENT_TYPE, GAUGES, metrics
+from cluster.controller.health.pages import METRICS, page
 
 LINE = re.compile(r'angarium_[a-z_]+(\{([a-z]+="([^"\\\n]|\\.)*",?)+\})? -?[0-9.e+-]+')
 NODE = {

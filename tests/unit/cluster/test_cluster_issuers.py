@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cluster.issuers.fetches import Fetches
+from cluster.controller.issuers.fetches import Fetches
 from router.tokens.config import TokenIssuer, faults_of
 
 

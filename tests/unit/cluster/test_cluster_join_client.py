@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from angarium import errors
-from cluster.config import NodeConfig
+from cluster.configuration.config import NodeConfig
 from cluster.join.client import JoinOptions, places, waiting_messages
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from angarium import errors
-from cluster.config import NodeConfig, cluster_secret
+from cluster.configuration.config import NodeConfig, cluster_secret
 from cluster.join import stored
 from cluster.join.frames import Admission, Neighbour
 from cluster.join.stored import Joined

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
-from cluster import keys, passwords
+from cluster.security import keys, passwords
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,7 @@ from angarium import errors, slots, wire
 from angarium.errors import error_for
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
-from cluster.link.pair import (
+from cluster.relay.pair import (
     BACKOFF_MAX_S,
     FAR,
     OWN,

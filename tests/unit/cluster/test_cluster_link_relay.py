@@ -8,8 +8,8 @@ import pytest
 
 from angarium import slots, wire
 from angarium.client.protocol.session import Hello
-from cluster.link.relay import Relay
-from cluster.link.session import IMPORTS_PENDING_MAX, Exported, Imported, LinkSession, Passed
+from cluster.relay.direct import Relay
+from cluster.relay.session import IMPORTS_PENDING_MAX, Exported, Imported, LinkSession, Passed
 
 Rows = list[list[Any]]
 

@@ -8,9 +8,9 @@ import pytest
 from test_cluster_link_relay import make_session, sent
 
 from angarium import errors, wire
-from cluster.link.frames import read_messages
-from cluster.link.session import LinkSession, Settled
-from cluster.link.spooled import GATHER_S, Carrier, aged
+from cluster.relay.frames import read_messages
+from cluster.relay.session import LinkSession, Settled
+from cluster.relay.spooled import GATHER_S, Carrier, aged
 
 QUEUE = "#link/b"
 NOW_MS = 1_000_000
@@ -145,7 +145,7 @@ def test_what_comes_again_and_was_settled_is_settled_again() -> None:
 
 
 def test_what_comes_again_and_is_not_known_ends_the_channel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.link.spooled.FATES_MAX", 1)
+    monkeypatch.setattr("cluster.relay.spooled.FATES_MAX", 1)
     bench = Bench()
     bench.deliver(11, 12, 13, 14)
     bench.acked(14, (12, errors.SPOOL_OVER_QUOTA), (13, errors.SPOOL_OVER_QUOTA))

@@ -8,10 +8,10 @@ import pytest
 from documented_figures import wrong_kinds
 
 from angarium import errors, wire
-from cluster.mesh import reports
-from cluster.mesh.alarm import EARLIER_GRACE_S, HOLD_S, Alarm
-from cluster.mesh.picture import STALE_AFTER_S, Identity, Picture
-from cluster.mesh.topology import Issue
+from cluster.controller.mesh import reports
+from cluster.controller.mesh.alarm import EARLIER_GRACE_S, HOLD_S, Alarm
+from cluster.controller.mesh.picture import STALE_AFTER_S, Identity, Picture
+from cluster.controller.mesh.topology import Issue
 
 Row = dict[str, Any]
 

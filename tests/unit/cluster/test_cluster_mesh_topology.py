@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from angarium import errors
-from cluster.mesh import reports
-from cluster.mesh.reports import LinkReport, NodeReport
-from cluster.mesh.topology import NODES_MAX, Heard, Issue, Refusal, find_issues
+from cluster.controller.mesh import reports
+from cluster.controller.mesh.reports import LinkReport, NodeReport
+from cluster.controller.mesh.topology import NODES_MAX, Heard, Issue, Refusal, find_issues
 
 Known = dict[str, Heard]
 

@@ -9,7 +9,7 @@ import pytest
 from running_nodes import RunningNodes, running_nodes
 
 from angarium import errors
-from cluster import registry
+from cluster.data import registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,9 +8,9 @@ import pytest
 
 from angarium import errors
 from angarium_server.connections.tls import common_name_of
-from cluster.remote import operators as module
-from cluster.remote.config import AdminSection, admin_files, faults_of
-from cluster.remote.operators import Operators
+from cluster.configuration.admin import AdminSection, admin_files, faults_of
+from cluster.controller.remote import operators as module
+from cluster.controller.remote.operators import Operators
 from router.ground.config import RouterConfig
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ import pytest
 from angarium import errors
 from angarium_server import launch
 from angarium_server.testing import Node
-from cluster.admin import shut_down
-from cluster.certificates import read_certificates
-from cluster.config import check_config, load_config, read_password_file
-from cluster.secret_files import exposed
+from cluster.admin.client import shut_down
+from cluster.configuration.config import check_config, load_config, read_password_file
+from cluster.configuration.secret_files import exposed
+from cluster.security.certificates import read_certificates
 
 NUL = "a\\u0000b"
 

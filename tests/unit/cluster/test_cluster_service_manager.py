@@ -7,7 +7,7 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from cluster.service_manager import EXTEND_INTERVAL_S, ServiceManager
+from cluster.supervisor.service_manager import EXTEND_INTERVAL_S, ServiceManager
 
 if TYPE_CHECKING:
     from pathlib import Path

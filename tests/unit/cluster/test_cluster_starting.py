@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
-from cluster import starting
-from cluster.starting import refuse_taken_addresses
+from cluster.supervisor import starting
+from cluster.supervisor.starting import refuse_taken_addresses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors, wire
-from cluster.data_dir import DataDirectory
-from cluster.stores import expected_spools, make_spools, prepare, stamp
+from cluster.data.data_dir import DataDirectory
+from cluster.supervisor.stores import expected_spools, make_spools, prepare, stamp
 from node.home.spool.folders import StartNews, open_own
 from storage.config_store import Change, ConfigStore, is_there
 from storage.spool import KEY_DATA, Table, open_readonly, open_spool

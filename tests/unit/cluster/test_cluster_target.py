@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from angarium import errors
-from cluster.registry import RunningNode
-from cluster.target import Here, Place, Purpose, Target, choose
+from cluster.commands.connecting.target import Here, Place, Purpose, Target, choose
+from cluster.data.registry import RunningNode
 
 HERE = Here("/srv/here", runs=True)
 STOPPED = Here("/srv/here", runs=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.commands.output import to_json
-from cluster.commands.table import table
-from cluster.visible import visible
+from angarium_server.visible import visible
+from cluster.commands.terminal.output import to_json
+from cluster.commands.terminal.table import table
 
 STEERING = ["\x1b", "\x07", "\n", "\r", "\x7f", "\x9b", "\u2028", "\u202a", "\u202e", "\u2066", "\u2069"]
 

@@ -9,7 +9,7 @@ from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from angarium_server.connections.tls import Certificate, Peer
-from cluster import passwords
+from cluster.security import passwords
 
 ALICE = Certificate("alice", ("a.example",), ("alice@example.org",), ("urn:alice",))
 FAR = "10.0.0.7"

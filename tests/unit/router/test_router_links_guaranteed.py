@@ -10,7 +10,7 @@ from wired_mesh import CLUSTER, SECRET, identity_of, link_object
 from wired_node import FakeClient, snapshot
 
 from angarium import errors, wire
-from cluster.catalog.link_queues import queues_of
+from cluster.controller.catalog.link_queues import queues_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ import pytest
 from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
-from cluster.passwords import hash_password
+from cluster.security.passwords import hash_password
 from router.access.failed_logins import ADDRESSES_MAX
 
 SECRET = hash_password("right")

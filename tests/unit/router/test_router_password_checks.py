@@ -8,7 +8,7 @@ import pytest
 
 from angarium import errors, wire
 from angarium_server.access import network_of
-from cluster.passwords import hash_password
+from cluster.security.passwords import hash_password
 from router.access.password_checks import (
     DELAY_MAX_S,
     FAILURE_MEMORY_S,

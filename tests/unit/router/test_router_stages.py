@@ -9,8 +9,8 @@ from publish_rig import Publisher, PublishNode, answer_to, ask, request
 
 from angarium import errors, wire
 from angarium.errors import AngariumError
-from cluster.catalog.producers import Producers
-from cluster.catalog.stages import Stages
+from cluster.controller.catalog.producers import Producers
+from cluster.controller.catalog.stages import Stages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from angarium.errors import error_for
 from angarium_server.connections.tls import Peer
 from cluster.link.channel import Channel
 from cluster.link.config import LinkConfig, LinkRuntime
-from cluster.link.pair import Connect, Disconnect, Effect, Emit
+from cluster.relay.pair import Connect, Disconnect, Effect, Emit
 from router.ground.config import Identity
 
 if TYPE_CHECKING:

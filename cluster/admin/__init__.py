@@ -1,0 +1,1 @@
+"""The client of the admin API: on the host of the node, and from other hosts."""

@@ -1,0 +1,369 @@
+"""The client of the admin API: how the command line, tests and tools talk to the controller of a node.
+
+It is synchronous, makes one call at a time and belongs to one thread. The operations are listed in
+`cluster/controller/controller.py`. It does not decide anything and prints nothing.
+
+The local way is ipc: `node.json` in the data directory says where. The far way is TLS to an address of the
+controller (`[admin] listen` of the configuration), with a certificate that says who the operator is: `cluster/controller/remote`.
+
+One MessagePack array per frame: [id, operation, arguments] there, [id, ok, value] back; a refusal has the
+value [code, detail]. The first over a connection from afar is `hello`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+import msgspec
+import psutil
+import zmq
+
+from angarium import errors, wire
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from angarium.client.transport.credentials import PathLike
+
+#: Longer than the controller waits for the slowest of its processes, so that its answer explains what is
+#: wrong.
+DEFAULT_TIMEOUT_S: Final = 10.0
+#: A node that drains everything its bounds allow is gone within this time.
+SHUT_DOWN_TIMEOUT_S: Final = 60.0
+#: How often it is looked whether a process is gone.
+_LOOK_INTERVAL_S: Final = 0.05
+#: How often a call that waits looks whether the node still runs.
+_RUNS_INTERVAL_S: Final = 0.25
+
+#: Number of an answer that is none to a certain call: why a connection ends.
+_EVERY_CALL: Final = 0
+
+#: Of /proc/PID/stat, behind the name of the program.
+_START_FIELD: Final = 19
+
+NODE_FILE: Final = "node.json"
+#: Held by the supervisor for as long as it lives.
+LOCK_FILE: Final = "lock"
+
+
+class NodeFile(msgspec.Struct, kw_only=True):
+    """What `node.json` holds: what a node keeps over restarts, and where it runs now."""
+
+    #: Known to this version, else the file is refused.
+    format: int = 1
+    #: The name operators see; set at first start and kept.
+    node: str
+    #: Made with the data directory, never equal on two nodes.
+    node_id: str
+    #: That config store and spools carry too; empty before they do.
+    data_id: str = ""
+    #: Worker processes, chosen at the first start and kept; 0 before that.
+    workers: int
+    #: Rises with each `up`; part of every incarnation.
+    starts: int = 0
+    #: Addresses that were bound at first and are bound again, the first one is announced.
+    urls: list[str] = []
+    #: What was configured when `urls` were bound, entry by entry.
+    listen: list[str] = []
+    #: The first of `urls`, or empty before the router was ready for the first time.
+    url: str = ""
+    #: Of the running supervisor; 0 after an orderly stop.
+    pid: int = 0
+    #: When it began, in clock ticks after the boot of the host; 0 in the file of an earlier version.
+    pid_start: int = 0
+    #: Of the running node; empty after an orderly stop.
+    runtime: str = ""
+    #: Address of the admin API of the running node; empty after an orderly stop.
+    admin: str = ""
+    #: Where the health endpoint of the running node answers, http://HOST:PORT; empty without one.
+    health: str = ""
+    #: Under which {"vpn", "username"} clients of its host came in without a password when it was ready.
+    passwordless: list[dict[str, str]] = []
+    started: str = ""
+
+
+def read_node_file(data_dir: str | os.PathLike[str]) -> NodeFile:
+    """Read `node.json` of a data directory.
+
+    Raises:
+        UnavailableError: there is none: no node was ever started here (50308).
+        InvalidRequestError: it cannot be understood, or is somebody else's (40017).
+    """
+    path = Path(data_dir) / NODE_FILE
+    try:
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
+            if os.geteuid() != 0:  # root looks after the nodes of others; what it may end says `node_runs`
+                refuse_foreign(path, os.fstat(file.fileno()))
+            return msgspec.json.decode(file.read(), type=NodeFile)
+    except FileNotFoundError:
+        detail = f"no node was started on the data directory {str(data_dir)!r}"
+        raise errors.error_for(errors.NODE_UNREACHABLE, detail) from None
+    except (OSError, msgspec.DecodeError) as error:
+        raise errors.error_for(errors.INVALID_CONFIGURATION, f"{path}: {error}") from error
+
+
+def refuse_foreign(path: Path, found: os.stat_result) -> None:
+    """Refuse what somebody else made: a data directory names what is removed and which process is ended.
+
+    A directory of root is fine, for that is how orchestrators mount volumes, and root needs no such detour.
+
+    Raises:
+        InvalidRequestError: it belongs neither to this user nor to root (40017).
+    """
+    user = os.geteuid()
+    if found.st_uid not in (user, 0):
+        advice = "name a data directory of yours with --data, or run the command as the user who owns it"
+        detail = f"{path} belongs to user {found.st_uid}, not to {user}"
+        raise errors.error_for(errors.INVALID_CONFIGURATION, detail, advice)
+
+
+def node_runs(data_dir: str | os.PathLike[str], node: NodeFile) -> bool:
+    """Say whether the supervisor that `node.json` names is alive, not just a process with its pid.
+
+    The process began when the supervisor did, is of the user who wrote the file, and the directory is locked.
+    """
+    place = Path(data_dir)
+    if not process_runs(node.pid, node.pid_start) or not _is_locked(place / LOCK_FILE):
+        return False
+    try:
+        return bool(psutil.Process(node.pid).uids().effective == (place / NODE_FILE).stat().st_uid)
+    except (psutil.NoSuchProcess, OSError):
+        return False
+
+
+def process_runs(pid: int, start: int = 0) -> bool:
+    """Say whether a process exists and is not a zombie; with `start`, whether it is the one that began then."""
+    found = process_start(pid)
+    return found is not None and start in (0, found)
+
+
+def process_start(pid: int) -> int | None:
+    """Give when a process began, in clock ticks after the boot of the host; None if there is none, or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[_START_FIELD])
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+class Channel(Protocol):
+    """A way to a controller."""
+
+    def connect(self, deadline: float) -> bool:
+        """Connect, if that is needed; tell whether hello is to be said."""
+
+    def send(self, frame: bytes, deadline: float) -> None:
+        """Send a frame."""
+
+    def receive(self, wait_s: float) -> bytes | None:
+        """Give the next frame, None if there is none within so many seconds."""
+
+    def drop(self) -> None:
+        """Forget a connection of which nothing good comes."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+class _LocalChannel:
+    """A socket of this host; libzmq connects again by itself, and a controller that comes back gets the request."""
+
+    def __init__(self, url: str) -> None:
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        try:
+            self._socket.connect(url)
+        except zmq.ZMQError as error:
+            self.close()
+            raise errors.error_for(errors.INVALID_ARGUMENT, f"{url!r}: {error}") from None
+
+    def connect(self, _deadline: float) -> bool:
+        return False
+
+    def send(self, frame: bytes, _deadline: float) -> None:
+        self._socket.send(frame)
+
+    def receive(self, wait_s: float) -> bytes | None:
+        return self._socket.recv() if self._socket.poll(int(wait_s * 1000)) else None
+
+    def drop(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)
+
+
+class Admin:
+    """One connection to the controller of a node."""
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        *,
+        admin_url: str | None = None,
+        ca_file: PathLike | None = None,
+        cert_file: PathLike | None = None,
+        key_file: PathLike | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Prepare for a node, by its data directory or by the address of its admin API.
+
+        Args:
+            data_dir: where the node on this host keeps its data.
+            admin_url: `tls://` address of a remote controller, used instead of the data directory.
+            ca_file: authorities that may sign the certificate of a remote controller; by default those of the system.
+            cert_file: our certificate, needed for a remote controller.
+            key_file: its private key; by default it is in `cert_file`.
+            timeout_s: how long a call waits unless it says otherwise.
+
+        Raises:
+            UnavailableError: no node runs on the data directory (50308).
+            InvalidRequestError: neither or both are given, or a file is missing or cannot be used (40018).
+        """
+        if (data_dir is None) == (admin_url is None):
+            raise errors.error_for(
+                errors.INVALID_ARGUMENT, "give either a data directory or an admin address"
+            )
+        self._timeout_s = timeout_s
+        #: The supervisor of a node on this host, whose end makes waiting pointless; 0 for a far node.
+        self._pid = self._pid_start = 0
+        if data_dir is not None:
+            node = read_node_file(data_dir)
+            if not node.admin or not node_runs(data_dir, node):
+                detail = f"no node runs on the data directory {str(data_dir)!r}"
+                raise errors.error_for(errors.NODE_UNREACHABLE, detail)
+            self._pid, self._pid_start = node.pid, node.pid_start
+            admin_url = node.admin
+        assert admin_url is not None
+        self._url = admin_url
+        self._numbers = itertools.count(1)
+        self._channel: Channel
+        if admin_url.startswith("tls:"):
+            from cluster.admin.remote import RemoteChannel
+
+            self._channel = RemoteChannel.of_operator(admin_url, ca_file, cert_file, key_file)
+        else:
+            self._channel = _LocalChannel(admin_url)
+
+    def call(self, operation: str, *, timeout_s: float | None = None, **arguments: Any) -> Any:
+        """Have the controller do an operation and give what it answers.
+
+        Raises:
+            AngariumError: what the operation refused, with its code.
+            TimeoutExpiredError: no answer in time; whether it was done is unknown (40801).
+            UnavailableError: the node ended meanwhile (50308).
+            ConnectionLostError: no admin API answers there (60003, 60006), or it ended before it answered (60003).
+            UnauthorizedError: we are no operator there (40101).
+        """
+        wait_s = self._timeout_s if timeout_s is None else timeout_s
+        deadline = time.monotonic() + wait_s
+        if self._channel.connect(deadline):
+            try:
+                self._exchange("hello", {}, wait_s, deadline)
+            except errors.AngariumError:
+                self._channel.drop()
+                raise
+        return self._exchange(operation, arguments, wait_s, deadline)
+
+    def close(self) -> None:
+        """Close the connection; the object is of no use afterwards."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _exchange(self, operation: str, arguments: dict[str, Any], wait_s: float, deadline: float) -> Any:
+        number = next(self._numbers)
+        try:
+            frame = wire.pack([number, operation, arguments])
+        except (TypeError, ValueError, OverflowError) as error:
+            raise errors.error_for(errors.INVALID_ARGUMENT, f"{operation}: {error}") from None
+        self._channel.send(frame, deadline)
+        answered, ok, value = self._await_answer(operation, wait_s, deadline)
+        while answered not in (number, _EVERY_CALL):  # the late answer of a call that was given up
+            answered, ok, value = self._await_answer(operation, wait_s, deadline)
+        if not ok:
+            code, detail = value
+            raise errors.error_for(code, detail)
+        return value
+
+    def _await_answer(self, operation: str, wait_s: float, deadline: float) -> tuple[int, bool, Any]:
+        while True:
+            left_s = deadline - time.monotonic()
+            answer = self._channel.receive(max(0.0, min(left_s, _RUNS_INTERVAL_S)))
+            if answer is not None:
+                return self._opened(answer)
+            if self._pid and not process_runs(self._pid, self._pid_start):
+                detail = f"the node ended before it answered {operation!r}"
+                raise errors.error_for(errors.NODE_UNREACHABLE, detail)
+            if left_s <= 0:
+                detail = f"no answer to {operation!r} from {self._url} within {wait_s:g} s"
+                raise errors.error_for(errors.TIMEOUT, detail)
+
+    def _opened(self, answer: bytes) -> tuple[int, bool, Any]:
+        """Give the parts of an answer.
+
+        Raises:
+            ConnectionLostError: it is none of an admin API (60003).
+        """
+        try:
+            number, ok, value = wire.unpack(answer)
+        except (errors.InvalidRequestError, TypeError, ValueError):
+            detail = f"{self._url} is an address for clients, or of something else"
+            advice = "--admin-url is that of [admin] listen in the configuration of the node"
+            raise errors.error_for(errors.CONNECT_FAILED, detail, advice) from None
+        return number, ok, value
+
+
+def shut_down(data_dir: str | os.PathLike[str], timeout_s: float = SHUT_DOWN_TIMEOUT_S) -> bool:
+    """Stop the node of a data directory in order and return when every process is gone.
+
+    The supervisor ends last, so its end is waited for. It gets a signal rather than a request: a node whose
+    controller is hung has to stop too. A node that does not run is stopped already.
+
+    Returns:
+        Whether it ran.
+
+    Raises:
+        UnavailableError: no node was ever started there (50308).
+        InvalidRequestError: the directory is somebody else's (40017).
+        TimeoutExpiredError: it still runs (40801).
+    """
+    node = read_node_file(data_dir)
+    if not node_runs(data_dir, node):
+        return False
+    pid = node.pid
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + timeout_s
+    while process_runs(pid, node.pid_start):
+        if time.monotonic() >= deadline:
+            detail = f"the supervisor (process {pid}) still runs after {timeout_s:g} s"
+            raise errors.error_for(errors.TIMEOUT, detail)
+        time.sleep(_LOOK_INTERVAL_S)
+    return True

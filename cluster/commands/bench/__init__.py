@@ -1,0 +1,1 @@
+"""`angarium bench`: what a node does on this machine."""

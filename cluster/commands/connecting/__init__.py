@@ -1,0 +1,1 @@
+"""Which node a command is about, and how it gets there."""

@@ -1,0 +1,1 @@
+"""Commands that publish and receive messages."""

@@ -1,0 +1,1 @@
+"""Commands about a node, its cluster, and `angarium` itself."""

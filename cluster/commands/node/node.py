@@ -1,0 +1,441 @@
+"""`angarium up`, `down`, `status`, `top`, `events`, `config` and `keys`: a node and its operator.
+
+Starting and stopping is done by the supervisor and by `cluster.admin.client`, checking by `cluster.configuration.config`; the
+commands here call them and show what they answer. How a status is drawn is in `status_view`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from angarium import errors
+from angarium_server.visible import visible
+from cluster.commands.connecting.connection import (
+    DEFAULT_DATA,
+    AdminOptions,
+    admin_options,
+    data_option,
+    option,
+    own_data_directory,
+)
+from cluster.commands.node.joining import join_choice, join_cluster, join_options
+from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.output import (
+    WIDE,
+    Output,
+    list_option,
+    output_option,
+    print_json,
+    print_json_lines,
+    print_lines,
+    to_json,
+    view_option,
+    width,
+)
+from cluster.commands.terminal.table import cell
+
+if TYPE_CHECKING:
+    from cluster.admin.client import NodeFile
+    from cluster.security.authority import Issued
+
+#: What fits a screen that one reads from top to bottom; `--limit` gives more.
+DEFAULT_EVENT_LIMIT: Final = 1_000
+#: Fast enough to watch, slow enough that the node does not notice.
+DEFAULT_INTERVAL_S: Final = 1.0
+_AGO: Final = re.compile(r"(\d+)([smhd])")
+_AGO_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+_file_in = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command()
+@data_option
+@option("--config", parameter="config_file", type=_file_in, help="Configuration file of the node (TOML).")
+@option(
+    "--listen",
+    multiple=True,
+    help="Address to listen on, tcp://host:port or tls://host:port; port 0 is chosen once and kept.  [default: that of"
+    " the configuration, else those of the last start if they are of this host, else tcp://127.0.0.1:55555]",
+)
+@click.option(
+    "--cert-file", type=_file_in, help="Certificate of tls:// addresses, and those up to its authority (PEM)."
+)
+@click.option(
+    "--key-file", type=_file_in, help="Private key of that certificate, if it is in another file (PEM)."
+)
+@option(
+    "--workers", type=click.IntRange(1, 64), help="Worker processes, when the node starts for the first time."
+)
+@join_options
+@click.option("--ready-file", type=click.Path(), help="File to write when clients can connect.")
+@click.option(
+    "-d", "--detach", is_flag=True, help="Return when the node is ready; it keeps running in the background."
+)
+@option(
+    "--log-level",
+    type=click.Choice(("DEBUG", "INFO", "WARNING", "ERROR"), case_sensitive=False),
+    help="Least severity that is logged.  [default: that of the configuration]",
+)
+@option("--syslog", help="Also send events to udp://HOST:PORT or unix:///dev/log.")
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="Start although the config store or a spool is missing, damaged or of another data directory: it is set aside"
+    " and made anew, and what objects do not claim any more is kept aside.",
+)
+@output_option
+def up(
+    *,
+    data: Path | None,
+    config_file: Path | None,
+    listen: tuple[str, ...],
+    cert_file: Path | None,
+    key_file: Path | None,
+    workers: int | None,
+    join: str | None,
+    token: str | None,
+    token_file: Path | None,
+    address: tuple[str, ...],
+    ready_file: str | None,
+    detach: bool,
+    log_level: str | None,
+    syslog: str | None,
+    accept_loss: bool,
+    out: Output,
+) -> int:
+    """Start the node of a data directory, and run it until it is stopped."""
+    from cluster.supervisor.server import run_supervisor
+    from cluster.supervisor.starting import UpOptions, run_detached
+
+    announce = functools.partial(_print_node, out)
+    options = UpOptions(
+        data_dir=str(data or DEFAULT_DATA),
+        config_file=None if config_file is None else str(config_file),
+        listen=listen,
+        cert_file=str(cert_file or ""),
+        key_file=str(key_file or ""),
+        workers=workers,
+        ready_file=ready_file,
+        log_level=log_level or "",
+        syslog=syslog or "",
+        accept_loss=accept_loss,
+        on_ready=announce,
+        on_warning=lambda text: click.echo(f"warning: {text}", err=True),
+    )
+    choice = join_choice(join, token, token_file, address)
+    if choice is not None:
+        join_cluster(choice, options, out)
+    if not detach:
+        return run_supervisor(options)
+    announce(run_detached(options))
+    return 0
+
+
+def _print_node(out: Output, node: NodeFile) -> None:
+    from cluster.commands.node.status_view import passwordless_text
+
+    text = f"node {node.node} listens on {node.url} (process {node.pid})"
+    told = {"node": node.node, "url": node.url, "pid": node.pid, "passwordless": node.passwordless}
+    out.done(text, told)
+    if node.passwordless and not out.is_json:
+        out.done(passwordless_text(node.passwordless), {})
+
+
+@click.command()
+@data_option
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=60.0,
+    show_default=True,
+    help="Seconds to wait for every process to exit.",
+)
+@output_option
+def down(*, data: Path | None, timeout: float, out: Output) -> None:
+    """Shut the node down gracefully, and return when every process has exited."""
+    from cluster.admin.client import shut_down
+
+    where = data or own_data_directory()
+    ran = shut_down(where, timeout)
+    text = f"the node of {where} {'is stopped' if ran else 'was not running'}"
+    out.done(text, {"data": str(where), "stopped": True, "was_running": ran})
+
+
+@click.command()
+@view_option
+@admin_options
+def status(*, admin: AdminOptions, out: Output) -> None:
+    """Show processes, sessions, rates in and out, and discards by reason."""
+    out.one(admin.call("status"), functools.partial(_print_status, is_whole=out.form == WIDE))
+
+
+def _print_status(found: dict[str, Any], *, is_whole: bool) -> None:
+    from cluster.commands.node.status_view import status_lines
+
+    print_lines(status_lines(found, width(), is_whole=is_whole))
+
+
+@click.command()
+@click.option("-f", "--follow", is_flag=True, help="Wait for new events and show them, until interrupted.")
+@click.option("--since", help="ISO time, id of an event, or how long ago: 30s, 10m, 2h, 1d.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=1),
+    default=DEFAULT_EVENT_LIMIT,
+    show_default=True,
+    help="At most N events at once.",
+)
+@output_option
+@admin_options
+def events(*, admin: AdminOptions, follow: bool, since: str | None, limit: int, out: Output) -> None:
+    """Show the events of the node, oldest first."""
+    form = to_json if out.is_json else _event_line
+    position: Any = None if since is None else _since(since)
+    with admin.open() as connection, contextlib.suppress(KeyboardInterrupt):
+        while True:
+            found = connection.call("events", since=position, limit=limit)
+            for event in found:
+                click.echo(form(event))
+                position = event["id"]
+            if not follow:
+                return
+            time.sleep(DEFAULT_INTERVAL_S / 2)
+
+
+def _since(text: str) -> str | int:
+    """Read `--since`: an id, how long ago, or an ISO time as it is."""
+    if text.isdecimal():
+        return int(text)
+    ago = _AGO.fullmatch(text)
+    if ago is None:
+        return text
+    span = timedelta(**{_AGO_UNITS[ago.group(2)]: int(ago.group(1))})
+    return (datetime.now(UTC) - span).isoformat()
+
+
+def _event_line(event: dict[str, Any]) -> str:
+    line = f"{event['time']} {event['severity']:<7} {event['event']}: {event['text']}"
+    return visible(line)
+
+
+@click.group(cls=SuggestingGroup)
+def config() -> None:
+    """Configuration: the file of the node, and the objects that operators create."""
+
+
+@config.command("show")
+@click.option("--defaults", is_flag=True, help="Print every key with its default and meaning.")
+@output_option
+@admin_options
+def show_config(*, admin: AdminOptions, defaults: bool, out: Output) -> None:
+    """Print the configuration of the running node as TOML, or every default."""
+    if defaults:
+        from cluster.configuration.config import show_defaults
+
+        click.echo(show_defaults(), nl=False)
+        return
+    found = admin.call("config.show")
+    if out.is_json:
+        print_json(found)
+        return
+    import msgspec
+
+    from cluster.configuration import config as node_config
+
+    click.echo(node_config.show_config(msgspec.convert(found, node_config.NodeConfig)), nl=False)
+
+
+@config.command("check")
+@click.argument("file", type=_file_in)
+@output_option
+def check_config_file(*, file: Path, out: Output) -> int:
+    """Check a configuration file and report every fault."""
+    from cluster.configuration.config import check_config
+
+    faults = check_config(file)
+    for fault in faults:
+        click.echo(f"error {errors.INVALID_CONFIGURATION}: {file}: {fault}", err=True)
+    if out.is_json or not faults:
+        out.done(f"{file} is good", {"file": str(file), "good": not faults, "faults": faults})
+    return 1 if faults else 0
+
+
+@config.command("export")
+@list_option
+@admin_options
+def export_objects(*, admin: AdminOptions, out: Output) -> None:
+    """Print the objects of the node as TOML that 'config apply' reads; password hashes are in it."""
+    found = admin.call("config.export")
+    if out.is_json:
+        print_json_lines(
+            {"kind": kind, "vpn": vpn, "name": name, "attributes": attributes}
+            for kind, vpn, name, attributes in found
+        )
+        return
+    from cluster.configuration.config import export_config
+
+    click.echo(export_config(found), nl=False)
+
+
+@config.command("apply")
+@click.argument("file", type=_file_in)
+@click.option("--dry-run", is_flag=True, help="Only report what would change.")
+@list_option
+@admin_options
+def apply_config(*, admin: AdminOptions, file: Path, dry_run: bool, out: Output) -> None:
+    """Create and update the objects of a file; nothing is deleted."""
+    from cluster.configuration.config import parse_objects
+
+    objects = parse_objects(file.read_text(encoding="utf-8"), file.parent)
+    done = admin.call("config.apply", objects=objects, dry_run=dry_run)
+    out.rows(
+        done,
+        ("name", "kind", "vpn", "action", "changes"),
+        empty=f"{file} holds no objects",
+        readable=lambda row: {**row, "changes": _changes(row)},
+    )
+
+
+def _changes(row: dict[str, Any]) -> str:
+    """Say what became of an object: of a new one what is not as ever, of another one before and after."""
+    from cluster.objects import differing
+
+    changes = row["changes"]
+    if row["action"] == "create":
+        made = {name: after for name, (_, after) in changes.items()}
+        return "; ".join(f"{name} = {cell(value)}" for name, value in differing(row["kind"], made).items())
+    return "; ".join(f"{name}: {cell(before)} -> {cell(after)}" for name, (before, after) in changes.items())
+
+
+#: Nobody has to renew a certificate more often than once a year, nor keeps one for longer than an authority.
+_DAYS: Final = 365
+_DAYS_MAX: Final = 3_650
+_hosts_option = click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME_OR_IP",
+    help="Name or IP address by which others connect to the node.",
+)
+_days_option = click.option(
+    "--days", type=click.IntRange(1, _DAYS_MAX), default=_DAYS, show_default=True, help="Days until it ends."
+)
+
+
+@click.group(cls=SuggestingGroup)
+def keys() -> None:
+    """Certificates of encrypted connections (TLS), and secrets."""
+
+
+@keys.command("reload")
+@admin_options
+@output_option
+def reload_certificate(*, admin: AdminOptions, out: Output) -> None:
+    """Have the node read the certificate of its tls:// addresses again.
+
+    Connections that are there go on; those that come have the new one. A damaged file changes nothing.
+    """
+    admin.call("keys.reload")
+    out.done("new connections have the certificate that is in the file now", {"reloaded": True})
+
+
+@keys.command("create")
+@click.argument("path", type=click.Path(path_type=Path))
+@_hosts_option
+@click.option(
+    "--authority",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of the authority that signs.  [default: that of PATH]",
+)
+@_days_option
+@click.option(
+    "--client", "is_client", is_flag=True, help="For an application or an operator, not for a node."
+)
+@output_option
+def create_certificate(
+    *, path: Path, hosts: tuple[str, ...], authority: Path | None, days: int, is_client: bool, out: Output
+) -> None:
+    """Write a certificate to PATH.pem and its private key to PATH.key.
+
+    The last part of PATH is the name in the certificate. A node's is good for that name, localhost, the name of this
+    host, and every --host. authority.pem signs it; that and its key are made if they are not there. Clients trust
+    authority.pem; authority.key stays where certificates are made.
+    """
+    from cluster.security import authority as making
+
+    if is_client and hosts:
+        raise click.UsageError("--host is for nodes: others connect to them, and not to a client.")
+    made = (
+        making.create_client_certificate(path, authority, days)
+        if is_client
+        else making.create_certificate(path, hosts, authority, days)
+    )
+    names = f" for {', '.join(made.names)}" if made.names else ""
+    out.done(
+        f"{made.cert_file} and {made.key_file}, good until {made.not_after:%Y-%m-%d}{names}", _issued(made)
+    )
+    if not out.is_json:
+        out.done(f"whoever connects trusts {made.authority_file}", {})
+
+
+@keys.command("cluster")
+@click.argument("directory", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("nodes", nargs=-1, required=True, metavar="NODES...")
+@_hosts_option
+@_days_option
+@list_option
+def create_cluster_certificates(
+    *, directory: Path, nodes: tuple[str, ...], hosts: tuple[str, ...], days: int, out: Output
+) -> None:
+    """Create the secret of a cluster, an authority, and the certificates of its NODES in DIRECTORY.
+
+    Each of NODES is NAME, or NAME=HOST for one that others know by another name or an IP address; --host is for all of
+    them. Existing files are kept, so the same command with one more node adds its certificate. Each node needs
+    cluster.secret, authority.pem and its own NODE.pem and NODE.key.
+    """
+    from cluster.security.authority import create_cluster
+
+    given = {name: [*filter(None, [host]), *hosts] for name, _, host in (one.partition("=") for one in nodes)}
+    made = create_cluster(directory, given, days)
+    rows = [{"node": node, **_issued(one)} for node, one in made.items()]
+    out.rows(rows, ("node", "cert_file", "not_after"), wide=("names",), name="node", empty="")
+
+
+def _issued(made: Issued) -> dict[str, Any]:
+    return {
+        "cert_file": str(made.cert_file),
+        "key_file": str(made.key_file),
+        "authority_file": str(made.authority_file),
+        "names": made.names,
+        "not_after": made.not_after.isoformat(),
+    }
+
+
+@keys.command("show")
+@click.argument("file", type=_file_in)
+@output_option
+def show_certificate(*, file: Path, out: Output) -> None:
+    """Show whose certificate is in FILE, the first one, who signed it, and when it ends."""
+    from cluster.security.certificates import describe, read_certificates
+
+    out.one(describe(read_certificates(file)[0], datetime.now(UTC)))
+
+
+@keys.command("secret")
+@click.argument("path", type=click.Path(path_type=Path))
+@output_option
+def create_secret(*, path: Path, out: Output) -> None:
+    """Write a random secret to PATH, for cluster.secret_file or a password file; it is not printed."""
+    from cluster.security.keys import create_secret
+
+    create_secret(path)
+    out.done(f"a secret is in {path}", {"file": str(path)})

@@ -1,0 +1,1 @@
+"""Commands about objects and clients."""

@@ -1,0 +1,352 @@
+"""`angarium queue` and `topic-endpoint`: the five verbs of every object, and what endpoints have besides.
+
+Lists and views show what an endpoint holds beside its attributes. What moves or copies many messages is a job of the
+homes; these commands wait for it and show how far it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from angarium import errors
+from angarium_server.visible import visible
+from cluster.commands.connecting.completion import complete_names
+from cluster.commands.connecting.connection import AdminOptions, admin_options
+from cluster.commands.objects.objects import (
+    any_vpn_option,
+    attributes_command,
+    content_of,
+    delete_command,
+    print_change,
+    set_option,
+    vpn_option,
+)
+from cluster.commands.queues.jobs import wait_for
+from cluster.commands.queues.messages import list_messages_command
+from cluster.commands.terminal.confirming import confirm, yes_option
+from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.hints import attribute_hints, print_hints, quiet_option
+from cluster.commands.terminal.output import (
+    Output,
+    list_option,
+    output_option,
+    print_exactly,
+    print_part,
+    print_table,
+    telling,
+)
+from cluster.commands.terminal.table import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+QUEUE: Final = "queue"
+TOPIC_ENDPOINT: Final = "topic-endpoint"
+#: What the table of a list shows; `--json` and `show` have everything.
+COLUMNS: Final = (
+    "name",
+    "vpn",
+    "messages_spooled",
+    "spool_usage_bytes",
+    "delivered_unacked",
+    "bind_count",
+    "access_type",
+)
+#: What `-o wide` shows besides.
+WIDE_COLUMNS: Final = ("oldest_stored_ms", "owner", "permission", "max_spool_usage_mb", "dead_message_queue")
+#: What of a view has a table of its own.
+_TABLES: Final = ("flows", "lanes", "counters")
+
+#: Figures that are shown when they are 0, too.
+_ALWAYS_SHOWN: Final = ("messages_spooled", "spool_usage_bytes", "delivered_unacked", "bind_count")
+
+_EXCLUSIVE_HINT: Final = (
+    "the queue is exclusive: one consumer at a time; --set access_type=non-exclusive shares it"
+)
+#: What a transfer has done to messages.
+_DONE: Final = {"copy": "copied", "move": "moved"}
+
+_kind_choice = click.Choice((QUEUE, TOPIC_ENDPOINT))
+
+
+def _make_group(kind: str, sentence: str) -> click.Group:
+    group = SuggestingGroup(kind, help=sentence)
+    group.add_command(_list_command(kind))
+    group.add_command(_show_command(kind))
+    group.add_command(_create_command(kind))
+    group.add_command(_update_command(kind))
+    group.add_command(delete_command(kind))
+    group.add_command(attributes_command(kind))
+    group.add_command(list_messages_command(kind))
+    group.add_command(_purge_command(kind))
+    group.add_command(
+        _transfer_command(kind, "copy", "Copy messages of the {kind} NAME to another endpoint.")
+    )
+    group.add_command(
+        _transfer_command(kind, "move", "Move messages of the {kind} NAME to another endpoint.")
+    )
+    group.add_command(_redrive_command(kind))
+    if kind == QUEUE:
+        group.add_command(_release_command())
+    return group
+
+
+def _subscription_option(sentence: str) -> Callable[..., Any]:
+    return click.option("--subscription", "added", metavar="FILTER", multiple=True, help=sentence)
+
+
+def _list_command(kind: str) -> click.Command:
+    @click.command(
+        "list", help=f"List each {kind} whose name matches PATTERN (* and ? stand for characters)."
+    )
+    @click.argument("pattern", shell_complete=complete_names(kind), default="*")
+    @any_vpn_option(kind)
+    @list_option
+    @admin_options
+    def list_endpoints(*, admin: AdminOptions, pattern: str, vpn: str | None, out: Output) -> None:
+        found = admin.call("endpoints.list", kind=kind, vpn=vpn, name=pattern)
+        out.rows(found, COLUMNS, wide=WIDE_COLUMNS, empty=f"no {kind} matches '{pattern}'")
+
+    return list_endpoints
+
+
+def _show_command(kind: str) -> click.Command:
+    @click.command(
+        "show", help=f"Show attributes, figures, flows and counters of refusals of the {kind} NAME."
+    )
+    @click.argument("name", shell_complete=complete_names(kind))
+    @vpn_option(kind)
+    @output_option
+    @admin_options
+    def show(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
+        out.one(admin.call("endpoints.show", kind=kind, vpn=vpn, name=name), _print_endpoint)
+
+    return show
+
+
+def _print_endpoint(found: dict[str, Any]) -> None:
+    """Draw what an endpoint is, what it holds, what it refused and who is bound to it, each if there is something."""
+    from cluster.objects import attributes_of, identity_of
+
+    kind = found["kind"]
+    known = {one.name for one in (*attributes_of(kind), *identity_of(kind))} | {"kind", "vpn", "name"}
+    print_exactly({name: value for name, value in found.items() if name in known})
+    others = {name: value for name, value in found.items() if name not in known and name not in _TABLES}
+    print_part("figures", telling(others, always=_ALWAYS_SHOWN))
+    if found["counters"]:
+        print_part("refused or discarded", found["counters"])
+    for title, rows in (
+        ("lane", found["lanes"] if len(found["lanes"]) > 1 else []),
+        ("flow", found["flows"]),
+    ):
+        if rows:
+            click.echo()
+            print_table(rows, tuple(rows[0]), empty=f"no {title}")
+
+
+def _create_command(kind: str) -> click.Command:
+    @click.command(
+        "create", help=f"Create the {kind} NAME. 'angarium {kind} attributes' lists the attributes."
+    )
+    @click.argument("name")
+    @set_option
+    @quiet_option
+    @vpn_option(kind)
+    @output_option
+    @admin_options
+    def create(
+        *,
+        admin: AdminOptions,
+        name: str,
+        vpn: str,
+        attributes: dict[str, Any],
+        quiet: bool,
+        out: Output,
+        added: tuple[str, ...] = (),
+    ) -> None:
+        if added:
+            attributes["subscriptions"] = list(added)
+        print_hints(attribute_hints(attributes), quiet=quiet)
+        made = admin.call("objects.create", kind=kind, vpn=vpn, name=name, attributes=attributes)
+        if kind == QUEUE and "access_type" not in attributes and made.get("access_type") == "exclusive":
+            print_hints([_EXCLUSIVE_HINT], quiet=quiet or out.is_json)
+        print_change(made, "create", attributes, out=out)
+
+    if kind == QUEUE:
+        _subscription_option(
+            "Filter of messages to take; with a leading ! of messages not to take. Repeatable."
+        )(create)
+    return create
+
+
+def _update_command(kind: str) -> click.Command:
+    @click.command(
+        "update",
+        help=f"Change attributes of the {kind} NAME. 'angarium {kind} attributes' lists the attributes.",
+    )
+    @click.argument("name", shell_complete=complete_names(kind))
+    @set_option
+    @quiet_option
+    @vpn_option(kind)
+    @output_option
+    @admin_options
+    def update(
+        *,
+        admin: AdminOptions,
+        name: str,
+        vpn: str,
+        attributes: dict[str, Any],
+        quiet: bool,
+        out: Output,
+        added: tuple[str, ...] = (),
+        removed: tuple[str, ...] = (),
+    ) -> None:
+        print_hints(attribute_hints({**attributes, "subscriptions": [*added]}), quiet=quiet)
+        with admin.open() as connection:
+            changed = connection.call("objects.update", kind=kind, vpn=vpn, name=name, attributes=attributes)
+            if added or removed:
+                changed = connection.call(
+                    "objects.subscribe", vpn=vpn, name=name, add=list(added), remove=list(removed)
+                )
+        shown = [*attributes, "subscriptions"] if added or removed else attributes
+        print_change(changed, "update", shown, out=out)
+
+    if kind == QUEUE:
+        click.option(
+            "--remove-subscription",
+            "removed",
+            metavar="FILTER",
+            multiple=True,
+            help="Filter to remove. Repeatable.",
+        )(update)
+        _subscription_option("Filter to add. Repeatable.")(update)
+    return update
+
+
+def _purge_command(kind: str) -> click.Command:
+    @click.command("purge", help=f"Delete all messages of the {kind} NAME.")
+    @click.argument("name", shell_complete=complete_names(kind))
+    @yes_option
+    @vpn_option(kind)
+    @output_option
+    @admin_options
+    def purge(*, admin: AdminOptions, name: str, vpn: str, yes: bool, out: Output) -> None:
+        confirm(f"delete {content_of(admin, kind, vpn, name, yes=yes)} of {kind} {name}", yes=yes)
+        done = admin.call("endpoints.purge", kind=kind, vpn=vpn, name=name)
+        out.done(
+            f"{counted(done['purged'], 'message')} of {kind} {name} deleted",
+            {"kind": kind, "name": name, **done},
+        )
+
+    return purge
+
+
+def _release_command() -> click.Command:
+    @click.command(
+        "release",
+        help="End the lease that a reader group has of the queue NAME: consumers get its messages again, those too that"
+        " the group has planned and not acknowledged.",
+    )
+    @click.argument("name", shell_complete=complete_names(QUEUE))
+    @vpn_option(QUEUE)
+    @output_option
+    @admin_options
+    def release(*, admin: AdminOptions, name: str, vpn: str, out: Output) -> None:
+        done = admin.call("endpoints.release", kind=QUEUE, vpn=vpn, name=name)
+        groups = ", ".join(repr(group) for group in done["groups"])
+        released = f"queue {name} released, reader group {groups} had it"
+        text = released if groups else f"queue {name} is leased by no reader group"
+        out.done(text, {"kind": QUEUE, "name": name, **done})
+
+    return release
+
+
+def _which_messages(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that choose among the messages of an endpoint."""
+    options = (
+        click.option(
+            "--selector", help="Only messages that it selects, SQL-92: \"price > 10 AND region = 'eu'\"."
+        ),
+        click.option("--limit", type=click.IntRange(min=1), help="At most N, the oldest first."),
+        click.option("--partition", type=click.IntRange(min=0), help="Only this partition.  [default: all]"),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def _transfer_command(kind: str, verb: str, sentence: str) -> click.Command:
+    @click.command(
+        verb,
+        help=sentence.format(kind=kind)
+        + " A message that the target cannot take stays where it is; each counts as published again.",
+    )
+    @click.argument("name", shell_complete=complete_names(kind))
+    @click.option("--to", "target", required=True, metavar="NAME", help="The endpoint to take them.")
+    @click.option("--to-kind", type=_kind_choice, default=QUEUE, show_default=True, help="Its kind.")
+    @_which_messages
+    @vpn_option(kind)
+    @output_option
+    @admin_options
+    def transfer(
+        *, admin: AdminOptions, name: str, target: str, to_kind: str, vpn: str, out: Output, **which: Any
+    ) -> int:
+        where = {"kind": kind, "vpn": vpn, "name": name, "target": target, "target_kind": to_kind}
+        return _run_job(
+            admin, f"endpoints.{verb}", {**where, **which}, f"{verb} {name}", done=_DONE[verb], out=out
+        )
+
+    return transfer
+
+
+def _redrive_command(kind: str) -> click.Command:
+    @click.command(
+        "redrive",
+        help=f"Send dead messages of the {kind} NAME, and those that were moved there, back to the endpoints that they"
+        " came from. What was published or copied there stays.",
+    )
+    @click.argument("name", shell_complete=complete_names(kind))
+    @_which_messages
+    @vpn_option(kind)
+    @output_option
+    @admin_options
+    def redrive(*, admin: AdminOptions, name: str, vpn: str, out: Output, **which: Any) -> int:
+        where = {"kind": kind, "vpn": vpn, "name": name}
+        return _run_job(
+            admin, "endpoints.redrive", {**where, **which}, f"redrive {name}", done="sent back", out=out
+        )
+
+    return redrive
+
+
+def _run_job(
+    admin: AdminOptions,
+    operation: str,
+    arguments: dict[str, Any],
+    description: str,
+    *,
+    done: str,
+    out: Output,
+) -> int:
+    """Do a job to its end; messages that a target refused make it a failure, those that are to stay do not."""
+    with admin.open() as connection:
+        jobs = connection.call(operation, **arguments)["jobs"]
+        found = wait_for(connection, jobs, description)
+    text = f"{counted(found['done'], 'message')} {done}"
+    if found["kept"]:
+        verb = "stays" if found["kept"] == 1 else "stay"
+        text += f", {found['kept']:,} {verb}: copied to it, published to it or sent back before"
+    out.done(text, {name: found[name] for name in ("done", "refused", "kept")})
+    if found["error"] is not None:
+        code, detail = found["error"]
+        left = f"{detail}; {counted(found['refused'], 'message')} left in place"
+        click.echo(visible(str(errors.error_for(code, left))), err=True)
+    return 1 if found["refused"] else 0
+
+
+queue = _make_group(QUEUE, "Queues: they store messages for consumers, also while no consumer is bound.")
+topic_endpoint = _make_group(
+    TOPIC_ENDPOINT, "Topic endpoints: they store the messages of one topic for a consumer."
+)

@@ -1,0 +1,180 @@
+"""`angarium spool`: what the node stores, whether it is sound, and a backup of it.
+
+`verify` works on a running node, whose workers do it beside their messages, and on the data directory of one that does
+not run. A backup is taken of a running node, on this host or another; restoring needs one on this host that does not
+run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from angarium import errors
+from cluster.admin.client import node_runs, read_node_file
+from cluster.commands.connecting.connection import AdminOptions, admin_options
+from cluster.commands.queues.aside import aside
+from cluster.commands.queues.jobs import wait_for
+from cluster.commands.terminal.confirming import confirm, yes_option
+from cluster.commands.terminal.group import SuggestingGroup
+from cluster.commands.terminal.output import (
+    Output,
+    output_option,
+    print_figures,
+    print_table,
+    progress,
+    telling,
+)
+from cluster.commands.terminal.table import counted
+
+#: What of a view has a table of its own, and what of each worker that shows.
+_WORKERS: Final = "workers"
+#: Figures that are shown when they are 0, too.
+_ALWAYS_SHOWN: Final = ("messages", "usage_bytes", "disk_bytes", "files", "delivered_unacked", "endpoints")
+_WORKER_COLUMNS: Final = (
+    "worker",
+    "lanes",
+    "messages_spooled",
+    "bytes_spooled",
+    "delivered_unacked",
+    "spool_files",
+    "disk_bytes",
+    "jobs_running",
+    "spool_full",
+)
+
+
+@click.group(cls=SuggestingGroup)
+def spool() -> None:
+    """The spool: guaranteed messages on disk."""
+
+
+spool.add_command(aside)
+
+
+@spool.command("show")
+@output_option
+@admin_options
+def show_spool(*, admin: AdminOptions, out: Output) -> None:
+    """Show usage, limits, spool files and unsettled messages of the node, and the spool of each worker."""
+    out.one(admin.call("spool.show"), _print_spool)
+
+
+def _print_spool(found: dict[str, Any]) -> None:
+    workers = found.pop(_WORKERS)
+    print_figures(telling(found, always=_ALWAYS_SHOWN))
+    click.echo()
+    print_table(workers, _WORKER_COLUMNS, empty="no worker runs")
+    if found.get("lanes_kept_aside"):
+        lanes = counted(found["lanes_kept_aside"], "lane")
+        click.echo(f"\n{lanes} that no object claims are kept aside: angarium spool aside list")
+
+
+@spool.command("verify")
+@output_option
+@admin_options
+def verify_spool(*, admin: AdminOptions, out: Output) -> int:
+    """Read every message and every object, and verify checksums, of a running node or of its data directory."""
+    if not admin.admin_url and admin.data.exists() and not _runs(admin.data):
+        faults = _verify_directory(admin.data)
+    else:
+        with admin.open() as connection:
+            begun = connection.call("spool.verify")
+            faults = list(begun["faults"])
+            try:
+                wait_for(connection, begun["jobs"], "verify")
+            except errors.UnavailableError as error:
+                if error.code != errors.SPOOL_DAMAGED:
+                    raise
+                faults.append(error.detail)
+    for fault in faults:
+        click.echo(str(errors.error_for(errors.SPOOL_DAMAGED, fault)), err=True)
+    if out.is_json or not faults:
+        out.done("config store and spool are sound", {"good": not faults, "faults": faults})
+    return 1 if faults else 0
+
+
+def _runs(data_dir: Path) -> bool:
+    return node_runs(data_dir, read_node_file(data_dir))
+
+
+def _verify_directory(data_dir: Path) -> list[str]:
+    """Verify the config store and the spools of a node that does not run."""
+    from cluster.commands.queues.backup import spools_of
+    from cluster.data.data_dir import CONFIG_FOLDER
+    from storage.config_store import config_faults
+    from storage.maintenance import verify
+
+    faults = config_faults(data_dir / CONFIG_FOLDER)
+    for directory in spools_of(data_dir):
+        with progress(f"spool {directory.name}", None) as show:
+            try:
+                faults += [f"{directory}: {fault}" for fault in verify(directory, show)]
+            except errors.UnavailableError as error:
+                # One that cannot be opened is at fault, and the others are checked all the same.
+                if error.code != errors.SPOOL_DAMAGED:
+                    raise
+                faults.append(error.detail)
+    return faults
+
+
+@spool.command("backup")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@output_option
+@admin_options
+def back_up(*, admin: AdminOptions, file: Path, out: Output) -> None:
+    """Back up the running node to FILE: objects, messages, names of producers.
+
+    With --admin-url the node copies into its own data directory, which needs the room, and the copies are fetched.
+    """
+    from cluster.commands.queues import backup
+
+    file = file.absolute()
+    with backup.staging(file) as stage, admin.open() as connection:
+        made = connection.call("spool.backup", directory=None if admin.admin_url else str(stage))
+        try:
+            wait_for(connection, made["jobs"], "copy")
+            if made["copy"] is not None:
+                with progress("fetch", None) as show:
+                    backup.fetch(connection, made["copy"], made["parts"], stage, show)
+        finally:
+            if made["copy"] is not None:
+                with contextlib.suppress(errors.AngariumError):
+                    connection.call("spool.drop", copy=made["copy"])
+        about = (made["node"], made["node_id"], made["workers"])
+        with progress("pack", None) as show:
+            manifest = backup.pack(stage, file, *about, show)
+    result = {"file": str(file), "size_bytes": file.stat().st_size, "workers": manifest.workers}
+    _print(result, out=out)
+
+
+@spool.command("restore")
+@click.argument("file", type=click.Path(exists=True, path_type=Path, dir_okay=False))
+@yes_option
+@output_option
+@admin_options
+def restore(*, admin: AdminOptions, file: Path, yes: bool, out: Output) -> None:
+    """Restore the backup FILE into the data directory of a stopped node; its old content is set aside."""
+    from cluster.commands.queues import backup
+
+    if admin.admin_url:
+        detail = "a backup is restored on the host of the node: run it there, with --data"
+        raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+    confirm(f"restore {file} into {admin.data}, and set aside its present content", yes=yes)
+    with progress("restore", None) as show:
+        done = backup.restore(file, admin.data, lambda _what, done, total: show(done, total))
+    result = {
+        "data": str(admin.data),
+        "node": done.manifest.node,
+        "taken": done.manifest.taken,
+        "workers": done.manifest.workers,
+        "replaced": None if done.replaced is None else str(done.replaced),
+    }
+    _print(result, out=out)
+
+
+def _print(result: dict[str, Any], *, out: Output) -> None:
+    out.one(result)

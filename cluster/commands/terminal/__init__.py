@@ -1,0 +1,1 @@
+"""How commands look: output, tables, screens, questions, hints."""

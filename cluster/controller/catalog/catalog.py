@@ -1,0 +1,574 @@
+"""The catalog: which objects exist, which refer to which, and what may be created, changed and deleted.
+
+Pure and in memory: a wish is turned into a list of changes, or refused; the controller makes the changes
+durable and then takes them over with `take`. A wish never changes anything itself, so a dry run and a refusal
+leave no trace. What clients wish of endpoints is in `cluster/controller/catalog/endpoints.py`.
+
+An endpoint gets its identity here: an id that no other ever had, and a home for each of its lanes. A backup that is
+applied leaves the identity of endpoints that exist as it is, so nothing that they hold is lost by it (R97).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium import errors
+from cluster import objects
+from cluster.controller.catalog import link_queues, passwordless
+from cluster.controller.catalog.placement import Placement
+from cluster.security import passwords
+from storage.config_store import Change, Counter, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+#: Objects of a node; each is pushed to the router at its start.
+MAX_OBJECTS: Final = 100_000
+#: The counter of the ids of endpoints in the config store.
+COUNTER: Final = "endpoint"
+_HIDDEN: Final = "(hidden)"
+#: Attributes of other objects that name this kind, and keep it from going.
+_REFERENCES: Final = {"acl": "acl_profile", "profile": "client_profile"}
+
+#: Each of their objects has a process.
+NUMBERED_KINDS: Final = ("link", "bridge")
+
+Key = tuple[str, str, str]
+
+
+class Applied(NamedTuple):
+    """What applying declared objects comes to."""
+
+    changes: list[Entry]
+    report: list[dict[str, Any]]
+
+
+class Catalog:
+    """All objects of the node, by (kind, Message VPN, name); a Message VPN itself has the VPN ""."""
+
+    def __init__(
+        self,
+        stored: Iterable[Change],
+        hash_password: Callable[[str], str] = passwords.hash_password,
+        *,
+        next_endpoint_id: int = 1,
+        workers: int = 1,
+        subscription_exceptions: bool = True,
+        node: str = "",
+        passwordless_state: int = passwordless.UNKNOWN,
+    ) -> None:
+        """Begin with what the store holds.
+
+        Args:
+            stored: every object.
+            hash_password: makes what is kept of a password.
+            next_endpoint_id: the counter of the store; 1 if it never had one.
+            workers: among whom homes are chosen.
+            subscription_exceptions: whether a filter may be an exception (R125).
+            node: what this node is called.
+            passwordless_state: the counter of the store.
+
+        Raises:
+            InvalidRequestError: a stored object does not fit its kind (40015).
+        """
+        self._hash_password = hash_password
+        self._node = node
+        #: What was decided about `default`, a state of `cluster.controller.catalog.passwordless`.
+        self.passwordless = passwordless_state
+        self._subscription_exceptions = subscription_exceptions
+        #: Attributes are complete and checked. Who an object refers to exists; who it belongs to exists.
+        self._objects: dict[Key, objects.Attributes] = {}
+        #: The same by kind, so that a few templates are found among very many endpoints.
+        self._of_kind: dict[str, dict[tuple[str, str], objects.Attributes]] = {
+            kind: {} for kind in objects.KINDS
+        }
+        #: In step with the endpoints among the objects.
+        self.placement = Placement(workers)
+        #: Rises with every change.
+        self.revision = 0
+        #: Above the id of every endpoint that ever was.
+        self._next_endpoint_id = next_endpoint_id
+        for kind, vpn, name, attributes in stored:
+            assert attributes is not None, "the store gives objects, no removals"
+            self._put((kind, vpn, name), objects.load(kind, attributes))
+
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> list[list[Any]]:
+        """Give every object as [kind, vpn, name, attributes], what is referred to first."""
+        order = list(objects.KINDS)
+        keys = sorted(self._objects, key=lambda key: (order.index(key[0]), key))
+        return [[*key, self._objects[key]] for key in keys]
+
+    def export(self) -> list[list[Any]]:
+        """Give every object but temporary ones with the attributes that differ from the defaults: a backup.
+
+        What the node that reads it would decide otherwise is named too (`passwordless.decided`).
+        """
+        return [
+            [
+                kind,
+                vpn,
+                name,
+                objects.differing(kind, attributes) | passwordless.decided(self, (kind, vpn, name)),
+            ]
+            for kind, vpn, name, attributes in self.snapshot()
+            if attributes.get("durable", True)
+        ]
+
+    def show(self, kind: str, vpn: str, name: str) -> dict[str, Any]:
+        """Give one object as operators see it.
+
+        Raises:
+            NotFoundError: there is none (40401).
+        """
+        key = self._key(kind, vpn, name)
+        return objects.shown(*key, self._get(key))
+
+    def find(self, kind: str, vpn: str | None, pattern: str) -> list[dict[str, Any]]:
+        """Give the objects of a kind whose name matches; vpn None means those of all Message VPNs.
+
+        In the pattern * and ? stand for characters, and nothing else does.
+        """
+        pattern = pattern.replace("[", "[[]")
+        found = self.of_kind(kind, vpn if objects.kind_of(kind).in_vpn else None)
+        return [
+            objects.shown(kind, *key, attributes)
+            for key, attributes in sorted(found.items(), key=lambda item: item[0])
+            if fnmatch.fnmatchcase(key[1], pattern)
+        ]
+
+    def get(self, kind: str, vpn: str, name: str) -> objects.Attributes | None:
+        """Give the complete attributes of an object, or None."""
+        return self._objects.get((kind, vpn, name))
+
+    def of_kind(self, kind: str, vpn: str | None = None) -> dict[tuple[str, str], objects.Attributes]:
+        """Give the objects of a kind by (Message VPN, name), those of one Message VPN or of all."""
+        found = self._of_kind[kind]
+        return {key: attributes for key, attributes in found.items() if vpn in (None, key[0])}
+
+    # -- wishes ----------------------------------------------------------------------------------------------
+
+    def missing_built_ins(self) -> list[Entry]:
+        """Give what every node and every Message VPN has by itself, and this one lacks.
+
+        The dead message queue of a Message VPN comes with it and may be deleted, so it is made again only on a node
+        that never had an endpoint.
+        """
+        vpns = [name for kind, _, name in self._objects if kind == "vpn"]
+        changes: list[Entry] = []
+        if objects.DEFAULT_NAME not in vpns:
+            vpns.append(objects.DEFAULT_NAME)
+            changes.append(Change("vpn", "", objects.DEFAULT_NAME, objects.complete("vpn", {})))
+        for vpn in vpns:
+            changes += [change for change in _built_ins(vpn) if change[:3] not in self._objects]
+        if self._next_endpoint_id == 1 or not self._objects:
+            endpoint_ids = range(self._next_endpoint_id, self._next_endpoint_id + len(vpns))
+            changes += [
+                self._dead_message_queue(vpn, number) for vpn, number in zip(vpns, endpoint_ids, strict=True)
+            ]
+            changes.append(Counter(COUNTER, endpoint_ids.stop))
+        return changes
+
+    def create(self, kind: str, vpn: str, name: str, values: dict[str, Any]) -> list[Entry]:
+        """Give the changes that create an object; a Message VPN comes with its built-in profiles and its DMQ.
+
+        Raises:
+            InvalidRequestError: name or attributes do not fit (40018, 40022, 40015).
+            ConflictError: it exists (40901).
+            NotFoundError: its Message VPN, or what it refers to, does not exist (40401).
+            UnavailableError: its Message VPN has all the endpoints that it may have (50318).
+        """
+        key = self._key(kind, vpn, name)
+        given = self._given(key, values, objects.convert)
+        return passwordless.follow(self, key, given, self._created(key, given))
+
+    def _created(self, key: Key, given: objects.Attributes) -> list[Entry]:
+        kind, _, name = key
+        objects.check_name(objects.kind_of(kind), name)
+        attributes = objects.complete(kind, given)
+        self._check(key, attributes)
+        if kind == "link" and name == self._node:
+            raise errors.error_for(errors.LINK_TO_OWN_NODE, f"{name!r} is this node")
+        if kind in objects.ENDPOINT_KINDS:
+            passwordless.give_owner(self, key[1], given, attributes)
+            return self.new_endpoint(key, attributes)
+        self.check_new(key)
+        if kind in NUMBERED_KINDS:
+            attributes["number"] = self._free_number(kind)
+        changes: list[Entry] = [Change(*key, attributes)]
+        if kind == "vpn":
+            changes += _built_ins(name)
+            number = self._next_endpoint_id
+            changes += [self._dead_message_queue(name, number), Counter(COUNTER, number + 1)]
+            links = [link for _, link in self._of_kind["link"]]
+            changes += self._link_queues([name], links, number + 1)
+        elif kind == "link":
+            changes += self._link_queues(
+                [vpn for _, vpn in self._of_kind["vpn"]], [name], self._next_endpoint_id
+            )
+        return changes
+
+    def _link_queues(self, vpns: list[str], links: list[str], first_id: int) -> list[Entry]:
+        """Give the changes that make the queues of links in Message VPNs, where they are missing."""
+        changes: list[Entry] = []
+        homes = self.placement.copy()
+        for vpn in vpns:
+            for link in links:
+                for name, attributes in link_queues.queues_of(link).items():
+                    if ("queue", vpn, name) not in self._objects:
+                        number = first_id + len(changes)
+                        made = {**attributes, "id": number, "homes": homes.homes(1)}
+                        homes.add(vpn, made)
+                        changes.append(Change("queue", vpn, name, made))
+        return [*changes, Counter(COUNTER, first_id + len(changes))] if changes else []
+
+    def new_endpoint(self, key: Key, attributes: objects.Attributes) -> list[Entry]:
+        """Give the changes that create an endpoint with these complete attributes; it gets an id and homes.
+
+        Raises:
+            ConflictError: it exists (40901).
+            UnavailableError: its Message VPN has all the endpoints that it may have (50318).
+        """
+        vpn, number = key[1], self._next_endpoint_id
+        self.check_new(key)
+        limit = self._objects["vpn", "", vpn]["max_endpoint_count"]
+        if self.placement.in_vpn[vpn] >= limit:
+            detail = f"Message VPN {vpn!r} has {limit}, its max_endpoint_count"
+            raise errors.error_for(errors.TOO_MANY_ENDPOINTS, detail)
+        homes = self.placement.homes(_lanes(attributes))
+        made = {**attributes, "id": number, "generation": 1, "homes": homes}
+        return [Change(*key, made), Counter(COUNTER, number + 1)]
+
+    def skip_ids(self, newest: int) -> list[Entry]:
+        """Give what keeps new endpoints from ids up to one that a spool knows; nothing if they are above it."""
+        return [] if newest < self._next_endpoint_id else [Counter(COUNTER, newest + 1)]
+
+    def adopt(
+        self, vpn: str, name: str, values: dict[str, Any], number: int, generation: int, homes: dict[int, int]
+    ) -> list[Entry]:
+        """Give the changes that create a queue of which the spools have lanes already.
+
+        Args:
+            vpn: its Message VPN.
+            name: its name.
+            values: attributes.
+            number: the id that the lanes were made with.
+            generation: that of the lanes.
+            homes: partition -> the worker whose spool has its lane.
+
+        Raises:
+            AngariumError: as `create`.
+            ConflictError: an endpoint has this id (40901).
+        """
+        key = self._key("queue", vpn, name)
+        if any(attributes.get("id") == number for attributes in self._objects.values()):
+            raise errors.error_for(errors.OBJECT_EXISTS, f"an endpoint with the id {number}")
+        objects.check_name(objects.kind_of("queue"), name)
+        given = self._given(key, values, objects.convert)
+        attributes = objects.complete("queue", given)
+        passwordless.give_owner(self, vpn, given, attributes)
+        self._check(key, attributes)
+        (made, _) = self.new_endpoint(key, attributes)
+        assert isinstance(made, Change)
+        assert made.attributes is not None
+        lanes = max(_lanes(attributes), 1 + max(homes))
+        placed = [homes.get(i, home) for i, home in enumerate(self.placement.homes(lanes))]
+        identity = {"id": number, "generation": generation, "homes": placed}
+        return [
+            Change(*key, {**made.attributes, **identity}),
+            Counter(COUNTER, max(self._next_endpoint_id, number + 1)),
+        ]
+
+    def _free_number(self, kind: str) -> int:
+        """Give the lowest index that no process of a kind has."""
+        taken = {attributes["number"] for attributes in self._of_kind[kind].values()}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
+
+    def check_new(self, key: Key) -> None:
+        """Refuse a key that is taken, or one too many.
+
+        Raises:
+            ConflictError: the object exists (40901).
+            InvalidRequestError: the node has all the objects that it can hold (40018).
+        """
+        if key in self._objects:
+            raise errors.error_for(errors.OBJECT_EXISTS, _title(key))
+        if len(self._objects) >= MAX_OBJECTS:
+            detail = f"there are {MAX_OBJECTS} objects, the most a node holds"
+            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+
+    def update(self, kind: str, vpn: str, name: str, values: dict[str, Any]) -> list[Entry]:
+        """Give the change that sets attributes of an object; nothing if it has these values already.
+
+        Raises:
+            InvalidRequestError: the attributes do not fit (40015).
+            NotFoundError: there is no such object, or what it refers to does not exist (40401).
+        """
+        key = self._key(kind, vpn, name)
+        self._get(key)
+        given = self._given(key, values, objects.convert)
+        return passwordless.follow(self, key, given, self.updated(key, given))
+
+    def updated(self, key: Key, given: objects.Attributes) -> list[Entry]:
+        """Give the change that sets checked attributes of an object that exists.
+
+        Raises:
+            AngariumError: what `update` raises.
+        """
+        before = self._get(key)
+        attributes = {**before, **given}
+        if "homes" in before:
+            # Homes of partitions that are no more are kept: their messages have to be moved from there.
+            attributes["homes"] = self.placement.homes(_lanes(attributes), attributes["homes"])
+            operators = attributes.get("subscriptions", ())
+            added = [text for text in attributes["client_subscriptions"] if text not in operators]
+            attributes["client_subscriptions"] = added
+        if attributes == before:
+            return []
+        self._check(key, attributes)
+        return [Change(*key, attributes)]
+
+    def delete(self, kind: str, vpn: str, name: str) -> list[Entry]:
+        """Give the changes that remove an object; a Message VPN takes along what is in it (R118).
+
+        Raises:
+            NotFoundError: there is no such object (40401).
+            ConflictError: it is built in, or others use it (40902).
+        """
+        key = self._key(kind, vpn, name)
+        self._get(key)
+        if key == ("vpn", "", objects.DEFAULT_NAME) or _is_built_in(key):
+            detail = f"{_title(key)} is built in: update it instead"
+            raise errors.error_for(errors.OBJECT_IN_USE, detail)
+        if kind == "queue" and ("link", "", link_queues.node_of(name)) in self._objects:
+            raise errors.error_for(errors.OBJECT_IN_USE, f"{_title(key)} belongs to a link: delete that")
+        users = self._users_of(key)
+        if users:
+            detail = f"{_title(key)} by {len(users)} usernames, {users[0]!r} for instance"
+            raise errors.error_for(errors.OBJECT_IN_USE, detail)
+        inside = [other for other in sorted(self._objects) if other[1] == name] if kind == "vpn" else []
+        if kind == "link":
+            queues = link_queues.names_of(name)
+            inside = [other for other in sorted(self._objects) if other[0] == "queue" and other[2] in queues]
+        return [Change(*removed, None) for removed in [*inside, key]]
+
+    def leave_homes(self, workers: int) -> list[Entry]:
+        """Give the changes that move every lane from workers that will be gone; `workers` stay.
+
+        The placement counts on that number from here on, whatever becomes of the changes.
+        """
+        self.placement.workers = workers
+        trial = self.placement.copy()
+        changes: list[Entry] = []
+        for key, attributes in self._objects.items():
+            homes = attributes.get("homes", ())
+            if not any(home >= workers for home in homes):
+                continue
+            moved = {**attributes, "homes": trial.moved(homes)}
+            trial.remove(key[1], attributes)
+            trial.add(key[1], moved)
+            changes.append(Change(*key, moved))
+        return changes
+
+    def apply(self, declared: list[list[Any]]) -> Applied:
+        """Give the changes that make all declared objects so, and a report; one fault refuses them all.
+
+        A link to this node is left out, so that all nodes of a cluster can have the same file.
+
+        Raises:
+            AngariumError: what `create` and `update` raise.
+        """
+        trial = self._trial()
+        changes: list[Entry] = []
+        report = []
+        for kind, vpn, name, values in sorted(declared, key=_declared_order):
+            key = trial._key(kind, vpn, name)
+            if key == ("link", "", self._node):
+                continue
+            before = trial._objects.get(key)
+            given = trial._given(key, values, objects.convert_declared)
+            if before is None:
+                made = trial._created(key, given)
+            else:
+                identity = {attribute.name for attribute in objects.identity_of(kind)}
+                made = trial.updated(key, {name: given[name] for name in given if name not in identity})
+            made = passwordless.follow(trial, key, given, made)
+            default = trial._objects.get(passwordless.DEFAULT_USER)
+            trial.take(made)
+            changes += made
+            report.append(_reported(key, before, trial._objects[key]))
+            if passwordless.was_closed_by(made):
+                user = passwordless.DEFAULT_USER
+                report.append(_reported(user, default, trial._objects[user]))
+        return Applied(changes, report)
+
+    def _trial(self) -> Catalog:
+        """Give a catalog with the same objects, on which wishes can be tried."""
+        trial = Catalog(
+            [],
+            self._hash_password,
+            next_endpoint_id=self._next_endpoint_id,
+            node=self._node,
+            passwordless_state=self.passwordless,
+        )
+        trial._subscription_exceptions = self._subscription_exceptions
+        trial._objects = dict(self._objects)
+        trial._of_kind = {kind: dict(found) for kind, found in self._of_kind.items()}
+        trial.placement = self.placement.copy()
+        return trial
+
+    def take(self, changes: Sequence[Entry]) -> None:
+        """Take over changes that are durable; entries that are no objects are others' business."""
+        self.revision += 1
+        for change in changes:
+            if isinstance(change, Counter) and change.name == COUNTER:
+                self._next_endpoint_id = max(self._next_endpoint_id, change.value)
+            elif isinstance(change, Counter) and change.name == passwordless.COUNTER:
+                self.passwordless = change.value
+            elif isinstance(change, Change):
+                self._put(change[:3], change.attributes)
+
+    def _put(self, key: Key, attributes: objects.Attributes | None) -> None:
+        before = self._objects.pop(key, None) if attributes is None else self._objects.get(key)
+        if before is not None and "homes" in before:
+            self.placement.remove(key[1], before)
+        if attributes is None:
+            self._of_kind[key[0]].pop(key[1:], None)
+            return
+        self._objects[key] = self._of_kind[key[0]][key[1:]] = attributes
+        if "homes" in attributes:
+            self.placement.add(key[1], attributes)
+            self._next_endpoint_id = max(self._next_endpoint_id, attributes["id"] + 1)
+
+    def validate(self) -> None:
+        """Assert what the attribute comments say."""
+        for key, attributes in self._objects.items():
+            assert attributes == objects.complete(key[0], attributes), f"{_title(key)} is incomplete"
+            self._check_references(key, attributes)
+        by_kind = {(kind, *key): one for kind, found in self._of_kind.items() for key, one in found.items()}
+        assert by_kind == self._objects, "the objects by kind are others"
+        assert not self.missing_built_ins(), "something built in is missing"
+        endpoints = [one for one in self._objects.values() if "homes" in one]
+        ids = {one["id"] for one in endpoints}
+        assert len(ids) == len(endpoints), "two endpoints have one id"
+        assert all(0 < number < self._next_endpoint_id for number in ids), "an id would be given twice"
+        assert all(len(one["homes"]) >= _lanes(one) for one in endpoints), "a lane has no home"
+        assert self.placement.lanes.total() == sum(len(one["homes"]) for one in endpoints), (
+            "lanes are miscounted"
+        )
+        assert self.placement.in_vpn.total() == len(endpoints), "endpoints are miscounted"
+
+    # -- parts -----------------------------------------------------------------------------------------------
+
+    def _key(self, kind: str, vpn: str | None, name: str) -> Key:
+        return (kind, (vpn or "") if objects.kind_of(kind).in_vpn else "", name)
+
+    def _get(self, key: Key) -> objects.Attributes:
+        try:
+            return self._objects[key]
+        except KeyError:
+            raise errors.error_for(errors.OBJECT_NOT_FOUND, _title(key)) from None
+
+    def _given(
+        self,
+        key: Key,
+        values: dict[str, Any],
+        convert: Callable[[str, dict[str, Any]], objects.Attributes],
+    ) -> objects.Attributes:
+        """Give checked attributes, with a password as its hash: the stored one if it is the same password."""
+        attributes = convert(key[0], values)
+        self.check_exceptions(attributes.get("subscriptions", ()))
+        password = attributes.get("password")
+        if password and not passwords.is_hash(password):
+            stored = self._objects.get(key, {}).get("password", "")
+            same = passwords.fits(stored, password)
+            attributes["password"] = stored if same else self._hash_password(password)
+        return attributes
+
+    def check_exceptions(self, filters: Iterable[str]) -> None:
+        """Refuse exceptions if the node does without them (R125).
+
+        Raises:
+            InvalidRequestError: with the first one (40028).
+        """
+        for text in () if self._subscription_exceptions else filters:
+            if text.startswith("!"):
+                raise errors.error_for(errors.EXCEPTIONS_NOT_SUPPORTED, repr(text))
+
+    def _check(self, key: Key, attributes: objects.Attributes) -> None:
+        self._check_references(key, attributes)
+        objects.check_together(key[0], attributes)
+
+    def _check_references(self, key: Key, attributes: objects.Attributes) -> None:
+        kind, vpn, _ = key
+        if objects.kind_of(kind).in_vpn:
+            self._get(("vpn", "", vpn))
+        if kind == "username":
+            self._get(("acl", vpn, attributes["acl_profile"]))
+            self._get(("profile", vpn, attributes["client_profile"]))
+
+    def _users_of(self, key: Key) -> list[str]:
+        """Give the usernames that keep an object from going."""
+        kind, vpn, name = key
+        if kind not in (*_REFERENCES, "vpn"):
+            return []
+        where = name if kind == "vpn" else vpn
+        return [
+            username
+            for (_, username), attributes in self.of_kind("username", where).items()
+            if kind == "vpn" or attributes[_REFERENCES[kind]] == name
+        ]
+
+    def _dead_message_queue(self, vpn: str, number: int) -> Change:
+        """Give the queue for dead messages that a Message VPN comes with: what is there has expired once."""
+        attributes = objects.complete(
+            "queue",
+            {
+                "respect_ttl": False,
+                "dead_message_queue": "",
+                "owner": passwordless.owner_of_new(self, vpn),
+            },
+        )
+        attributes |= {"id": number, "homes": self.placement.homes(1)}
+        return Change("queue", vpn, objects.DEAD_MESSAGE_QUEUE, attributes)
+
+
+def _lanes(endpoint: objects.Attributes) -> int:
+    """Give how many lanes an endpoint has: one per partition, or one."""
+    return max(1, int(endpoint.get("partition_count", 0)))
+
+
+def _built_ins(vpn: str) -> list[Change]:
+    return [
+        Change(kind, vpn, name, objects.complete(kind, attributes))
+        for kind, name, attributes in objects.built_in(vpn)
+    ]
+
+
+def _is_built_in(key: Key) -> bool:
+    return any(key == change[:3] for change in _built_ins(key[1]))
+
+
+def _declared_order(entry: list[Any]) -> int:
+    return list(objects.KINDS).index(objects.kind_of(entry[0]).name)
+
+
+def _reported(key: Key, before: objects.Attributes | None, after: objects.Attributes) -> dict[str, Any]:
+    earlier = before or {}
+    changed = {
+        name: [_HIDDEN, _HIDDEN] if name == "password" else [earlier.get(name), value]
+        for name, value in after.items()
+        if name not in earlier or earlier[name] != value
+    }
+    action = "create" if before is None else ("update" if changed else "unchanged")
+    return {"action": action, "kind": key[0], "vpn": key[1], "name": key[2], "changes": changed}
+
+
+def _title(key: Key) -> str:
+    kind, vpn, name = key
+    return f"{kind} {name!r}" + (f" in Message VPN {vpn!r}" if vpn else "")

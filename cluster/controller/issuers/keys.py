@@ -1,0 +1,93 @@
+"""The keys of issuers as the controller knows them: it tells the router, which has none of its own.
+
+The decisions; `cluster/controller/server.py` reads files, and has addresses asked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cluster.controller.issuers.fetches import Fetches
+from cluster.controller.switchboard.effects import FetchKeys
+from cluster.controller.switchboard.switchboard import ROUTER, ProcessAsker
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cluster.controller.switchboard.effects import Effect
+    from cluster.controller.switchboard.switchboard import Switchboard
+    from router.tokens.config import TokenIssuer
+
+
+class IssuerKeys:
+    """What is known of the keys of all issuers."""
+
+    def __init__(self, board: Switchboard) -> None:
+        """Begin with none, and no address."""
+        self._board = board
+        self._fetches = Fetches(())
+        #: Name of the issuer -> its keys, as `router.tokens.keys` gives them.
+        self._keys: dict[str, list[Any]] = {}
+        #: Name of the issuer -> who waits for the answer of its address.
+        self._askers: dict[str, list[ProcessAsker]] = {}
+        self._fetched = self._failed = 0
+
+    def follow(self, issuers: Sequence[TokenIssuer]) -> None:
+        """Have the addresses of these asked from now on."""
+        self._fetches = Fetches(issuers)
+
+    def put(self, keys: Mapping[str, list[Any]], faults: Sequence[str], now: float) -> list[Effect]:
+        """Keys were read; those with a fault keep the ones that they had."""
+        self._keys.update(keys)
+        for fault in faults:
+            self._tell_fault(fault)
+        self.tell(now)
+        return self._board.taken()
+
+    def tell(self, now: float) -> None:
+        """Tell the router all keys."""
+        if self._keys:
+            gathering = self._board.gather(None, now)
+            self._board.ask(ROUTER, "token_keys", self._keys, gathering)
+            self._board.end_if_complete(gathering)
+
+    def asked(self, identity: bytes, number: int, name: str, now: float) -> list[Effect]:
+        """The router has a token of a key that it does not know; it is answered when that may be otherwise."""
+        asker = ProcessAsker(identity, number)
+        if self._fetches.want(name, now):
+            self._askers.setdefault(name, []).append(asker)
+        else:
+            self._board.reply(asker, None)
+        return self.tick(now)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Have addresses asked whose time has come."""
+        for issuer in self._fetches.take_due(now):
+            self._board.emit(FetchKeys(issuer))
+        return self._board.taken()
+
+    def fetched(self, name: str, keys: list[Any] | None, fault: str, now: float) -> list[Effect]:
+        """An address has answered with keys, or there is something wrong."""
+        is_news = self._fetches.done(name, now, is_good=keys is not None)
+        if keys is None:
+            self._failed += 1
+            if is_news:
+                self._tell_fault(f"issuer {name!r}: {fault}")
+        else:
+            self._fetched += 1
+            if is_news:
+                text = f"the address of issuer {name!r} gives keys again"
+                self._board.record_system("info", "SYSTEM_ISSUER_KEYS_USABLE", text)
+            self._keys[name] = keys
+            self.tell(now)
+        for asker in self._askers.pop(name, ()):
+            self._board.reply(asker, None)
+        return self._board.taken()
+
+    def stats(self) -> dict[str, int]:
+        """Give the totals since the start."""
+        return {"issuer_fetches": self._fetched, "issuer_fetches_failed": self._failed}
+
+    def _tell_fault(self, fault: str) -> None:
+        text = f"keys of an issuer cannot be used, and those before stay: {fault}"
+        self._board.record_system("error", "SYSTEM_ISSUER_KEYS_UNUSABLE", text)

@@ -1,0 +1,126 @@
+"""The operations on objects: list, show, create, update, delete; a backup, and applying one.
+
+operation           arguments                                   answer
+objects.list        kind, vpn="default" (None: all), name="*"   objects whose name matches
+objects.show        kind, name, vpn="default"                   one object
+objects.create      kind, name, vpn="default", attributes={}    the object
+objects.update      kind, name, vpn="default", attributes       the object
+objects.delete      kind, name, vpn="default"                   None
+objects.subscribe   name, vpn="default", add=[], remove=[]      the queue; of filters that clients added too
+config.export                                                   [kind, vpn, name, attributes] and hashes
+config.apply        objects, dry_run=False                      what was done, or would be, per object
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from angarium import errors
+from cluster.controller.operations import arguments
+from storage.config_store import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.controller.catalog.catalog import Catalog
+    from cluster.controller.catalog.producers import Producers
+    from cluster.controller.catalog.stages import Stages
+    from cluster.controller.switchboard.changes import Changes
+    from cluster.controller.switchboard.switchboard import Asker, Switchboard
+
+
+class ObjectOperations:
+    """What operators do with objects."""
+
+    def __init__(
+        self,
+        board: Switchboard,
+        catalog: Catalog,
+        producers: Producers,
+        stages: Stages,
+        changes: Changes,
+        now_s: Callable[[], int],
+    ) -> None:
+        """Answer from this catalog, and change it through `changes`."""
+        self._board = board
+        self._catalog = catalog
+        self._producers = producers
+        self._stages = stages
+        self._now_s = now_s
+        self._changes = changes
+        self.operations: arguments.Operations = {
+            "objects.list": (arguments.ListArguments, self._list),
+            "objects.show": (arguments.ObjectArguments, self._show),
+            "objects.create": (arguments.ChangeArguments, self._create),
+            "objects.update": (arguments.ChangeArguments, self._update),
+            "objects.delete": (arguments.ObjectArguments, self._delete),
+            "objects.subscribe": (arguments.SubscribeArguments, self._subscribe),
+            "config.export": (arguments.NoArguments, self._export),
+            "config.apply": (arguments.ApplyArguments, self._apply),
+        }
+
+    def _list(self, request: arguments.ListArguments, asker: Asker, _now: float) -> None:
+        self._board.reply(asker, self._catalog.find(request.kind, request.vpn, request.name))
+
+    def _show(self, request: arguments.ObjectArguments, asker: Asker, _now: float) -> None:
+        self._board.reply(asker, self._catalog.show(request.kind, request.vpn or "", request.name))
+
+    def _create(self, request: arguments.ChangeArguments, asker: Asker, _now: float) -> None:
+        where = (request.kind, request.vpn or "", request.name)
+        changes = self._catalog.create(*where, request.attributes)
+        self._changes.make(changes, asker, "created", lambda: self._catalog.show(*where))
+
+    def _update(self, request: arguments.ChangeArguments, asker: Asker, _now: float) -> None:
+        where = (request.kind, request.vpn or "", request.name)
+        changes = self._catalog.update(*where, request.attributes)
+        self._changes.make(changes, asker, "updated", lambda: self._catalog.show(*where))
+
+    def _delete(self, request: arguments.ObjectArguments, asker: Asker, _now: float) -> None:
+        vpn = request.vpn or ""
+        changes = self._catalog.delete(request.kind, vpn, request.name)
+        if request.kind in ("vpn", "username"):
+            # Whoever gets the name next must not go on with the sequences of the former one.
+            is_vpn = request.kind == "vpn"
+            owner: tuple[str, str | None] = (request.name, None) if is_vpn else (vpn, request.name)
+            changes = changes + self._producers.forget_all(*owner)
+            changes += self._stages.forget_all(owner, self._now_s())
+        forgotten = self._producers.ids_of(changes)
+        self._changes.make(changes, asker, "deleted", lambda: None, forgotten=forgotten)
+
+    def _subscribe(self, request: arguments.SubscribeArguments, asker: Asker, _now: float) -> None:
+        where = ("queue", request.vpn, request.name)
+        before = self._catalog.get(*where)
+        if before is None:
+            raise errors.error_for(errors.OBJECT_NOT_FOUND, f"queue {request.name!r}")
+        kept = {
+            name: [text for text in before[name] if text not in request.remove]
+            for name in ("subscriptions", "client_subscriptions")
+        }
+        known = [*before["subscriptions"], *before["client_subscriptions"]]
+        missing = [text for text in request.remove if text not in known]
+        if missing:
+            detail = f"{missing[0]!r} of queue {request.name!r}; 'angarium queue show' lists them"
+            raise errors.error_for(errors.SUBSCRIPTION_NOT_FOUND, detail)
+        wanted = list(dict.fromkeys([*kept["subscriptions"], *request.add]))
+        changes = self._catalog.update(*where, {"subscriptions": wanted})
+        changes = _with_client_subscriptions(changes, where, before, kept["client_subscriptions"])
+        self._changes.make(changes, asker, "subscribed", lambda: self._catalog.show(*where))
+
+    def _export(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
+        self._board.reply(asker, self._catalog.export())
+
+    def _apply(self, request: arguments.ApplyArguments, asker: Asker, _now: float) -> None:
+        applied = self._catalog.apply([list(entry) for entry in request.objects])
+        changes = [] if request.dry_run else applied.changes
+        self._changes.make(changes, asker, "applied", lambda: applied.report)
+
+
+def _with_client_subscriptions(
+    changes: list[Any], where: tuple[str, str, str], before: dict[str, Any], kept: list[str]
+) -> list[Any]:
+    """Give the change of a queue with what is left of the filters that clients added."""
+    after = changes[0].attributes if changes else before
+    left = [text for text in after["client_subscriptions"] if text in kept]
+    if left == after["client_subscriptions"]:
+        return changes
+    return [Change(*where, {**after, "client_subscriptions": left})]

@@ -1,0 +1,200 @@
+"""The operations on the spool of the node: show, verify, and a backup of everything that a node keeps.
+
+Each worker has a spool of its own; verifying and copying one are jobs of that worker (`jobs.show` tells how far they
+are), and go on beside its messages. A backup is the copies of all spools and of the config store, which is copied
+first: an endpoint that is created meanwhile is missing in it with all its messages, never its messages alone.
+
+    operation           arguments       answer
+    spool.show                          the figures of the node, and of each worker
+    spool.verify                        {"jobs": [[worker, number], ...], "faults"}: of the config store
+    spool.backup        directory=None  {"jobs"}, with what `angarium spool restore` has to know of the node
+    spool.fetch         copy, part,     {"data", "size"}: a piece of a copy
+                        offset=0
+    spool.drop          copy            nil
+
+Without a directory the copies wait in the data directory until they were fetched: that is for operators at another
+host. There is one such copy at a time. Whoever had it made drops it; if he is gone, the next one may after a while.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors
+from cluster.controller.operations import arguments, figures
+from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
+from cluster.controller.switchboard.effects import CheckStore, CopyStore, DropCopy, ReadCopy
+from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker
+from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
+from storage.spool import DATA_FILE
+
+if TYPE_CHECKING:
+    from cluster.controller.switchboard.switchboard import Asker, Gathering, Switchboard
+
+
+#: A copy that nobody fetched from for so long belongs to nobody.
+COPY_IDLE_S: Final = 600.0
+#: Of one answer to `spool.fetch`: the controller has other things to do in between.
+PIECE_BYTES: Final = 4 << 20
+
+
+@dataclass(slots=True)
+class Copy:
+    """A copy that waits to be fetched."""
+
+    name: str
+    directory: Path
+    used_at: float
+
+
+class SpoolOperations:
+    """What operators do with the spool as a whole."""
+
+    def __init__(self, board: Switchboard, node_id: str, copies: Path) -> None:
+        """Ask the workers over this board; copies that are to be fetched come into a directory in `copies`."""
+        self._board = board
+        self._node_id = node_id
+        self._copies_dir = copies
+        #: The one that waits to be fetched; None: there is none.
+        self._waiting: Copy | None = None
+        #: Number of a copy of the config store that is being made -> who wants the backup, and where.
+        self._copies: dict[int, tuple[Asker, str]] = {}
+        #: Number of a check of the config store -> who wants everything verified.
+        self._checks: dict[int, Asker] = {}
+        self.operations: arguments.Operations = {
+            "spool.show": (arguments.NoArguments, self._show),
+            "spool.verify": (arguments.NoArguments, self._verify),
+            "spool.backup": (arguments.BackupArguments, self._backup),
+            "spool.fetch": (arguments.FetchArguments, self._fetch),
+            "spool.drop": (arguments.CopyArguments, self._drop),
+        }
+
+    def _show(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
+        board = self._board
+        gathering = board.gather_view(asker, now)
+        router = board.ask(ROUTER, "stats", None, gathering)
+        workers = {
+            index: board.ask(("worker", index), "spool.show", {}, gathering) for index in self._workers()
+        }
+
+        def finish(answers: dict[int, Any]) -> dict[str, Any]:
+            rows = [{"worker": index, **answers.get(number, {})} for index, number in workers.items()]
+            return {**figures.spool(answers.get(router)), "workers": rows}
+
+        gathering.finish = finish
+        board.end_if_complete(gathering)
+
+    def _verify(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
+        number = self._board.new_number()
+        self._checks[number] = asker
+        self._board.emit(CheckStore(number))
+
+    def checked(self, number: int, faults: list[str], now: float) -> None:
+        """The config store is read: have the workers verify their spools."""
+        gathering = self._board.gather(self._checks.pop(number), now, HOME_TIMEOUT_S)
+        asked: dict[int, dict[str, Any]] = {index: {} for index in self._workers()}
+        self._begin("spool.verify", asked, gathering, faults=faults)
+
+    def _backup(self, request: arguments.BackupArguments, asker: Asker, now: float) -> None:
+        if request.directory is not None and not Path(request.directory).is_absolute():
+            detail = f"directory {request.directory!r} is no absolute path"
+            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        number = self._board.new_number()
+        directory = request.directory or self._place(number, now)
+        self._copies[number] = (asker, directory)
+        self._board.emit(CopyStore(number, str(Path(directory) / CONFIG_FOLDER)))
+
+    def _place(self, number: int, now: float) -> str:
+        """Give a new directory for a copy that is to be fetched.
+
+        Raises:
+            ConflictError: somebody fetches another one (40902).
+        """
+        waiting = self._waiting
+        if waiting is not None:
+            if now - waiting.used_at < COPY_IDLE_S:
+                raise errors.error_for(
+                    errors.OBJECT_IN_USE, "another backup is being fetched: try again later"
+                )
+            self._board.emit(DropCopy(str(waiting.directory)))
+        self._waiting = Copy(f"{number}", self._copies_dir / f"{number}", now)
+        return str(self._waiting.directory)
+
+    def _fetch(self, request: arguments.FetchArguments, asker: Asker, now: float) -> None:
+        waiting = self._find(request.copy)
+        if request.part not in self._parts():
+            detail = f"part {request.part!r}: a backup has {', '.join(self._parts())}"
+            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        waiting.used_at = now
+        assert isinstance(asker, AdminAsker)
+        path = waiting.directory / request.part / DATA_FILE
+        self._board.emit(ReadCopy(asker.identity, asker.number, str(path), request.offset, PIECE_BYTES))
+
+    def _drop(self, request: arguments.CopyArguments, asker: Asker, _now: float) -> None:
+        self._board.emit(DropCopy(str(self._find(request.copy).directory)))
+        self._waiting = None
+        self._board.reply(asker, None)
+
+    def _find(self, name: str) -> Copy:
+        if self._waiting is None or self._waiting.name != name:
+            detail = f"copy {name!r} is not there any more: begin the backup again"
+            raise errors.error_for(errors.INVALID_ARGUMENT, detail)
+        return self._waiting
+
+    def _parts(self) -> list[str]:
+        return [CONFIG_FOLDER, *(f"{SPOOL_FOLDER}/{index}" for index in self._workers())]
+
+    def copied(self, number: int, now: float) -> None:
+        """The config store is copied: have the workers copy their spools."""
+        asker, directory = self._copies.pop(number)
+        gathering = self._board.gather(asker, now, HOME_TIMEOUT_S)
+        place = Path(directory) / SPOOL_FOLDER
+        asked = {index: {"directory": str(place / str(index))} for index in self._workers()}
+        waiting = self._waiting
+        is_waiting = waiting is not None and str(waiting.directory) == directory
+        about = {
+            "node": self._board.node.get("node", ""),
+            "node_id": self._node_id,
+            "workers": len(asked),
+            "copy": waiting.name if waiting is not None and is_waiting else None,
+            "parts": self._parts(),
+        }
+        self._begin("spool.backup", asked, gathering, **about)
+
+    def not_copied(self, number: int, detail: str) -> None:
+        """The config store could not be copied."""
+        asker, directory = self._copies.pop(number)
+        if self._waiting is not None and str(self._waiting.directory) == directory:
+            self._board.emit(DropCopy(directory))
+            self._waiting = None
+        self._board.refuse(asker, errors.INVALID_ARGUMENT, detail)
+
+    def _begin(
+        self, operation: str, asked: dict[int, dict[str, Any]], gathering: Gathering, **about: Any
+    ) -> None:
+        board = self._board
+        numbers = {
+            index: board.ask(("worker", index), operation, content, gathering)
+            for index, content in asked.items()
+        }
+
+        def finish(answers: dict[int, Any]) -> dict[str, Any]:
+            for index, number in numbers.items():
+                if number not in answers:
+                    raise errors.error_for(errors.HOME_NOT_READY, f"worker {index} did not answer")
+            jobs = [[index, answers[number]["job"]] for index, number in numbers.items()]
+            return {"jobs": jobs, **about}
+
+        gathering.finish = finish
+        board.end_if_complete(gathering)
+
+    def _workers(self) -> list[int]:
+        rows = self._board.node.get("processes", ())
+        return sorted(row["index"] for row in rows if row["role"] == "worker")
+
+    def validate(self) -> None:
+        """Assert what the attribute comments say."""
+        assert not self._checks, "the store was not checked between two events"
+        assert not self._copies, "a copy of the store was not made between two events"

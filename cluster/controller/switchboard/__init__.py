@@ -1,0 +1,1 @@
+"""What every operation of the controller goes through: questions, effects, events, and changes of the store."""

@@ -1,0 +1,163 @@
+"""Events: what happened on the node, for operators to look back on.
+
+An event is a map {"id", "time", "severity", "scope", "event", "text", ...}: the time in UTC, a severity of
+syslog, a scope of SYSTEM, VPN or CLIENT, the name that operators of the reference broker know (or one built
+like it), and a sentence. Ids rise by one and go on after a restart. The newest are in memory; all are
+appended to a file, one JSON object per line, that is rotated by size, so nothing grows without bound. Called
+by the controller only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import logging
+import os
+from collections import deque
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from angarium import errors
+from cluster.controller.switchboard.event_limits import EventLimits
+from storage.room import NO_ROOM
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Events given in one answer; who wants more asks again from the last id.
+ANSWER_MAX: Final = 10_000
+FILE_NAME: Final = "events.jsonl"
+
+Event = dict[str, Any]
+
+_log = logging.getLogger(__name__)
+
+
+class EventRing:
+    """The newest events, oldest first."""
+
+    def __init__(self, size: int, earlier: list[Event], limits: EventLimits | None = None) -> None:
+        """Begin with the events of earlier runs; without limits with those of the default configuration."""
+        #: How many of one source are kept.
+        self.limits = limits or EventLimits(1_000, 60)
+        #: Ids rise strictly; at most `size` of them, the oldest goes first.
+        self._events: deque[Event] = deque(earlier, maxlen=size)
+        self._next_id = earlier[-1]["id"] + 1 if earlier else 1
+
+    def add(self, event: Event) -> Event:
+        """Keep an event, and give it with its id."""
+        kept = {"id": self._next_id, **{key: value for key, value in event.items() if key != "id"}}
+        self._next_id += 1
+        self._events.append(kept)
+        return kept
+
+    def find(self, since: int | str | None, limit: int) -> list[Event]:
+        """Give the newest events, or the first ones after an id or from a time on.
+
+        Raises:
+            InvalidRequestError: `since` is neither an id nor an ISO time (40018).
+        """
+        limit = min(limit, ANSWER_MAX)
+        if since is None:
+            return list(itertools.islice(self._events, max(0, len(self._events) - limit), None))
+        if isinstance(since, int):
+            later = (event for event in self._events if event["id"] > since)
+        else:
+            start = _parse_time(since)
+            later = (event for event in self._events if _parse_time(event["time"]) >= start)
+        return list(itertools.islice(later, limit))
+
+    def validate(self) -> None:
+        """Assert what the attribute comments say."""
+        ids = [event["id"] for event in self._events]
+        assert ids == sorted(set(ids)), "event ids rise strictly"
+        assert not ids or ids[-1] < self._next_id, "the next id is new"
+
+
+class EventFile:
+    """The file behind the ring, and its predecessors: events.jsonl.1 is newer than events.jsonl.2."""
+
+    def __init__(self, directory: Path, bytes_max: int, files_max: int) -> None:
+        """Name the files; nothing is opened before the first event."""
+        self._path = directory / FILE_NAME
+        self._bytes_max = bytes_max
+        self._files_max = files_max
+
+    def load(self, count: int) -> list[Event]:
+        """Give the newest events of earlier runs, oldest first, without lines that a crash cut off."""
+        self._end_last_line()
+        found: list[Event] = []
+        for number in range(self._files_max + 1):
+            found = _read_lines(self._numbered(number)) + found
+            if len(found) >= count:
+                break
+        return found[-count:]
+
+    def append(self, event: Event) -> bool:
+        """Append one event, and tell whether there was room for it; without, it is in memory only.
+
+        Losing the last ones in a power cut is accepted, so nothing is synced.
+        """
+        line = json.dumps(event, ensure_ascii=False, default=str).encode() + b"\n"
+        try:
+            with open(self._path, "ab", buffering=0, opener=_private) as file:
+                size = file.tell()
+                if file.write(line) < len(line):
+                    file.truncate(size)
+                    return False
+            if size + len(line) >= self._bytes_max:
+                self._rotate()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                return False
+            _log.error("an event cannot be written: %s", error)
+        return True
+
+    def _end_last_line(self) -> None:
+        """End a line that a crash cut off, so that it does not swallow the next event."""
+        with contextlib.suppress(
+            OSError
+        ):  # there is none, or no room: then the next line is lost with this one
+            content = self._path.read_bytes()
+            if content and not content.endswith(b"\n"):
+                with self._path.open("ab") as file:
+                    file.write(b"\n")
+
+    def _rotate(self) -> None:
+        for number in range(self._files_max, 0, -1):
+            earlier = self._numbered(number - 1)
+            if earlier.exists():
+                earlier.replace(self._numbered(number))
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{FILE_NAME}.{number}") if number else self._path
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _read_lines(path: Path) -> list[Event]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+            _parse_time(event["time"])
+            found.append({**event, "id": int(event["id"])})
+        except (ValueError, KeyError, TypeError, errors.AngariumError):
+            _log.warning("%s holds a line that is no event: %r", path, line[:100])
+    return found
+
+
+def _parse_time(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        detail = f"since {text!r} is neither the id of an event nor a time like 2031-05-04T10:11:12Z"
+        raise errors.error_for(errors.INVALID_ARGUMENT, detail) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

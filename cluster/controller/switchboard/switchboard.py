@@ -1,0 +1,304 @@
+"""Who asks, who is asked, and who waits for whose answer: what every operation of the controller goes through.
+
+An operation is answered at once, or it gathers: it asks processes, and is answered when all have answered, one refused,
+or its time is over. A process that is known to be down is not asked, so nobody waits for it. Pure: effects are
+collected here until the shell takes them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from angarium import errors
+from cluster.controller.switchboard.effects import Answer, Effect, Record, Reply, Request
+from cluster.controller.switchboard.event_limits import source_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cluster.controller.switchboard.event_limits import Source
+    from cluster.controller.switchboard.events import Event, EventRing
+
+#: How long the answers of processes are waited for; one that is paused must not make a status late.
+GATHER_TIMEOUT_S: Final = 1.0
+#: Requests to processes without an answer yet, beyond which the admin API refuses: nobody seems to answer.
+PENDING_MAX: Final = 10_000
+
+#: (role, index).
+Place = tuple[str, int]
+ROUTER: Final[Place] = ("router", 0)
+
+
+class AdminAsker(NamedTuple):
+    """Who asked over the admin API: the identity of the connection, and the number of the request."""
+
+    identity: bytes
+    number: int
+
+    def answer(self, *, ok: bool, value: Any) -> Effect:
+        """Give the effect that answers."""
+        return Reply(self.identity, self.number, ok, value)
+
+
+class ProcessAsker(NamedTuple):
+    """The process that asked, and the number of its question."""
+
+    identity: bytes
+    number: int
+
+    def answer(self, *, ok: bool, value: Any) -> Effect:
+        """Give the effect that answers."""
+        return Answer(self.identity, self.number, ok, value)
+
+
+Asker = AdminAsker | ProcessAsker
+
+
+class Peer(NamedTuple):
+    """A process that said hello."""
+
+    identity: bytes
+    incarnation: int
+    pid: int
+
+
+@dataclass(slots=True)
+class Gathering:
+    """An operation, or something of our own, that waits for answers of processes."""
+
+    deadline: float
+    #: Whom to answer; None if the controller itself wants to know.
+    asker: Asker | None
+    finish: Callable[[dict[int, Any]], Any]
+    #: Numbers of requests that are not answered yet; the gathering ends when there are none.
+    waiting: dict[int, Place] = field(default_factory=dict)
+    #: Number -> answer; refused ones are in `refusals`.
+    answers: dict[int, Any] = field(default_factory=dict)
+    refusals: list[tuple[int, str]] = field(default_factory=list)
+    #: Whether a refusal is as good as no answer: a view shows what there is.
+    takes_refusals: bool = False
+
+
+class Switchboard:
+    """The processes that are there, the questions under way, and the effects to carry out."""
+
+    def __init__(self, events: EventRing, wall_time: Callable[[], str], first_number: int = 1) -> None:
+        """Begin without any process.
+
+        Args:
+            events: where events are kept.
+            wall_time: gives the time for events as ISO 8601.
+            first_number: of a request. An answer that is meant for an earlier controller must fit none of this one.
+        """
+        self.events = events
+        self._wall_time = wall_time
+        #: Place -> the newest process that said hello there.
+        self.peers: dict[Place, Peer] = {}
+        #: Request number -> the gathering that waits for it; each gathering is in here once per waiting
+        #: number.
+        self.pending: dict[int, Gathering] = {}
+        #: Place -> what its process is asked as soon as it says hello: number, operation, content.
+        self._held: dict[Place, list[tuple[int, str, Any]]] = {}
+        self._next_number = first_number
+        #: The newest description by the supervisor; empty before the first.
+        self.node: dict[str, Any] = {}
+        self._effects: list[Effect] = []
+
+    # -- effects ---------------------------------------------------------------------------------------------
+
+    def emit(self, effect: Effect) -> None:
+        """Have something done, after all that was emitted before."""
+        self._effects.append(effect)
+
+    def record(self, event: Event, source: Source | None = None) -> None:
+        """Keep an event, with the time if it has none; not if its source has brought too many."""
+        if not self.events.limits.admits(source or source_of(event), str(event.get("event"))):
+            return
+        self.emit(Record(self.events.add({"time": self._wall_time(), **event})))
+
+    def tell_left_out(self, now: float) -> None:
+        """Keep an event about the events that were not kept, once a minute and source."""
+        for summary in self.events.limits.tick(now):
+            self.emit(Record(self.events.add({"time": self._wall_time(), **summary})))
+
+    def record_system(self, severity: str, name: str, text: str, source: Source | None = None) -> None:
+        """Keep an event of the controller itself, or one that a source has caused."""
+        self.record({"severity": severity, "scope": "SYSTEM", "event": name, "text": text}, source)
+
+    def reply(self, asker: Asker | None, value: Any) -> None:
+        """Answer; nobody to answer is fine."""
+        if asker is not None:
+            self.emit(asker.answer(ok=True, value=value))
+
+    def refuse(self, asker: Asker | None, code: int, detail: str) -> None:
+        """Refuse; what the controller itself wanted becomes an event."""
+        if asker is not None:
+            self.emit(asker.answer(ok=False, value=[code, detail]))
+            return
+        text = f"a request of the controller was refused: {errors.error_for(code, detail)}"
+        self.record_system("error", "SYSTEM_CONTROLLER_REQUEST_REFUSED", text)
+
+    def taken(self) -> list[Effect]:
+        """Give all effects, once."""
+        effects, self._effects = self._effects, []
+        return effects
+
+    # -- processes -------------------------------------------------------------------------------------------
+
+    def hello(self, place: Place, peer: Peer) -> bool:
+        """Note a process; false if it or a later one is known."""
+        known = self.peers.get(place)
+        if known is not None and known.incarnation >= peer.incarnation:
+            return False
+        self.peers[place] = peer
+        return True
+
+    def lives(self, place: Place) -> bool:
+        """Tell whether the process that said hello there runs and is not hung, as far as the supervisor told."""
+        peer = self.peers.get(place)
+        if peer is None:
+            return False
+        row = self._row(place)
+        if row is None or row["incarnation"] < peer.incarnation:
+            return True
+        same: bool = row["incarnation"] == peer.incarnation
+        return same and row["pid"] != 0 and row["state"] != "hung"
+
+    def _is_awaited(self, place: Place) -> bool:
+        """Tell whether a process is ready there, as far as the supervisor told, and has yet to say hello.
+
+        Both tell us of it in their own time: whoever asks in between is to have an answer all the same.
+        """
+        row, peer = self._row(place), self.peers.get(place)
+        if row is None or row["pid"] == 0 or row["state"] != "ready":
+            return False
+        return peer is None or peer.incarnation < row["incarnation"]
+
+    def _row(self, place: Place) -> dict[str, Any] | None:
+        """Give what the supervisor told of a process."""
+        rows = self.node.get("processes", ())
+        return next((row for row in rows if (row["role"], row["index"]) == place), None)
+
+    # -- questions -------------------------------------------------------------------------------------------
+
+    def new_number(self) -> int:
+        """Give a number that was not used before."""
+        number = self._next_number
+        self._next_number += 1
+        return number
+
+    def gather(self, asker: Asker | None, now: float, wait_s: float = GATHER_TIMEOUT_S) -> Gathering:
+        """Begin to gather; `ask`, set `finish`, then `end_if_complete`."""
+        return Gathering(now + wait_s, asker, lambda _: None)
+
+    def gather_view(self, asker: Asker | None, now: float) -> Gathering:
+        """Start gathering a view, which is complete even if some processes do not answer."""
+        gathering = self.gather(asker, now)
+        gathering.takes_refusals = True
+        return gathering
+
+    def ask(self, place: Place, operation: str, content: Any, gathering: Gathering) -> int:
+        """Ask a process, if it is there and lives; gives the number under which its answer will stand.
+
+        One that is about to say hello is asked then.
+        """
+        number = self.new_number()
+        if self.lives(place):
+            self.emit(Request(self.peers[place].identity, number, operation, content))
+        elif self._is_awaited(place):
+            self._held.setdefault(place, []).append((number, operation, content))
+        else:
+            return number
+        gathering.waiting[number] = place
+        self.pending[number] = gathering
+        return number
+
+    def ask_held(self, place: Place) -> None:
+        """Ask a process that has said hello what waited for that."""
+        for number, operation, content in self._held.pop(place, ()) if self.lives(place) else ():
+            if number in self.pending:
+                self.emit(Request(self.peers[place].identity, number, operation, content))
+
+    def forward(
+        self, operation: str, content: Any, asker: Asker | None, now: float, wait_s: float = GATHER_TIMEOUT_S
+    ) -> None:
+        """Have the router answer, or refuse, an operation."""
+        gathering = self.gather(asker, now, wait_s)
+        number = self.ask(ROUTER, operation, content, gathering)
+
+        def finish(answers: dict[int, Any]) -> Any:
+            if number not in answers:
+                detail = "the router did not answer; 'angarium status' shows its state"
+                raise errors.error_for(errors.TIMEOUT, detail)
+            return answers[number]
+
+        gathering.finish = finish
+        self.end_if_complete(gathering)
+
+    def answered(self, number: int, value: Any) -> None:
+        """A process answered."""
+        gathering = self._settled(number)
+        if gathering is not None:
+            gathering.answers[number] = value
+            self.end_if_complete(gathering)
+
+    def refused(self, number: int, code: int, detail: str) -> None:
+        """A process refused."""
+        gathering = self._settled(number)
+        if gathering is not None:
+            gathering.refusals.append((code, detail))
+            self.end_if_complete(gathering)
+
+    def unanswered(self, number: int) -> None:
+        """A request could not be sent: its process is gone."""
+        gathering = self._settled(number)
+        if gathering is not None:
+            self.end_if_complete(gathering)
+
+    def expire(self, now: float) -> None:
+        """End what waited long enough."""
+        overdue = {id(one): one for one in self.pending.values() if one.deadline <= now}
+        for gathering in overdue.values():
+            for number in gathering.waiting:
+                del self.pending[number]
+            gathering.waiting.clear()
+        if overdue:
+            self._drop_held()
+        for gathering in overdue.values():
+            self.end_if_complete(gathering)
+
+    def _drop_held(self) -> None:
+        for place, questions in list(self._held.items()):
+            self._held[place] = [held for held in questions if held[0] in self.pending]
+            if not self._held[place]:
+                del self._held[place]
+
+    def end_if_complete(self, gathering: Gathering) -> None:
+        """Answer, if nothing is waited for any more."""
+        if gathering.waiting:
+            return
+        try:
+            if gathering.refusals and not gathering.takes_refusals:
+                raise errors.error_for(*gathering.refusals[0])
+            answer = gathering.finish(gathering.answers)
+        except errors.AngariumError as error:
+            self.refuse(gathering.asker, error.code, error.detail)
+            return
+        self.reply(gathering.asker, answer)
+
+    def _settled(self, number: int) -> Gathering | None:
+        gathering = self.pending.pop(number, None)
+        if gathering is not None:
+            del gathering.waiting[number]
+        return gathering
+
+    def validate(self) -> None:
+        """Assert what the attribute comments say."""
+        for number, gathering in self.pending.items():
+            assert number in gathering.waiting, f"request {number} is settled and pending"
+            assert number < self._next_number, f"request {number} was never made"
+        assert len(self.pending) <= PENDING_MAX + len(self.peers), "too many requests wait"
+        for place, questions in self._held.items():
+            assert questions, f"nothing is held for {place}"
+        assert not self._effects, "effects were not taken"

@@ -1,0 +1,1 @@
+"""What link and bridge processes share: two sessions with two routers, and what is relayed between them."""

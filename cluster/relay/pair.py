@@ -1,0 +1,381 @@
+"""Two sessions with two routers that stand and fall together: what links and bridges have in common.
+
+    waiting --due--> calling (the far router) --open--> joining (the own router) --open--> up
+       ^                |                                |                               |
+       +----------------+----- either session ends ------+-------------------------------+
+
+When one session ends the other is ended too, so that both routers take back what it stood for; then there is a pause
+with back-off and jitter. Who is called, as whom, and what is carried once both are open, is said by `Channel` for links
+and by `cluster.bridge.channel` for bridges. Pure: effects go into an outbox that the shell carries out.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from angarium import errors, wire
+from angarium.client.protocol.events import Closed, Noticed, Opened, Replied, Retired, TableChanged
+from angarium.errors import AngariumError, error_for
+from cluster.relay.direct import Relay
+from cluster.relay.session import LinkSession, Passed, Settled, Spooled, Told
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable
+
+    from angarium.client.protocol.session import Hello
+    from cluster.relay.encryption import Trust
+    from cluster.relay.spooled import Carrier
+
+#: The two sides of a pair.
+OWN: Final = 0
+FAR: Final = 1
+#: An attempt at one address: a far node behind a slow path answers within a second.
+ATTEMPT_TIMEOUT_S: Final = 5.0
+#: Pauses between attempts grow from the first to the last of these.
+BACKOFF_FIRST_S: Final = 0.05
+BACKOFF_MAX_S: Final = 5.0
+#: A flow or a producer that was refused, because a process is being replaced, is asked for again after this time.
+OPEN_AGAIN_S: Final = 0.5
+#: A pair that was up for so long begins with short pauses again.
+FORGIVE_AFTER_S: Final = 5.0
+KEEPALIVE_MS: Final = 1_000
+#: What is refused is tried again and again: one event for a reason in this time.
+REFUSAL_EVENT_S: Final = 60.0
+
+
+class State(enum.Enum):
+    """Where a pair is."""
+
+    WAITING = "waiting"
+    CALLING = "calling"
+    JOINING = "joining"
+    UP = "up"
+    OVER = "over"
+
+
+class Connect(NamedTuple):
+    """Connect a side of a pair; what is queued in its session is its first frame."""
+
+    channel: Pair
+    side: int
+    url: str
+    trust: Trust
+
+
+class Disconnect(NamedTuple):
+    """Close the connection of a side; what is queued in its session still leaves."""
+
+    channel: Pair
+    side: int
+
+
+class Emit(NamedTuple):
+    """Tell the operators."""
+
+    event: dict[str, Any]
+
+
+Effect: TypeAlias = Connect | Disconnect | Emit
+
+
+class Pair(ABC):
+    """A session with the far router and one with the own router."""
+
+    def __init__(
+        self,
+        outbox: list[Effect],
+        rng: random.Random,
+        now: float,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        """Wait for the first tick.
+
+        Args:
+            outbox: takes effects.
+            rng: for jitter.
+            now: monotonic, in seconds, like every `now` here.
+            wall_s: gives the time of the day in seconds.
+        """
+        self._wall_s = wall_s
+        self._outbox = outbox
+        self._random = rng
+        self.state = State.WAITING
+        #: The sessions of both sides; None where there is no connection.
+        self.sessions: list[LinkSession | None] = [None, None]
+        #: Of the messages that come from a side.
+        self.relays: list[Relay | None] = [None, None]
+        #: Of the queues at a side.
+        self.carriers: list[list[Carrier]] = [[], []]
+        #: When the state is looked at again: the next attempt, or the end of the one under way.
+        self._due = now
+        self._up_since = now
+        self._pause_s = BACKOFF_FIRST_S
+        self._attempts = 0
+        #: The address that is tried, or was last; empty before the first.
+        self._far_url = ""
+        #: Why it is not up; None if it is, or was not tried.
+        self.error: AngariumError | None = None
+        #: Code of a refusal -> when operators were told of it.
+        self._told: dict[int, float] = {}
+        #: The wall clock of each router less our own, in ms.
+        self._offsets_ms = [0, 0]
+        #: When flows and producers that were refused are asked for again.
+        self._open_at: float | None = None
+        #: Codes with which messages were refused since it is up.
+        self._refusals: dict[int, None] = {}
+        #: Messages that a router refused, by code.
+        self.refused: dict[int, int] = {}
+
+    # -- what links and bridges say each for themselves ------------------------------------------------------
+
+    @abstractmethod
+    def _far_addresses(self) -> tuple[list[str], Trust]:
+        """Give the addresses of the far router, and whom to expect there.
+
+        Raises:
+            AngariumError: there are none.
+        """
+
+    @abstractmethod
+    def _own_address(self) -> tuple[str, Trust]:
+        """Give the address of the own router, and whom to expect there."""
+
+    @abstractmethod
+    def _hello(self, side: int) -> Hello:
+        """Give what is said to the router of a side; to the own one after the far one has answered.
+
+        Raises:
+            AngariumError: it cannot be said, or another node answered.
+        """
+
+    @abstractmethod
+    def _became_up(self) -> None:
+        """Both sessions are open: begin to carry."""
+
+    @abstractmethod
+    def _take_more(self, side: int, event: Any, now: float) -> None:
+        """Act on what only links, or only bridges, are told."""
+
+    @abstractmethod
+    def _tell_refused(self, error: AngariumError) -> None:
+        """Tell the operators that the far router does not want it."""
+
+    @abstractmethod
+    def _tell_message_refused(self, code: int) -> None:
+        """Tell the operators that a message was refused."""
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def tick(self, now: float) -> float:
+        """Do what is due; gives when to call again."""
+        if self.state is State.OVER:
+            return float("inf")
+        if self.state is State.WAITING:
+            if now >= self._due:
+                self._call(now)
+            return self._due
+        if self.state is not State.UP and now >= self._due:
+            self._fail(error_for(errors.CONNECT_FAILED, f"no answer within {ATTEMPT_TIMEOUT_S:g} s"), now)
+            return self._due
+        wake = self._due if self.state is not State.UP else float("inf")
+        if self._open_at is not None and now >= self._open_at:
+            self._open_at = None
+            for carrier in (*self.carriers[OWN], *self.carriers[FAR]):
+                carrier.open_again()
+        wake = wake if self._open_at is None else min(wake, self._open_at)
+        for side in (OWN, FAR):
+            for carrier in self.carriers[side]:
+                wake = min(wake, carrier.tick(now))
+            session = self.sessions[side]
+            if session is not None:
+                self._take(side, session.tick(now), now)
+                wake = min(wake, now + session.tick_interval_s)
+        return wake
+
+    def received(self, side: int, frames: list[bytes], now: float) -> None:
+        """A router sent something."""
+        session = self.sessions[side]
+        if (
+            session is not None and self.state is not State.WAITING
+        ):  # what comes after the end says nothing new
+            self._take(side, session.receive(frames, now), now)
+
+    def lost(self, side: int, error: AngariumError, now: float) -> None:
+        """The connection of a side is gone, or could not be made."""
+        session = self.sessions[side]
+        if session is not None:
+            self._take(side, session.lose(error), now)
+
+    def leave(self, now: float) -> None:
+        """End it for good."""
+        if self.state is not State.OVER:
+            self._close(now)
+            self.state = State.OVER
+
+    # -- connecting ------------------------------------------------------------------------------------------
+
+    def _call(self, now: float) -> None:
+        """Connect to the far router, at the next of its addresses."""
+        self._attempts += 1
+        try:
+            addresses, trust = self._far_addresses()
+            self._far_url = addresses[(self._attempts - 1) % len(addresses)]
+            hello = self._hello(FAR)
+        except AngariumError as error:
+            self._refuse(error, now)
+            return
+        self.state = State.CALLING
+        self._greet(FAR, hello, now)
+        self._outbox.append(Connect(self, FAR, self._far_url, trust))
+
+    def _join(self, now: float) -> None:
+        """Connect to the own router; the far one has answered."""
+        try:
+            hello = self._hello(OWN)
+        except AngariumError as error:
+            self._refuse(error, now)
+            return
+        self.state = State.JOINING
+        self._greet(OWN, hello, now)
+        self._outbox.append(Connect(self, OWN, *self._own_address()))
+
+    def _greet(self, side: int, hello: Hello, now: float) -> None:
+        self._due = now + ATTEMPT_TIMEOUT_S
+        session = LinkSession(hello, now)
+        self.sessions[side], self.relays[side] = session, Relay(session)
+
+    def _opened(self, side: int, now: float) -> None:
+        session = self.sessions[side]
+        assert session is not None
+        assert session.welcome is not None
+        said_ms = session.welcome.link.get("wall_ms", 0)
+        self._offsets_ms[side] = int(said_ms) - int(self._wall_s() * 1000)
+        if side == FAR:
+            self._join(now)
+            return
+        self.state = State.UP
+        self._up_since = now
+        self.error = None
+        self._refusals.clear()
+        self._became_up()
+
+    # -- relaying --------------------------------------------------------------------------------------------
+
+    def _take(self, side: int, events: list[Any], now: float) -> None:
+        """Act on what a session tells."""
+        for event in events:
+            kind = type(event)
+            from_here, to_here = self.relays[side], self.relays[1 - side]
+            if kind is Passed:
+                assert from_here is not None
+                from_here.passed(event)
+            elif kind is Retired and to_here is not None:
+                to_here.go_on()
+                for carrier in self.carriers[1 - side]:
+                    carrier.go_on()
+            elif kind is TableChanged and to_here is not None:
+                to_here.set_table(event.epoch, event.slots)
+            elif kind is Spooled:
+                self._spooled(side, event, now)
+            elif kind is Settled:
+                self._settled(side, event, now)
+            elif kind is Told and event.event == wire.FLOW_CLOSED:
+                self._fail(error_for(event.code or errors.SHUTTING_DOWN, "a flow ended"), now)
+            elif kind is Replied and event.error is not None:
+                self._not_opened(event.error, now)
+            elif kind is Noticed:
+                self.refused[event.code] = self.refused.get(event.code, 0) + event.messages
+            elif kind is Opened:
+                self._opened(side, now)
+            elif kind is Closed:
+                self._ended(side, event.error, now)
+            else:
+                self._take_more(side, event, now)
+
+    def _not_opened(self, error: AngariumError, now: float) -> None:
+        """A flow or a producer was refused, because a process is being replaced for instance: ask again."""
+        self.error = error
+        self._open_at = now + OPEN_AGAIN_S
+
+    def _spooled(self, side: int, event: Spooled, now: float) -> None:
+        try:
+            for carrier in self.carriers[side]:
+                if carrier.flow == event.flow:
+                    carrier.messages(event.parts, event.batches, int(self._wall_s() * 1000))
+        except AngariumError as error:
+            self._fail(error, now)
+
+    def _settled(self, side: int, event: Settled, now: float) -> None:
+        """A router settled what came from the other side."""
+        if event.code:
+            self._fail(error_for(event.code, "another session opened the producer"), now)
+            return
+        for carrier in self.carriers[1 - side]:
+            if carrier.producer == event.producer:
+                for _, code, _ in event.nacks:
+                    # Once in the life of a connection, for each code.
+                    if code not in self._refusals:
+                        self._refusals[code] = None
+                        self._tell_message_refused(code)
+                carrier.acked(event.upto, event.nacks)
+
+    # -- ends ------------------------------------------------------------------------------------------------
+
+    def _ended(self, side: int, error: AngariumError | None, now: float) -> None:
+        error = error or error_for(errors.SHUTTING_DOWN, "the router said goodbye")
+        if side == FAR:
+            self._refuse(error, now)
+        else:
+            self._fail(error, now)
+
+    def _refuse(self, error: AngariumError, now: float) -> None:
+        """Let go for a reason that operators hear of, unless it passes by itself."""
+        self._tell_once(error, now)
+        self._fail(error, now)
+
+    def _tell_once(self, error: AngariumError, now: float) -> None:
+        """Tell operators of a refusal, unless it passes by itself or they were told lately."""
+        told_at = self._told.get(error.code, float("-inf"))
+        if error.code not in errors.PASSING and now - told_at >= REFUSAL_EVENT_S:
+            self._told[error.code] = now
+            self._tell_refused(error)
+
+    def _fail(self, error: AngariumError, now: float) -> None:
+        """Let go of both sides, and wait."""
+        self.error = error
+        if self.state is State.UP and now - self._up_since >= FORGIVE_AFTER_S:
+            self._pause_s = BACKOFF_FIRST_S
+        self._close(now, error)
+        self._due = now + self._random.uniform(self._pause_s / 2, self._pause_s)
+        self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
+
+    def _close(self, now: float, error: AngariumError | None = None) -> None:
+        """Say goodbye on both sides, and why: the router that refused nothing has not heard of it."""
+        for side in (OWN, FAR):
+            session = self.sessions[side]
+            if session is not None:
+                session.leave_for(error)
+                self._outbox.append(Disconnect(self, side))
+        self.state = State.WAITING
+        self._due = now
+
+    def forget(self, side: int) -> None:
+        """The connection of a side is closed."""
+        self.sessions[side] = self.relays[side] = None
+        self.carriers[side].clear()
+
+    def validate(self) -> None:
+        """Check that state and sessions agree."""
+        own, far = (session is not None for session in self.sessions)
+        expected = {
+            State.WAITING: (False, False),
+            State.CALLING: (False, True),
+            State.JOINING: (True, True),
+            State.UP: (True, True),
+            State.OVER: (False, False),
+        }
+        assert (own, far) == expected[self.state], f"{self.state}: {own}, {far}"

@@ -1,0 +1,1 @@
+"""Secrets and certificates: how they are made, read and protected."""

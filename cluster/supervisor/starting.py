@@ -1,0 +1,319 @@
+"""How a node is started: what `angarium up` asks for, which addresses that means, and a start in the background.
+
+Whatever can be refused is refused here, in one line and before a process is spawned: a configuration with faults, a
+data directory that is in use, an address on which somebody listens. `cluster.supervisor.server` runs the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from angarium import errors
+from angarium_server import launch
+from angarium_server.connections.addresses import has_open_port, host_and_port, is_loopback
+from cluster.admin.client import NodeFile, node_runs, read_node_file
+from cluster.configuration.config import NodeConfig, faults_of, load_config
+from cluster.configuration.secret_files import exposed
+from cluster.data import registry
+from cluster.data.data_dir import in_use
+from cluster.join import stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: A detached node that is not ready by then is reported as failed.
+DETACHED_READY_TIMEOUT_S: Final = 60.0
+#: What of the log is shown when a detached node fails.
+_LOG_LINES_SHOWN: Final = 3
+_LOOK_INTERVAL_S: Final = 0.05
+#: The processes of a node that was killed end by themselves, within milliseconds unless the machine is busy.
+KILLED_ROUTER_WAIT_S: Final = 5.0
+#: An outgoing connection that has the port by chance may end soon.
+CONNECTION_WAIT_S: Final = 3.0
+_PROBE_TIMEOUT_S: Final = 0.5
+#: How an error is written, by `cluster.commands.cli` and in the log.
+_ERROR: Final = re.compile(r"error (?P<code>\d{5}): (?P<what>.+?) \((?P<advice>.+)\)$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpOptions:
+    """What `angarium up` was asked; what is empty or None comes from the file, else from the defaults."""
+
+    data_dir: str = "angarium-data"
+    config_file: str | None = None
+    listen: tuple[str, ...] = ()
+    #: Certificate of `tls://` addresses, and its key if that is in another file.
+    cert_file: str = ""
+    key_file: str = ""
+    workers: int | None = None
+    ready_file: str | None = None
+    #: Whether to start although a store is missing, damaged or of another data directory.
+    accept_loss: bool = False
+    log_level: str = ""
+    syslog: str = ""
+    #: Called once, when clients can connect.
+    on_ready: Callable[[NodeFile], None] | None = None
+    #: Called by a start in the background with each thing that its log alone would say.
+    on_warning: Callable[[str], None] | None = None
+
+
+def run_detached(options: UpOptions, timeout_s: float = DETACHED_READY_TIMEOUT_S) -> NodeFile:
+    """Start a node in the background and return when clients can connect.
+
+    Raises:
+        AngariumError: the configuration is refused (40017), the data directory or an address is in use (40902), what
+            made the node end while starting, or it did not become ready (50308).
+    """
+    config = effective_config(options)
+    data_dir = Path(options.data_dir).absolute()
+    refuse_taken(options, config, data_dir)
+    if options.on_warning is not None:
+        for text in warnings_of(config):
+            options.on_warning(text)
+    log_path = data_dir / "log" / "node.log"
+    ready_path = Path(options.ready_file or data_dir / "ready.json")
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # parents of a directory do not get its mode
+    log_path.parent.mkdir(mode=0o700, exist_ok=True)
+    ready_path.unlink(missing_ok=True)
+    logged = log_path.stat().st_size if log_path.exists() else 0
+    pid = _spawn_detached(_detached_command(options, data_dir, ready_path), log_path)
+    deadline = time.monotonic() + timeout_s
+    while not ready_path.exists():
+        ended = os.waitpid(pid, os.WNOHANG)[0] == pid
+        if ended and (cause := _cause(log_path, logged)):
+            raise cause
+        if ended or time.monotonic() >= deadline:
+            why = "ended while starting" if ended else f"is not ready after {timeout_s:g} s"
+            detail = f"the node {why}:\n{_complaints(log_path, logged)}\n"
+            raise errors.error_for(errors.NODE_UNREACHABLE, detail, f"{log_path} has all of it")
+        time.sleep(_LOOK_INTERVAL_S)
+    return read_node_file(data_dir)
+
+
+def warnings_of(config: NodeConfig) -> list[str]:
+    """Give what an operator should see to, as sentences: secrets that others may read, certificates that end."""
+    return exposed(config) + ending_certificates(config)
+
+
+def ending_certificates(config: NodeConfig) -> list[str]:
+    """Give a sentence for each certificate of the node that has ended or soon will."""
+    shown = {
+        "router.tls_cert_file": config.router.tls_cert_file,
+        "admin.tls_cert_file": config.admin.tls_cert_file,
+    }
+    files = {key: file for key, file in shown.items() if file}
+    if not files:
+        return []
+    from cluster.security.certificates import ending  # a node without certificates does without the library
+
+    return ending(files, datetime.now(UTC))
+
+
+def _cause(log_path: Path, start: int) -> errors.AngariumError | None:
+    """Give the last error of ours that a log names from an offset on; what the supervisor says only repeats it."""
+    found = [_ERROR.search(line) for line in _lines(log_path, start) if " supervisor " not in line]
+    matches = [match for match in found if match and int(match["code"]) in errors.ERRORS]
+    if not matches:
+        return None
+    code = int(matches[-1]["code"])
+    what = matches[-1]["what"].removeprefix(errors.ERRORS[code].text).removeprefix(": ")
+    return errors.error_for(code, what, matches[-1]["advice"])
+
+
+def _complaints(log_path: Path, start: int) -> str:
+    """Give the worst that a log says from an offset on, each thing once and without its time; else its end."""
+    lines = _lines(log_path, start)
+    for severity in (" CRITICAL ", " ERROR "):
+        found = dict.fromkeys(line.split(" ", 2)[-1] for line in lines if severity in line)
+        if found:
+            lines = list(found)
+            break
+    return "\n".join(lines[-_LOG_LINES_SHOWN:])
+
+
+def _lines(log_path: Path, start: int) -> list[str]:
+    with log_path.open("rb") as log:
+        log.seek(start)
+        return log.read().decode(errors="replace").splitlines()
+
+
+def effective_config(options: UpOptions) -> NodeConfig:
+    """Give the configuration of the file with what the command line overrides.
+
+    Raises:
+        InvalidRequestError: it is refused; the text says what to do (40017).
+    """
+    config = stored.with_joined(load_config(options.config_file), Path(options.data_dir))
+    changes: dict[str, Any] = {}
+    if options.listen:
+        changes["listen"] = list(options.listen)
+    if options.cert_file:
+        changes["tls_cert_file"], changes["tls_key_file"] = options.cert_file, options.key_file
+    if options.workers is not None:
+        changes["workers"] = options.workers
+    router = msgspec.structs.replace(config.router, **changes)
+    config = msgspec.structs.replace(config, router=router)
+    if options.log_level:
+        level = msgspec.structs.replace(config.log, level=options.log_level.upper())
+        config = msgspec.structs.replace(config, log=level)
+    if options.syslog:
+        events = msgspec.structs.replace(config.events, syslog=options.syslog)
+        config = msgspec.structs.replace(config, events=events)
+    config = stored.with_authority(config)
+    faults = faults_of(config)
+    if faults:
+        raise errors.error_for(errors.INVALID_CONFIGURATION, faults[0])
+    return config
+
+
+def asked_listen(options: UpOptions, config: NodeConfig, kept: list[str]) -> list[str]:
+    """Give the addresses asked for: who names none means those of the last start, if only this host reaches them."""
+    is_named = options.listen or config.router.listen != NodeConfig().router.listen
+    is_kept = kept and not is_named and all(map(is_loopback, kept))
+    return kept if is_kept else config.router.listen
+
+
+def fixed_listen(configured: Iterable[str], node: NodeFile) -> list[str]:
+    """Give the addresses to bind: an open port becomes the one that was chosen for it before, if any."""
+    kept = dict(zip(node.listen, node.urls, strict=False))
+    return [kept.get(url, url) if has_open_port(url) else url for url in configured]
+
+
+def refuse_taken(options: UpOptions, config: NodeConfig, data_dir: Path) -> None:
+    """Refuse to start where a node runs already, or where somebody listens on an address that is asked for.
+
+    Raises:
+        ConflictError: the data directory or an address is in use (40902).
+        InvalidRequestError: `node.json` cannot be read, or this host has no such address (40017).
+    """
+    try:
+        node = read_node_file(data_dir)
+    except errors.UnavailableError:
+        node = NodeFile(node="", node_id="", workers=0)
+    if node_runs(data_dir, node):
+        raise in_use(data_dir)
+    listen = fixed_listen(asked_listen(options, config, node.listen), node)
+    refuse_taken_addresses(listen, was_killed=node.pid > 0)
+
+
+def refuse_taken_addresses(urls: Iterable[str], *, was_killed: bool) -> None:
+    """Refuse addresses on which somebody listens, before a router fails on them again and again.
+
+    If the node of the data directory was killed, its router may be a moment behind it and is waited for. So is the end
+    of a connection to somewhere else that has the port: the kernel gives ports of its ephemeral range to any.
+
+    Raises:
+        ConflictError: one is in use (40902).
+        InvalidRequestError: this host has no such address, or this user may not have its port (40017).
+    """
+    deadline = time.monotonic() + (KILLED_ROUTER_WAIT_S if was_killed else CONNECTION_WAIT_S)
+    for url in urls:
+        place = host_and_port(url)
+        number = 0 if place is None else _bind_fault(*place)
+        while place and number == errno.EADDRINUSE and time.monotonic() < deadline:
+            if not was_killed and _somebody_listens(*place):
+                break
+            time.sleep(_LOOK_INTERVAL_S)
+            number = _bind_fault(*place)
+        if place and number == errno.EADDRINUSE:
+            raise _in_use(url, listens=_somebody_listens(*place))
+        if number:
+            advice = "name another address: --listen, or router.listen of the configuration"
+            raise errors.error_for(errors.INVALID_CONFIGURATION, f"{url}: {os.strerror(number)}", advice)
+
+
+def _in_use(url: str, *, listens: bool) -> errors.AngariumError:
+    other = "choose another port: --listen tcp://127.0.0.1:0 takes any free one"
+    if listens:
+        detail, advice = f"{_listener(url)} listens on {url}", f"end what listens there, or {other}"
+    else:
+        detail, advice = f"{url} is taken, by a listener or a connection", f"'ss -tanp' shows it; or {other}"
+    return errors.error_for(errors.OBJECT_IN_USE, detail, advice)
+
+
+def _somebody_listens(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host or "localhost", port), _PROBE_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _bind_fault(host: str, port: int) -> int:
+    """Try to bind an address and give the error number; 0 for none, or if its name cannot be looked up here."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError:
+        return 0  # perhaps the name of an interface, which the router knows
+    with socket.socket(family, kind, protocol) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind(address)
+        except OSError as error:
+            return error.errno or 0
+    return 0
+
+
+def _listener(url: str) -> str:
+    """Say who listens on an address: a node of this user, or something else."""
+    with contextlib.suppress(errors.AngariumError):
+        for node in registry.running_nodes():
+            if node.url == url:
+                return f"the node of {node.data}"
+    return "another process"
+
+
+def plain_address(url: str) -> str:
+    """Give an address without the IPv6 form of IPv4 that a socket for both reports: tcp://127.0.0.1:55555."""
+    return re.sub(r"^(tcp|tls)://\[::ffff:(\d+\.\d+\.\d+\.\d+)\]:", r"\1://\2:", url)
+
+
+def _spawn_detached(command: list[str], log_path: Path) -> int:
+    """Start a process in a session of its own that writes to a log, and give its pid.
+
+    Nobody waits for it: it goes on after us. (A `Popen` would complain about that.)
+    """
+    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    return os.posix_spawn(
+        command[0],
+        command,
+        launch.environment(),
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, str(log_path), append, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ],
+        setsid=True,
+    )
+
+
+def _detached_command(options: UpOptions, data_dir: Path, ready_path: Path) -> list[str]:
+    command = launch.command("up", "--data", str(data_dir), "--ready-file", str(ready_path))
+    if options.config_file:
+        command += ["--config", options.config_file]
+    for url in options.listen:
+        command += ["--listen", url]
+    for option, file in (("--cert-file", options.cert_file), ("--key-file", options.key_file)):
+        command += [option, file] if file else []
+    if options.workers is not None:
+        command += ["--workers", str(options.workers)]
+    if options.log_level:
+        command += ["--log-level", options.log_level]
+    if options.syslog:
+        command += ["--syslog", options.syslog]
+    if options.accept_loss:
+        command.append("--accept-loss")
+    return command
