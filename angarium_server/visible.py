@@ -35,15 +35,3 @@ def visible_json(text: str) -> str:
 def _written_out(found: re.Match[str]) -> str:
     number = ord(found[0])
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
-
-
-def nul_faults(key: str, value: object) -> list[str]:
-    """Name the keys of a configuration whose text, or part of it, holds a NUL: no path and no name can have one."""
-    if isinstance(value, str):
-        return [f"{key}: it holds a NUL character"] if "\0" in value else []
-    if isinstance(value, dict):
-        named = [fault for name in value for fault in nul_faults(key or "the name of a section", name)]
-        return named + [
-            fault for name in value for fault in nul_faults(f"{key}.{name}".lstrip("."), value[name])
-        ]
-    return [fault for one in value for fault in nul_faults(key, one)] if isinstance(value, list) else []

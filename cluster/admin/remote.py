@@ -1,7 +1,7 @@
 """The way of an operator to the admin API of another host: synchronous, over TLS, made again when it was lost.
 
-`cluster.admin.client` uses it, and says hello over each connection that is new. What is said is that of the SDK, without a
-socket there: `angarium.client.transport.tls`.
+`cluster.admin.client` uses it, and says hello over each connection that is new. What is said is that of the SDK,
+without a socket there: `angarium.client.transport.tls`.
 """
 
 from __future__ import annotations

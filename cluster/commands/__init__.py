@@ -1,1 +1,1 @@
-"""The commands of `angarium`, one module per family, imported by `cluster.commands.cli` when it is called."""
+"""The commands of `angarium`: `cli.py` finds the one that was asked for, in a folder for each family."""

@@ -35,12 +35,9 @@ import tomli_w
 from msgspec import Meta
 
 from angarium import errors
-from angarium_server.visible import nul_faults
 from cluster import objects
-from cluster.configuration import admin as remote
-from cluster.configuration import health, issuers
+from cluster.configuration import admin, health, issuers, syslog
 from cluster.configuration.encryption import ca_file_faults, listen_faults
-from cluster.controller import syslog
 from cluster.security import passwords
 from node.config import WorkerConfig, WorkerRuntime
 from router.ground.config import RouterConfig, SpoolLimits
@@ -192,7 +189,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     router: RouterConfig = msgspec.field(default_factory=RouterConfig)
     worker: WorkerConfig = msgspec.field(default_factory=WorkerConfig)
     spool: SpoolSection = msgspec.field(default_factory=SpoolSection)
-    admin: remote.AdminSection = msgspec.field(default_factory=remote.AdminSection)
+    admin: admin.AdminSection = msgspec.field(default_factory=admin.AdminSection)
     events: EventsSection = msgspec.field(default_factory=EventsSection)
     health: health.HealthSection = msgspec.field(default_factory=health.HealthSection)
     log: LogSection = msgspec.field(default_factory=LogSection)
@@ -207,7 +204,7 @@ SECTIONS: Final[dict[str, type[msgspec.Struct]]] = {
     "router": RouterConfig,
     "worker": WorkerConfig,
     "spool": SpoolSection,
-    "admin": remote.AdminSection,
+    "admin": admin.AdminSection,
     "events": EventsSection,
     "health": health.HealthSection,
     "log": LogSection,
@@ -242,7 +239,7 @@ def faults_of(config: NodeConfig) -> list[str]:
     faults += ca_file_faults("cluster.ca_file", config.cluster.ca_file)
     if syslog.fault_of(config.events.syslog):
         faults.append(f"events.syslog: {syslog.fault_of(config.events.syslog)}")
-    faults += remote.faults_of(config.admin, config.router)
+    faults += admin.faults_of(config.admin, config.router)
     faults += issuers.faults_of(config.issuers)
     return faults + _spool_faults(config.spool) + health.faults_of(config.health)
 
@@ -324,7 +321,7 @@ def parse_objects(text: str, directory: str | os.PathLike[str] = ".") -> list[De
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise errors.error_for(errors.INVALID_CONFIGURATION, str(error)) from None
-    if nuls := nul_faults("", table):
+    if nuls := _nul_faults("", table):
         raise errors.error_for(errors.INVALID_CONFIGURATION, nuls[0])
     declared, faults = _declared_objects(table.get(_VPN_SECTION, {}), Path(directory))
     for section in _LIST_SECTIONS:
@@ -380,12 +377,24 @@ def read_pem(path: str | os.PathLike[str]) -> str:
         raise errors.error_for(errors.INVALID_CONFIGURATION, f"ca_file {path}: {error}") from None
 
 
+def _nul_faults(key: str, value: object) -> list[str]:
+    """Name the keys of a configuration whose text, or part of it, holds a NUL: no path and no name can have one."""
+    if isinstance(value, str):
+        return [f"{key}: it holds a NUL character"] if "\0" in value else []
+    if isinstance(value, dict):
+        named = [fault for name in value for fault in _nul_faults(key or "the name of a section", name)]
+        return named + [
+            fault for name in value for fault in _nul_faults(f"{key}.{name}".lstrip("."), value[name])
+        ]
+    return [fault for one in value for fault in _nul_faults(key, one)] if isinstance(value, list) else []
+
+
 def _read(path: Path) -> tuple[NodeConfig, list[str]]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         return NodeConfig(), [str(error)]
-    if faults := nul_faults("", table):
+    if faults := _nul_faults("", table):
         return NodeConfig(), faults
     directory = path.parent.absolute()
     values: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Which files with secrets of a configuration somebody else may read or replace.
 
-A private key that others may read is refused (`cluster/configuration/encryption.py`). Files with the secret of the cluster and with
+A private key that others may read is refused (`encryption.py`). Files with the secret of the cluster and with
 passwords are warned of: orchestrators mount them with modes that the operator of the node cannot always choose.
 """
 

@@ -5,10 +5,10 @@ go in; effects come out: commit these changes, send this request, reply that, re
 `cluster/controller/server.py` carries them out in order, so a change is durable before the router hears of it and
 before its author gets an answer. Which objects may exist is decided by `cluster.controller.catalog`.
 
-The admin API: `Admin.call(operation, **arguments)`. The operations on objects are listed in `objects.py` of this
-folder, those on endpoints and messages in `endpoints.py`, those on the spool in `spool.py` and `aside.py`, those on
-stages and sinks in `stages.py`, those on links in `links.py`, those on bridges in `bridges.py`, those on the cluster in
-`mesh.py`, who may join it in `joining.py`; what processes ask is in `asks.py`.
+The admin API: `Admin.call(operation, **arguments)`. Most operations are in `cluster/controller/operations`: those on
+objects are listed in `objects.py` there, those on endpoints and messages in `endpoints.py`, those on the spool in
+`spool.py` and `aside.py`, those on stages and sinks in `stages.py`, those on links in `links.py`, those on bridges in
+`bridges.py`, those on the cluster in `mesh.py`, who may join it in `joining.py`; what processes ask is in `asks.py`.
 The others:
 
     operation           arguments                                   answer

@@ -3,8 +3,8 @@
 It decides nothing: what arrives is given to `cluster/controller/controller.py`, whose effects are carried out in order.
 Started by the supervisor as `python -m cluster.controller.server --runtime DIR --index 0 --incarnation K`.
 
-The admin API is a ROUTER at `<runtime>/admin`, which only this user can open; `cluster/controller/remote` has the addresses for
-operators on other hosts.
+The admin API is a ROUTER at `<runtime>/admin`, which only this user can open; `cluster/controller/remote` has the
+addresses for operators on other hosts.
 """
 
 from __future__ import annotations

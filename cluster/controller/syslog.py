@@ -14,11 +14,11 @@ import socket
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium_server.visible import visible
+from cluster.configuration.syslog import UDP, UDP_PORT, UNIX
 
 if TYPE_CHECKING:
     from cluster.controller.switchboard.events import Event
 
-UDP_PORT: Final = 514
 #: Facility local0, as most brokers have it by default.
 _FACILITY: Final = 16
 _SEVERITIES: Final = {"critical": 2, "error": 3, "warning": 4, "notice": 5, "info": 6}
@@ -29,20 +29,10 @@ _NAME_MAX: Final = 32
 _HOST_MAX: Final = 255
 #: What may stand in a field of the header.
 _NO_FIELD: Final = re.compile(r"[^!-~]")
-_UDP: Final = re.compile(r"udp://(\[(?P<v6>[^\]]+)\]|(?P<host>[^/:\[\]]+))(:(?P<port>\d{1,5}))?/?")
-_UNIX: Final = re.compile(r"unix://(?P<path>/.+)")
 #: Parts of an event that have a place of their own.
 _OWN_PLACE: Final = frozenset({"time", "severity", "event", "text"})
 
 _log = logging.getLogger(__name__)
-
-
-def fault_of(target: str) -> str:
-    """Say why a target is none; nothing if it is one, or empty."""
-    udp = _UDP.fullmatch(target)
-    if target and not _UNIX.fullmatch(target) and (udp is None or int(udp["port"] or UDP_PORT) > 65_535):
-        return f"{target!r} is no target: write udp://HOST:PORT or unix:///PATH, for instance unix:///dev/log"
-    return ""
 
 
 def format_event(event: Event, node: str) -> bytes:
@@ -121,10 +111,10 @@ def _connected(target: str) -> socket.socket:
     Raises:
         OSError: the host is unknown, or nobody listens at the path.
     """
-    local = _UNIX.fullmatch(target)
+    local = UNIX.fullmatch(target)
     if local is not None:
         return _opened(socket.AF_UNIX, local["path"])
-    udp = _UDP.fullmatch(target)
+    udp = UDP.fullmatch(target)
     assert udp is not None, "the configuration was checked"
     port = int(udp["port"] or UDP_PORT)
     family, _, _, _, address = socket.getaddrinfo(udp["v6"] or udp["host"], port, type=socket.SOCK_DGRAM)[0]

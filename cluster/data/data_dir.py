@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import msgspec
 
 from angarium import errors
-from cluster.admin.client import LOCK_FILE, NODE_FILE, NodeFile, read_node_file, refuse_foreign
+from cluster.data.node_file import LOCK_FILE, NODE_FILE, NodeFile, read_node_file, refuse_foreign
 from storage.sync import sync_path
 
 if TYPE_CHECKING:

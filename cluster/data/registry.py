@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors
-from cluster.admin.client import node_runs, read_node_file
+from cluster.data.node_file import node_runs, read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

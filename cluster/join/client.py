@@ -20,10 +20,10 @@ import msgspec
 from angarium import errors, wire
 from angarium.client.transport.credentials import Credentials
 from angarium_server.connections.addresses import has_open_port, host_and_port, is_tls, reachable
-from cluster.admin.client import NodeFile, node_runs, read_node_file
 from cluster.admin.remote import RemoteChannel
 from cluster.configuration.config import NodeConfig, load_config
 from cluster.data.data_dir import in_use
+from cluster.data.node_file import NodeFile, node_runs, read_node_file
 from cluster.join import stored, tokens
 from cluster.join.frames import Admission, Neighbour, Wish, prove
 

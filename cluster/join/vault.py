@@ -1,6 +1,7 @@
 """The files that the controller needs to admit a node: certificate, authority and tokens. It decides nothing.
 
-`cluster/controller/operations/joining.py` says what is to be done, as the effect `UseVault`, and goes on with what came of it.
+`cluster/controller/operations/joining.py` says what is to be done, as the effect `UseVault`, and goes on with the
+outcome.
 """
 
 from __future__ import annotations

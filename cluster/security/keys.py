@@ -1,7 +1,7 @@
 """Files with secrets: how they are made, and who may read them.
 
-A secret is never printed, logged, or written over. `cluster.security.authority` makes certificates with their keys; here is what
-they share with the secret of a cluster and with passwords.
+A secret is never printed, logged, or written over. `cluster.security.authority` makes certificates with their keys;
+here is what they share with the secret of a cluster and with passwords.
 """
 
 from __future__ import annotations

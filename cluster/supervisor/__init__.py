@@ -1,1 +1,1 @@
-"""The supervisor process, `angarium up`: prepares a node, starts its processes, watches them, and stops them in order."""
+"""The supervisor process, `angarium up`: starts the processes of a node, watches them, stops them in order."""

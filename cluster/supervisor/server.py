@@ -13,7 +13,7 @@ The data directory:
     cluster.secret  the secret of its cluster, if none is configured; others that join get it (`cluster.join.stored`)
     cluster/        what the node got when it joined a cluster; `joining` before, `left-TIME` after
     join-tokens.json  tokens by which others may join, the controller's
-    node.json       `cluster.admin.client.NodeFile`: what is kept (name, id, workers, addresses) and where the node runs
+    node.json       `NodeFile` of `cluster.data.node_file`: what is kept (name, id, ...), and where the node runs
     config/         the config store, the controller's
     spool/I/        the spool of worker I
     events.jsonl    the events, the controller's
@@ -44,10 +44,10 @@ from angarium_server.process import (
     configure_logging,
     utc_now,
 )
-from cluster.admin.client import NODE_FILE, process_start
 from cluster.configuration.config import NodeConfig, cluster_secret
 from cluster.configuration.secret_files import exposed
 from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably
+from cluster.data.node_file import NODE_FILE, process_start
 from cluster.data.registry import Registration
 from cluster.join.stored import with_secret
 from cluster.supervisor import stores

@@ -22,11 +22,11 @@ import msgspec
 from angarium import errors
 from angarium_server import launch
 from angarium_server.connections.addresses import has_open_port, host_and_port, is_loopback
-from cluster.admin.client import NodeFile, node_runs, read_node_file
 from cluster.configuration.config import NodeConfig, faults_of, load_config
 from cluster.configuration.secret_files import exposed
 from cluster.data import registry
 from cluster.data.data_dir import in_use
+from cluster.data.node_file import NodeFile, node_runs, read_node_file
 from cluster.join import stored
 
 if TYPE_CHECKING:

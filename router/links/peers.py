@@ -1,9 +1,9 @@
 """What the controllers of neighbours tell each other, on its way: the newest report of each.
 
-A report says who a node is and how its links do (`cluster.controller.mesh.reports`); to routers and link processes it is bytes
-of limited size. The controller hands over its own, which goes to every neighbour once, and fetches those of the others
-when it wants to. So a neighbour that tells without end costs a node nothing but the newest report. What a neighbour
-said goes with its session: the controller remembers, and knows how old it is.
+A report says who a node is and how its links do (`cluster.controller.mesh.reports`); to routers and link processes it
+is bytes of limited size. The controller hands over its own, which goes to every neighbour once, and fetches those of
+the others when it wants to. So a neighbour that tells without end costs a node nothing but the newest report. What a
+neighbour said goes with its session: the controller remembers, and knows how old it is.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ from watched_node import all_ready, figure, is_replaced, look_until, state_of
 
 from angarium import blocking, errors
 from angarium_server.testing import Node
-from cluster.admin.client import Admin, process_runs, read_node_file
+from cluster.admin.client import Admin
+from cluster.data.node_file import process_runs, read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

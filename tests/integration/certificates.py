@@ -1,6 +1,7 @@
 """Certificates for tests, made when they are needed; no key outlives a run.
 
-Those of `cluster.security.authority` are what users have; here are some that nobody should have, such as one that has ended.
+Those of `cluster.security.authority` are what users have; here are some that nobody should have, such as one that has
+ended.
 """
 
 from __future__ import annotations

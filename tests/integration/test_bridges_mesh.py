@@ -12,7 +12,7 @@ from certificates import Authority
 from mesh_nodes import Mesh
 
 from angarium import blocking, errors
-from cluster.admin.client import read_node_file
+from cluster.data.node_file import read_node_file
 
 if TYPE_CHECKING:
     from pathlib import Path

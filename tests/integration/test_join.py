@@ -15,7 +15,7 @@ import pytest
 from angarium import blocking, errors
 from angarium_server import launch
 from angarium_server.testing import Node
-from cluster.admin.client import read_node_file
+from cluster.data.node_file import read_node_file
 from cluster.join import stored, tokens
 from cluster.join.client import JoinOptions, join
 from cluster.security.authority import create_certificate

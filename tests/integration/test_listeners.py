@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 from angarium_server.testing import Node
-from cluster.admin.client import read_node_file
+from cluster.data.node_file import read_node_file
 from cluster.security.authority import create_certificate
 
 if TYPE_CHECKING:

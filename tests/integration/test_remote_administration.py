@@ -19,7 +19,8 @@ from numbered import wait_until
 
 from angarium import errors
 from angarium_server.testing import Node
-from cluster.admin.client import Admin, read_node_file
+from cluster.admin.client import Admin
+from cluster.data.node_file import read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

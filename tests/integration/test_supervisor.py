@@ -23,7 +23,8 @@ from machine import back_within_s
 from angarium import errors
 from angarium_server import launch
 from angarium_server.testing import Node, NodeFailedError
-from cluster.admin.client import Admin, process_runs, read_node_file, shut_down
+from cluster.admin.client import Admin, shut_down
+from cluster.data.node_file import process_runs, read_node_file
 from cluster.supervisor.server import run_supervisor
 from cluster.supervisor.starting import UpOptions, run_detached
 

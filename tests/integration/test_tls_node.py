@@ -17,7 +17,8 @@ from numbered import wait_until
 
 from angarium import blocking, errors
 from angarium_server.testing import Node, NodeFailedError
-from cluster.admin.client import Admin, read_node_file
+from cluster.admin.client import Admin
+from cluster.data.node_file import read_node_file
 from cluster.security.authority import create_certificate
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Which figures docs/metrics.md says go up and down in Prometheus, and which count.
 
-The code that makes figures knows nothing of Prometheus, and `cluster.controller.health.metrics` knows only the gauges: whatever is
-not documented as one of the two was forgotten.
+The code that makes figures knows nothing of Prometheus, and `cluster.controller.health.metrics` knows only the
+gauges: whatever is not documented as one of the two was forgotten.
 """
 
 from __future__ import annotations

@@ -37,14 +37,10 @@ MAX_MODULE_LINES = 700
 MAX_MODULES_OF_A_FOLDER = 12
 MAX_PARAMETERS = 8
 #: What is not as the rules of floors want it, as it was found: entries go, none comes.
-CIRCLES_LEFT = {"cluster"}
+CIRCLES_LEFT: set[str] = set()
 CROWDED_LEFT = {
     "angarium/pipeline",
     "angarium/spark",
-    "cluster",
-    "cluster/commands",
-    "cluster/controller",
-    "cluster/link",
 }
 DEMANDING_LEFT = {
     "BridgeChannel",

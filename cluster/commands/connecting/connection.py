@@ -1,7 +1,7 @@
 """The options by which commands reach a node: as a client of the SDK, or as an operator of the admin API.
 
 Each option has a variable, and a context may have a value for it. Which node a command is about is decided in
-`cluster.commands.connecting.target`; here its grounds are gathered: what click parsed and from where, the contexts, the node of the working
+`target.py`; here its grounds are gathered: what click parsed and from where, the contexts, the node of the working
 directory, the registry of the nodes that run. A secret is read from a file, never from the command line, where every
 user of the machine could see it.
 """
@@ -21,10 +21,11 @@ from click.core import ParameterSource
 
 from angarium import errors
 from angarium.client.transport.address import DEFAULT_URL, is_encrypted, parse
-from cluster.admin.client import NODE_FILE, Admin, node_runs, read_node_file
+from cluster.admin.client import Admin
 from cluster.commands.connecting import contexts
 from cluster.commands.connecting.target import Here, Place, Purpose, Target, choose, named
 from cluster.data import registry
+from cluster.data.node_file import NODE_FILE, node_runs, read_node_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

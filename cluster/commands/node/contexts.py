@@ -1,4 +1,4 @@
-"""`angarium context`: names for nodes, and as whom to use them. `cluster.commands.connecting.contexts` reads and writes the file."""
+"""`angarium context`: names for nodes, and as whom to use them; the file is `cluster.commands.connecting.contexts`."""
 
 from __future__ import annotations
 

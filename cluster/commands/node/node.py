@@ -1,7 +1,8 @@
 """`angarium up`, `down`, `status`, `top`, `events`, `config` and `keys`: a node and its operator.
 
-Starting and stopping is done by the supervisor and by `cluster.admin.client`, checking by `cluster.configuration.config`; the
-commands here call them and show what they answer. How a status is drawn is in `status_view`.
+Starting and stopping is done by `cluster.supervisor` and `cluster.admin.client`, checking by
+`cluster.configuration.config`; the commands here call them and show what they answer. How a status is drawn is in
+`status_view.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from cluster.commands.terminal.output import (
 from cluster.commands.terminal.table import cell
 
 if TYPE_CHECKING:
-    from cluster.admin.client import NodeFile
+    from cluster.data.node_file import NodeFile
     from cluster.security.authority import Issued
 
 #: What fits a screen that one reads from top to bottom; `--limit` gives more.

@@ -1,1 +1,1 @@
-"""The commands of operators for guaranteed messages: endpoints, what they hold, and the spool."""
+"""Commands of operators about endpoints, what they hold, stages, and the spool."""

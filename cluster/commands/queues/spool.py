@@ -14,7 +14,6 @@ from typing import Any, Final
 import click
 
 from angarium import errors
-from cluster.admin.client import node_runs, read_node_file
 from cluster.commands.connecting.connection import AdminOptions, admin_options
 from cluster.commands.queues.aside import aside
 from cluster.commands.queues.jobs import wait_for
@@ -29,6 +28,7 @@ from cluster.commands.terminal.output import (
     telling,
 )
 from cluster.commands.terminal.table import counted
+from cluster.data.node_file import node_runs, read_node_file
 
 #: What of a view has a table of its own, and what of each worker that shows.
 _WORKERS: Final = "workers"

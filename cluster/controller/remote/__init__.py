@@ -1,1 +1,1 @@
-"""Administration from other hosts: who may, the side of the controller, and the side of the operator."""
+"""Operators on other hosts: who may use the admin API, and the addresses where they come in."""

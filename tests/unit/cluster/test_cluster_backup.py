@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from angarium import errors
-from cluster.admin.client import NodeFile, read_node_file
 from cluster.commands.queues import backup
 from cluster.data.data_dir import DataDirectory
+from cluster.data.node_file import NodeFile, read_node_file
 from storage.config_store import Change, ConfigStore
 from storage.spool import Table, open_readonly, open_spool
 

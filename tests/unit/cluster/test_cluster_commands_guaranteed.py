@@ -11,11 +11,11 @@ import pytest
 
 from angarium import errors
 from angarium.message import Message
-from cluster.admin.client import NODE_FILE, NodeFile
 from cluster.commands import cli
 from cluster.commands.connecting.connection import AdminOptions
 from cluster.commands.objects import clients
 from cluster.commands.queues import jobs
+from cluster.data.node_file import NODE_FILE, NodeFile
 from storage.config_store import ConfigStore
 from storage.spool import DATA_FILE, open_spool
 

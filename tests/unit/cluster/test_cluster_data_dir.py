@@ -14,9 +14,10 @@ import pytest
 
 from angarium import errors
 from angarium_server.connections.addresses import host_and_port
-from cluster.admin.client import NodeFile, node_runs, process_start, read_node_file, shut_down
+from cluster.admin.client import shut_down
 from cluster.configuration.config import NodeConfig
 from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably, write_in_turns
+from cluster.data.node_file import NodeFile, node_runs, process_start, read_node_file
 from cluster.supervisor.starting import UpOptions, asked_listen, effective_config, fixed_listen, plain_address
 
 DEFAULT_LISTEN = "tcp://127.0.0.1:55555"
