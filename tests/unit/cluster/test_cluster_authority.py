@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa, x25519
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from angarium import errors
-from cluster.commands.node.node import node
+from cluster.commands.node import node
 from cluster.security import authority
 from cluster.security.certificates import describe, ending, read_certificates
 from cluster.security.keys import CLUSTER_SECRET

@@ -9,8 +9,7 @@ import pytest
 
 from angarium.errors import AngariumError
 from angarium.message import Message
-from cluster.commands.messages import source
-from cluster.commands.messages.messages import messages
+from cluster.commands.messages import messages, source
 
 
 class FakeClient:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cluster.commands import cli
-from cluster.commands.node.node import node
+from cluster.commands.node import node
 from cluster.objects import complete
 
 if TYPE_CHECKING:

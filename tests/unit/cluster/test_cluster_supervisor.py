@@ -6,8 +6,8 @@ import random
 
 import pytest
 
+from cluster.supervisor import supervisor as s
 from cluster.supervisor.supervisor import Supervisor
-from cluster.supervisor.supervisor import supervisor as s
 
 PLACES = [("controller", 0), ("router", 0), ("worker", 0), ("worker", 1)]
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cluster.controller.syslog import MESSAGE_BYTES_MAX, Syslog, fault_of, format_event
+from cluster.configuration.syslog import fault_of
+from cluster.controller.syslog import MESSAGE_BYTES_MAX, Syslog, format_event
 
 if TYPE_CHECKING:
     from pathlib import Path
