@@ -19,15 +19,14 @@ from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
 from cluster.bridge.relay import BridgeRelay
 from cluster.relay.encryption import Trust
-from cluster.relay.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Effect, Emit, Pair, State
+from cluster.relay.pair import BACKOFF_MAX_S, FAR, KEEPALIVE_MS, OPEN_AGAIN_S, OWN, Emit, Pair, State
 from cluster.relay.session import Told
 
 if TYPE_CHECKING:
-    import random
     from collections.abc import Callable
 
     from cluster.bridge.config import BridgeConfig
-    from cluster.link.config import LinkRuntime
+    from cluster.relay.pair import Surroundings
     from cluster.relay.session import LinkSession
 
 #: Attribute `remote_deliver_to_one_priority` -> priority of the session; those outside get theirs always.
@@ -42,35 +41,11 @@ class BridgeChannel(Pair):
     """One bridge at work."""
 
     def __init__(
-        self,
-        runtime: LinkRuntime,
-        config: BridgeConfig,
-        incarnation: int,
-        own_url: str,
-        read_password: Callable[[str], str],
-        outbox: list[Effect],
-        rng: random.Random,
-        now: float,
-        wall_s: Callable[[], float],
+        self, around: Surroundings, config: BridgeConfig, read_password: Callable[[str], str], now: float
     ) -> None:
-        """Wait for the first tick.
-
-        Args:
-            runtime: who this node is.
-            config: of the bridge.
-            incarnation: of the process.
-            own_url: of the own router.
-            read_password: gives the first line of a file; raises AngariumError.
-            outbox: takes effects.
-            rng: for jitter.
-            now: monotonic, in seconds, like every `now` here.
-            wall_s: gives the time of the day in seconds.
-        """
-        super().__init__(outbox, rng, now, wall_s)
-        self._runtime = runtime
+        """Wait for the first tick; `read_password` gives the first line of a file, or raises AngariumError."""
+        super().__init__(around, now)
         self._config = config
-        self._incarnation = incarnation
-        self._own_url = own_url
         self._read_password = read_password
         #: Of the connection that is open, or was last; None before the first.
         self._crossing: Crossing | None = None
@@ -99,9 +74,6 @@ class BridgeChannel(Pair):
         if not self._config.addresses:
             return [self._own_url], Trust()
         return self._config.addresses, Trust(self._config.server_name, self._config.ca_pem)
-
-    def _own_address(self) -> tuple[str, Trust]:
-        return self._own_url, Trust()
 
     def _hello(self, side: int) -> Hello:
         config, identity = self._config, self._runtime.identity

@@ -13,15 +13,15 @@ import msgspec
 
 from angarium import errors
 from angarium.errors import error_for
-from angarium_server.process import Process, load_config
 from cluster.bridge.channel import BridgeChannel
 from cluster.bridge.config import BridgeConfig
 from cluster.configuration.config import read_password_file
-from cluster.link.config import LinkRuntime
 from cluster.relay.shell import Shell, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from angarium_server.process import Process
 
 ROLE: Final = "bridge"
 
@@ -31,8 +31,7 @@ class BridgeServer(Shell):
 
     def __init__(self, process: Process) -> None:
         """Wait to be told what to do."""
-        self._runtime = load_config(process.runtime_dir, ROLE, LinkRuntime)
-        super().__init__(process, ROLE, self._runtime.files)
+        super().__init__(process, ROLE)
         self._config: BridgeConfig | None = None
         self._channel: BridgeChannel | None = None
         process.on_request(self._request)
@@ -57,17 +56,7 @@ class BridgeServer(Shell):
                 self._channel.join(config.neighbours)
                 return
             self.remove(self._channel, now)
-        self._channel = BridgeChannel(
-            self._runtime,
-            config,
-            self.process.incarnation,
-            self.own_url,
-            read_password_file,
-            self.outbox,
-            self.random,
-            now,
-            time.time,
-        )
+        self._channel = BridgeChannel(self.around, config, read_password_file, now)
         self.add(self._channel)
 
 

@@ -22,7 +22,6 @@ itself has confirmed the `config_set` that came before it.
 
 from __future__ import annotations
 
-from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -33,9 +32,8 @@ from cluster.controller.catalog.endpoints import ClientEndpoints, CreateWish
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.controller.catalog.catalog import Catalog
-    from cluster.controller.catalog.producers import Producers
-    from cluster.controller.catalog.stages import Decision, Stages
+    from cluster.controller.catalog.registries import Registries
+    from cluster.controller.catalog.stages import Decision
     from cluster.controller.operations.joining import JoinOperations
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.switchboard import ProcessAsker, Switchboard
@@ -144,24 +142,14 @@ class Asks:
     """Answers what processes ask."""
 
     def __init__(
-        self,
-        board: Switchboard,
-        catalog: Catalog,
-        producers: Producers,
-        stages: Stages,
-        changes: Changes,
-        joining: JoinOperations,
-        wall_time: Callable[[], str],
+        self, board: Switchboard, registries: Registries, changes: Changes, joining: JoinOperations
     ) -> None:
-        """Answer from this catalog, these producers and stages, and change them through `changes`."""
+        """Answer from these registries, and change them through `changes`."""
         self._joining = joining
         self._board = board
-        self._catalog = catalog
-        self._endpoints = ClientEndpoints(catalog)
-        self._producers = producers
-        self._stages = stages
+        self._catalog, self._producers, self._stages, _ = registries
+        self._endpoints = ClientEndpoints(self._catalog)
         self._changes = changes
-        self._wall_time = wall_time
         #: (Message VPN, username) -> when operators were told that a share is used up, the oldest first.
         self._told_s: dict[tuple[str, str], int] = {}
 
@@ -184,7 +172,7 @@ class Asks:
 
     def _tell_share(self, vpn: str, username: str, text: str) -> None:
         """Record that somebody has its share, now and then."""
-        owner, now_s = (vpn, username), self._now_s()
+        owner, now_s = (vpn, username), self._board.now_s()
         if now_s - self._told_s.get(owner, now_s - SHARE_EVENT_S) < SHARE_EVENT_S:
             return
         self._told_s.pop(owner, None)
@@ -195,7 +183,7 @@ class Asks:
 
     def _open(self, wish: OpenWish, asker: ProcessAsker) -> None:
         key = (wish.vpn, wish.username, wish.name)
-        today = day_of(self._wall_time())
+        today = self._board.today()
         number, entries = self._producers.open(
             key, resume=wish.resume, today=today, in_use=wish.in_use, newest=wish.newest
         )
@@ -214,7 +202,7 @@ class Asks:
 
     def _open_stage(self, wish: StageWish, asker: ProcessAsker) -> None:
         number, entries = self._stages.open(
-            (wish.vpn, wish.username), wish.name, resume=wish.resume, now_s=self._now_s()
+            (wish.vpn, wish.username), wish.name, resume=wish.resume, now_s=self._board.now_s()
         )
 
         def answer() -> dict[str, Any]:
@@ -224,10 +212,12 @@ class Asks:
 
     def _commit(self, wish: CommitWish, asker: ProcessAsker) -> None:
         owner = wish.vpn, wish.username
-        self._decide(self._stages.commit(owner, wish.sink, wish.batch, wish.stages, self._now_s()), asker)
+        self._decide(
+            self._stages.commit(owner, wish.sink, wish.batch, wish.stages, self._board.now_s()), asker
+        )
 
     def _abort(self, wish: AbortWish, asker: ProcessAsker) -> None:
-        self._decide(self._stages.abort((wish.vpn, wish.username), wish.stages, self._now_s()), asker)
+        self._decide(self._stages.abort((wish.vpn, wish.username), wish.stages, self._board.now_s()), asker)
 
     def _decide(self, decision: Decision, asker: ProcessAsker) -> None:
         release, drop = list(decision.release), list(decision.drop)
@@ -238,11 +228,8 @@ class Asks:
         self._decide(self._stages.held(wish.stages), asker)
 
     def _settled(self, wish: SettledWish, asker: ProcessAsker) -> None:
-        entries = self._stages.settled(wish.release, wish.drop, self._now_s())
+        entries = self._stages.settled(wish.release, wish.drop, self._board.now_s())
         self._changes.make(entries, asker, "settled", lambda: None)
-
-    def _now_s(self) -> int:
-        return seconds_of(self._wall_time())
 
     def _create(self, wish: CreateWish, asker: ProcessAsker) -> None:
         changes, created = self._endpoints.create(wish)
@@ -275,16 +262,6 @@ class Asks:
 
     def _join(self, wish: JoinWish, asker: ProcessAsker) -> None:
         self._joining.asked(wish.wish, wish.address, asker)
-
-
-def day_of(time: str) -> int:
-    """Give the ordinal of the day of an ISO time."""
-    return date.fromisoformat(time[:10]).toordinal()
-
-
-def seconds_of(time: str) -> int:
-    """Give the seconds since 1970 of an ISO time."""
-    return int(datetime.fromisoformat(time).timestamp())
 
 
 _OPERATIONS: Final[dict[str, tuple[type[msgspec.Struct], Callable[..., None]]]] = {

@@ -38,15 +38,13 @@ import msgspec
 
 from angarium import errors
 from cluster.controller import report
-from cluster.controller.asks import Asks, day_of, seconds_of
+from cluster.controller.asks import Asks
 from cluster.controller.blames import Blames
 from cluster.controller.catalog import passwordless
-from cluster.controller.catalog.deletions import Deletions
-from cluster.controller.catalog.stages import Stages
 from cluster.controller.health.checks import Health, examine
 from cluster.controller.health.metrics import metrics
 from cluster.controller.issuers.keys import IssuerKeys
-from cluster.controller.mesh.picture import Identity, Picture
+from cluster.controller.mesh.picture import Picture
 from cluster.controller.operations import arguments
 from cluster.controller.operations.aside import AsideOperations
 from cluster.controller.operations.bridges import BridgeOperations
@@ -75,11 +73,9 @@ from cluster.data.data_dir import COPIES_FOLDER
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cluster.controller.catalog.catalog import Catalog
-    from cluster.controller.catalog.producers import Producers
-    from cluster.controller.switchboard.events import Event, EventRing
+    from cluster.controller.catalog.registries import Registries
+    from cluster.controller.mesh.picture import Identity
+    from cluster.controller.switchboard.events import Event
 
 #: The counter of the config store that says how many workers are wanted; none before the first change.
 WORKERS: Final = "workers"
@@ -89,8 +85,6 @@ SAMPLE_INTERVAL_S: Final = 1.0
 START_SAMPLE_INTERVAL_S: Final = 0.2
 #: Producers age by days, so an hour is often enough to look at them.
 AGE_INTERVAL_S: Final = 3_600.0
-#: After which stages age that were given no other time.
-DAY_S: Final = 86_400
 
 
 class Controller:
@@ -111,49 +105,31 @@ class Controller:
 
     def __init__(
         self,
-        catalog: Catalog,
-        producers: Producers,
-        events: EventRing,
+        registries: Registries,
+        board: Switchboard,
+        identity: Identity,
         shown_config: dict[str, Any],
-        wall_time: Callable[[], str],
-        first_number: int = 1,
-        *,
-        node: str = "",
-        node_id: str = "",
-        cluster: str = "",
-        release: str = "",
-        copies: Path | None = None,
-        stages: Stages | None = None,
-        deletions: Deletions | None = None,
+        copies: Path = Path(COPIES_FOLDER),
     ) -> None:
-        """Begin with the stored objects and events; no process is known yet.
+        """Begin with what is stored; no process is known yet.
 
         Args:
-            catalog: complete with what is built in.
-            producers: the registry.
-            events: those of earlier runs.
+            registries: what the config store holds.
+            board: with the events of earlier runs; nobody has used it.
+            identity: of this node.
             shown_config: what `config.show` answers, without secrets: the configuration in force.
-            wall_time: gives the time for events as ISO 8601.
-            first_number: of a request; no earlier controller used one near it.
-            node: what this node is called.
-            node_id: of this node.
-            cluster: that this node belongs to.
-            release: of the software.
             copies: directory for copies that are to be fetched from another host.
-            stages: the registry; None: there are none.
-            deletions: of endpoints, that are not known to be complete; None: there are none.
         """
         self.operators = Operators(shown_config.get("admin", {}).get("operators", ()))
-        self._board = board = Switchboard(events, wall_time, first_number)
-        self._catalog, self._producers, self._wall_time = catalog, producers, wall_time
+        self._board, self._registries = board, registries
+        self._catalog = catalog = registries.catalog
         self.issuers, self._shown_config = IssuerKeys(board), shown_config
-        self._stages = stages = Stages([], [], producers, DAY_S) if stages is None else stages
-        self._changes = Changes(board, catalog, producers, stages, deletions or Deletions())
-        self.joining = JoinOperations(board, catalog, self._changes, node, self._now_s)
-        self._asks = Asks(board, catalog, producers, stages, self._changes, self.joining, wall_time)
-        self._spool = SpoolOperations(board, node_id, copies or Path(COPIES_FOLDER))
-        picture = Picture(Identity(node, node_id, cluster, release))
-        self._links = LinkOperations(board, catalog, node, picture)
+        self._changes = Changes(board, registries)
+        self.joining = JoinOperations(board, catalog, self._changes, identity.node)
+        self._asks = Asks(board, registries, self._changes, self.joining)
+        self._spool = SpoolOperations(board, identity.node_id, copies)
+        picture = Picture(identity)
+        self._links = LinkOperations(board, catalog, identity.node, picture)
         self._mesh = MeshOperations(board, catalog, self._links, picture)
         self._bridges = BridgeOperations(board, catalog)
         self._blames = Blames(board, catalog, self._changes)
@@ -171,16 +147,14 @@ class Controller:
 
     def _own_operations(self) -> arguments.Operations:
         """Give every operation of the admin API, by its name."""
-        board, catalog, producers = self._board, self._catalog, self._producers
+        board, (catalog, producers, stages, _) = self._board, self._registries
         return {
             "status": (arguments.NoArguments, self._status),
             "workers": (arguments.NoArguments, self._workers),
             "workers.scale": (arguments.ScaleArguments, self._scale),
             "stats": (arguments.StatsArguments, self._stats),
-            **ObjectOperations(
-                board, catalog, producers, self._stages, self._changes, self._now_s
-            ).operations,
-            **StageOperations(board, self._stages, self._changes, self._now_s).operations,
+            **ObjectOperations(board, self._registries, self._changes).operations,
+            **StageOperations(board, stages, self._changes).operations,
             **EndpointOperations(board, catalog, producers).operations,
             **self._spool.operations,
             **AsideOperations(board, catalog, self._changes).operations,
@@ -549,7 +523,7 @@ class Controller:
 
     def _age_producers(self, now: float) -> None:
         """Forget producers that nobody opened for long; without the router nobody knows which are open."""
-        board = self._board
+        board, (_, producers, stages, _) = self._board, self._registries
         gathering = board.gather(None, now)
         number = board.ask(ROUTER, "producers", {"vpn": None}, gathering)
 
@@ -557,10 +531,10 @@ class Controller:
             if number not in answers:
                 return
             opened = {row["id"] for row in answers[number]}
-            entries = self._producers.age(day_of(self._wall_time()), opened)
-            forgotten = self._producers.ids_of(entries)
-            entries += self._stages.age(self._now_s(), opened)
-            aged = self._stages.dropped_by(entries)
+            entries = producers.age(board.today(), opened)
+            forgotten = producers.ids_of(entries)
+            entries += stages.age(board.now_s(), opened)
+            aged = stages.dropped_by(entries)
             if aged:
                 text = f"{len(aged)} stages that nobody committed are dropped, {aged[0]!r} first"
                 board.record_system("warning", "SYSTEM_AD_STAGE_AGED", text)
@@ -569,17 +543,14 @@ class Controller:
         gathering.finish = finish
         board.end_if_complete(gathering)
 
-    def _now_s(self) -> int:
-        return seconds_of(self._wall_time())
-
     def _own_stats(self) -> dict[str, Any]:
-        board = self._board
+        board, (catalog, producers, stages, deletions) = self._board, self._registries
         return {
-            "objects": len(self._catalog),
-            "producers": len(self._producers),
-            "stages": len(self._stages),
-            "deletions": len(self._changes.deletions),
-            "sinks": self._stages.sinks,
+            "objects": len(catalog),
+            "producers": len(producers),
+            "stages": len(stages),
+            "deletions": len(deletions),
+            "sinks": stages.sinks,
             "pending": len(board.pending),
             "worker_deaths_at_work": self._blames.deaths_at_work,
             "put_aside": self._blames.put_aside,
@@ -592,9 +563,7 @@ class Controller:
 
     def validate(self) -> None:
         """Assert what the attribute comments say."""
-        self._catalog.validate()
-        self._producers.validate()
-        self._stages.validate()
+        self._registries.validate()
         self._changes.validate()
         self._spool.validate()
         self._mesh.validate()

@@ -32,11 +32,13 @@ from cluster.controller.catalog import catalog as catalogs
 from cluster.controller.catalog import passwordless, stages
 from cluster.controller.catalog import producers as registries
 from cluster.controller.catalog.deletions import Deletions
+from cluster.controller.catalog.registries import Registries
 from cluster.controller.catalog.shares import Percents
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer
 from cluster.controller.issuers.downloads import Downloads
+from cluster.controller.mesh.picture import Identity
 from cluster.controller.remote.server import FRAME_BYTES_MAX, AdminRequest, RemoteServer
 from cluster.controller.switchboard.effects import (
     Answer,
@@ -60,6 +62,7 @@ from cluster.controller.switchboard.effects import (
 from cluster.controller.switchboard.event_limits import EventLimits
 from cluster.controller.switchboard.events import FILE_NAME as EVENTS_FILE
 from cluster.controller.switchboard.events import EventFile, EventRing
+from cluster.controller.switchboard.switchboard import Switchboard
 from cluster.controller.syslog import Syslog
 from cluster.data.data_dir import CONFIG_FOLDER, COPIES_FOLDER, ISSUERS_FOLDER
 from cluster.join import stored
@@ -126,21 +129,15 @@ class ControllerServer:
         first_number = secrets.randbits(_NUMBER_BITS)
         copies = data_dir / COPIES_FOLDER
         shutil.rmtree(copies, ignore_errors=True)  # of an earlier controller: nobody can fetch them any more
-        self._controller = Controller(
+        registries = Registries(
             catalog,
             producers,
-            ring,
-            shown_config(runtime),
-            utc_now,
-            first_number,
-            node=runtime.node,
-            node_id=runtime.node_id,
-            cluster=runtime.config.cluster.name,
-            release=installed_release(),
-            copies=copies,
-            stages=prepare_stages(self._store, runtime.config, producers),
-            deletions=Deletions(self._store.load_deletions()),
+            prepare_stages(self._store, runtime.config, producers),
+            Deletions(self._store.load_deletions()),
         )
+        board = Switchboard(ring, utc_now, first_number)
+        identity = Identity(runtime.node, runtime.node_id, runtime.config.cluster.name, installed_release())
+        self._controller = Controller(registries, board, identity, shown_config(runtime), copies)
         self._vault = self._open_vault(runtime, data_dir)
         self._meter = Meter()
         self._measure_due = 0.0

@@ -6,7 +6,6 @@ answers. How the two sessions begin and end is in `cluster.relay.pair`.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from angarium import errors, wire
@@ -14,51 +13,23 @@ from angarium.client.protocol.session import Hello
 from angarium.client.transport.address import is_encrypted
 from angarium.errors import AngariumError, error_for
 from cluster.relay.encryption import Trust
-from cluster.relay.pair import FAR, KEEPALIVE_MS, OWN, Effect, Emit, Pair, State
+from cluster.relay.pair import FAR, KEEPALIVE_MS, OWN, Emit, Pair, State
 from cluster.relay.session import Exported, Imported, Reported
 from cluster.relay.spooled import Carrier
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-
-    from cluster.link.config import LinkConfig, LinkRuntime
+    from cluster.link.config import LinkConfig
+    from cluster.relay.pair import Surroundings
 
 
 class Channel(Pair):
     """One Message VPN of a link."""
 
-    def __init__(
-        self,
-        vpn: str,
-        runtime: LinkRuntime,
-        config: LinkConfig,
-        incarnation: int,
-        own_url: str,
-        outbox: list[Effect],
-        rng: random.Random,
-        now: float,
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
-        """Wait for the first tick.
-
-        Args:
-            vpn: the Message VPN.
-            runtime: who this node is.
-            config: of the link.
-            incarnation: of the process.
-            own_url: of the own router.
-            outbox: takes effects.
-            rng: for jitter.
-            now: monotonic, in seconds, like every `now` here.
-            wall_s: gives the time of the day in seconds.
-        """
-        super().__init__(outbox, rng, now, wall_s)
+    def __init__(self, around: Surroundings, config: LinkConfig, vpn: str, now: float) -> None:
+        """Wait for the first tick."""
+        super().__init__(around, now)
         self.vpn = vpn
-        self._runtime = runtime
         self._config = config
-        self._incarnation = incarnation
-        self._own_url = own_url
 
     # -- connecting ------------------------------------------------------------------------------------------
 
@@ -68,9 +39,6 @@ class Channel(Pair):
             raise error_for(errors.CONNECT_FAILED, detail)
         config = self._config
         return config.addresses, Trust(config.server_name or config.neighbour)
-
-    def _own_address(self) -> tuple[str, Trust]:
-        return self._own_url, Trust()
 
     def _hello(self, side: int) -> Hello:
         identity = self._runtime.identity

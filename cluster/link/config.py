@@ -1,19 +1,8 @@
-"""What a link process is told: by the supervisor at its start, and by the controller whenever it changes."""
+"""What a link process is told by the controller, again whenever that changes."""
 
 from __future__ import annotations
 
 import msgspec
-
-from cluster.relay.encryption import LinkFiles
-from router.ground.config import Identity
-
-
-class LinkRuntime(msgspec.Struct, frozen=True, kw_only=True):
-    """What the supervisor writes for the links."""
-
-    node: str
-    identity: Identity = Identity()
-    files: LinkFiles = LinkFiles()
 
 
 class LinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -6,7 +6,6 @@ passes events of the connections to the channels.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,43 +13,18 @@ import msgspec
 from angarium import errors
 from angarium.errors import error_for
 from cluster.link.channel import Channel
-from cluster.link.config import LinkConfig, LinkRuntime
+from cluster.link.config import LinkConfig
 
 if TYPE_CHECKING:
-    import random
-    from collections.abc import Callable
-
-    from cluster.relay.pair import Effect
+    from cluster.relay.pair import Surroundings
 
 
 class Link:
     """The channels of one link process."""
 
-    def __init__(
-        self,
-        runtime: LinkRuntime,
-        incarnation: int,
-        own_url: str,
-        outbox: list[Effect],
-        rng: random.Random,
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
-        """Wait to be told what to do.
-
-        Args:
-            runtime: who this node is.
-            incarnation: of the process.
-            own_url: of the own router.
-            outbox: takes what the channels want done, in order.
-            rng: for jitter.
-            wall_s: gives the time of the day in seconds.
-        """
-        self._runtime = runtime
-        self._incarnation = incarnation
-        self._own_url = own_url
-        self._outbox = outbox
-        self._random = rng
-        self._wall_s = wall_s
+    def __init__(self, around: Surroundings) -> None:
+        """Wait to be told what to do."""
+        self._around = around
         self._config: LinkConfig | None = None
         #: By Message VPN; exactly those of the configuration.
         self.channels: dict[str, Channel] = {}
@@ -83,17 +57,7 @@ class Link:
                 del self.channels[vpn]
         for vpn in config.vpns:
             if vpn not in self.channels:
-                self.channels[vpn] = Channel(
-                    vpn,
-                    self._runtime,
-                    config,
-                    self._incarnation,
-                    self._own_url,
-                    self._outbox,
-                    self._random,
-                    now,
-                    self._wall_s,
-                )
+                self.channels[vpn] = Channel(self._around, config, vpn, now)
 
     def tick(self, now: float) -> float:
         """Let time pass; gives when the next call is wanted, infinite if never."""

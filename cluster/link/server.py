@@ -9,13 +9,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium_server.process import Process, load_config
-from cluster.link.config import LinkRuntime
 from cluster.link.link import Link
 from cluster.relay.shell import Shell, run
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from angarium_server.process import Process
 
 ROLE: Final = "link"
 
@@ -25,9 +25,8 @@ class LinkServer(Shell):
 
     def __init__(self, process: Process) -> None:
         """Wait to be told what to do."""
-        runtime = load_config(process.runtime_dir, ROLE, LinkRuntime)
-        super().__init__(process, ROLE, runtime.files)
-        self._link = Link(runtime, process.incarnation, self.own_url, self.outbox, self.random)
+        super().__init__(process, ROLE)
+        self._link = Link(self.around)
         process.on_request(self._request)
 
     def _request(self, operation: str, arguments: Any) -> Any:

@@ -20,6 +20,7 @@ from angarium import errors, wire
 from angarium.client.protocol.events import Closed, Noticed, Opened, Replied, Retired, TableChanged
 from angarium.errors import AngariumError, error_for
 from cluster.relay.direct import Relay
+from cluster.relay.encryption import Trust
 from cluster.relay.session import LinkSession, Passed, Settled, Spooled, Told
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from angarium.client.protocol.session import Hello
-    from cluster.relay.encryption import Trust
+    from cluster.relay.runtime import RelayRuntime
     from cluster.relay.spooled import Carrier
 
 #: The two sides of a pair.
@@ -82,27 +83,30 @@ class Emit(NamedTuple):
 Effect: TypeAlias = Connect | Disconnect | Emit
 
 
+class Surroundings(NamedTuple):
+    """What a link or bridge process gives to each of its pairs."""
+
+    #: Who this node is.
+    runtime: RelayRuntime
+    #: Of the process.
+    incarnation: int
+    #: Address of the own router.
+    own_url: str
+    #: Takes effects, in order.
+    outbox: list[Effect]
+    #: For jitter.
+    random: random.Random
+    #: Gives the time of the day in seconds.
+    wall_s: Callable[[], float] = time.time
+
+
 class Pair(ABC):
     """A session with the far router and one with the own router."""
 
-    def __init__(
-        self,
-        outbox: list[Effect],
-        rng: random.Random,
-        now: float,
-        wall_s: Callable[[], float] = time.time,
-    ) -> None:
-        """Wait for the first tick.
-
-        Args:
-            outbox: takes effects.
-            rng: for jitter.
-            now: monotonic, in seconds, like every `now` here.
-            wall_s: gives the time of the day in seconds.
-        """
-        self._wall_s = wall_s
-        self._outbox = outbox
-        self._random = rng
+    def __init__(self, around: Surroundings, now: float) -> None:
+        """Wait for the first tick; `now` is monotonic, in seconds, as everywhere here."""
+        self._runtime, self._incarnation, self._own_url = around.runtime, around.incarnation, around.own_url
+        self._outbox, self._random, self._wall_s = around.outbox, around.random, around.wall_s
         self.state = State.WAITING
         #: The sessions of both sides; None where there is no connection.
         self.sessions: list[LinkSession | None] = [None, None]
@@ -139,10 +143,6 @@ class Pair(ABC):
         Raises:
             AngariumError: there are none.
         """
-
-    @abstractmethod
-    def _own_address(self) -> tuple[str, Trust]:
-        """Give the address of the own router, and whom to expect there."""
 
     @abstractmethod
     def _hello(self, side: int) -> Hello:
@@ -241,7 +241,7 @@ class Pair(ABC):
             return
         self.state = State.JOINING
         self._greet(OWN, hello, now)
-        self._outbox.append(Connect(self, OWN, *self._own_address()))
+        self._outbox.append(Connect(self, OWN, self._own_url, Trust()))
 
     def _greet(self, side: int, hello: Hello, now: float) -> None:
         self._due = now + ATTEMPT_TIMEOUT_S

@@ -10,31 +10,39 @@ import logging
 import random
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from angarium.errors import AngariumError
 from angarium_server.memory import collect_rarely
-from angarium_server.process import Process
+from angarium_server.process import Process, load_config
 from cluster.relay.connection import Connection
 from cluster.relay.encryption import Encryption
 from cluster.relay.names import Names
-from cluster.relay.pair import Connect, Disconnect, Emit, Pair
+from cluster.relay.pair import Connect, Disconnect, Emit, Pair, Surroundings
+from cluster.relay.runtime import RelayRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cluster.relay.encryption import LinkFiles
     from cluster.relay.pair import Effect
 
 
 class Shell:
     """The connections of some pairs of sessions."""
 
-    def __init__(self, process: Process, role: str, files: LinkFiles) -> None:
+    def __init__(self, process: Process, role: str) -> None:
         """Begin without any."""
         self.process = process
-        self.outbox: list[Effect] = []
-        self.random = random.Random()  # noqa: S311 - jitter is no secret
+        runtime = load_config(process.runtime_dir, role, RelayRuntime)
+        self._outbox: list[Effect] = []
+        #: What each pair gets.
+        self.around: Final = Surroundings(
+            runtime,
+            process.incarnation,
+            f"ipc://{process.runtime_dir}/links",
+            self._outbox,
+            random.Random(),  # noqa: S311 - jitter is no secret
+        )
         self._log = logging.getLogger(role)
         #: In the order in which they came.
         self._pairs: dict[Pair, None] = {}
@@ -42,13 +50,8 @@ class Shell:
         self._connections: dict[tuple[Pair, int], Connection] = {}
         #: Those that are closed, and have yet to say so to the other side.
         self._leaving: list[Connection] = []
-        self._encryption = Encryption(files)
+        self._encryption = Encryption(runtime.files)
         self._names = Names(process)
-
-    @property
-    def own_url(self) -> str:
-        """Give the address of the own router."""
-        return f"ipc://{self.process.runtime_dir}/links"
 
     def add(self, pair: Pair) -> None:
         """See to another pair."""
@@ -64,8 +67,8 @@ class Shell:
 
     def carry_out(self) -> None:
         """Carry effects out, and send what the sessions have to say."""
-        while self.outbox:
-            effects, self.outbox[:] = list(self.outbox), []
+        while self._outbox:
+            effects, self._outbox[:] = list(self._outbox), []
             for effect in effects:
                 if isinstance(effect, Connect):
                     self._connect(effect)

@@ -12,8 +12,8 @@ import msgspec
 
 from cluster.configuration.config import worker_runtime
 from cluster.data.data_dir import SPOOL_FOLDER
-from cluster.link.config import LinkRuntime
 from cluster.relay.encryption import LinkFiles
+from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity, SpoolLimits
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class RuntimeFiles:
             cert_file=config.router.tls_cert_file,
             key_file=config.router.tls_key_file,
         )
-        link = LinkRuntime(node=node.node, identity=identity, files=files)
+        link = RelayRuntime(node=node.node, identity=identity, files=files)
         spools = worker_runtime(config, self._data.path / SPOOL_FOLDER)
         worker = msgspec.structs.replace(spools, data_id=node.data_id)
         for role, content in (

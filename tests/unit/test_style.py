@@ -43,9 +43,6 @@ CROWDED_LEFT = {
     "angarium/spark",
 }
 DEMANDING_LEFT = {
-    "BridgeChannel",
-    "Channel",
-    "Controller",
     "Message",
 }
 #: State machines live here, which know neither sockets nor threads nor clocks.

@@ -53,14 +53,12 @@ class JoinOperations:
         catalog: Catalog,
         changes: Changes,
         node: str,
-        now_s: Callable[[], int],
     ) -> None:
         """Make links of this node in this catalog through `changes`; nobody is admitted before `begin`."""
         self._board = board
         self._catalog = catalog
         self._changes = changes
         self._node = node
-        self._now_s = now_s
         #: What a node gets that joins, and what proves that somebody is a member.
         self._cluster = self._secret = ""
         self._tokens = Tokens()
@@ -124,7 +122,7 @@ class JoinOperations:
                 raise errors.error_for(errors.INVALID_ARGUMENT, f"{url}: write tls://HOST:PORT")
         secret = Written(self._dice(ID_BYTES), self._dice(SECRET_BYTES), b"")
         tokens = self._tokens.create(
-            secret, self._now_s(), request.expires_s, request.uses, request.authority
+            secret, self._board.now_s(), request.expires_s, request.uses, request.authority
         )
 
         def then(vaulted: Vaulted) -> None:
@@ -141,10 +139,10 @@ class JoinOperations:
         self._use_vault(VaultWork(tokens=tokens), then, lambda error: self._refuse(asker, error))
 
     def _list(self, _request: arguments.NoArguments, asker: Asker, _now: float) -> None:
-        self._board.reply(asker, self._tokens.rows(self._now_s()))
+        self._board.reply(asker, self._tokens.rows(self._board.now_s()))
 
     def _delete(self, request: arguments.JoinTokenIdArguments, asker: Asker, _now: float) -> None:
-        tokens = self._tokens.remove(request.id, self._now_s())
+        tokens = self._tokens.remove(request.id, self._board.now_s())
 
         def then(_vaulted: Vaulted) -> None:
             self._tokens.take(tokens)
@@ -189,7 +187,7 @@ class JoinOperations:
                 f"node {wish.node!r} has cluster.name = {wish.cluster!r}, this is cluster {self._cluster!r}"
             )
             raise errors.error_for(errors.CLUSTER_MISMATCH, detail)
-        now_s = self._now_s()
+        now_s = self._board.now_s()
         token = self._tokens.find(wish.token_id, wish.token_secret, now_s)
         key = key_of_request(
             wish.request
@@ -227,7 +225,7 @@ class JoinOperations:
 
     def _member(self, wish: frames.Wish, asker: ProcessAsker) -> None:
         """Do what a member wishes: make the link with it, or take that away."""
-        frames.check_proof(wish, self._secret, self._cluster, self._node, self._now_s() * 1_000)
+        frames.check_proof(wish, self._secret, self._cluster, self._node, self._board.now_s() * 1_000)
         answer = msgspec.msgpack.encode(frames.Admission(node=self._node))
         if wish.wish == "join":
             there = self._catalog.get("link", "", wish.node)

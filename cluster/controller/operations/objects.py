@@ -20,11 +20,7 @@ from cluster.controller.operations import arguments
 from storage.config_store import Change
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from cluster.controller.catalog.catalog import Catalog
-    from cluster.controller.catalog.producers import Producers
-    from cluster.controller.catalog.stages import Stages
+    from cluster.controller.catalog.registries import Registries
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.switchboard import Asker, Switchboard
 
@@ -35,18 +31,12 @@ class ObjectOperations:
     def __init__(
         self,
         board: Switchboard,
-        catalog: Catalog,
-        producers: Producers,
-        stages: Stages,
+        registries: Registries,
         changes: Changes,
-        now_s: Callable[[], int],
     ) -> None:
-        """Answer from this catalog, and change it through `changes`."""
+        """Answer from these registries, and change them through `changes`."""
         self._board = board
-        self._catalog = catalog
-        self._producers = producers
-        self._stages = stages
-        self._now_s = now_s
+        self._catalog, self._producers, self._stages, _ = registries
         self._changes = changes
         self.operations: arguments.Operations = {
             "objects.list": (arguments.ListArguments, self._list),
@@ -83,7 +73,7 @@ class ObjectOperations:
             is_vpn = request.kind == "vpn"
             owner: tuple[str, str | None] = (request.name, None) if is_vpn else (vpn, request.name)
             changes = changes + self._producers.forget_all(*owner)
-            changes += self._stages.forget_all(owner, self._now_s())
+            changes += self._stages.forget_all(owner, self._board.now_s())
         forgotten = self._producers.ids_of(changes)
         self._changes.make(changes, asker, "deleted", lambda: None, forgotten=forgotten)
 

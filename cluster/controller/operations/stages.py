@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any
 from cluster.controller.operations import arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cluster.controller.catalog.stages import Stages
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.switchboard import Asker, Switchboard
@@ -25,14 +23,11 @@ if TYPE_CHECKING:
 class StageOperations:
     """What operators do with stages and sinks."""
 
-    def __init__(
-        self, board: Switchboard, stages: Stages, changes: Changes, now_s: Callable[[], int]
-    ) -> None:
+    def __init__(self, board: Switchboard, stages: Stages, changes: Changes) -> None:
         """Answer from this registry, and change it through `changes`."""
         self._board = board
         self._stages = stages
         self._changes = changes
-        self._now_s = now_s
         self.operations: arguments.Operations = {
             "stages.list": (arguments.VpnArguments, self._list),
             "stages.abort": (arguments.StageArguments, self._abort),
@@ -44,7 +39,7 @@ class StageOperations:
         self._board.reply(asker, [_shown(row) for row in self._stages.find(request.vpn)])
 
     def _abort(self, request: arguments.StageArguments, asker: Asker, _now: float) -> None:
-        decision = self._stages.abort_any(request.vpn, request.names, self._now_s())
+        decision = self._stages.abort_any(request.vpn, request.names, self._board.now_s())
         self._changes.make(decision.entries, asker, "aborted", lambda: {"aborted": len(decision.drop)})
 
     def _list_sinks(self, request: arguments.SinkListArguments, asker: Asker, _now: float) -> None:

@@ -19,10 +19,7 @@ from storage.config_store import Change, Stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cluster.controller.catalog.catalog import Catalog
-    from cluster.controller.catalog.deletions import Deletions
-    from cluster.controller.catalog.producers import Producers
-    from cluster.controller.catalog.stages import Stages
+    from cluster.controller.catalog.registries import Registries
     from cluster.controller.switchboard.effects import Effect
     from cluster.controller.switchboard.switchboard import Asker, Gathering, Switchboard
     from cluster.objects import Attributes
@@ -57,20 +54,10 @@ class _Uncommitted(NamedTuple):
 class Changes:
     """Changes on their way to the store and to the router."""
 
-    def __init__(
-        self,
-        board: Switchboard,
-        catalog: Catalog,
-        producers: Producers,
-        stages: Stages,
-        deletions: Deletions,
-    ) -> None:
-        """Change this catalog, these producers, these stages and these deletions, and nothing else."""
+    def __init__(self, board: Switchboard, registries: Registries) -> None:
+        """Change these registries, and nothing else."""
         self._board = board
-        self._catalog = catalog
-        self._producers = producers
-        self._stages = stages
-        self.deletions = deletions
+        self._catalog, self._producers, self._stages, self.deletions = registries
         #: When the router is asked which deletions are complete, and when it may be asked of very many; None before the
         #: first tick.
         self._tidy_due: float | None = None

@@ -8,6 +8,7 @@ collected here until the shell takes them.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
@@ -104,6 +105,16 @@ class Switchboard:
         #: The newest description by the supervisor; empty before the first.
         self.node: dict[str, Any] = {}
         self._effects: list[Effect] = []
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def now_s(self) -> int:
+        """Give the time of the day in seconds since 1970."""
+        return int(datetime.fromisoformat(self._wall_time()).timestamp())
+
+    def today(self) -> int:
+        """Give the ordinal of the day."""
+        return date.fromisoformat(self._wall_time()[:10]).toordinal()
 
     # -- effects ---------------------------------------------------------------------------------------------
 

@@ -21,8 +21,10 @@ from cluster.controller.catalog.catalog import Catalog
 from cluster.controller.catalog.deletions import Deletions
 from cluster.controller.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.controller.catalog.producers import Producers
+from cluster.controller.catalog.registries import Registries
 from cluster.controller.catalog.stages import Stages
 from cluster.controller.controller import Controller
+from cluster.controller.mesh.picture import Identity
 from cluster.controller.switchboard.effects import (
     Answer,
     Commit,
@@ -34,6 +36,7 @@ from cluster.controller.switchboard.effects import (
     ScaleNode,
 )
 from cluster.controller.switchboard.events import EventRing
+from cluster.controller.switchboard.switchboard import Switchboard
 from guaranteed.control_plane import DELAY_MAX_S
 from guaranteed.records import Change, EndpointRecord
 from storage.config_store import Change as StoredObject
@@ -165,18 +168,14 @@ class SimulatedController:
             self._commit(missing)
             catalog.take(missing)
         self._starts += 1
+        stages = Stages(
+            list(self.store.stages.values()), list(self.store.sinks.values()), producers, STAGE_IDLE_S
+        )
         self.controller = Controller(
-            catalog,
-            producers,
-            EventRing(EVENTS_MAX, []),
+            Registries(catalog, producers, stages, Deletions(self.store.deletions.values())),
+            Switchboard(EventRing(EVENTS_MAX, []), lambda: TODAY, self._starts * NUMBERS),
+            Identity(self.node_name, "", "", ""),
             {},
-            lambda: TODAY,
-            self._starts * NUMBERS,
-            node=self.node_name,
-            stages=Stages(
-                list(self.store.stages.values()), list(self.store.sinks.values()), producers, STAGE_IDLE_S
-            ),
-            deletions=Deletions(self.store.deletions.values()),
         )
         self.is_doomed = False
         for port in self.ports:

@@ -18,9 +18,9 @@ from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S
 
 from angarium import errors
 from angarium.errors import AngariumError, error_for
-from cluster.link.config import LinkRuntime
 from cluster.link.link import Link
-from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Emit
+from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Emit, Surroundings
+from cluster.relay.runtime import RelayRuntime
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,10 +65,10 @@ class SimulatedLink:
         self._node = node
         self.index = index
         self.incarnation = incarnation
-        runtime = LinkRuntime(node=node.name, identity=node.identity)
+        runtime = RelayRuntime(node=node.name, identity=node.identity)
         self._outbox: list[Effect] = []
         jitter = random.Random(rng.getrandbits(64))
-        self.link = Link(runtime, incarnation, OWN_URL, self._outbox, jitter, self._wall_s)
+        self.link = Link(Surroundings(runtime, incarnation, OWN_URL, self._outbox, jitter, self._wall_s))
         self._wires: dict[Side, Wire] = {}
         self.is_dead = False
         #: What waits for a paused process; None while it runs.

@@ -6,11 +6,16 @@ from typing import Any
 
 from angarium import errors
 from cluster.controller.catalog.catalog import Catalog
+from cluster.controller.catalog.deletions import Deletions
 from cluster.controller.catalog.producers import Producers
+from cluster.controller.catalog.registries import Registries
 from cluster.controller.catalog.shares import WHOLE, Percents
+from cluster.controller.catalog.stages import Stages
 from cluster.controller.controller import Controller
+from cluster.controller.mesh.picture import Identity
 from cluster.controller.switchboard import effects as c
 from cluster.controller.switchboard.events import EventRing
+from cluster.controller.switchboard.switchboard import Switchboard
 from cluster.join.tokens import Token, Tokens
 from cluster.join.vault import Vaulted
 
@@ -40,16 +45,8 @@ class World:
         self.catalog.take(self.catalog.missing_built_ins())
         self.ring = EventRing(100, events or [])
         self.producers = Producers([], 1, 100, 7, percents)
-        self.controller = Controller(
-            self.catalog,
-            self.producers,
-            self.ring,
-            {"node": {"name": "n"}},
-            lambda: self.time,
-            node=node,
-            node_id=f"id-{node}",
-            cluster="trains",
-        )
+        self.identity = Identity(node, f"id-{node}", "trains", "")
+        self.controller = self.start(Stages([], [], self.producers, 86_400))
         self.controller.joining.begin(
             "trains", secret, Tokens(tokens or []), lambda count: bytes([7] * count)
         )
@@ -63,6 +60,12 @@ class World:
         self.vault_refuses: errors.AngariumError | None = None
         self.kept_tokens: list[Token] = tokens or []
         self.number = 0
+
+    def start(self, stages: Stages) -> Controller:
+        """Give a controller that finds what is stored."""
+        registries = Registries(self.catalog, self.producers, stages, Deletions())
+        board = Switchboard(self.ring, lambda: self.time)
+        return Controller(registries, board, self.identity, {"node": {"name": "n"}})
 
     def do(self, effects: list[c.Effect]) -> list[c.Effect]:
         seen = []

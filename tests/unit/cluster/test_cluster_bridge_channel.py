@@ -12,8 +12,8 @@ from angarium import errors, slots, wire
 from angarium.errors import error_for
 from cluster.bridge.channel import BridgeChannel
 from cluster.bridge.config import BridgeConfig
-from cluster.link.config import LinkRuntime
-from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, State
+from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, State, Surroundings
+from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
@@ -47,18 +47,9 @@ class Bench:
         self.events: list[tuple[str, int]] = []
         self.now = 100.0
         self.words = {"/word": "secret"}
-        runtime = LinkRuntime(node="a", identity=IDENTITY)
-        self.channel = BridgeChannel(
-            runtime,
-            config(**changes),
-            7,
-            "ipc:///own",
-            self.read,
-            self.outbox,
-            random.Random(1),
-            self.now,
-            lambda: 0.0,
-        )
+        runtime = RelayRuntime(node="a", identity=IDENTITY)
+        around = Surroundings(runtime, 7, "ipc:///own", self.outbox, random.Random(1), lambda: 0.0)
+        self.channel = BridgeChannel(around, config(**changes), self.read, self.now)
 
     def read(self, path: str) -> str:
         if path not in self.words:

@@ -10,7 +10,7 @@ import pytest
 from angarium import errors, slots, wire
 from angarium.errors import error_for
 from cluster.link.channel import Channel
-from cluster.link.config import LinkConfig, LinkRuntime
+from cluster.link.config import LinkConfig
 from cluster.relay.pair import (
     BACKOFF_MAX_S,
     FAR,
@@ -21,7 +21,9 @@ from cluster.relay.pair import (
     Effect,
     Emit,
     State,
+    Surroundings,
 )
+from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
@@ -34,10 +36,9 @@ class Bench:
         self.outbox: list[Effect] = []
         self.now = 100.0
         config = LinkConfig(neighbour="b", addresses=list(addresses), vpns=["default"])
-        runtime = LinkRuntime(node="a", identity=IDENTITY)
-        self.channel = Channel(
-            "default", runtime, config, 7, "ipc:///own", self.outbox, random.Random(1), self.now
-        )
+        runtime = RelayRuntime(node="a", identity=IDENTITY)
+        around = Surroundings(runtime, 7, "ipc:///own", self.outbox, random.Random(1))
+        self.channel = Channel(around, config, "default", self.now)
         self.events: list[dict[str, Any]] = []
 
     def effects(self) -> list[Effect]:

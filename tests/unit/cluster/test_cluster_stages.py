@@ -10,7 +10,7 @@ from angarium import errors
 from cluster.controller.catalog import stages as registry
 from cluster.controller.catalog.producers import COUNTER, Producers
 from cluster.controller.catalog.stages import Stages
-from cluster.controller.controller import AGE_INTERVAL_S, Controller
+from cluster.controller.controller import AGE_INTERVAL_S
 from cluster.controller.switchboard.effects import Request
 from storage.config_store import ConfigStore, Counter, Sink
 from tests.unit.cluster.controller_world import World, answers, requests
@@ -250,9 +250,7 @@ def test_the_router_is_told_what_is_not_settled_when_it_comes() -> None:
 def test_a_controller_that_starts_knows_the_sinks_also_when_no_stage_is_left() -> None:
     world = World()
     stages = Stages([], [Sink("default", "default", "s", 3, NOW)], world.producers, 3_600)
-    world.controller = Controller(
-        world.catalog, world.producers, world.ring, {}, lambda: world.time, node="n", stages=stages
-    )
+    world.controller = world.start(stages)
     world.hello("router")
     found = {"committed": False, "release": [], "drop": []}
     assert decide(world, "stage.commit", stages=["gone"], sink="s", batch=3) == (True, found)

@@ -12,8 +12,9 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.connections.tls import Peer
 from cluster.link.channel import Channel
-from cluster.link.config import LinkConfig, LinkRuntime
-from cluster.relay.pair import Connect, Disconnect, Effect, Emit
+from cluster.link.config import LinkConfig
+from cluster.relay.pair import Connect, Disconnect, Effect, Emit, Surroundings
+from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
 
 if TYPE_CHECKING:
@@ -51,10 +52,9 @@ class WiredLink:
         self.clients: list[FakeClient | None] = [None, None]
         assert own.identity is not None
         config = LinkConfig(neighbour=far.name, addresses=["tcp://far:1"], vpns=[vpn])
-        runtime = LinkRuntime(node=own.name, identity=own.identity)
-        self.channel = Channel(
-            vpn, runtime, config, incarnation, "ipc:///own", self.outbox, random.Random(1), own.now
-        )
+        runtime = RelayRuntime(node=own.name, identity=own.identity)
+        around = Surroundings(runtime, incarnation, "ipc:///own", self.outbox, random.Random(1))
+        self.channel = Channel(around, config, vpn, own.now)
         #: False while the far side cannot be reached.
         self.is_cut = False
 

@@ -1,0 +1,28 @@
+"""What the config store holds, as the controller has it in memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cluster.controller.catalog.catalog import Catalog
+    from cluster.controller.catalog.deletions import Deletions
+    from cluster.controller.catalog.producers import Producers
+    from cluster.controller.catalog.stages import Stages
+
+
+class Registries(NamedTuple):
+    """All that outlives a controller, but for its events."""
+
+    #: Complete with what is built in.
+    catalog: Catalog
+    producers: Producers
+    stages: Stages
+    #: Of endpoints, that are not known to be complete.
+    deletions: Deletions
+
+    def validate(self) -> None:
+        """Assert what the attribute comments of each say."""
+        self.catalog.validate()
+        self.producers.validate()
+        self.stages.validate()
