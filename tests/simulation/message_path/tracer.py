@@ -20,13 +20,22 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 #: What counts; the rest is the rig, or other people's.
-PRODUCT: Final = ("router/", "node/", "storage/", "cluster/link/", "angarium_server/", "sdk/angarium/")
+PRODUCT: Final = (
+    "router/",
+    "node/",
+    "storage/",
+    "cluster/link/",
+    "cluster/relay/",
+    "angarium_server/",
+    "sdk/angarium/",
+)
 #: How the file of an entry begins -> the part that it belongs to; the first that fits.
 PARTS: Final = {
     "router/": "router",
     "node/home/": "home",
     "node/": "worker",
     "cluster/link/": "link",
+    "cluster/relay/": "link",
     "sdk/angarium/client/": "client",
 }
 CLIENT: Final = "client"
