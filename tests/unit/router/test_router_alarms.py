@@ -8,7 +8,7 @@ from wired_node import snapshot
 
 from angarium import errors, wire
 from cluster import objects
-from cluster.passwords import hash_password
+from cluster.security.passwords import hash_password
 from router.ground.effects import Outbox
 from router.sessions.alarm import Alarm
 
