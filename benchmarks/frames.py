@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
 from angarium.slots import Publishable, RowGatherer, slot_table
+from angarium_server.frames.matching import FilterEntry, Filters, Match, Start
 from benchmarks.brokers.server import ROOT
 from benchmarks.clients.process import TOPICS, table_filters, table_topics
 from benchmarks.figures import Better, Row
@@ -100,18 +101,18 @@ def record(topics: list[str], rows: int) -> Iterator[tuple[int, Frames]]:
         left = gatherer.fill(messages)
         for (_, count), batch in zip(*gatherer.take()[1:3], strict=True):
             reference += 1
-            header = [ROUTER_INCARNATION, reference, VPN, 0, wire.LEARN_NOTHING, count, wire.MATCH_DIRECT, 1]
-            yield count, [wire.MATCH, wire.pack(header), batch]
+            head = (ROUTER_INCARNATION, reference, VPN, 0, wire.LEARN_NOTHING, count, wire.MATCH_DIRECT, 1)
+            yield count, Match(*head).frames(batch)
 
 
 def worker_with(filters: list[str]) -> Worker:
     """Give a worker that owns all topics and has been told filters."""
     worker = Worker(0, 1, WorkerConfig())
-    worker.handle([wire.START, wire.pack([ROUTER_INCARNATION, EPOCH, slot_table(1)])], 0.0)
+    worker.handle(Start(ROUTER_INCARNATION, EPOCH, slot_table(1)).frames(), 0.0)
     for start in range(0, len(filters), FILTERS_PER_FRAME):
         numbers = range(start, min(start + FILTERS_PER_FRAME, len(filters)))
-        added = [[number + 1, VPN, filters[number], wire.KIND_PLAIN] for number in numbers]
-        worker.handle([wire.FILTERS, wire.pack([ROUTER_INCARNATION, start + 1, added, []])], 0.0)
+        added = [FilterEntry(number + 1, VPN, filters[number], wire.KIND_PLAIN) for number in numbers]
+        worker.handle(Filters(ROUTER_INCARNATION, start + 1, added, []).frames(), 0.0)
     return worker
 
 

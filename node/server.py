@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import zmq
 
-from angarium import errors, wire
+from angarium import errors
 from angarium_server import black_box
+from angarium_server.frames.frame import MalformedFrameError
+from angarium_server.frames.matching import SpoolFailed, Start
 from angarium_server.memory import FreedMemory, collect_rarely, in_use_bytes
 from angarium_server.monitor import next_event
 from angarium_server.process import Process
@@ -47,7 +49,7 @@ DRAIN_S: Final = 0.003
 #: with the default of 5 ms.
 SWITCH_INTERVAL_S: Final = 1e-4
 
-_FOR_THE_HOME: Final = frozenset((*OPERATIONS, wire.START))
+_FOR_THE_HOME: Final = frozenset((*OPERATIONS, Start.operation))
 
 _log = logging.getLogger(__name__)
 
@@ -108,13 +110,14 @@ class WorkerServer:
         Raises:
             SpoolFailedError: the disk failed.
             UnavailableError: the spool is damaged (50322).
+            MalformedFrameError: the router found a frame of this worker that no worker sends.
         """
         try:
             self._process.run(self._tick, self._stop)
         except (SpoolFailedError, errors.UnavailableError):
             # Or the router takes the frame that is out here for the cause, and the controller what is served.
             self._box.end()
-            self._send([wire.SPOOL_FAILED, wire.pack([self._process.incarnation])])
+            self._send(SpoolFailed(self._process.incarnation).frames())
             raise
 
     def close(self) -> None:
@@ -138,7 +141,7 @@ class WorkerServer:
                 return False
             if home is not None and frames[0] in _FOR_THE_HOME:
                 is_spent = home.handle(frames)
-                if frames[0] != wire.START:
+                if frames[0] != Start.operation:
                     if is_spent:
                         return True
                     continue
@@ -165,6 +168,8 @@ class WorkerServer:
     def _tick(self, now: float) -> float | None:
         self._now = now
         self._box.turn(now)
+        if self._worker.found_faulty:
+            raise MalformedFrameError(self._worker.found_faulty)
         for answer in self._worker.work():
             self._send(answer)
         waits = [0.0 if self._worker.has_work else None, self._announce(now), self._tidy(now)]
@@ -227,6 +232,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(1) from None
     except SpoolFailedError as error:
         _log.critical("nobody knows what is on disk, so this process ends and reads it again: %s", error)
+        raise SystemExit(1) from None
+    except MalformedFrameError as error:
+        _log.critical("the router ends this worker because of what it sent: %s", error)
         raise SystemExit(1) from None
     finally:
         process.close()

@@ -15,6 +15,18 @@ import msgspec
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.connections.tls import LOCAL
+from angarium_server.frames.frame import MalformedFrameError, decoder, read, takes
+from angarium_server.frames.matching import (
+    Bundle,
+    Confirm,
+    Fault,
+    Ready,
+    Result,
+    Retire,
+    Sets,
+    SpoolFailed,
+    Work,
+)
 from router.access.bridges import BridgeGate
 from router.access.granted import RENEW, RenewWish
 from router.access.login import Doorkeeper
@@ -61,6 +73,14 @@ SWEEP_INTERVAL_S = 0.5
 RANGES_PER_FRAME = 64
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _decode_credit = msgspec.msgpack.Decoder(tuple[_Natural, _Natural]).decode
+_DOWN = ShardState.DOWN
+_OF_HOMES = frozenset(
+    (
+        *(wire.FLOW_MESSAGES, wire.FLOW_EVENT, wire.LANES_CONFIRM, wire.LEASED),
+        *(wire.COMMITTED, wire.RECORDS, wire.MOVE, wire.HOME),
+    )
+)
+_decode_bundle, _decode_ready = decoder(Bundle), decoder(Ready)
 _decode_number = msgspec.msgpack.Decoder(tuple[_Natural]).decode
 
 
@@ -98,6 +118,17 @@ class Router:
             self.lanes,
             self.links,
             self.bridges,
+        )
+        #: Operation of a worker -> what reads the header, and what acts on it.
+        self._of_workers = dict(
+            [
+                takes(Result, self._result),
+                takes(Confirm, self._confirmed),
+                takes(Work, self.rounds.worked),
+                takes(SpoolFailed, self._spool_failed),
+                takes(Sets, lambda sets, shard, _body, _now: self.shards.define_sets(shard, sets.defs)),
+                takes(Retire, lambda one, shard, _body, _now: self.shards.retire_sets(shard, one.retired)),
+            ]
         )
 
     def _build_direct(self, workers: int, incarnation: int) -> None:
@@ -227,44 +258,82 @@ class Router:
         return True
 
     def worker_frames(self, identity: bytes, frames: list[bytes], now: float) -> None:
-        """A worker sent frames. It is a process of ours: what it says is trusted, its age is not."""
-        header = wire.unpack(frames[1])
-        if frames[0] == wire.BUNDLE:
-            for one in header:
+        """A worker sent frames. It is a process of ours: what it says is trusted, its age is not.
+
+        One that sends what no worker sends is at fault: it is given up, told to end, and its successor begins anew.
+        """
+        try:
+            known = self._of_workers.get(frames[0])
+            if frames[0] in _OF_HOMES:
+                self._home_frames(identity, frames, now)
+                return
+            if known is None:
+                self._worker_said(identity, frames, now)
+                return
+            decode, act = known
+            try:
+                frame = decode(frames[1])
+            except (IndexError, ValueError, RecursionError) as error:
+                raise MalformedFrameError(f"operation {frames[0]!r}: {error}") from None
+            index = int(identity[1 : identity.index(b".")])
+            shard = self.shards.shards[index] if index < len(self.shards.shards) else None
+            if shard is not None and frame.incarnation == shard.incarnation and shard.state is not _DOWN:
+                act(frame, shard, frames[2:], now)
+                if self._acks.ready:
+                    self._acks.flush(now)
+        except MalformedFrameError as error:
+            self._worker_faulty(identity, str(error), now)
+
+    def _worker_said(self, identity: bytes, frames: list[bytes], now: float) -> None:
+        """Take what is not said by one worker about one thing."""
+        if frames[0] == Bundle.operation:
+            for one in read(_decode_bundle, frames).messages:
                 self.worker_frames(identity, one, now)
+        elif frames[0] == Ready.operation:
+            self._worker_announced(read(_decode_ready, frames), now)
+        else:
+            raise MalformedFrameError(f"operation {frames[0][:16]!r} is unknown")
+
+    def _shard_of(self, identity: bytes) -> Shard | None:
+        """Give the worker whose socket has this identity, `w<index>.<incarnation>`."""
+        index = int(identity[1 : identity.index(b".")])
+        return self.shards.shards[index] if index < len(self.shards.shards) else None
+
+    def _worker_faulty(self, identity: bytes, text: str, now: float) -> None:
+        shard = self._shard_of(identity)
+        if shard is None or identity != b"w%d.%d" % (shard.index, shard.incarnation):
             return
-        if frames[0] == wire.READY:
-            self._worker_announced(header[0], header[1], now)
-            return
+        self.out.event(
+            "SYSTEM_WORKER_FAULT",
+            f"worker {shard.index} is ended: {text}",
+            severity="error",
+            index=shard.index,
+        )
+        self.shards.send(shard, Fault(self.shards.incarnation, text).frames())
+        self.worker_lost(shard.index, shard.incarnation, now)
+
+    def _confirmed(self, confirm: Confirm, shard: Shard, _body: list[bytes], now: float) -> None:
+        if self.shards.confirm(shard, confirm.sequence):
+            self.rounds.release(shard, now)
+            self.scaling.step(now)
+
+    def _spool_failed(self, _frame: SpoolFailed, shard: Shard, _body: list[bytes], now: float) -> None:
+        shard.spool_failed = True
+        self.worker_lost(shard.index, shard.incarnation, now)
+
+    def _home_frames(self, identity: bytes, frames: list[bytes], now: float) -> None:
+        """A worker sent frames as the home of endpoints."""
+        header = wire.unpack(frames[1])
         index = int(identity[1 : identity.index(b".")])
         shard = self.shards.shards[index] if index < len(self.shards.shards) else None
         if shard is None or header[0] != shard.incarnation or shard.state is ShardState.DOWN:
             return
-        if frames[0] == wire.RESULT:
-            self._result(shard, header, frames[2] if len(frames) > 2 else None, now)
-        elif frames[0] == wire.CONFIRM and self.shards.confirm(shard, header[1]):
-            self.rounds.release(shard, now)
-            self.scaling.step(now)
-        elif frames[0] == wire.WORK:
-            self.rounds.worked(shard, header[1], header[2], now)
-        elif frames[0] == wire.SPOOL_FAILED:
-            shard.spool_failed = True
-            self.worker_lost(index, shard.incarnation, now)
-        elif frames[0] == wire.FLOW_MESSAGES:
+        if frames[0] == wire.FLOW_MESSAGES:
             self.flows.messages(shard, header, frames[2:])
         elif frames[0] == wire.FLOW_EVENT:
             self.flows.event(shard, header, now)
         elif frames[0] in (wire.LANES_CONFIRM, wire.LEASED):
             self.consuming.home_said(shard, frames[0], header, now)
-        else:
-            self._home_frames(shard, frames, header, now)
-        if self._acks.ready:
-            self._acks.flush(now)
-
-    def _home_frames(self, shard: Shard, frames: list[bytes], header: list[Any], now: float) -> None:
-        """A worker sent frames as the home of endpoints."""
-        if frames[0] in (wire.SETS, wire.RETIRE):
-            self.shards.sets_said(shard, frames[0], header[1])
         elif frames[0] == wire.COMMITTED:
             self.intake.committed(shard, header, now)
             if self.rounds.held:
@@ -273,9 +342,11 @@ class Router:
             self.intake.records(shard, header, now)
         elif frames[0] == wire.MOVE:
             self.intake.move(shard, header, frames[2], now)
-        elif frames[0] == wire.HOME and header[1] == self.shards.incarnation:
+        elif header[1] == self.shards.incarnation:
             self.intake.home_reported(shard, header, now)
             self.consuming.home(shard, header)
+        if self._acks.ready:
+            self._acks.flush(now)
 
     def worker_lost(self, index: int, incarnation: int, now: float) -> None:
         """An incarnation of a worker died or hangs; `incarnation` 0 stands for whichever is known."""
@@ -447,24 +518,24 @@ class Router:
 
     # -- workers ---------------------------------------------------------------------------------------------
 
-    def _worker_announced(self, index: int, incarnation: int, now: float) -> None:
-        if index >= len(self.shards.shards):
+    def _worker_announced(self, ready: Ready, now: float) -> None:
+        if ready.index >= len(self.shards.shards):
             return
-        shard = self.shards.shards[index]
-        if incarnation > shard.incarnation:
+        shard = self.shards.shards[ready.index]
+        if ready.incarnation > shard.incarnation:
             self.rounds.lose(shard, self.shards.lose(shard, now), now)
-            self.shards.start(shard, incarnation)
+            self.shards.start(shard, ready.incarnation)
 
-    def _result(self, shard: Any, header: list[Any], body: bytes | None, now: float) -> None:
-        self.shards.define_sets(shard, header[2])
-        entry = shard.outstanding.get(header[1])
+    def _result(self, result: Result, shard: Shard, body: list[bytes], now: float) -> None:
+        self.shards.define_sets(shard, result.defs)
+        entry = shard.outstanding.get(result.reference)
         if entry is not None:
-            if header[6] or header[7]:
-                self.accounting.answered(entry[0], header[6], header[7], now)
-            if header[8] and entry[0].learn != wire.LEARN_FEW:
-                self.short_way.learn(entry[0], shard, header[8])
-        self.rounds.answer(shard, header, body, now)
-        self.shards.retire_sets(shard, header[3])
+            if result.unmatched or result.refused:
+                self.accounting.answered(entry[0], result.unmatched, result.refused, now)
+            if result.learned and entry[0].learn != wire.LEARN_FEW:
+                self.short_way.learn(entry[0], shard, result.learned)
+        self.rounds.answer(shard, result, body[0] if body else None, now)
+        self.shards.retire_sets(shard, result.retired)
         self.rounds.release(shard, now)
         if self.rounds.held:
             self.scaling.step(now)

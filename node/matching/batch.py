@@ -16,6 +16,8 @@ from msgspec import Meta
 
 from angarium import errors, wire
 from angarium.trail import Route
+from angarium_server.frames.frame import encode
+from angarium_server.frames.matching import ChoiceHead, EndpointHead, Learned, PlainHead, RefusedRows
 from node.matching.matching import EMPTY_SET, FilterSet, TopicEntry
 
 if TYPE_CHECKING:
@@ -54,8 +56,6 @@ class ClientRow(Row, array_like=True, forbid_unknown_fields=True, gc=False, eq=F
 
 _decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
 _decode_client_rows: Any = msgspec.msgpack.Decoder(list[ClientRow]).decode
-# Three times as fast as msgpack, and the same canonical bytes.
-_encode = msgspec.msgpack.Encoder().encode
 
 
 def _classes_of(flags: int) -> int:
@@ -162,7 +162,7 @@ def _classes_in(rows: list[Row]) -> int:
     return classes
 
 
-class Result:
+class Sorting:
     """What a RESULT says about one batch, while it is put together."""
 
     __slots__ = (
@@ -178,22 +178,18 @@ class Result:
     )
 
     def __init__(self) -> None:
-        #: Heads of the plain batches: [set, rows, bytes, classes].
-        self.plain: list[tuple[int, int, int, int]] = []
-        #: Heads of the batches that need a choice: [choice set, plain set, DTO, rows, bytes, classes].
-        self.choice: list[tuple[int, int, bool, int, int, int]] = []
-        #: Heads of the batches for endpoints: [set, rows, spool bytes, largest message, low-priority rows].
-        self.endpoints: list[tuple[int, int, int, int, int]] = []
+        self.plain: list[PlainHead] = []
+        self.choice: list[ChoiceHead] = []
+        self.endpoints: list[EndpointHead] = []
         #: The batches of `plain`, `choice` and `endpoints` in this order; WHOLE for the one that came.
         self.batches: list[bytes] = []
         #: Direct rows that go nowhere; guaranteed ones are in `refused`.
         self.unmatched = 0
-        #: Code -> [code, rows, first topic or detail, indices of guaranteed rows].
-        self.refused: dict[int, list[Any]] = {}
+        #: By their codes.
+        self.refused: dict[int, RefusedRows] = {}
         #: Topic -> the same of direct rows that match nothing, in a round that asks for it; at most REPORTED_MAX.
-        self.reported: dict[str, list[Any]] = {}
-        #: [topic, plain set, shared set, deliver-always set, set of DTO candidates, set of endpoints].
-        self.learned: list[tuple[str, int, int, int, int, int]] = []
+        self.reported: dict[str, RefusedRows] = {}
+        self.learned: list[Learned] = []
         #: Every set that is named above, by its number.
         self.used: dict[int, FilterSet] = {}
 
@@ -201,10 +197,10 @@ class Result:
         """Count a refused row; of a guaranteed one also say which it is."""
         entry = self.refused.get(code)
         if entry is None:
-            entry = self.refused[code] = [code, 0, row.topic[:DETAIL_MAX], []]
-        entry[1] += 1
+            entry = self.refused[code] = RefusedRows(code, 0, row.topic[:DETAIL_MAX], [])
+        entry.rows += 1
         if guaranteed:
-            entry[3].append(row.index)
+            entry.indices.append(row.index)
 
     def use(self, one: FilterSet) -> int:
         """Take note that a set is named, and give its number."""
@@ -218,7 +214,7 @@ class Result:
         if plain is None or (plain is not EMPTY_SET and not batch.intact):
             self._group(batch, entries)
         elif plain is not EMPTY_SET:
-            self.plain.append((self.use(plain), len(batch.rows), len(batch.packed), batch.classes))
+            self.plain.append(PlainHead(self.use(plain), len(batch.rows), len(batch.packed), batch.classes))
             self.batches.append(WHOLE)
         if spooled:
             self._spool(batch, entries)
@@ -242,12 +238,12 @@ class Result:
                 choice_groups.setdefault((choice, plain, is_dto), []).append(row)
         for plain, rows in plain_groups.items():
             packed = self._add_batch(batch, rows)
-            self.plain.append((self.use(plain), len(rows), len(packed), _classes_in(rows)))
+            self.plain.append(PlainHead(self.use(plain), len(rows), len(packed), _classes_in(rows)))
         for (choice, plain, is_dto), rows in choice_groups.items():
-            packed = _encode([_encode(row) for row in rows])
+            packed = encode([encode(row) for row in rows])
             self.batches.append(packed)
-            ids = (self.use(choice), self.use(plain), is_dto)
-            self.choice.append((*ids, len(rows), len(packed), _classes_in(rows)))
+            ids = (self.use(choice), self.use(plain))
+            self.choice.append(ChoiceHead(*ids, is_dto, len(rows), len(packed), _classes_in(rows)))
 
     def _spool(self, batch: Batch, entries: dict[str, TopicEntry]) -> None:
         """Group the rows that endpoints take."""
@@ -265,12 +261,12 @@ class Result:
             sizes = [len(row.payload) + len(row.properties or b"") for row in rows]
             spool_bytes = sum(sizes) + wire.SPOOL_OVERHEAD_BYTES * len(rows)
             low = sum([_LOW_PRIORITY[row.flags] for row in rows])
-            self.endpoints.append((self.use(endpoints), len(rows), spool_bytes, max(sizes), low))
+            self.endpoints.append(EndpointHead(self.use(endpoints), len(rows), spool_bytes, max(sizes), low))
 
     def _add_batch(self, batch: Batch, rows: list[Row]) -> bytes:
         """Add the batch of some rows to the body; gives it packed."""
         whole = batch.intact and len(rows) == len(batch.rows)
-        packed = batch.packed if whole else _encode(rows)
+        packed = batch.packed if whole else encode(rows)
         self.batches.append(WHOLE if whole else packed)
         return packed
 
@@ -296,8 +292,8 @@ class Result:
             if entry is None:
                 if len(self.reported) >= REPORTED_MAX:
                     continue
-                entry = self.reported[row.topic] = [errors.NO_SUBSCRIPTION_MATCH, 0, row.topic, []]
-            entry[1] += 1
+                entry = self.reported[row.topic] = RefusedRows(errors.NO_SUBSCRIPTION_MATCH, 0, row.topic, [])
+            entry.rows += 1
             self.unmatched -= 1
 
     def body(self) -> Sequence[bytes]:
@@ -308,7 +304,7 @@ class Result:
         """Tell the router all that is known about the topics that were not refused."""
         for topic, entry in entries.items():
             plain, choice, always, dto_choice, endpoints = map(self.use, entry.sets())
-            self.learned.append((topic, plain, choice, always, dto_choice, endpoints))
+            self.learned.append(Learned(topic, plain, choice, always, dto_choice, endpoints))
 
 
 def _goes_nowhere(entry: TopicEntry, row: Row) -> bool:

@@ -18,18 +18,17 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
-from msgspec import Meta
 
-from angarium import wire
 from node.matching.matching import EMPTY_SET
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from angarium_server.access import TopicRules
+    from angarium_server.frames.matching import Match
     from node.matching.batch import Batch
     from node.matching.matching import FilterSet, FilterSets, Search, TopicEntry
 
@@ -40,32 +39,11 @@ FREE_NODES_PER_TOPIC: Final = 256
 #: Rules number that allows everything and is never sent.
 NO_RULES: Final = 0
 
-_Natural = Annotated[int, Meta(ge=0)]
-_Learn = Annotated[int, Meta(ge=wire.LEARN_NOTHING, le=wire.LEARN_FEW)]
-_Mode = Annotated[
-    int, Meta(ge=wire.MATCH_DIRECT, le=wire.MATCH_AS_DIRECT | wire.MATCH_TRAILS | wire.MATCH_REPORT)
-]
-
-
-class Task(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True, gc=False, eq=False):
-    """What a MATCH asks, but for its rows: its header as the router packs it."""
-
-    router: int
-    reference: int
-    vpn_id: _Natural
-    rules_id: _Natural
-    learn: _Learn
-    #: Rows that the batch has, as the router was told.
-    rows: _Natural
-    mode: _Mode
-    #: Whose batch it is, as the router numbers them.
-    publisher: _Natural
-
 
 class Lookup(msgspec.Struct, eq=False):
     """One batch, and what is known of its topics so far. A struct, because one is made for every batch."""
 
-    task: Task
+    task: Match
     batch: Batch
     #: Version and publish rules; None if nobody told us those that the task names.
     rules: tuple[int, TopicRules] | None
@@ -157,7 +135,7 @@ class Turns:
     def push(self, lookup: Lookup) -> None:
         """Put a lookup behind those of its publisher."""
         task = lookup.task
-        publishers = self._vpns.setdefault(task.vpn_id, OrderedDict())
+        publishers = self._vpns.setdefault(task.vpn, OrderedDict())
         publishers.setdefault(task.publisher, deque()).append(lookup)
         self._count += 1
 
@@ -172,11 +150,11 @@ class Turns:
     def remove(self, lookup: Lookup) -> None:
         """Take a lookup out that `next` gave."""
         task = lookup.task
-        publishers = self._vpns[task.vpn_id]
+        publishers = self._vpns[task.vpn]
         line = publishers[task.publisher]
         assert line.popleft() is lookup
         self._count -= 1
         if not line:
             del publishers[task.publisher]
         if not publishers:
-            del self._vpns[task.vpn_id]
+            del self._vpns[task.vpn]

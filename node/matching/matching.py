@@ -23,6 +23,7 @@ from angarium import wire
 from angarium.topic_cache import CacheEntry, TopicCache
 from angarium.trie import FilterTrie, Walk
 from angarium_server.costs import CACHED_TOPIC_BYTES, SET_BYTES, SET_FILTER_BYTES, filter_bytes, set_bytes
+from angarium_server.frames.matching import SetDefinition
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -444,11 +445,11 @@ class Matching:
         assert sum(len(vpn) for vpn in self._vpns.values()) == len(self._filters)
 
 
-def describe(sets: Iterable[FilterSet]) -> list[tuple[int, tuple[int, ...]]]:
+def describe(sets: Iterable[FilterSet]) -> list[SetDefinition]:
     """Give the definitions of those sets that the router does not know, and take it that it does now."""
     definitions = []
     for one in sets:
         if not one.defined:
             one.defined = True
-            definitions.append((one.id, one.filter_ids))
+            definitions.append(SetDefinition(one.id, one.filter_ids))
     return definitions

@@ -15,22 +15,35 @@ that is broken is a fault of the node, counted and dropped.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
-
-import msgspec
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from angarium.topic import INBOX_PREFIX, SLOTS, check_topic, is_reserved_topic, slot_of
 from angarium.topic_cache import AGE_INTERVAL_S
 from angarium_server.access import TopicRules
 from angarium_server.black_box import MATCH, BlackBox
-from node.matching.batch import DETAIL_MAX, Batch, Result
-from node.matching.lookup import FREE_NODES_PER_TOPIC, NO_RULES, Lookup, Task, Turns
+from angarium_server.frames.frame import encode, takes
+from angarium_server.frames.matching import (
+    Bundle,
+    Confirm,
+    Fault,
+    Filters,
+    Match,
+    Ready,
+    RefusedRows,
+    Result,
+    Retire,
+    Rules,
+    Sets,
+    Start,
+    Work,
+)
+from node.matching.batch import DETAIL_MAX, Batch, Sorting
+from node.matching.lookup import FREE_NODES_PER_TOPIC, NO_RULES, Lookup, Turns
 from node.matching.matching import FilterSet, Matching, TopicEntry, VpnMatching, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from node.matching.config import MatchingConfig
 
@@ -54,27 +67,6 @@ _COUNTERS: Final = (
     "rows_unmatched",
     "paused_batches",
 )
-
-_Natural = Annotated[int, Meta(ge=0)]
-_Positive = Annotated[int, Meta(ge=1)]
-_SlotTable = Annotated[bytes, Meta(min_length=SLOTS, max_length=SLOTS)]
-_Kind = Annotated[int, Meta(ge=wire.KIND_PLAIN, le=wire.KIND_EXCEPTION)]
-
-#: What a frame has after its operation, as the router packs it.
-StartHeader: TypeAlias = tuple[_Positive, int, _SlotTable]
-FiltersHeader: TypeAlias = tuple[int, int, list[tuple[_Positive, _Natural, str, _Kind]], list[int]]
-RulesHeader: TypeAlias = tuple[int, _Positive, tuple[bool, list[str]] | None]
-
-#: Takes the header and all frames; gives frames for the router.
-_Handler: TypeAlias = "Callable[[Any, list[bytes]], list[list[bytes]]]"
-
-_decode_start = msgspec.msgpack.Decoder(StartHeader).decode
-_decode_filters = msgspec.msgpack.Decoder(FiltersHeader).decode
-_decode_rules = msgspec.msgpack.Decoder(RulesHeader).decode
-_decode_bundle = msgspec.msgpack.Decoder(list[list[bytes]]).decode
-_decode_match = msgspec.msgpack.Decoder(Task).decode
-# Three times as fast as msgpack, and the same canonical bytes.
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Worker:
@@ -121,20 +113,25 @@ class Worker:
         self.cached_bytes = 0
         #: When the newest frame came. Matching itself does not depend on the time.
         self.last_frame_at = 0.0
+        #: What the router found wrong with what this worker sent; the process has to end then.
+        self.found_faulty = ""
         #: Frames that no router of ours sends.
         self.faults = 0
         #: What happened since the process started; see `stats`.
         self._counts = dict.fromkeys(_COUNTERS, 0)
         #: Code -> refused rows.
         self._refused: dict[int, int] = {}
-        #: Operation -> what checks the header, and what acts on header and frames.
-        self._handlers: dict[bytes, tuple[Callable[[bytes], Any], _Handler]] = {
-            wire.START: (_decode_start, self._start),
-            wire.FILTERS: (_decode_filters, self._change_filters),
-            wire.RULES: (_decode_rules, self._change_rules),
-            wire.MATCH: (_decode_match, self._match),
-            wire.BUNDLE: (_decode_bundle, self._take_bundle),
-        }
+        #: Operation -> what checks the header, and what acts on header and frames and gives frames for the router.
+        self._handlers = dict(
+            [
+                takes(Start, self._start),
+                takes(Filters, self._change_filters),
+                takes(Rules, self._change_rules),
+                takes(Match, self._match),
+                takes(Bundle, self._take_bundle),
+                takes(Fault, self._end),
+            ]
+        )
 
     def connected(self) -> None:
         """Take note of a new connection: perhaps there is another router, so wait for its START.
@@ -146,7 +143,7 @@ class Worker:
 
     def ready_frames(self) -> list[bytes]:
         """Give the frames that announce this worker to the router."""
-        return [wire.READY, _encode((self.index, self.incarnation))]
+        return Ready(self.index, self.incarnation).frames()
 
     def handle(self, frames: list[bytes], now: float) -> list[list[bytes]]:
         """Take what the router sent; give what to send back, in order."""
@@ -177,7 +174,7 @@ class Worker:
         retired = self._matching.sets.retire(()) if self.started else []
         self.cached_bytes = self._matching.cache_bytes
         self._tidy_at = now + (TIDY_STEP_S if more or retired else TIDY_INTERVAL_S)
-        frames = [[wire.RETIRE, _encode((self.incarnation, retired))]] if retired else []
+        frames = [Retire(self.incarnation, retired).frames()] if retired else []
         return frames, self._tidy_at
 
     @property
@@ -191,15 +188,14 @@ class Worker:
         self._counts["stale_frames"] += stale
         return stale
 
-    def _start(self, header: StartHeader, _frames: list[bytes]) -> list[list[bytes]]:
-        router_incarnation, epoch, slots = header
-        if router_incarnation < self.router_incarnation:
+    def _start(self, start: Start, _frames: list[bytes]) -> list[list[bytes]]:
+        if start.router < self.router_incarnation:
             self._counts["stale_frames"] += 1
             return []
         self.started = True
-        self.router_incarnation = router_incarnation
-        self.epoch = epoch
-        self._slots = slots
+        self.router_incarnation = start.router
+        self.epoch = start.epoch
+        self._slots = slots = start.slots
         self._foreign_slots = frozenset([slot for slot in range(SLOTS) if slots[slot] != self.index])
         self._matching = Matching(self._config, self._matching.sets.next_id)
         self._rules = {}
@@ -207,36 +203,39 @@ class Worker:
         self._counts["starts"] += 1
         return []
 
-    def _change_filters(self, header: FiltersHeader, _frames: list[bytes]) -> list[list[bytes]]:
-        router_incarnation, sequence, added, removed = header
-        if self._is_stale(router_incarnation):
-            return []
-        matching = self._matching
-        for filter_id, vpn_id, pattern, kind in added:
-            matching.add(filter_id, vpn_id, pattern, kind)
-        for filter_id in removed:
-            matching.remove(filter_id)
-        matching.tidy()
-        return [[wire.CONFIRM, _encode((self.incarnation, sequence))]]
-
-    def _change_rules(self, header: RulesHeader, _frames: list[bytes]) -> list[list[bytes]]:
-        router_incarnation, rules_id, rules = header
-        if self._is_stale(router_incarnation):
-            return []
-        if rules is None:
-            self._rules.pop(rules_id, None)
-        else:
-            default_allow, exceptions = rules
-            self._rules_version += 1
-            self._rules[rules_id] = (self._rules_version, TopicRules(exceptions, default_allow=default_allow))
+    def _end(self, fault: Fault, _frames: list[bytes]) -> list[list[bytes]]:
+        if not self._is_stale(fault.router):
+            self.found_faulty = fault.text
         return []
 
-    def _take_bundle(self, bundle: list[list[bytes]], _frames: list[bytes]) -> list[list[bytes]]:
-        """Take messages that came in one, and answer them in one."""
-        answers = [answer for one in bundle for answer in self.handle(one, self.last_frame_at)]
-        return [[wire.BUNDLE, _encode(answers)]] if len(answers) > 1 else answers
+    def _change_filters(self, change: Filters, _frames: list[bytes]) -> list[list[bytes]]:
+        if self._is_stale(change.router):
+            return []
+        matching = self._matching
+        for one in change.added:
+            matching.add(one.id, one.vpn, one.pattern, one.kind)
+        for filter_id in change.removed:
+            matching.remove(filter_id)
+        matching.tidy()
+        return [Confirm(self.incarnation, change.sequence).frames()]
 
-    def _match(self, task: Task, frames: list[bytes]) -> list[list[bytes]]:
+    def _change_rules(self, change: Rules, _frames: list[bytes]) -> list[list[bytes]]:
+        if self._is_stale(change.router):
+            return []
+        if change.rules is None:
+            self._rules.pop(change.rules_id, None)
+        else:
+            rules = TopicRules(change.rules.exceptions, default_allow=change.rules.default_allow)
+            self._rules_version += 1
+            self._rules[change.rules_id] = (self._rules_version, rules)
+        return []
+
+    def _take_bundle(self, bundle: Bundle, _frames: list[bytes]) -> list[list[bytes]]:
+        """Take messages that came in one, and answer them in one."""
+        answers = [answer for one in bundle.messages for answer in self.handle(one, self.last_frame_at)]
+        return [Bundle(answers).frames()] if len(answers) > 1 else answers
+
+    def _match(self, task: Match, frames: list[bytes]) -> list[list[bytes]]:
         if self._is_stale(task.router):
             return []
         self._counts["batches"] += 1
@@ -279,7 +278,7 @@ class Worker:
         task = lookup.task
         fault = ""
         try:
-            ended = self._look_up(lookup, self._matching.vpn(task.vpn_id))
+            ended = self._look_up(lookup, self._matching.vpn(task.vpn))
         except errors.InvalidRequestError as error:
             ended, fault = True, error.detail
             lookup.let_go(self._matching.sets)
@@ -298,7 +297,7 @@ class Worker:
 
     def _answer(self, lookup: Lookup) -> list[bytes]:
         task, batch, entries = lookup.task, lookup.batch, lookup.entries
-        result = Result()
+        result = Sorting()
         self._refuse(result, batch)
         result.sort_in(batch, entries)
         if task.learn == wire.LEARN_ALL or (task.learn and len(entries) <= wire.FEW_TOPICS_MAX):
@@ -412,7 +411,7 @@ class Worker:
             raise errors.InvalidRequestError(errors.MALFORMED_FRAME, detail)
         return 0
 
-    def _refuse(self, result: Result, batch: Batch) -> None:
+    def _refuse(self, result: Sorting, batch: Batch) -> None:
         """Take the rows out of a batch that are refused, and say so in the result."""
         limit = self._config.max_message_bytes
         if not batch.refused_topics and len(batch.packed) <= limit:
@@ -431,7 +430,7 @@ class Worker:
 
     def _work_frames(self, lookup: Lookup) -> list[bytes]:
         """Tell the router what a batch has cost beyond what is free."""
-        return [wire.WORK, _encode((self.incarnation, lookup.task.reference, lookup.untold()))]
+        return Work(self.incarnation, lookup.task.reference, lookup.untold()).frames()
 
     def _sets_frames(self, sets: list[FilterSet]) -> list[list[bytes]]:
         """Define sets for the router before they are named; it takes each frame in a step."""
@@ -442,18 +441,17 @@ class Worker:
             some.append(one)
             size += len(one.values)
             if size > SET_FILTERS_MAX or one is sets[-1]:
-                frames.append([wire.SETS, _encode((self.incarnation, describe(some)))])
+                frames.append(Sets(self.incarnation, describe(some)).frames())
                 some, size = [], 0
         return frames
 
-    def _malformed_frames(self, task: Task, detail: str) -> list[bytes]:
+    def _malformed_frames(self, task: Match, detail: str) -> list[bytes]:
         self._counts["malformed_batches"] += 1
-        refused = [(errors.MALFORMED_FRAME, task.rows, detail[:DETAIL_MAX], ())]
-        header = (self.incarnation, task.reference, (), (), (), (), 0, refused, (), ())
-        return [wire.RESULT, _encode(header)]
+        refused = [RefusedRows(errors.MALFORMED_FRAME, task.rows, detail[:DETAIL_MAX], [])]
+        return Result(self.incarnation, task.reference, (), (), (), (), 0, refused, (), ()).frames()
 
-    def _result_frames(self, reference: int, result: Result, body: Sequence[bytes]) -> list[bytes]:
-        header = (
+    def _result_frames(self, reference: int, result: Sorting, body: Sequence[bytes]) -> list[bytes]:
+        answer = Result(
             self.incarnation,
             reference,
             describe(result.used.values()),
@@ -465,18 +463,15 @@ class Worker:
             result.learned,
             result.endpoints,
         )
-        frames = [wire.RESULT, _encode(header)]
-        if body:
-            frames.append(_encode(body))
-        return frames
+        return [wire.RESULT, encode(answer), encode(body)] if body else [wire.RESULT, encode(answer)]
 
-    def _count(self, result: Result, rows: int, *, is_whole: bool) -> None:
+    def _count(self, result: Sorting, rows: int, *, is_whole: bool) -> None:
         counts = self._counts
         counts["rows"] += rows
         counts["rows_unmatched"] += result.unmatched
         counts["whole_batches"] += is_whole
-        for code, refused, *_ in result.refused.values():
-            self._refused[code] = self._refused.get(code, 0) + refused
+        for one in result.refused.values():
+            self._refused[one.code] = self._refused.get(one.code, 0) + one.rows
 
     def stats(self) -> dict[str, Any]:
         """Give the counters and sizes; `refused` has the rows by error code."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from angarium import wire
+from angarium_server.frames.matching import Bundle
 
 if TYPE_CHECKING:
     from router.tokens.keys import Key
@@ -148,7 +149,7 @@ class Outbox:
                 effects[place] = joined.effect()
             self._joined = {}
         for place, bundle in self._bundles.items():
-            effects[place] = effects[place]._replace(frames=[wire.BUNDLE, wire.pack(bundle)])  # type: ignore[call-arg]
+            effects[place] = effects[place]._replace(frames=Bundle(bundle).frames())  # type: ignore[call-arg]
         self._bundles.clear()
         self._taken += len(effects)
         return effects

@@ -12,6 +12,9 @@ from angarium.errors import error_for
 from router.sessions.round import Refusal, Round
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium_server.frames.matching import RefusedRows
     from router.delivery.egress import Egress
     from router.ground.counters import Counters
     from router.sessions.session import Session
@@ -42,20 +45,22 @@ class Accounting:
         self._egress = egress
         self._sessions = sessions
 
-    def answered(self, a_round: Round[Session], unmatched: int, refused: list[Any], now: float) -> None:
-        """A worker, or the short way, has judged rows of a round: `[[code, rows, topic, indices], ...]`."""
+    def answered(
+        self, a_round: Round[Session], unmatched: int, refused: Sequence[RefusedRows], now: float
+    ) -> None:
+        """A worker, or the short way, has judged rows of a round."""
         session = a_round.session
         if unmatched:
             self._counters.count(_NO_MATCH, unmatched)
             session.count(_NO_MATCH, unmatched)
-        for code, rows, detail, indices in refused:
-            if code == errors.MALFORMED_FRAME:
+        for one in refused:
+            if one.code == errors.MALFORMED_FRAME:
                 a_round.broken = True
-                self._sessions.close(session, error_for(code, str(detail)), now)
+                self._sessions.close(session, error_for(one.code, one.first_topic), now)
             elif a_round.producer is not None:
-                a_round.refused = [*a_round.refused, Refusal(code, detail, indices)]
+                a_round.refused = [*a_round.refused, Refusal(one.code, one.first_topic, one.indices)]
             else:
-                self._refused(session, code, rows, detail, a_round.number)
+                self._refused(session, one.code, one.rows, one.first_topic, a_round.number)
 
     def _refused(self, session: Session, code: int, rows: int, detail: str, number: int) -> None:
         name = discard_name(code)

@@ -19,12 +19,14 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import repeat
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 
 from angarium import errors, slots, wire
 from angarium.errors import error_for
+from angarium_server.frames.frame import MalformedFrameError, encode, read
+from angarium_server.frames.matching import Match, Result
 from router.matching.shards import Replay, Shard, Shards, ShardState
 from router.sessions.producer import SEQUENCE_MAX, over
 from router.sessions.round import ChoiceResult, EndpointResult, Inside, Part, PlainResult, Round
@@ -32,6 +34,7 @@ from router.sessions.round import ChoiceResult, EndpointResult, Inside, Part, Pl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from angarium_server.frames.matching import ChoiceHead, EndpointHead, Work
     from router.delivery.egress import Egress
     from router.ground.config import RouterConfig
     from router.matching.effort import Effort
@@ -71,6 +74,7 @@ _decode_open = msgspec.msgpack.Decoder(_Open).decode
 _decode_reporting = msgspec.msgpack.Decoder(_Reporting).decode
 _decode_direct = msgspec.msgpack.Decoder(_Direct).decode
 _decode_guaranteed = msgspec.msgpack.Decoder(_Guaranteed).decode
+_decode_body = msgspec.msgpack.Decoder(list[bytes]).decode
 #: How MessagePack begins arrays of seven, six, five and four.
 _SEVEN_FIELDS: Final = wire.array_head(7)
 _SIX_FIELDS: Final = wire.array_head(6)
@@ -191,7 +195,7 @@ class Rounds:
         part = a_round.parts[position]
         self._reference += 1
         shard.outstanding[self._reference] = (a_round, position)
-        head = [
+        match = Match(
             self._shards.incarnation,
             self._reference,
             a_round.session.vpn.id,
@@ -200,8 +204,8 @@ class Rounds:
             part.rows,
             a_round.mode if a_round.session.is_client else a_round.mode | wire.MATCH_TRAILS,
             a_round.session.number,
-        ]
-        self._shards.send(shard, [wire.MATCH, wire.pack(head), part.batch])
+        )
+        self._shards.send(shard, [wire.MATCH, encode(match), part.batch])
 
     def release(self, shard: Shard, now: float) -> None:
         """A worker has room, or was given up: let those who wait for it go on."""
@@ -287,16 +291,16 @@ class Rounds:
                 return
         self._park(session, blocked)
 
-    def worked(self, shard: Shard, reference: int, work: int, now: float) -> None:
+    def worked(self, work: Work, shard: Shard, _batches: list[bytes], now: float) -> None:
         """A worker tells what a frame cost it so far, and perhaps that it goes on with it in turns."""
-        entry = shard.outstanding.get(reference)
+        entry = shard.outstanding.get(work.reference)
         if entry is None:
             return
         session = entry[0].session
-        if reference not in shard.slow:
-            shard.slow[reference] = session
+        if work.reference not in shard.slow:
+            shard.slow[work.reference] = session
             self._effort.begin_slow(session, now)
-        self._effort.charge(session, work, now)
+        self._effort.charge(session, work.work, now)
         self.release(shard, now)
 
     def _end_slow(self, shard: Shard, reference: int, now: float) -> None:
@@ -330,44 +334,52 @@ class Rounds:
             session.parked = False
             self.dispatch(session, now)
 
-    def answer(
-        self, shard: Shard, header: list[Any], body: bytes | None, now: float
-    ) -> Round[Session] | None:
+    def answer(self, shard: Shard, result: Result, body: bytes | None, now: float) -> Round[Session] | None:
         """Take a RESULT; gives the round it belongs to, or None for a stale one.
 
         The sets it names are looked up at once: the worker may retire its numbers before the round itself
         retires.
+
+        Raises:
+            MalformedFrameError: it names a set that was never defined, or has another number of batches.
         """
-        _, reference, _, _, plain, choice, _, _, learned, endpoints = header
-        entry = shard.outstanding.pop(reference, None)
+        entry = shard.outstanding.get(result.reference)
         if entry is None:
             return None
         a_round, position = entry
-        if shard.slow:
-            self._end_slow(shard, reference, now)
-        if shard.replays:
-            shard.replays.popleft()
         whole = a_round.parts[position].batch
-        if body is None:
-            batches: Iterator[bytes] = repeat(whole)
-        else:
-            batches = iter([batch or whole for batch in wire.unpack(body)])
+        batches = repeat(whole) if body is None else _batches_of(result, body, whole)
+        learned, find_set = result.learned, shard.find_set
         topics = None
         if body is None and 0 < len(learned) <= wire.FEW_TOPICS_MAX:
-            topics = [one[0] for one in learned]
-        # Each zip asks its heads first, so it takes no batch too many.
-        for (set_id, rows, _, classes), batch in zip(plain, batches, strict=False):
-            known = None if classes & wire.CLASS_DTO else topics
-            a_round.plain.append(PlainResult(shard.find_set(set_id), rows, classes, batch, known))
-        for (set_id, plain_id, dto, rows, _, classes), batch in zip(choice, batches, strict=False):
-            plain_set = shard.find_set(plain_id) if plain_id else None
-            a_round.choice.append(ChoiceResult(shard.find_set(set_id), plain_set, dto, rows, classes, batch))
-        if endpoints:
-            found = [
-                EndpointResult(shard.find_set(set_id), rows, size, largest, low, batch)
-                for (set_id, rows, size, largest, low), batch in zip(endpoints, batches, strict=False)
-            ]
-            a_round.endpoints = [*a_round.endpoints, *found]
+            topics = [one.topic for one in learned]
+        # Each zip asks its heads first, so it takes no batch too many. Nothing is changed before all sets are found.
+        plain = [
+            PlainResult(
+                find_set(head.set),
+                head.rows,
+                head.classes,
+                batch,
+                None if head.classes & wire.CLASS_DTO else topics,
+            )
+            for head, batch in zip(result.plain, batches, strict=False)
+        ]
+        choice: list[ChoiceResult[Session]] = []
+        taken: list[EndpointResult] = []
+        if result.choice:
+            choice = [_choice_result(shard, *one) for one in zip(result.choice, batches, strict=False)]
+        if result.endpoints:
+            taken = [_endpoint_result(shard, *one) for one in zip(result.endpoints, batches, strict=False)]
+        del shard.outstanding[result.reference]
+        if shard.slow:
+            self._end_slow(shard, result.reference, now)
+        if shard.replays:
+            shard.replays.popleft()
+        a_round.plain += plain
+        if choice:
+            a_round.choice += choice
+        if taken:
+            a_round.endpoints = [*a_round.endpoints, *taken]
         self._answered(a_round, now)
         return a_round
 
@@ -461,6 +473,26 @@ class Rounds:
 LEARN_ROWS_MAX = 4
 #: A frame that was alone at a worker at so many deaths in a row is what kills it.
 DEATHS_MAX = 3
+
+
+def _batches_of(result: Result, body: bytes, whole: bytes) -> Iterator[bytes]:
+    """Give the batches that belong to the heads of a RESULT; `whole` is the batch that the worker got."""
+    batches: list[bytes] = read(_decode_body, [Result.operation, body])
+    if len(batches) != len(result.plain) + len(result.choice) + len(result.endpoints):
+        raise MalformedFrameError(f"a RESULT has {len(batches)} batches, which is not what its header says")
+    return iter([batch or whole for batch in batches])
+
+
+def _choice_result(shard: Shard, head: ChoiceHead, batch: bytes) -> ChoiceResult[Session]:
+    plain_set = shard.find_set(head.plain_set) if head.plain_set else None
+    return ChoiceResult(shard.find_set(head.choice_set), plain_set, head.dto, head.rows, head.classes, batch)
+
+
+def _endpoint_result(shard: Shard, head: EndpointHead, batch: bytes) -> EndpointResult:
+    found = shard.find_set(head.set)
+    return EndpointResult(
+        found, head.rows, head.spool_bytes, head.largest_message, head.low_priority_rows, batch
+    )
 
 
 def read_publish(

@@ -15,14 +15,17 @@ import msgspec
 
 from angarium import errors, slots, wire
 from angarium.errors import error_for
+from angarium_server.frames.frame import MalformedFrameError
+from angarium_server.frames.matching import Filters, PublishRules, Rules, Start
 from router.ground.effects import SEALED
 from router.matching.feed import Feed
 from router.sessions.interest import FilterSet, Interest, filter_entry
 from router.sessions.round import Part
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from angarium_server.frames.matching import SetDefinition
     from router.ground.effects import Outbox
     from router.sessions.round import Round
     from router.sessions.session import Session
@@ -150,9 +153,12 @@ class Shard:
         """Give the set behind one of the worker's numbers.
 
         Raises:
-            KeyError: the worker never defined it; that is a fault of ours.
+            MalformedFrameError: the worker never defined it.
         """
-        return self.sets[number]
+        found = self.sets.get(number)
+        if found is None:
+            raise MalformedFrameError(f"set {number} was never defined")
+        return found
 
 
 class ShardListener(Protocol):
@@ -297,8 +303,8 @@ class Shards:
     def _send_filters(self, shard: Shard) -> None:
         sequence = shard.next_sequence()
         added, removed = shard.feed.take(sequence, self._newest)
-        body = [self.incarnation, sequence, [filter_entry(f) for f in added], removed]
-        self.send(shard, [wire.FILTERS, wire.pack(body)])
+        entries = [filter_entry(one) for one in added]
+        self.send(shard, Filters(self.incarnation, sequence, entries, removed).frames())
 
     def put_rules(self, rules_id: int, default_allow: bool, exceptions: tuple[str, ...]) -> None:  # noqa: FBT001 - a value of the rules
         """Tell all workers one list of publish rules."""
@@ -316,8 +322,8 @@ class Shards:
 
     def _send_rules(self, shard: Shard, rules_id: int) -> None:
         rules = self.rules.get(rules_id)
-        body = None if rules is None else [rules[0], list(rules[1])]
-        self.send(shard, [wire.RULES, wire.pack([self.incarnation, rules_id, body])])
+        body = None if rules is None else PublishRules(*rules)
+        self.send(shard, Rules(self.incarnation, rules_id, body).frames())
 
     def start(self, shard: Shard, incarnation: int) -> None:
         """A worker announced itself: tell it everything it must know."""
@@ -325,7 +331,7 @@ class Shards:
         shard.state = ShardState.SYNCING
         shard.spool_failed = False
         self._forget_sets(shard)
-        self.send(shard, [wire.START, wire.pack([self.incarnation, self.epoch, self.table])])
+        self.send(shard, Start(self.incarnation, self.epoch, self.table).frames())
         for rules_id in self.rules:
             self._send_rules(shard, rules_id)
         shard.feed.restart(self.interest.filters_of_shard(shard.index))
@@ -368,19 +374,12 @@ class Shards:
             listener.shard_lost(shard)
         return lost
 
-    def sets_said(self, shard: Shard, operation: bytes, sets: list[Any]) -> None:
-        """A worker told of sets without a RESULT: before it names large ones, or when nothing else is to be told."""
-        if operation == wire.SETS:
-            self.define_sets(shard, sets)
-        else:
-            self.retire_sets(shard, sets)
+    def define_sets(self, shard: Shard, definitions: Sequence[SetDefinition]) -> None:
+        """A worker named sets."""
+        for one in definitions:
+            shard.sets[one.set] = self.interest.use_set(one.filters)
 
-    def define_sets(self, shard: Shard, definitions: list[Any]) -> None:
-        """A worker named sets: `[[number, filter numbers], ...]`."""
-        for number, filter_ids in definitions:
-            shard.sets[number] = self.interest.use_set(filter_ids)
-
-    def retire_sets(self, shard: Shard, numbers: list[int]) -> None:
+    def retire_sets(self, shard: Shard, numbers: Sequence[int]) -> None:
         """A worker will not name these sets again.
 
         It may have said so before it heard that the number of workers changes, when all sets were forgotten.

@@ -29,6 +29,9 @@ from angarium_server.costs import CACHED_TOPIC_BYTES
 from router.sessions.round import EndpointResult, PlainResult, Round
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium_server.frames.matching import Learned
     from router.ground.config import RouterConfig
     from router.matching.shards import Shard
     from router.sessions.directory import Vpn
@@ -129,7 +132,7 @@ class ShortWay:
         """A Message VPN was deleted."""
         self._caches.pop(vpn.id, None)
 
-    def learn(self, a_round: Round[Session], shard: Shard, learned: list[list[Any]]) -> None:
+    def learn(self, a_round: Round[Session], shard: Shard, learned: Sequence[Learned]) -> None:
         """Remember what a worker found out about the topics of a round."""
         if a_round.stamp != self.stamp or not self._topics_max or a_round.resent:
             return  # what was sent again is matched without publish rules
@@ -137,18 +140,19 @@ class ShortWay:
         cache = self._caches.get(vpn_id)
         if cache is None:
             cache = self._caches[vpn_id] = self._new_cache()
-        for topic, plain, shared, _, _, endpoints in learned:
-            if shared:
+        for one in learned:
+            if one.shared:
                 continue
-            entry = cache.get(topic)
+            entry = cache.get(one.topic)
             if entry is None:
                 entry = Entry(
-                    shard.find_set(plain) if plain else None, shard.find_set(endpoints) if endpoints else None
+                    shard.find_set(one.plain) if one.plain else None,
+                    shard.find_set(one.endpoints) if one.endpoints else None,
                 )
                 for a_set in entry.sets():
                     a_set.topics += 1
                     cache.bytes += a_set.bytes if a_set.topics == 1 else 0
-                cache.put(topic, entry)
+                cache.put(one.topic, entry)
             elif len(entry.rules) >= RULES_PER_TOPIC_MAX:
                 entry.rules.clear()
             entry.rules[a_round.rules_id] = None

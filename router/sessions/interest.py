@@ -17,9 +17,10 @@ from angarium import wire
 from angarium.topic import Filter as ParsedFilter
 from angarium.topic import has_wildcard, slot_of
 from angarium_server.costs import RESOLVED_SESSION_BYTES, set_bytes
+from angarium_server.frames.matching import FilterEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 S = TypeVar("S")
 FilterKey = tuple[int, str, int, str | None]
@@ -178,7 +179,7 @@ class Interest(Generic[S]):
             if a_filter.shard is not None:
                 a_filter.shard = table[slot_of(a_filter.pattern)]
 
-    def use_set(self, filter_ids: list[int]) -> FilterSet[S]:
+    def use_set(self, filter_ids: Sequence[int]) -> FilterSet[S]:
         """Give the set of the filters with these numbers to one worker.
 
         Those that are gone meanwhile count as empty.
@@ -261,9 +262,9 @@ class Interest(Generic[S]):
         assert self.resolved_bytes == RESOLVED_SESSION_BYTES * found
 
 
-def filter_entry(a_filter: Filter[S]) -> list[object]:
+def filter_entry(a_filter: Filter[S]) -> FilterEntry:
     """Give a filter as FILTERS tells it to a worker."""
-    return [a_filter.id, a_filter.vpn_id, a_filter.pattern, a_filter.kind]
+    return FilterEntry(a_filter.id, a_filter.vpn_id, a_filter.pattern, a_filter.kind)
 
 
 def _key(vpn_id: int, parsed: ParsedFilter, deliver_always: bool) -> FilterKey:  # noqa: FBT001 - part of the key

@@ -1,6 +1,7 @@
 """The documentation names everything that can be used, and is what the code says.
 
-Four pages are written by `scripts/docs`. They are compared here, and then read as a reader would read them,
+Pages, and the tables of frames in others, are written by `scripts/docs`. They are compared here, and then read
+as a reader would read them,
 so that a fault of the script does not hide what is missing.
 """
 
@@ -20,6 +21,7 @@ import pytest
 
 from angarium import errors
 from angarium.documentation import DOCUMENTATION
+from angarium_server.frames import matching
 from cluster import objects
 from cluster.commands.cli import command_tree
 from cluster.commands.node import documentation
@@ -28,6 +30,8 @@ from cluster.configuration import config
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from angarium_server.frames.frame import Frame
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -50,9 +54,23 @@ def script() -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("name", ["commands.md", "errors.md", "attributes.md", "configuration.md"])
+@pytest.mark.parametrize(
+    "name", ["commands.md", "errors.md", "attributes.md", "configuration.md", "node-protocol.md"]
+)
 def test_a_page_is_what_the_code_says(script: ModuleType, name: str) -> None:
     assert read(name) == script.PAGES[name](), "run scripts/docs"
+
+
+@pytest.mark.parametrize("frames", [matching.FRAMES], ids=["matching"])
+def test_every_field_of_every_frame_is_in_a_table(
+    script: ModuleType, frames: tuple[type[Frame], ...]
+) -> None:
+    page = read("node-protocol.md")
+    tables = {name for names in re.findall(r"<!-- fields ([\w ]+) -->", page) for name in names.split()}
+    described = {
+        script.frame_name(kind) for kind in frames if set(kind.__struct_fields__) - {"router", "incarnation"}
+    }
+    assert described <= tables
 
 
 def test_every_command_and_every_option_is_documented() -> None:

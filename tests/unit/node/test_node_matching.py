@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from angarium.topic import matches
 from angarium.wire import KIND_DELIVER_ALWAYS, KIND_PLAIN, KIND_SHARED
+from angarium_server.frames.matching import SetDefinition
 from node.config import WorkerConfig
 from node.matching import matching as matching_module
 from node.matching.matching import EMPTY_SET, FilterSets, Matching, TopicEntry, VpnMatching, describe
@@ -59,7 +60,7 @@ def test_no_filters_are_the_empty_set_which_needs_no_definition_and_is_never_ret
 def test_a_set_is_defined_once() -> None:
     sets = FilterSets()
     one = sets.acquire((3 << 3, 4 << 3))
-    assert describe([one]) == [(1, (3, 4))]
+    assert describe([one]) == [SetDefinition(1, (3, 4))]
     assert describe([one]) == []
 
 

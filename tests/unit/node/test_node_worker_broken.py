@@ -249,8 +249,8 @@ def test_a_fault_in_a_bundle_costs_nothing_else_of_it(router: Router) -> None:
     good = [wire.MATCH, wire.pack([ROUTER, 7, VPN, 0, 0, 1, 0, 1]), _BATCH]
     bundle = [good, [], [b"?"], [wire.MATCH, wire.pack({}), _BATCH], good]
     faults = router.worker.faults
-    ((operation, packed),) = router.worker.handle([wire.BUNDLE, wire.pack(bundle)], 0.0)
+    ((operation, packed),) = router.worker.handle([wire.BUNDLE, wire.pack([bundle])], 0.0)
     assert operation == wire.BUNDLE
-    assert [one[0] for one in wire.unpack(packed)] == [wire.RESULT, wire.RESULT]
+    assert [one[0] for one in wire.unpack(packed)[0]] == [wire.RESULT, wire.RESULT]
     assert router.worker.faults == faults + 3
     assert router.worker.handle([wire.BUNDLE, b"?"], 0.0) == []

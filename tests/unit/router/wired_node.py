@@ -258,7 +258,9 @@ class WiredNode:
         elif isinstance(effect, SendWorker):
             if effect.worker in self.paused:
                 is_bundle = effect.frames[0] == wire.BUNDLE
-                self.paused[effect.worker] += wire.unpack(effect.frames[1]) if is_bundle else [effect.frames]
+                self.paused[effect.worker] += (
+                    wire.unpack(effect.frames[1])[0] if is_bundle else [effect.frames]
+                )
             else:
                 self._to_worker(effect.worker, effect.frames)
         elif isinstance(effect, VerifyPassword):
