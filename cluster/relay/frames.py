@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from angarium.client.protocol.frames import header, malformed
 from angarium.trail import Route
+from angarium.wire import header, malformed
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 _Number = Annotated[int, msgspec.Meta(ge=1)]

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, cast
 import msgspec
 
 from angarium import wire
-from angarium.client.protocol.frames import header, malformed
 from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State, read_deliver
+from angarium.wire import header, malformed
 from cluster.relay.frames import read_acked, read_messages
 
 if TYPE_CHECKING:

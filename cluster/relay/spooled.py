@@ -24,9 +24,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from angarium import errors, slots, wire
-from angarium.client.protocol.frames import malformed
 from angarium.errors import error_for
 from angarium.slots import Round
+from angarium.wire import malformed
 from cluster.relay.frames import Meta, Part, Range, Row, decode_rows, encode_rows
 
 if TYPE_CHECKING:

@@ -309,3 +309,24 @@ def join_batches(batches: list[tuple[int, bytes]]) -> bytes:
 def join_rows(rows: list[bytes]) -> bytes:
     """Make a batch of rows that are packed already."""
     return array_head(len(rows)) + b"".join(rows)
+
+
+def malformed(detail: str) -> errors.AngariumError:
+    """Give the error of a frame that breaks the protocol."""
+    return errors.error_for(errors.MALFORMED_FRAME, detail)
+
+
+def header(decode: Callable[[bytes], Any], frames: list[bytes], *, parts: int | None) -> Any:
+    """Decode the header of a peer, with its types, its size and the number of batches behind it checked.
+
+    Args:
+        decode: a typed decoder.
+        frames: the whole multipart.
+        parts: how many batches there must be, or None if the header says it.
+
+    Raises:
+        InvalidRequestError: it is of another shape (40001).
+    """
+    if parts is not None and len(frames) - 2 != parts:
+        raise malformed(f"{len(frames)} frames behind {frames[0]!r}")
+    return decode_header(decode, frames[1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.dataset
 
 from angarium import Message
-from angarium.pipeline.files import LocalFiles, walk
+from angarium.pipeline.dataset.files import LocalFiles, walk
 
 if TYPE_CHECKING:
     from pathlib import Path

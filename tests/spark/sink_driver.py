@@ -27,7 +27,7 @@ from angarium.spark.sink import StreamWriter
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.spark.commits import Written
+    from angarium.spark.sink import Written
 
 NAME = "angarium_faulty"
 

@@ -12,11 +12,11 @@ import pytest
 
 from angarium import errors
 from angarium.pipeline import archive as job_module
-from angarium.pipeline import compaction, journal
 from angarium.pipeline.archive import ArchiveJob, archive
 from angarium.pipeline.archives import read_archive
-from angarium.pipeline.files import LocalFiles, walk
-from angarium.pipeline.progress import silent
+from angarium.pipeline.dataset import compaction, journal
+from angarium.pipeline.dataset.files import LocalFiles, walk
+from angarium.pipeline.dataset.progress import silent
 from angarium.spark.schema import NAMES, schema
 
 if TYPE_CHECKING:

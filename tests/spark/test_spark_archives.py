@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors
-from angarium.pipeline import layout
 from angarium.pipeline.archives import read_archive
-from angarium.pipeline.files import ClusterFiles, files_of, walk
+from angarium.pipeline.dataset import layout
+from angarium.pipeline.dataset.files import ClusterFiles, files_of, walk
 from angarium.spark.schema import NAMES
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from angarium.pipeline.files import Files
+    from angarium.pipeline.dataset.files import Files
 
 pytestmark = [pytest.mark.requirement("R221"), pytest.mark.slow]
 

@@ -15,7 +15,7 @@ from angarium.pipeline.archive import (
     Archived,
     ArchiveJob,
 )
-from angarium.pipeline.layout import DIRECTORIES_MAX, LEVELS_MAX
+from angarium.pipeline.dataset.layout import DIRECTORIES_MAX, LEVELS_MAX
 from angarium.pipeline.session import SparkSettings, open_session
 from cluster.commands.pipeline.options import check_sources, node_options, spark_options, told_to_stop
 from cluster.commands.terminal import output

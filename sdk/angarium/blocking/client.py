@@ -1,18 +1,7 @@
-"""The client for programs without asyncio: the same names, no `await`.
+"""The client of the blocking API, and `connect`, which makes it.
 
-    from angarium import blocking
-
-    with blocking.connect("tcp://127.0.0.1:55555") as client:
-        with client.subscribe("orders/>") as subscription:
-            client.publish("orders/17", b"paid")
-            for message in subscription:
-                print(message.topic, message.payload)
-
-Each client has one background thread, in which an `angarium.client.Client` runs. Calls that wait for the
-router run there and are waited for. `publish` does not wait for a direct message: it queues for the thread, which
-takes many at a time. Subscriptions and flows are read where the application reads them: chunks of messages
-cross the threads, never single ones. Every method may be called from any thread but the client's own, in which
-only `on_event`, `on_ack` and `on_active` are called.
+What is hot is written by hand: `publish` queues for the client's thread, which takes what is queued, many messages at a
+time. All else runs in the thread and is waited for, by `angarium.blocking.portal`.
 """
 
 from __future__ import annotations
@@ -21,20 +10,22 @@ import asyncio
 import contextlib
 import logging
 import math
-import os
-import sys
-import threading
 import time
 from collections import deque
 from concurrent.futures import Future
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from angarium import errors
-from angarium.blocking.guaranteed_messaging import GuaranteedMessaging
+from angarium.blocking.flow import Desk, Flow
+from angarium.blocking.portal import Closing, Mirrored, Portal, opens, waits
+from angarium.blocking.producer import Producer, Stage
+from angarium.blocking.reader_group import RangeBatches, ReaderGroup
 from angarium.blocking.subscription import MessageCallback, Subscription
 from angarium.client import client as asynchronous
 from angarium.client import connecting
+from angarium.client.consuming.flow_options import FLOW_WINDOW, FLOW_WINDOW_BYTES, QUEUE, FlowOptions
+from angarium.client.consuming.range_reader import RANGE_WINDOW, RANGE_WINDOW_BYTES, RangeReader
 from angarium.client.requests import answer
 from angarium.client.subscribing.callbacks import check_threads
 from angarium.client.subscribing.mailbox import BUFFER_BYTES, BUFFER_MESSAGES, Terms
@@ -44,23 +35,19 @@ from angarium.slots import Publishable, TopicOwners, row_size
 from angarium.topic import SLOTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
-    from types import TracebackType
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from angarium.blocking.flow import Desk
-    from angarium.client.subscribing.mailbox import Chunk, Mailbox, OnFull
-
-_T = TypeVar("_T")
+    from angarium.blocking import flow
+    from angarium.client.consuming.attributes import EndpointKind
+    from angarium.client.guaranteed_messaging import ConsumeArguments
+    from angarium.client.protocol.messages import GuaranteedBatch
+    from angarium.client.subscribing.mailbox import OnFull
 
 #: Messages that may be queued for the thread before `publish` waits for it, and their bytes if all are of one size.
 QUEUED_MAX: Final = 4_000
 QUEUED_BYTES_MAX: Final = 16 * 1024 * 1024
 #: Messages that cross to the thread together.
 PORTION_MESSAGES: Final = 2_000
-#: How often a caller that waits looks whether the thread is still there.
-LOOK_INTERVAL_S: Final = 1.0
-#: How long the thread may take to end; only an `on_event` that does not return makes it late.
-STOP_TIMEOUT_S: Final = 5.0
 
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +64,7 @@ class _Portion:
         self.done: Future[None] = Future()
 
 
-class Client(GuaranteedMessaging):
+class Client(Closing):
     """A connected client; made by `connect`, closed by `close` or as a context manager."""
 
     def __init__(self, options: connecting.Connecting) -> None:
@@ -86,9 +73,7 @@ class Client(GuaranteedMessaging):
         Raises:
             AngariumError: the router refuses, or nobody answers (CONNECT_FAILED).
         """
-        # The default loop of Windows cannot watch sockets.
-        self._loop = asyncio.SelectorEventLoop() if sys.platform == "win32" else asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, daemon=True, name="angarium client")
+        self._portal = Portal()
         #: What `publish` queued and the thread has not taken, in order.
         self._queue: deque[Publishable | _Portion] = deque()
         #: True from when the thread is told of the queue until it has found the queue empty.
@@ -101,58 +86,29 @@ class Client(GuaranteedMessaging):
         self._subscriptions: dict[Subscription, None] = {}
         self._flows: dict[Desk, None] = {}
         self._is_closing = False
-        #: Nothing that waits for the thread will be answered any more.
-        self._is_stopped = False
-        self._pid = os.getpid()
         self._timeout_s = options.timeout_s
-        self._thread.start()
         try:
-            self._inner: asynchronous.Client = self._call(_open(options))
+            self._inner: asynchronous.Client = self._portal.call(_open(options))
         except BaseException:
-            self._stop()
+            self._portal.stop()
             raise
 
-    # What everybody may look at; see `angarium.client.Client`.
-
-    @property
-    def name(self) -> str:
-        """The client's name at the router, its own or the one that the router made."""
-        return self._inner.name
-
-    @property
-    def inbox(self) -> str:
-        """The topic to which replies to this client go; another one after each reconnect."""
-        return self._inner.inbox
-
-    @property
-    def node(self) -> str:
-        """The name of the node that it is connected to."""
-        return self._inner.node
-
-    @property
-    def max_message_bytes(self) -> int:
-        """What payload and properties of a message may have together."""
-        return self._inner.max_message_bytes
-
-    @property
-    def url(self) -> str:
-        """The address in use, or the one that is tried."""
-        return self._inner.url
-
-    @property
-    def connected(self) -> bool:
-        """Whether a session is open now."""
-        return self._inner.connected
-
-    @property
-    def closed(self) -> bool:
-        """Whether the client is closed, or lost for good; it does not come back."""
-        return self._inner.closed
-
-    @property
-    def stats(self) -> dict[str, int]:
-        """Counters since the start; what is buffered, gathered or subscribed to is of this moment."""
-        return self._inner.stats
+    name = Mirrored[str]()
+    """The client's name at the router, its own or the one that the router made."""
+    inbox = Mirrored[str]()
+    """The topic to which replies to this client go; another one after each reconnect."""
+    node = Mirrored[str]()
+    """The name of the node that it is connected to."""
+    max_message_bytes = Mirrored[int]()
+    """What payload and properties of a message may have together."""
+    url = Mirrored[str]()
+    """The address in use, or the one that is tried."""
+    connected = Mirrored[bool]()
+    """Whether a session is open now."""
+    closed = Mirrored[bool]()
+    """Whether the client is closed, or lost for good; it does not come back."""
+    stats = Mirrored[dict[str, int]]()
+    """Counters since the start; what is buffered, gathered or subscribed to is of this moment."""
 
     # Publishing.
 
@@ -177,7 +133,7 @@ class Client(GuaranteedMessaging):
         """
         if queue is not None or options.get("mode", DeliveryMode.DIRECT) != DeliveryMode.DIRECT:
             self._cross([])
-            self._call(_publish(self._inner, topic, payload, queue, options))
+            self._portal.call(_publish(self._inner, topic, payload, queue, options))
             return
         if options or type(payload) is not bytes:
             whole = Message(topic, payload, **options)
@@ -244,19 +200,19 @@ class Client(GuaranteedMessaging):
         self._cross([], wait_s=timeout_s)
         self._raise_fault()
         left_s = None if timeout_s is None else max(timeout_s - (time.monotonic() - started), 0)
-        self._call(self._inner.flush(left_s))
+        self._portal.call(self._inner.flush(left_s))
 
     def _cross(
         self, messages: list[Publishable], *, timeout_s: float | None = None, wait_s: float | None = None
     ) -> None:
         """Let the thread publish a portion after all that is queued, and wait for it."""
-        self._check_thread()
+        self._portal.check_thread()
         self._raise_fault()
         portion = _Portion(messages, timeout_s)
         self._queue.append(portion)
         if not self._is_told:
             self._tell()
-        self._wait(portion.done, wait_s)
+        self._portal.wait(portion.done, wait_s)
 
     def _raise_fault(self) -> None:
         fault, self._fault = self._fault, None
@@ -266,14 +222,11 @@ class Client(GuaranteedMessaging):
 
     def _tell(self) -> None:
         self._is_told = True
-        try:
-            self._loop.call_soon_threadsafe(self._start_sending)
-        except RuntimeError:
-            raise errors.error_for(errors.CLIENT_CLOSED) from None
+        self._portal.start(self._start_sending)
 
     def _start_sending(self) -> None:
         if self._task is None or self._task.done():
-            self._task = self._loop.create_task(self._send_queue())
+            self._task = asyncio.get_running_loop().create_task(self._send_queue())
 
     async def _send_queue(self) -> None:
         """Publish what is queued until there is nothing left."""
@@ -339,48 +292,23 @@ class Client(GuaranteedMessaging):
         check_threads(callback, concurrency)
         terms = Terms(deliver_always, local_only, on_full, buffer_messages, buffer_bytes)
         mailbox = self._inner._make_mailbox(filters, terms)
-        subscription = Subscription(self, mailbox, callback, concurrency)
+        subscription = Subscription(
+            self._portal, mailbox, self._inner._close_mailbox, self._subscriptions, callback, concurrency
+        )
         try:
-            self._call(self._inner._open_mailbox(mailbox, timeout_s))
+            self._portal.call(self._inner._open_mailbox(mailbox, timeout_s))
         except BaseException as error:
             mailbox.end(error if isinstance(error, errors.AngariumError) else None)
             raise
         self._subscriptions[subscription] = None
         return subscription
 
-    def _close_mailbox(self, mailbox: Mailbox) -> Coroutine[Any, Any, None]:
-        return self._inner._close_mailbox(mailbox)
-
-    def subscribe_for(self, client_name: str, filter_text: str, *, deliver_always: bool = False) -> None:
-        """Subscribe for another client, as a subscription manager; it ends when that client goes.
-
-        Raises:
-            AngariumError: as for `angarium.client.Client.subscribe_for`.
-        """
-        self._call(self._inner.subscribe_for(client_name, filter_text, deliver_always=deliver_always))
-
-    def unsubscribe_for(self, client_name: str, filter_text: str, *, deliver_always: bool = False) -> None:
-        """Take a subscription from another client, as a subscription manager.
-
-        Raises:
-            AngariumError: as for `angarium.client.Client.unsubscribe_for`.
-        """
-        self._call(self._inner.unsubscribe_for(client_name, filter_text, deliver_always=deliver_always))
-
-    def request(
-        self,
-        topic: str,
-        payload: bytes = b"",
-        *,
-        timeout_s: float = asynchronous.REQUEST_TIMEOUT_S,
-        **options: Unpack[MessageOptions],
-    ) -> Message:
-        """Publish a request and give the reply. A correlation id of your own comes back in it.
-
-        Raises:
-            AngariumError: as for `angarium.client.Client.request`.
-        """
-        return self._call(self._inner.request(topic, payload, timeout_s=timeout_s, **options))
+    subscribe_for = waits(asynchronous.Client.subscribe_for)
+    """Subscribe for another client, as a subscription manager; it ends when that client goes."""
+    unsubscribe_for = waits(asynchronous.Client.unsubscribe_for)
+    """Take a subscription from another client, as a subscription manager."""
+    request = waits(asynchronous.Client.request)
+    """Publish a request and give the reply. A correlation id of your own comes back in it."""
 
     def reply(self, message: Message, payload: bytes = b"", **options: Unpack[MessageOptions]) -> None:
         """Publish the reply to a request, with its correlation id; does not wait.
@@ -391,14 +319,151 @@ class Client(GuaranteedMessaging):
         """
         self.publish(answer(message, options), payload, **options)
 
-    # The thread, and the end.
+    # Guaranteed messages and endpoints; see `angarium.client.Client`.
+
+    producer = opens(asynchronous.Client.producer, Producer)
+    """Open a producer of guaranteed messages; `on_ack` is called in the client's thread."""
+    stage = opens(asynchronous.Client.stage, Stage)
+    """Open a stage: messages that belong to nobody until somebody commits them."""
+    commit_stages = waits(asynchronous.Client.commit_stages)
+    """Publish what was staged; tell whether it was this commit."""
+    abort_stages = waits(asynchronous.Client.abort_stages)
+    """Drop what was staged."""
+    create_queue = waits(asynchronous.Client.create_queue)
+    """Create a queue, and let it attract what matches the subscriptions; tell whether it is new."""
+    create_topic_endpoint = waits(asynchronous.Client.create_topic_endpoint)
+    """Create a topic endpoint; tell whether it is new. It gets its topic when a consumer binds."""
+    delete_queue = waits(asynchronous.Client.delete_queue)
+    """Delete a queue with all its messages."""
+    delete_topic_endpoint = waits(asynchronous.Client.delete_topic_endpoint)
+    """Delete a topic endpoint with all its messages."""
+    add_queue_subscription = waits(asynchronous.Client.add_queue_subscription)
+    """Let a queue attract what matches filters; `!a/b` keeps out what it matches."""
+    remove_queue_subscription = waits(asynchronous.Client.remove_queue_subscription)
+    """Take subscriptions from a queue that clients gave it; what it holds stays."""
+    show_queue = waits(asynchronous.Client.show_queue)
+    """Give attributes and figures of a queue, as far as this client may see them."""
+    show_topic_endpoint = waits(asynchronous.Client.show_topic_endpoint)
+    """Give attributes and figures of a topic endpoint, as far as this client may see them."""
+    positions = waits(asynchronous.Client.positions)
+    """Give which positions a queue or topic endpoint has now; it needs no lease, and takes none."""
+    reader_group = opens(asynchronous.Client.reader_group, ReaderGroup)
+    """Lease all partitions of a durable queue for a reader group, or go on with its lease."""
+
+    def consume(
+        self,
+        queue: str,
+        callback: flow.MessageCallback | None = None,
+        **options: Unpack[ConsumeArguments],
+    ) -> Flow:
+        """Bind to a queue or topic endpoint; give the flow that its messages come through.
+
+        A callback is called in threads of the flow's own, as many as `concurrency` says: each message by one of them.
+
+        Args:
+            queue: the name of the endpoint.
+            callback: called with each message instead of reading the flow.
+            **options: those of `angarium.client.Client.consume`.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.consume`.
+        """
+        concurrency = options.pop("concurrency", 1)
+        check_threads(callback, concurrency)
+        options.setdefault("timeout_s", self._inner._timeout_s)
+        return self._bind(FlowOptions(name=queue, **options), callback, concurrency)
+
+    def browse(
+        self,
+        queue: str,
+        selector: str | None = None,
+        *,
+        kind: EndpointKind = QUEUE,
+        window: int = FLOW_WINDOW,
+        window_bytes: int = FLOW_WINDOW_BYTES,
+        max_messages: int | None = None,
+        timeout_s: float | None = None,
+    ) -> Flow:
+        """Look at the messages of a queue or topic endpoint, the oldest first; they stay where they are.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.browse`.
+        """
+        options = FlowOptions(
+            name=queue,
+            kind=kind,
+            browse=True,
+            selector=selector,
+            window=window,
+            window_bytes=window_bytes,
+            max_messages=max_messages,
+            timeout_s=self._inner._within(timeout_s),
+        )
+        return self._bind(options, None, 0)
+
+    def _bind(self, options: FlowOptions, callback: flow.MessageCallback | None, concurrency: int) -> Flow:
+        binding = self._portal.call(self._inner._guaranteed.bind(options))
+        return Flow(Desk(self._portal, binding, self._flows, callback, concurrency))
+
+    def browse_range(
+        self,
+        queue: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        selector: str | None = None,
+        kind: EndpointKind = QUEUE,
+        timeout_s: float | None = None,
+    ) -> Iterator[GuaranteedBatch]:
+        """Look at the messages from a position to before another one, in order and in batches; they stay.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.browse_range`.
+        """
+        opening = self._inner._range_reader(
+            queue, "", partition, start, end, selector=selector, kind=kind, timeout_s=timeout_s
+        )
+        yield from self._read(self._portal.call(opening))
+
+    def read_range(
+        self,
+        queue: str,
+        group: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        window: int = RANGE_WINDOW,
+        window_bytes: int = RANGE_WINDOW_BYTES,
+        timeout_s: float | None = None,
+    ) -> Iterator[GuaranteedBatch]:
+        """Give the messages of a planned range in order, in batches.
+
+        Raises:
+            AngariumError: as for `angarium.client.Client.read_range`.
+        """
+        opening = self._inner._range_reader(
+            queue, group, partition, start, end, window=window, window_bytes=window_bytes, timeout_s=timeout_s
+        )
+        yield from self._read(self._portal.call(opening))
+
+    def _read(self, reader: RangeReader) -> Iterator[GuaranteedBatch]:
+        try:
+            yield from RangeBatches(self._portal, reader)
+        finally:
+            # Who leaves the loop half way may close the client before this.
+            with contextlib.suppress(errors.ConnectionLostError):
+                self._portal.call(reader.close())
+
+    # The end.
 
     def close(self, timeout_s: float = asynchronous.CLOSE_TIMEOUT_S) -> None:
         """Send what is queued, say BYE, and end the thread; callbacks are called for what came before.
 
         Subscriptions end; what they have buffered can still be read.
         """
-        if self._is_closing or os.getpid() != self._pid:
+        if self._is_closing or self._portal.is_foreign:
             return
         self._is_closing = True
         for desk in list(self._flows):
@@ -409,113 +474,16 @@ class Client(GuaranteedMessaging):
         except errors.AngariumError as error:
             _logger.warning("%s closed with messages unsent: %s", self.name, error)
         try:
-            self._call(self._inner.close(timeout_s))
+            self._portal.call(self._inner.close(timeout_s))
         finally:
             for subscription in list(self._subscriptions):
-                subscription._join(timeout_s)
-            for flow in list(self._flows):
-                flow.join(timeout_s)
-            self._stop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+                subscription._threads.join(timeout_s)
+            for desk in list(self._flows):
+                desk.threads.join(timeout_s)
+            self._portal.stop()
 
     def __repr__(self) -> str:
         return repr(self._inner)
-
-    def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the client's thread and wait for it.
-
-        Raises:
-            InvalidRequestError: this is the client's thread, which cannot wait for itself (INVALID_ARGUMENT).
-            ConnectionLostError: the client is closed (CLIENT_CLOSED).
-        """
-        try:
-            self._check_thread()
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        except errors.AngariumError:
-            work.close()
-            raise
-        except RuntimeError:
-            work.close()
-            raise errors.error_for(errors.CLIENT_CLOSED) from None
-        return self._wait(future)
-
-    def _check_process(self) -> None:
-        """Return unless this is a child of the process that connected.
-
-        Raises:
-            ConnectionLostError: it is (FORKED).
-        """
-        if os.getpid() != self._pid:
-            raise errors.error_for(errors.FORKED, f"{self} was connected by process {self._pid}")
-
-    def _check_thread(self) -> None:
-        self._check_process()
-        if threading.current_thread() is self._thread:
-            raise errors.error_for(errors.INVALID_ARGUMENT, "on_event cannot wait for its own client")
-
-    def _release(self, chunks: list[Chunk]) -> None:
-        """Give chunks that were read back to the thread."""
-        with contextlib.suppress(RuntimeError):  # The loop is closed, and credit of no use any more.
-            self._loop.call_soon_threadsafe(_release, chunks)
-
-    def _forget(self, subscription: Subscription) -> None:
-        """Take note that a subscription has ended."""
-        self._subscriptions.pop(subscription, None)
-
-    def _post(self, work: Callable[[], None]) -> None:
-        """Run something in the client's thread soon; nothing happens if it has ended."""
-        self._check_process()
-        with contextlib.suppress(RuntimeError):  # The loop is closed, and nobody can be told any more.
-            self._loop.call_soon_threadsafe(work)
-
-    def _wait(self, future: Future[_T], timeout_s: float | None = None) -> _T:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        try:
-            while True:
-                left_s = LOOK_INTERVAL_S if deadline is None else deadline - time.monotonic()
-                try:
-                    return future.result(min(max(left_s, 0), LOOK_INTERVAL_S))
-                except TimeoutError:
-                    if future.done():  # an error of the call itself, or an answer in this very moment
-                        return future.result()
-                    if self._is_stopped:
-                        raise errors.error_for(errors.CLIENT_CLOSED) from None
-                    if deadline is not None and time.monotonic() >= deadline:
-                        raise errors.error_for(errors.TIMEOUT, f"after {timeout_s} s") from None
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            tasks = asyncio.all_tasks(self._loop)
-            for task in tasks:
-                task.cancel()
-            self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-        finally:
-            self._loop.close()
-            self._is_stopped = True
-
-    def _stop(self) -> None:
-        with contextlib.suppress(RuntimeError):  # It was stopped before.
-            self._loop.call_soon_threadsafe(self._loop.stop)
-        if threading.current_thread() is not self._thread:
-            self._thread.join(STOP_TIMEOUT_S)
-
-
-def _release(chunks: list[Chunk]) -> None:
-    for chunk in chunks:
-        chunk.release()
 
 
 async def _publish(

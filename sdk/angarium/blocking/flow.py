@@ -14,46 +14,29 @@ import threading
 import warnings
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from angarium import errors, wire
-from angarium.client.consuming.flow import BATCH_MESSAGES
+from angarium import errors
+from angarium.blocking.portal import CallbackThreads, Closing
+from angarium.client.consuming.flow import BATCH_MESSAGES, FlowView
 from angarium.client.consuming.flow_buffer import FlowReader
 from angarium.client.protocol.messages import (
     GuaranteedBatch,
     GuaranteedDelivery,
     GuaranteedMessage,
-    settle_all,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-    from types import TracebackType
+    from collections.abc import Callable, Iterator
 
+    from angarium.blocking.portal import Portal
     from angarium.client.consuming.binding import Binding
     from angarium.client.protocol.flow_window import FlowWindow
-    from angarium.client.protocol.messages import Settleable
 
 #: Called with each message, in a thread of the flow's own.
 MessageCallback: TypeAlias = "Callable[[GuaranteedMessage], None]"
 
 _logger = logging.getLogger(__name__)
-
-
-class Owner(Protocol):
-    """What a flow needs of its client."""
-
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the client's thread and wait for it."""
-
-    def _check_process(self) -> None:
-        """Return unless this is a child of the process that connected."""
-
-    def _post(self, work: Callable[[], None]) -> None:
-        """Run something in the client's thread soon."""
-
-    def _forget_flow(self, flow: Desk) -> None:
-        """Take note that a flow has ended."""
 
 
 class Desk:
@@ -64,19 +47,20 @@ class Desk:
 
     def __init__(
         self,
-        client: Owner,
+        portal: Portal,
         binding: Binding,
+        registry: dict[Desk, None],
         callback: MessageCallback | None,
         concurrency: int,
-        *,
-        is_auto: bool,
     ) -> None:
-        """Belong to a client; only `Client.consume` and `Client.browse` bind flows."""
+        """Read a binding of the portal's thread; the desk is in the registry while it is in use."""
         self.binding: Final = binding
-        self.is_auto: Final = is_auto
+        self.is_auto: Final = binding.is_auto
         #: Whether the application need not hold the flow: its callback is called in any case.
         self.has_callback: Final = callback is not None
-        self._client = client
+        self._portal = portal
+        self._registry = registry
+        registry[self] = None
         #: Held while rows are handed out or settled.
         self._lock = threading.Lock()
         #: Set when there may be something to read.
@@ -89,17 +73,12 @@ class Desk:
         #: `handed`: the message of `receive` that the next call of the same thread accepts.
         self._own = threading.local()
         binding.on_ready = self._signal.set
-        self._threads = [
-            threading.Thread(target=self._serve, args=(callback,), daemon=True, name="angarium callback")
-            for _ in range(concurrency if callback is not None else 0)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self.threads: Final = CallbackThreads(self._serve, callback, concurrency)
 
     @property
-    def buffered(self) -> int:
-        """Messages that came and were not handed out."""
-        return self._reader.left + self.binding.buffered
+    def left(self) -> int:
+        """Messages that were taken from the binding and not handed out."""
+        return self._reader.left
 
     # Reading.
 
@@ -121,7 +100,7 @@ class Desk:
         Raises:
             TimeoutExpiredError: there is none in time.
         """
-        self._client._check_process()
+        self._portal.check_process()
         while not self._look():
             is_ended, error = self.binding.outcome
             if is_ended:
@@ -201,7 +180,7 @@ class Desk:
         self._queue.append(work)
         if not self._is_told:
             self._is_told = True
-            self._client._post(self._carry_out)
+            self._portal.post(self._carry_out)
 
     def _carry_out(self) -> None:
         """Tell the flow everything that is queued; runs in the client's thread."""
@@ -215,12 +194,12 @@ class Desk:
         """See `Flow.close`."""
         self.accept_handed()
         try:
-            self._client._call(self._close(timeout_s))
+            self._portal.call(self._close(timeout_s))
         finally:
             with self._lock:
                 self._reader.skip()
             self._signal.set()
-            self._client._forget_flow(self)
+            self._registry.pop(self, None)
 
     async def _close(self, timeout_s: float | None) -> None:
         self._carry_out()
@@ -230,19 +209,13 @@ class Desk:
         """Close a flow that the application dropped; may be called in any thread, from a finalizer."""
         with contextlib.suppress(
             errors.ConnectionLostError
-        ):  # the child of a fork, whose flow is the parent's
-            self._client._post(self._abandon)
+        ):  # The child of a fork, whose flow is the parent's.
+            self._portal.post(self._abandon)
 
     def _abandon(self) -> None:
         self._carry_out()
         self.binding.abandon()
-        self._client._forget_flow(self)
-
-    def join(self, timeout_s: float) -> None:
-        """Wait for the callbacks that are running; the flow has ended."""
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(timeout_s)
+        self._registry.pop(self, None)
 
     def _serve(self, callback: MessageCallback) -> None:
         try:
@@ -262,7 +235,7 @@ class Desk:
             _logger.warning("%s has ended: %s", self.binding, error)
 
 
-class Flow:
+class Flow(FlowView, Closing):
     """Messages of one endpoint; read by any number of threads, each message by one of them.
 
     Read it with one of: `for message in flow`, `for batch in flow.batches()`, `receive`, or give a callback to
@@ -273,48 +246,11 @@ class Flow:
     def __init__(self, desk: Desk) -> None:
         """Read at a desk; only `Client.consume` and `Client.browse` make flows."""
         self._desk = desk
-
-    # What everybody may look at; see `angarium.client.consuming.flow.Flow`.
-
-    @property
-    def name(self) -> str:
-        """The name of the endpoint."""
-        return self._desk.binding.name
+        self._binding = desk.binding
 
     @property
-    def topic(self) -> str:
-        """The topic by which a queue is published to; what `reply_to` says if replies are to come here."""
-        return self._desk.binding.topic
-
-    @property
-    def active(self) -> bool:
-        """Whether messages come: an exclusive endpoint has one active flow, the others stand by."""
-        return self._desk.binding.active
-
-    @property
-    def partitions(self) -> tuple[int, ...]:
-        """The partitions of a partitioned queue that this flow has now."""
-        return self._desk.binding.partitions
-
-    @property
-    def access_type(self) -> str:
-        """`exclusive` or `non-exclusive`."""
-        return self._desk.binding.access_type
-
-    @property
-    def closed(self) -> bool:
-        """Whether the flow is over."""
-        return self._desk.binding.closed
-
-    @property
-    def buffered(self) -> int:
-        """Messages that came and were not handed out."""
-        return self._desk.buffered
-
-    @property
-    def stats(self) -> dict[str, int]:
-        """Counters since the start; what is buffered, or settled and not told, is of this moment."""
-        return {**self._desk.binding.stats, "buffered_messages": self.buffered}
+    def _read_ahead(self) -> int:
+        return self._desk.left
 
     # Reading.
 
@@ -364,20 +300,6 @@ class Flow:
             raise errors.error_for(errors.CLIENT_CLOSED, f"{self} is closed")
         return message
 
-    # Settling.
-
-    def accept(self, messages: Settleable) -> None:
-        """Accept a message, a batch, or any messages: they were processed, and the node deletes them."""
-        settle_all(messages, wire.OUTCOME_ACCEPTED)
-
-    def fail(self, messages: Settleable) -> None:
-        """Fail a message, a batch, or any messages: they come again, within the endpoint's limits."""
-        settle_all(messages, wire.OUTCOME_FAILED)
-
-    def reject(self, messages: Settleable) -> None:
-        """Reject a message, a batch, or any messages: they go to the dead message queue, or are deleted."""
-        settle_all(messages, wire.OUTCOME_REJECTED)
-
     # The end.
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -388,20 +310,6 @@ class Flow:
         time.
         """
         self._desk.close(timeout_s)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __str__(self) -> str:
-        return str(self._desk.binding)
-
-    def __repr__(self) -> str:
-        return repr(self._desk.binding)
 
     def __del__(self) -> None:
         desk = self._desk

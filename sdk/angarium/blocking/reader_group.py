@@ -3,46 +3,30 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from angarium.blocking.portal import Closing, Facade, Mirrored, waits
+from angarium.client.consuming import reader_group as asynchronous
 from angarium.client.protocol.messages import GuaranteedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator, Mapping
-    from types import TracebackType
+    from collections.abc import Iterator
 
-    from angarium.client.consuming import reader_group as asynchronous
+    from angarium.blocking.portal import Portal
     from angarium.client.consuming.range_reader import RangeReader
-    from angarium.client.consuming.reader_group import Planned, ReaderPosition
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.client.protocol.messages import GuaranteedDelivery
-
-_T = TypeVar("_T")
 
 #: Credit is given back when so much of a window was handed out, or when there is nothing to hand out.
 RELEASES_PER_WINDOW: Final = 8
 
 
-class Caller(Protocol):
-    """What a reader group needs of its client."""
-
-    def _call(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run a coroutine in the client's thread and wait for it."""
-
-    def _check_process(self) -> None:
-        """Return unless this is a child of the process that connected."""
-
-    def _post(self, work: Callable[[], None]) -> None:
-        """Run something in the client's thread soon."""
-
-
 class RangeBatches:
     """The batches of a range, taken where they are read: deliveries cross the threads as they came."""
 
-    def __init__(self, client: Caller, inner: RangeReader) -> None:
-        """Belong to a client; only `Client.read_range` reads ranges."""
-        self._client = client
+    def __init__(self, portal: Portal, inner: RangeReader) -> None:
+        """Read in the thread of a portal; only `Client.read_range` reads ranges."""
+        self._portal = portal
         self._inner = inner
         #: Set when there may be something to read.
         self._signal = threading.Event()
@@ -58,7 +42,7 @@ class RangeBatches:
             AngariumError: why it ended before that.
         """
         while True:
-            self._client._check_process()
+            self._portal.check_process()
             self._signal.clear()
             delivery = self._inner.take_delivery()
             if delivery is not None:
@@ -87,90 +71,35 @@ class RangeBatches:
 
     def _give_back(self) -> None:
         if self._owed is not None and self._messages:
-            self._client._post(partial(self._inner.release, self._owed, self._messages, self._bytes))
+            self._portal.post(self._inner.release, self._owed, self._messages, self._bytes)
         self._messages = self._bytes = 0
 
 
-class ReaderGroup:
+class ReaderGroup(Facade, Closing):
     """A reader group that has leased a queue; see `angarium.client.consuming.reader_group.ReaderGroup`."""
 
-    def __init__(self, client: Caller, inner: asynchronous.ReaderGroup) -> None:
-        """Belong to a client; only `Client.reader_group` opens groups."""
-        self._client = client
-        self._inner = inner
+    queue = Mirrored[str]()
+    """The name of the queue."""
+    name = Mirrored[str]()
+    """The name of the group."""
+    endpoint_id = Mirrored[int]()
+    """Of the queue: another queue of the same name has another one."""
+    partitions = Mirrored[list[int]]()
+    """The partitions of the queue when it was opened."""
+    continued = Mirrored[bool]()
+    """Whether the group had the lease of every partition already when it was opened here."""
 
-    @property
-    def queue(self) -> str:
-        """The name of the queue."""
-        return self._inner.queue
-
-    @property
-    def name(self) -> str:
-        """The name of the group."""
-        return self._inner.name
-
-    @property
-    def endpoint_id(self) -> int:
-        """Of the queue: another queue of the same name has another one."""
-        return self._inner.endpoint_id
-
-    @property
-    def partitions(self) -> list[int]:
-        """The partitions of the queue when it was opened."""
-        return self._inner.partitions
-
-    @property
-    def continued(self) -> bool:
-        """Whether the group had the lease of every partition already when it was opened here."""
-        return self._inner.continued
-
-    def positions(self, *, timeout_s: float | None = None) -> dict[int, ReaderPosition]:
-        """Give what there is, by partition.
-
-        Raises:
-            AngariumError: as for the group of `angarium.client.Client`; so do the others.
-        """
-        return self._client._call(self._inner.positions(timeout_s=timeout_s))
-
-    def count(self, starts: Mapping[int, int], *, timeout_s: float | None = None) -> dict[int, int]:
-        """Give how many messages there are at these positions and above them, by partition."""
-        return self._client._call(self._inner.count(starts, timeout_s=timeout_s))
-
-    def find_time(self, times_ms: Mapping[int, int], *, timeout_s: float | None = None) -> dict[int, int]:
-        """Give the first position that was spooled at a time (ms since 1970) or later, by partition."""
-        return self._client._call(self._inner.find_time(times_ms, timeout_s=timeout_s))
-
-    def plan(
-        self,
-        starts: Mapping[int, int],
-        messages: int | None = None,
-        bytes: int | None = None,  # noqa: A002 - the name of the limit everywhere
-        *,
-        ends: Mapping[int, int] | None = None,
-        timeout_s: float | None = None,
-    ) -> dict[int, Planned]:
-        """Make what comes next the group's own; gives the range of each partition."""
-        return self._client._call(self._inner.plan(starts, messages, bytes, ends=ends, timeout_s=timeout_s))
-
-    def acknowledge(self, ends: Mapping[int, int], *, timeout_s: float | None = None) -> None:
-        """Delete what is planned below these positions; it is gone for good when this returns."""
-        self._client._call(self._inner.acknowledge(ends, timeout_s=timeout_s))
-
-    def release(self, *, timeout_s: float | None = None) -> None:
-        """End the lease: consumers get what is not acknowledged."""
-        self._client._call(self._inner.release(timeout_s=timeout_s))
-
-    def close(self) -> None:
-        """Close this object; the lease stays, and continues when the group is opened again."""
-        self._client._call(self._inner.close())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
+    positions = waits(asynchronous.ReaderGroup.positions)
+    """Give what there is, by partition."""
+    count = waits(asynchronous.ReaderGroup.count)
+    """Give how many messages there are at these positions and above them, by partition."""
+    find_time = waits(asynchronous.ReaderGroup.find_time)
+    """Give the first position that was spooled at a time (ms since 1970) or later, by partition."""
+    plan = waits(asynchronous.ReaderGroup.plan)
+    """Make what comes next the group's own; gives the range of each partition."""
+    acknowledge = waits(asynchronous.ReaderGroup.acknowledge)
+    """Delete what is planned below these positions; it is gone for good when this returns."""
+    release = waits(asynchronous.ReaderGroup.release)
+    """End the lease: consumers get what is not acknowledged."""
+    close = waits(asynchronous.ReaderGroup.close)
+    """Close this object; the lease stays, and continues when the group is opened again."""

@@ -11,16 +11,17 @@ import logging
 import threading
 from itertools import islice
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from angarium import errors
-from angarium.client.subscribing.subscription import BATCH_MESSAGES
+from angarium.blocking.portal import CallbackThreads, Closing
+from angarium.client.subscribing.subscription import BATCH_MESSAGES, SubscriptionView
 from angarium.message import Delivery, Message, MessageBatch, ReceivedMessage, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
-    from types import TracebackType
 
+    from angarium.blocking.portal import Portal
     from angarium.client.subscribing.mailbox import Chunk, Mailbox
 
 #: Called with each message, in a thread of the subscription's own.
@@ -32,26 +33,7 @@ RELEASED_TOGETHER: Final = 32
 _logger = logging.getLogger(__name__)
 
 
-class Owner(Protocol):
-    """What a subscription needs of its client."""
-
-    def _call(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the client's thread and wait for it."""
-
-    def _check_process(self) -> None:
-        """Return unless this is a child of the process that connected."""
-
-    def _close_mailbox(self, mailbox: Mailbox) -> Coroutine[Any, Any, None]:
-        """Give what ends a subscription in the client's thread."""
-
-    def _release(self, chunks: list[Chunk]) -> None:
-        """Give chunks that were read back to the client's thread."""
-
-    def _forget(self, subscription: Subscription) -> None:
-        """Take note that a subscription has ended."""
-
-
-class Subscription:
+class Subscription(SubscriptionView, Closing):
     """Messages of one or more filters; read by any number of threads, each message by one of them.
 
     Read it with one of: `for message in subscription`, `for batch in subscription.batches()`, `receive`, or give a
@@ -60,11 +42,28 @@ class Subscription:
     """
 
     def __init__(
-        self, client: Owner, mailbox: Mailbox, callback: MessageCallback | None, concurrency: int
+        self,
+        portal: Portal,
+        mailbox: Mailbox,
+        close: Callable[[Mailbox], Coroutine[Any, Any, None]],
+        registry: dict[Subscription, None],
+        callback: MessageCallback | None,
+        concurrency: int,
     ) -> None:
-        """Read a mailbox; only `Client.subscribe` makes subscriptions."""
-        self._client = client
+        """Read a mailbox of the portal's thread; only `Client.subscribe` makes subscriptions.
+
+        Args:
+            portal: the thread.
+            mailbox: what is read.
+            close: ends the subscription there.
+            registry: holds the subscription while it is in use.
+            callback: called with each message, in threads.
+            concurrency: how many threads.
+        """
+        self._portal = portal
         self._mailbox = mailbox
+        self._close = close
+        self._registry = registry
         #: Held while the chunk that is read changes.
         self._lock = threading.Lock()
         #: Set when there may be something to read.
@@ -77,38 +76,7 @@ class Subscription:
         #: Chunks that were read and not given back yet, at most RELEASED_TOGETHER.
         self._read: list[Chunk] = []
         mailbox.on_ready = self._signal.set
-        self._threads: list[threading.Thread] = []
-        for _ in range(concurrency if callback is not None else 0):
-            self._threads.append(
-                threading.Thread(target=self._serve, args=(callback,), daemon=True, name="angarium callback")
-            )
-        for thread in self._threads:
-            thread.start()
-
-    @property
-    def filters(self) -> tuple[str, ...]:
-        """The filters as they were given."""
-        return self._mailbox.texts
-
-    @property
-    def deliver_always(self) -> bool:
-        """Whether deliver-to-one messages come here whatever others subscribe to."""
-        return self._mailbox.terms.deliver_always
-
-    @property
-    def local_only(self) -> bool:
-        """Whether the router does not know it: it gets what comes to this client anyway."""
-        return self._mailbox.terms.local_only
-
-    @property
-    def buffered(self) -> int:
-        """Messages that wait to be read, without those of the chunk that is being read."""
-        return self._mailbox.messages
-
-    @property
-    def stats(self) -> dict[str, int]:
-        """Counters since the start, `dropped_messages` among them; what is buffered is of this moment."""
-        return self._mailbox.stats
+        self._threads = CallbackThreads(self._serve, callback, concurrency)
 
     def __iter__(self) -> Iterator[Message]:
         """Give messages until the subscription ends.
@@ -161,7 +129,7 @@ class Subscription:
                 same.
         """
         try:
-            self._client._call(self._client._close_mailbox(self._mailbox))
+            self._portal.call(self._close(self._mailbox))
         finally:
             with self._lock:
                 if self._open is not None:
@@ -169,27 +137,7 @@ class Subscription:
                 self._open = None
                 self._current = iter(()), self._current[1]
             self._give_back()
-            self._client._forget(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __str__(self) -> str:
-        return str(self._mailbox)
-
-    def __repr__(self) -> str:
-        return repr(self._mailbox)
-
-    def _join(self, timeout_s: float) -> None:
-        """Wait for the callback to be called for everything that came; the subscription has ended."""
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(timeout_s)
+            self._registry.pop(self, None)
 
     def _ready(self, timeout_s: float | None) -> bool:
         """Wait until there are messages; give False at the end.
@@ -197,7 +145,7 @@ class Subscription:
         Raises:
             TimeoutExpiredError: there are none in time.
         """
-        self._client._check_process()
+        self._portal.check_process()
         while not self._advance():
             self._give_back()
             is_ended, error = self._mailbox.outcome
@@ -244,7 +192,7 @@ class Subscription:
         with self._lock:
             read, self._read = self._read, []
         if read:
-            self._client._release(read)
+            self._portal.post(_release, read)
 
     def _serve(self, callback: MessageCallback) -> None:
         try:
@@ -257,3 +205,8 @@ class Subscription:
                     _logger.exception("the callback of %s raised", self)
         except errors.AngariumError as error:
             _logger.warning("%s has ended: %s", self, error)
+
+
+def _release(chunks: list[Chunk]) -> None:
+    for chunk in chunks:
+        chunk.release()

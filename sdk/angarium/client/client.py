@@ -42,10 +42,9 @@ from angarium.client.publishing.producer import make_row, queue_topic
 from angarium.client.publishing.publisher import Publisher
 from angarium.client.reports import Reports
 from angarium.client.requests import Requests, answer
-from angarium.client.subscribing.dispatch import Dispatcher
+from angarium.client.subscribing.dispatch import Dispatcher, StallWatch
 from angarium.client.subscribing.interest import Answer, Interest, Wish, make_wish
 from angarium.client.subscribing.mailbox import BUFFER_BYTES, BUFFER_MESSAGES, Mailbox, OnFull, Terms
-from angarium.client.subscribing.stall import StallWatch
 from angarium.client.subscribing.subscription import MessageCallback, Subscription
 from angarium.message import DeliveryMode
 
@@ -543,7 +542,8 @@ class Client(GuaranteedMessaging):
     def _drained(self) -> None:
         for mailbox in self._dispatcher.take_ready():
             mailbox.wake()
-        self._guaranteed.wake()
+        if self._guaranteed.awake:
+            self._guaranteed.wake()
         self._stall.look()
 
     def _release(self, messages: int, size_bytes: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors
 from angarium.client.connection.operations import Operations
 from angarium.client.consuming.binding import Binding
-from angarium.client.consuming.pace import Pace
+from angarium.client.consuming.outcomes import Pace
 from angarium.client.consuming.range_reader import RangeReader
 from angarium.client.consuming.reader_group import EndpointPositions, ReaderGroup, endpoint_positions
 from angarium.client.protocol.answers import PRODUCER_WINDOW_MAX
@@ -71,7 +71,7 @@ class ProducersAndFlows:
         #: All flows in use; `_flows` has those that tried to bind, by the window of the newest try.
         self._in_use: dict[Binding, None] = {}
         #: Flows that got something since `wake`.
-        self._awake: dict[Binding, None] = {}
+        self.awake: dict[Binding, None] = {}
         self._welcome: Welcome | None = None
         #: The producer of `Client.publish`; None before the first guaranteed message.
         self._default: Producer | None = None
@@ -186,7 +186,7 @@ class ProducersAndFlows:
             flow = self._flows.get(event.window)
             if flow is not None:
                 flow.arrived(event.deliveries)
-                self._awake[flow] = None
+                self.awake[flow] = None
         elif type(event) is Replied:
             self.operations.replied(event)
         else:
@@ -197,8 +197,8 @@ class ProducersAndFlows:
 
     def wake(self) -> None:
         """Let readers have what came."""
-        if self._awake:
-            awake, self._awake = self._awake, {}
+        if self.awake:
+            awake, self.awake = self.awake, {}
             for flow in awake:
                 flow.wake()
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from angarium import errors
-from angarium.pipeline import compaction
-from angarium.pipeline.batches import BatchWriter
-from angarium.pipeline.checkpoint import progress_of
+from angarium.pipeline.dataset import compaction
+from angarium.pipeline.dataset.batches import BatchWriter
+from angarium.pipeline.dataset.checkpoint import progress_of
+from angarium.pipeline.dataset.files import files_of
+from angarium.pipeline.dataset.layout import DIRECTORIES_MAX, LEVELS_MAX, PRIVATE, name_of
+from angarium.pipeline.dataset.progress import silent
 from angarium.pipeline.failures import clear_failure
-from angarium.pipeline.files import files_of
-from angarium.pipeline.layout import DIRECTORIES_MAX, LEVELS_MAX, PRIVATE, name_of
-from angarium.pipeline.progress import silent
 from angarium.pipeline.queues import QueueSource
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from angarium.pipeline.files import Files
-    from angarium.pipeline.progress import Show
+    from angarium.pipeline.dataset.files import Files
+    from angarium.pipeline.dataset.progress import Show
 
 AVAILABLE_NOW: Final = "available-now"
 ONCE: Final = "once"

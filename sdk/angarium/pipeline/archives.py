@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from angarium.pipeline import journal
-from angarium.pipeline.files import files_of, walk
+from angarium.pipeline.dataset import journal
+from angarium.pipeline.dataset.files import files_of, walk
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

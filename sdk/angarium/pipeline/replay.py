@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors
 from angarium.pipeline import replay_plan
 from angarium.pipeline.archives import read_archive
+from angarium.pipeline.dataset.files import files_of
+from angarium.pipeline.dataset.layout import PRIVATE
+from angarium.pipeline.dataset.progress import silent
 from angarium.pipeline.failures import clear_failure
-from angarium.pipeline.files import files_of
-from angarium.pipeline.layout import PRIVATE
-from angarium.pipeline.progress import silent
 from angarium.pipeline.replay_plan import MICROSECONDS, ROWS, Batch, Part, Plan
 from angarium.pipeline.selection import AT, Selection, in_order, select
 from angarium.topic import check_topic, parse_filter
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from angarium.pipeline.progress import Show
+    from angarium.pipeline.dataset.progress import Show
 
 REPLAYS: Final = f"{PRIVATE}/replays"
 #: Messages of a file, which one task stages: some seconds of work.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from angarium.pipeline.files import Files
+    from angarium.pipeline.dataset.files import Files
 
 PLAN: Final = "plan.json"
 ROWS: Final = "rows"

@@ -17,7 +17,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from angarium import wire
 from angarium.message import HEADER_KEYS, USER_PROPERTIES_KEY, unpack_properties
-from angarium.spark.properties import texts_of
+from angarium.spark.schema import texts_of
 from angarium.trail import key_of
 
 if TYPE_CHECKING:

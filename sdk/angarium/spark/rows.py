@@ -29,7 +29,7 @@ from angarium.message import (
     pack_fields,
 )
 from angarium.slots import row_size
-from angarium.spark.properties import values_of
+from angarium.spark.schema import values_of
 from angarium.topic import check_topic
 
 if TYPE_CHECKING:

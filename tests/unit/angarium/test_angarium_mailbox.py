@@ -11,9 +11,8 @@ import pytest
 
 from angarium import errors
 from angarium.client.protocol.session import EgressWindow
-from angarium.client.subscribing.dispatch import Dispatcher
+from angarium.client.subscribing.dispatch import Dispatcher, StallWatch
 from angarium.client.subscribing.mailbox import BUFFER_MESSAGES, Chunk, Mailbox, Terms
-from angarium.client.subscribing.stall import StallWatch
 from angarium.client.subscribing.subscription import Subscription
 from angarium.message import Delivery, Message, Row
 from angarium.topic import parse_filter
@@ -200,7 +199,7 @@ async def _close(box: Mailbox) -> None:
 def test_a_stall_is_told_once_with_the_subscription_that_holds_the_window(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("angarium.client.subscribing.stall.STALL_S", 0.05)
+    monkeypatch.setattr("angarium.client.subscribing.dispatch.STALL_S", 0.05)
 
     async def test() -> None:
         window = EgressWindow(10, 10_000)

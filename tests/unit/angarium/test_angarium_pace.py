@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from spoken_node import SpokenNode, open_flow, run
 
 from angarium import wire
-from angarium.client.consuming import pace
-from angarium.client.consuming.pace import Pace
+from angarium.client.consuming import outcomes
+from angarium.client.consuming.outcomes import Pace
 
 if TYPE_CHECKING:
     import pytest
@@ -21,15 +21,15 @@ def test_after_a_silence_a_burst_may_be_said_and_then_the_rate() -> None:
         said = 0
         while bucket.take():
             said += 1
-            assert said < 3 * pace.FRAMES_BURST
-        assert said >= pace.FRAMES_BURST
+            assert said < 3 * outcomes.FRAMES_BURST
+        assert said >= outcomes.FRAMES_BURST
         began = asyncio.get_running_loop().time()
         await asyncio.sleep(0.05)
         said = 0
         while bucket.take():
             said += 1
         passed = asyncio.get_running_loop().time() - began
-        assert said <= passed * pace.FRAMES_PER_SECOND + 1
+        assert said <= passed * outcomes.FRAMES_PER_SECOND + 1
         bucket.validate()
 
     run(test())
@@ -47,7 +47,7 @@ def test_who_waits_is_called_once_and_soon() -> None:
         assert bucket.waits == 1
         while not called:
             await asyncio.sleep(0.001)
-        await asyncio.sleep(pace.WAIT_S * 3)
+        await asyncio.sleep(outcomes.WAIT_S * 3)
         assert called == [1]
 
     run(test())
@@ -65,7 +65,7 @@ def test_what_a_flow_may_not_say_now_it_says_together_later() -> None:
         await node.steps()
         assert node.sent() == []
         assert bucket.waits >= 2, "one for credit, one for outcomes"
-        bucket._frames = float(pace.FRAMES_BURST)
+        bucket._frames = float(outcomes.FRAMES_BURST)
         frames = []
         while len(frames) < 2:
             await asyncio.sleep(0.001)
@@ -106,6 +106,6 @@ def test_many_ranges_of_outcomes_cost_more_than_one_frame(monkeypatch: pytest.Mo
         batch = await anext(flow.batches())
         flow.reject(batch[number] for number in range(0, 1_280, 2))
         await node.steps()
-        assert 1 + 640 // pace.RANGES_PER_FRAME in taken
+        assert 1 + 640 // outcomes.RANGES_PER_FRAME in taken
 
     run(test())

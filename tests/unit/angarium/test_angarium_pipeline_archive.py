@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors
-from angarium.pipeline import archive, checkpoint
+from angarium.pipeline import archive
 from angarium.pipeline.archive import ArchiveJob
-from angarium.pipeline.checkpoint import Progress, progress_of
-from angarium.pipeline.compaction import Merge, plan
+from angarium.pipeline.dataset import checkpoint
+from angarium.pipeline.dataset.checkpoint import Progress, progress_of
+from angarium.pipeline.dataset.compaction import Merge, plan
+from angarium.pipeline.dataset.files import Entry, LocalFiles
 from angarium.pipeline.failures import clear_failure
-from angarium.pipeline.files import Entry, LocalFiles
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from angarium.pipeline.batches import BatchWriter
-from angarium.pipeline.files import LocalFiles
-from angarium.pipeline.journal import Change
+from angarium.pipeline.dataset.batches import BatchWriter
+from angarium.pipeline.dataset.files import LocalFiles
+from angarium.pipeline.dataset.journal import Change
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
-from angarium.pipeline import journal
-from angarium.pipeline.files import LocalFiles, walk
-from angarium.pipeline.journal import Change
+from angarium.pipeline.dataset import journal
+from angarium.pipeline.dataset.files import LocalFiles, walk
+from angarium.pipeline.dataset.journal import Change
 
 if TYPE_CHECKING:
     from pathlib import Path

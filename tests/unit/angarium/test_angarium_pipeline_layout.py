@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from angarium.pipeline import layout
+from angarium.pipeline.dataset import layout
 
 pytestmark = pytest.mark.requirement("R221")
 

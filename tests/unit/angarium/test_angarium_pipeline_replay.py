@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from angarium import errors
 from angarium.pipeline import replay_plan
-from angarium.pipeline.files import LocalFiles
+from angarium.pipeline.dataset.files import LocalFiles
 from angarium.pipeline.replay import ReplayJob
 from angarium.pipeline.replay_plan import Batch, Part, Plan
 from angarium.pipeline.selection import Selection, expression_of, moment

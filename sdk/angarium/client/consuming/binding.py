@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from angarium.client.connection.connection import Connection
     from angarium.client.connection.operations import Operations
     from angarium.client.consuming.flow_options import FlowOptions
-    from angarium.client.consuming.pace import Pace
+    from angarium.client.consuming.outcomes import Pace
     from angarium.client.protocol.answers import FlowBound
     from angarium.client.protocol.events import Indicated
     from angarium.client.protocol.messages import GuaranteedDelivery, GuaranteedMessage, Range, Settler
@@ -90,6 +90,8 @@ class Binding:
         self._connection = connection
         self._operations = operations
         self._options = options
+        #: Whether messages are accepted when the next one is asked for.
+        self.is_auto: Final = options.is_auto
         #: The flows of the client by their windows; this one is in it while it is in use.
         self._registry = registry
         self._pace = pace
@@ -206,7 +208,7 @@ class Binding:
     def accept_handed(self) -> None:
         """Accept the last message of `receive`, unless an exception is being handled: it may be about the message."""
         handed, self.handed = self.handed, None
-        if handed is not None and self._options.is_auto and sys.exc_info()[0] is None and not handed.settled:
+        if handed is not None and self.is_auto and sys.exc_info()[0] is None and not handed.settled:
             handed.accept()
 
     def record(self, window: FlowWindow, outcome: int, ranges: Iterable[Range]) -> None:

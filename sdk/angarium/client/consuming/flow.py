@@ -28,22 +28,15 @@ if TYPE_CHECKING:
 BATCH_MESSAGES: Final = 10_000
 
 
-class Flow:
-    """Messages of one endpoint; `Client.consume` and `Client.browse` bind it.
+class FlowView:
+    """What everybody may look at of a flow, and what is said of its messages; in any thread."""
 
-    Read it with one of: `async for message in flow`, `async for batch in flow.batches()`, `receive`, or give a
-    callback to `Client.consume`. It is an async context manager, which closes it.
+    _binding: Binding
 
-    Close every flow: its queue keeps for it what it has not settled, and an exclusive queue keeps out the others. A
-    flow without a callback that is not referenced any more (a loop `async for message in await client.consume(..)` was
-    left by an exception) is closed by Python's garbage collection, with a `ResourceWarning` and a warning in the log.
-    """
-
-    def __init__(self, binding: Binding) -> None:
-        """Read a binding; applications call `Client.consume`."""
-        self._binding = binding
-
-    # What everybody may look at.
+    @property
+    def _read_ahead(self) -> int:
+        """Messages that a reader took from the binding and did not hand out."""
+        return 0
 
     @property
     def name(self) -> str:
@@ -78,12 +71,48 @@ class Flow:
     @property
     def buffered(self) -> int:
         """Messages that came and were not handed out."""
-        return self._binding.buffered
+        return self._binding.buffered + self._read_ahead
 
     @property
     def stats(self) -> dict[str, int]:
         """Counters since the start; what is buffered, or settled and not reported, is of this moment."""
-        return self._binding.stats
+        return {**self._binding.stats, "buffered_messages": self.buffered}
+
+    # Settling.
+
+    def accept(self, messages: Settleable) -> None:
+        """Accept a message, a batch, or any messages: they were processed, and the node deletes them."""
+        settle_all(messages, wire.OUTCOME_ACCEPTED)
+
+    def fail(self, messages: Settleable) -> None:
+        """Fail a message, a batch, or any messages: they come again, within the endpoint's limits."""
+        settle_all(messages, wire.OUTCOME_FAILED)
+
+    def reject(self, messages: Settleable) -> None:
+        """Reject a message, a batch, or any messages: they go to the dead message queue, or are deleted."""
+        settle_all(messages, wire.OUTCOME_REJECTED)
+
+    def __str__(self) -> str:
+        return str(self._binding)
+
+    def __repr__(self) -> str:
+        return repr(self._binding)
+
+
+class Flow(FlowView):
+    """Messages of one endpoint; `Client.consume` and `Client.browse` bind it.
+
+    Read it with one of: `async for message in flow`, `async for batch in flow.batches()`, `receive`, or give a
+    callback to `Client.consume`. It is an async context manager, which closes it.
+
+    Close every flow: its queue keeps for it what it has not settled, and an exclusive queue keeps out the others. A
+    flow without a callback that is not referenced any more (a loop `async for message in await client.consume(..)` was
+    left by an exception) is closed by Python's garbage collection, with a `ResourceWarning` and a warning in the log.
+    """
+
+    def __init__(self, binding: Binding) -> None:
+        """Read a binding; applications call `Client.consume`."""
+        self._binding = binding
 
     # Reading.
 
@@ -97,7 +126,7 @@ class Flow:
             AngariumError: why the flow ended, if it was not closed here.
         """
         binding = self._binding
-        reader, is_auto = binding.reader, binding.options.is_auto
+        reader, is_auto = binding.reader, binding.is_auto
         while await binding.ready():
             while reader.advance():
                 delivery, at = reader.take()
@@ -121,7 +150,7 @@ class Flow:
             while binding.reader.advance():
                 batch = binding.reader.take_batch(max_messages)
                 yield batch
-                if binding.options.is_auto:
+                if binding.is_auto:
                     batch.accept()
 
     async def receive(self, timeout_s: float | None = None) -> GuaranteedMessage:
@@ -136,7 +165,7 @@ class Flow:
         """
         binding = self._binding
         handed, binding.handed = binding.handed, None
-        if handed is not None and binding.options.is_auto and not handed.settled:
+        if handed is not None and binding.is_auto and not handed.settled:
             handed.accept()
         try:
             async with asyncio.timeout(timeout_s):
@@ -149,20 +178,6 @@ class Flow:
             raise errors.error_for(errors.CLIENT_CLOSED, f"{self} is closed")
         message = binding.handed = GuaranteedMessage(*binding.reader.take())
         return message
-
-    # Settling.
-
-    def accept(self, messages: Settleable) -> None:
-        """Accept a message, a batch, or any messages: they were processed, and the node deletes them."""
-        settle_all(messages, wire.OUTCOME_ACCEPTED)
-
-    def fail(self, messages: Settleable) -> None:
-        """Fail a message, a batch, or any messages: they come again, within the endpoint's limits."""
-        settle_all(messages, wire.OUTCOME_FAILED)
-
-    def reject(self, messages: Settleable) -> None:
-        """Reject a message, a batch, or any messages: they go to the dead message queue, or are deleted."""
-        settle_all(messages, wire.OUTCOME_REJECTED)
 
     # The end.
 
@@ -182,12 +197,6 @@ class Flow:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def __str__(self) -> str:
-        return str(self._binding)
-
-    def __repr__(self) -> str:
-        return repr(self._binding)
 
     def __del__(self) -> None:
         binding = self._binding

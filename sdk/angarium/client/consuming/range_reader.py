@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from angarium.client.connection.operations import Operations
     from angarium.client.consuming.binding import Emit
     from angarium.client.consuming.flow_options import FlowOptions
-    from angarium.client.consuming.pace import Pace
+    from angarium.client.consuming.outcomes import Pace
     from angarium.client.protocol.events import Indicated
     from angarium.client.protocol.flow_window import FlowWindow
     from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedDelivery

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from angarium import wire
-from angarium.client.protocol.frames import malformed
+from angarium.wire import malformed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

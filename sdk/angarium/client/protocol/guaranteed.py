@@ -19,9 +19,9 @@ from angarium import errors, wire
 from angarium.client.protocol import answers
 from angarium.client.protocol.events import Acknowledged, Arrived, Event, Indicated, Replied
 from angarium.client.protocol.flow_window import spool_size
-from angarium.client.protocol.frames import header, malformed
 from angarium.client.protocol.messages import GuaranteedDelivery
 from angarium.message import unpack_rows
+from angarium.wire import header, malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import errors, wire
 from angarium.client.protocol import answers
-from angarium.client.protocol.frames import malformed
+from angarium.wire import malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -22,10 +22,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from angarium import errors, wire
-from angarium.client.protocol.frames import malformed
 from angarium.message import Message, Row, check_payload, pack_rows
 from angarium.slots import ROUND_BYTES_MAX, ROW_OVERHEAD_BYTES, Round, TopicOwners, row_size
 from angarium.topic import SLOTS
+from angarium.wire import malformed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

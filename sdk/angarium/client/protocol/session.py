@@ -41,11 +41,11 @@ from angarium.client.protocol.events import (
     TableChanged,
     Welcome,
 )
-from angarium.client.protocol.frames import header, malformed
 from angarium.client.protocol.guaranteed import GuaranteedProtocol
 from angarium.message import Delivery, Row, unpack_rows
 from angarium.slots import EMPTY_ROUND
 from angarium.topic import SLOTS
+from angarium.wire import header, malformed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

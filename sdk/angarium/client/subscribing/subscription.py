@@ -34,7 +34,44 @@ BATCH_MESSAGES: Final = 10_000
 _logger = logging.getLogger(__name__)
 
 
-class Subscription:
+class SubscriptionView:
+    """What everybody may look at of a subscription, in any thread."""
+
+    _mailbox: Mailbox
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The filters as they were given."""
+        return self._mailbox.texts
+
+    @property
+    def deliver_always(self) -> bool:
+        """Whether deliver-to-one messages come here whatever others subscribe to."""
+        return self._mailbox.terms.deliver_always
+
+    @property
+    def local_only(self) -> bool:
+        """Whether the router does not know it: it gets what comes to this client anyway."""
+        return self._mailbox.terms.local_only
+
+    @property
+    def buffered(self) -> int:
+        """Messages that wait to be read, without those of the chunk that is being read."""
+        return self._mailbox.messages
+
+    @property
+    def stats(self) -> dict[str, int]:
+        """Counters since the start, `dropped_messages` among them; what is buffered is of this moment."""
+        return self._mailbox.stats
+
+    def __str__(self) -> str:
+        return str(self._mailbox)
+
+    def __repr__(self) -> str:
+        return repr(self._mailbox)
+
+
+class Subscription(SubscriptionView):
     """Messages of one or more filters, in the order of their publishers.
 
     Read it with one of: `async for message in subscription`, `async for batch in subscription.batches()`,
@@ -69,31 +106,6 @@ class Subscription:
             mailbox.tasks += [self._loop.create_task(self._await_callback()) for _ in range(concurrency)]
         is_plain = callback is not None and not mailbox.tasks
         mailbox.on_ready = self._wake_callback if is_plain else self._wake_readers
-
-    @property
-    def filters(self) -> tuple[str, ...]:
-        """The filters as they were given."""
-        return self._mailbox.texts
-
-    @property
-    def deliver_always(self) -> bool:
-        """Whether deliver-to-one messages come here whatever others subscribe to."""
-        return self._mailbox.terms.deliver_always
-
-    @property
-    def local_only(self) -> bool:
-        """Whether the router does not know it: it gets what comes to this client anyway."""
-        return self._mailbox.terms.local_only
-
-    @property
-    def buffered(self) -> int:
-        """Messages that wait to be read, without those of the chunk that is being read."""
-        return self._mailbox.messages
-
-    @property
-    def stats(self) -> dict[str, int]:
-        """Counters since the start, `dropped_messages` among them; what is buffered is of this moment."""
-        return self._mailbox.stats
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Give messages until the subscription ends.
@@ -173,12 +185,6 @@ class Subscription:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-    def __str__(self) -> str:
-        return str(self._mailbox)
-
-    def __repr__(self) -> str:
-        return repr(self._mailbox)
 
     # Reading.
 

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from angarium import errors
-from angarium.spark import commits
-from angarium.spark.commits import Commitment, Written, stream_commitment, write_commitment
+from angarium.spark import sink
 from angarium.spark.options import STREAM_WRITE, WRITE, Settings, settings
+from angarium.spark.sink import Commitment, Written, stream_commitment, write_commitment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,7 +54,7 @@ class FakeClient:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commits, "_RETRY_INTERVAL_S", 0.0)
+    monkeypatch.setattr(sink, "_RETRY_INTERVAL_S", 0.0)
 
 
 def test_the_query_is_the_sink_by_default() -> None:
@@ -98,42 +98,42 @@ def test_a_data_frame_may_say_which_batch_it_is() -> None:
 @pytest.mark.parametrize(("given", "missing"), [({"sinkId": "a"}, "batchId"), ({"batchId": "1"}, "sinkId")])
 def test_a_sequence_without_a_place_in_it_is_refused(given: dict[str, str], missing: str) -> None:
     with pytest.raises(errors.InvalidRequestError, match=f"option {missing}: sinkId and batchId"):
-        commits.check_identity(settings(WRITE, given))
+        sink.check_identity(settings(WRITE, given))
 
 
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_batch_that_was_committed_before_is_no_error(answer: bool) -> None:
     client = FakeClient(answer)
-    assert commits.commit(settings(WRITE, {}), Commitment(("a",), "s", 1), client) is answer
+    assert sink.commit(settings(WRITE, {}), Commitment(("a",), "s", 1), client) is answer
     assert client.asked == [(("a",), "s", 1)]
 
 
 def test_a_commit_whose_answer_was_lost_is_tried_again() -> None:
     client = FakeClient(errors.NOT_CONNECTED, errors.TIMEOUT, False)
-    assert not commits.commit(settings(WRITE, {}), Commitment(("a",), "s", 1), client)
+    assert not sink.commit(settings(WRITE, {}), Commitment(("a",), "s", 1), client)
     assert client.asked == [(("a",), "s", 1)] * 3
 
 
 def test_a_commit_that_is_refused_is_not_tried_again() -> None:
     client = FakeClient(errors.OBJECT_NOT_FOUND)
     with pytest.raises(errors.NotFoundError):
-        commits.commit(settings(WRITE, {}), Commitment(("a",)), client)
+        sink.commit(settings(WRITE, {}), Commitment(("a",)), client)
     assert len(client.asked) == 1
 
 
 def test_tries_end_after_the_time_of_the_option() -> None:
     with pytest.raises(errors.ConnectionLostError):
-        commits.commit(
+        sink.commit(
             settings(WRITE, {"retryseconds": "0.05"}), Commitment(("a",)), FakeClient(errors.NOT_CONNECTED)
         )
 
 
 def test_stages_that_cannot_be_dropped_are_left_to_age_out() -> None:
     """Spark is told of the error that failed the batch, not of one in cleaning up after it."""
-    assert commits.drop(settings(WRITE, {}), [], FakeClient(True)) is None
+    assert sink.drop(settings(WRITE, {}), [], FakeClient(True)) is None
     client = FakeClient(True)
-    assert commits.drop(settings(WRITE, {}), ["a", "b"], client) is None
+    assert sink.drop(settings(WRITE, {}), ["a", "b"], client) is None
     assert client.asked == [("a", "b")]
-    error = commits.drop(settings(WRITE, {}), ["a"], FakeClient(errors.CONNECT_FAILED))
+    error = sink.drop(settings(WRITE, {}), ["a"], FakeClient(errors.CONNECT_FAILED))
     assert error is not None
     assert error.code == errors.CONNECT_FAILED

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from angarium.message import Message
-from angarium.spark.filters import SELECTOR_BYTES_MAX, Wanted, take
+from angarium.spark.snapshot import SELECTOR_BYTES_MAX, Wanted, take
 from node.selectors.compiler import compile_selector
 
 pytestmark = pytest.mark.requirement("R221")

@@ -14,8 +14,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from angarium.errors import InvalidRequestError
-from angarium.spark.properties import texts_of, values_of
-from angarium.spark.schema import ARRIVAL, NAMES, check_types, schema
+from angarium.spark.schema import ARRIVAL, NAMES, check_types, schema, texts_of, values_of
 
 pytestmark = pytest.mark.requirement("R221")
 

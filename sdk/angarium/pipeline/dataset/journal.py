@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from angarium.pipeline.layout import PRIVATE
+from angarium.pipeline.dataset.layout import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from angarium.pipeline.files import Files
+    from angarium.pipeline.dataset.files import Files
 
 JOURNAL: Final = f"{PRIVATE}/journal"
 STAGING: Final = f"{PRIVATE}/staging"

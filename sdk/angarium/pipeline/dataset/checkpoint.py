@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from angarium import errors
 
 if TYPE_CHECKING:
-    from angarium.pipeline.files import Files
+    from angarium.pipeline.dataset.files import Files
 
 #: Version, metadata, then one line for each source.
 _HEAD_LINES = 2

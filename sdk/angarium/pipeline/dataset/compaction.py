@@ -11,17 +11,17 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from angarium.pipeline import journal
-from angarium.pipeline.files import walk
-from angarium.pipeline.journal import STAGING, Change
+from angarium.pipeline.dataset import journal
+from angarium.pipeline.dataset.files import walk
+from angarium.pipeline.dataset.journal import STAGING, Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pyspark.sql import SparkSession
 
-    from angarium.pipeline.files import Entry, Files
-    from angarium.pipeline.progress import Show
+    from angarium.pipeline.dataset.files import Entry, Files
+    from angarium.pipeline.dataset.progress import Show
 
 #: The size that is best for readers, and that one task writes in a few seconds.
 TARGET_BYTES: Final = 128 << 20

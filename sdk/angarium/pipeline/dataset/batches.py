@@ -1,7 +1,7 @@
 """Writes the batches of a stream into an archive: each once, however often Spark runs it and whenever it is killed.
 
-Spark runs a batch again until it has noted that it is done, with the same range of messages. The first run that
-comes to its end decides the batch (`angarium.pipeline.journal`); every later one finds that and only finishes it.
+Spark runs a batch again until it has noted that it is done, with the same range of messages. The first run that comes
+to its end decides the batch (`angarium.pipeline.dataset.journal`); every later one finds that and only finishes it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Final
 
-from angarium.pipeline import journal, layout
-from angarium.pipeline.files import walk
-from angarium.pipeline.journal import STAGING, Change
+from angarium.pipeline.dataset import journal, layout
+from angarium.pipeline.dataset.files import walk
+from angarium.pipeline.dataset.journal import STAGING, Change
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from angarium.pipeline.files import Entry, Files
+    from angarium.pipeline.dataset.files import Entry, Files
 
 #: Spark runs its newest batch again and none before it.
 KEPT_BATCHES: Final = 2
