@@ -90,8 +90,8 @@ COMMANDS: Final[dict[str, list[str]]] = {
 }
 #: Every process gets the table this often although nothing changed, in case a frame was lost at its start.
 ANNOUNCE_INTERVAL_S: Final = 1.0
-#: How often is looked whether a certificate ends soon.
-CERTIFICATES_INTERVAL_S: Final = 3_600.0
+#: How often is looked whether a certificate ends soon; one that was renewed is told of no longer than that.
+CERTIFICATES_INTERVAL_S: Final = 60.0
 #: Frames taken in one round: far more than a node sends in the longest pause.
 FRAMES_PER_ROUND: Final = 1_000
 #: Events that the controller has not confirmed yet; the oldest is lost first.

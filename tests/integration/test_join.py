@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
+import ssl
 import subprocess
 import time
 from contextlib import ExitStack, closing
@@ -201,6 +203,53 @@ def test_hosts_join_are_linked_with_all_others_and_leave(hosts: Hosts) -> None:
     assert left.stat().st_mode & 0o777 == 0o700
     assert [row["event"] for row in hosts.events("b", "SYSTEM_CLUSTER_LEFT")] == ["SYSTEM_CLUSTER_LEFT"]
     assert len(hosts.events("a", "SYSTEM_CLUSTER_JOINED")) == 2
+
+
+def keys_create(hosts: Hosts, name: str, days: int) -> Path:
+    """Make a certificate for a host where the first node has its authority, as docs/how-to/join-hosts.md says."""
+    folder = hosts.folder / f"new-{days}"
+    folder.mkdir()
+    made = ["keys", "create", str(folder / name), "--host", "127.0.0.1", "--days", str(days)]
+    command = launch.command(*made, "--authority", str(hosts.folder / "keys-a"))
+    subprocess.run(command, check=True, capture_output=True, timeout=60, env=launch.environment())
+    return folder
+
+
+@pytest.mark.requirement("R222", "R285")
+def test_the_certificate_of_a_host_that_joined_is_renewed_as_the_guide_says(hosts: Hosts) -> None:
+    hosts.first()
+    hosts.joined("b", "a")
+    hosts.wait_links("a", "b")
+    node, place = hosts.nodes["b"], ("127.0.0.1", hosts.ports["b"])
+    kept = node.data / "cluster"
+
+    def put(new: Path) -> str:
+        for suffix in (".key", ".pem"):
+            shutil.copy(new / f"b{suffix}", kept / f"node{suffix}")
+        node.run("keys", "reload")
+        return ssl.get_server_certificate(place)
+
+    first = ssl.get_server_certificate(place)
+    short = put(keys_create(hosts, "b", days=10))
+    assert short != first
+    node.run("down")
+    node.start()
+    (told,) = node.status()["certificates"]
+    assert f"{kept / 'node.pem'} ends on " in told
+    assert put(keys_create(hosts, "b", days=365)) not in (first, short)
+    # A link looks at the files for each new connection.
+    carriers = [
+        (one, row["index"])
+        for one in hosts.nodes.values()
+        for row in one.status()["processes"]
+        if row["role"] == "link"
+    ]
+    assert carriers
+    for one, index in carriers:
+        one.kill("link", index)
+    hosts.wait_links("a", "b")
+    with hosts.connect("a") as here, hosts.connect("b") as there:
+        crosses(here, there, "renewed/b")
 
 
 @pytest.mark.requirement("R285")
