@@ -27,8 +27,10 @@ BUNDLE_BYTES: Final = 160
 SUBSCRIPTION_BYTES: Final = 830
 #: A filter in one worker, without its text and its levels.
 FILTER_BYTES: Final = 220
-#: A level of a filter with wildcards in one worker: a node of the tree and its edge. Literal ones have a text too.
+#: A level of a filter with wildcards in one worker: a node of the tree and its edge. Literal ones have a text too, and
+#: their characters.
 LITERAL_LEVEL_BYTES: Final = 260
+LEVEL_TEXT_BYTES: Final = 49
 LONE_LEVEL_BYTES: Final = 76
 PREFIX_LEVEL_BYTES: Final = 620
 #: A flow in the router and at its home, without its selector; and a character of a selector, which is compiled.
@@ -55,23 +57,24 @@ def filter_bytes(pattern: str) -> int:
 
 
 def _levels_bytes(pattern: str) -> int:
-    size = 0
-    for level in pattern.split("/"):
-        if not level.endswith("*"):
-            size += LITERAL_LEVEL_BYTES
-            if len(level) > 1:
-                size += text_bytes(level)
-        else:
-            size += PREFIX_LEVEL_BYTES if len(level) > 1 else LONE_LEVEL_BYTES
-    return size
+    # Whoever subscribes to thousands waits for this, so levels are counted and not looked at.
+    starred = pattern.count("*/") + pattern.endswith("*")
+    lone = f"/{pattern.replace('/', '//')}/".count("/*/") if starred else 0
+    literal = pattern.count("/") + 1 - starred
+    size = literal * (LITERAL_LEVEL_BYTES + LEVEL_TEXT_BYTES) + text_bytes(pattern) - LEVEL_TEXT_BYTES
+    return size + lone * LONE_LEVEL_BYTES + (starred - lone) * PREFIX_LEVEL_BYTES
 
 
-def subscription_bytes(text: str, pattern: str, workers: int) -> int:
-    """Give what a subscription takes in the router and the workers that hold its filter: one if it has no wildcard."""
-    size = FILTER_BYTES + text_bytes(pattern)
-    if has_wildcard(pattern):
+def subscription_bytes(text: str, pattern: str, workers: int, *, wildcard: bool | None = None) -> int:
+    """Give what a subscription takes in the router and the workers that hold its filter: one if it has no wildcard.
+
+    Who knows whether it has one says so.
+    """
+    characters = text_bytes(pattern)
+    size = FILTER_BYTES + characters
+    if has_wildcard(pattern) if wildcard is None else wildcard:
         size = workers * (size + _levels_bytes(pattern))
-    return SUBSCRIPTION_BYTES + text_bytes(text) + size
+    return SUBSCRIPTION_BYTES + (characters if text is pattern else text_bytes(text)) + size
 
 
 def flow_bytes(selector: str | None) -> int:

@@ -19,19 +19,34 @@ Share names count too: each is a filter of its own, and all of one pattern match
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 from angarium.topic import has_wildcard
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium.topic import Filter
 
 
 def shape_of(pattern: str, share: str | None = None) -> str | None:
     """Give the shape of a pattern, for a share group if it is one's; None if it matches with no other one anyhow."""
     if not has_wildcard(pattern):
         return None if share is None else f"{share}="
-    places = pattern.split("/")
-    for at, level in enumerate(places):
-        if level.endswith("*"):
-            places[at] = "*" if level == "*" else str(len(level) - 1)
-        elif level != ">" or at < len(places) - 1:
-            places[at] = ""
+    return _shape(pattern.split("/"), share)
+
+
+def shape_of_filter(parsed: Filter) -> str | None:
+    """Give the same for a filter that was taken apart."""
+    if not parsed.wildcard:
+        return None if parsed.share is None else f"{parsed.share}="
+    return _shape(parsed.levels, parsed.share)
+
+
+def _shape(levels: Sequence[str], share: str | None) -> str:
+    places = [("*" if level == "*" else str(len(level) - 1)) if level[-1:] == "*" else "" for level in levels]
+    if levels[-1] == ">":
+        places[-1] = ">"
     shape = "/".join(places)
     return shape if share is None else f"{share}={shape}"
 
@@ -39,11 +54,13 @@ def shape_of(pattern: str, share: str | None = None) -> str | None:
 class Shapes:
     """The shapes of the filters of one owner."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_counts", "known")
 
     def __init__(self) -> None:
         #: Shape -> filters that have it; no zeros.
         self._counts: dict[str, int] = {}
+        #: The shapes: asked for each filter, so there is no call between.
+        self.known: Final = self._counts.keys()
 
     def __len__(self) -> int:
         """Count the shapes."""

@@ -21,7 +21,7 @@ from angarium.errors import AngariumError, error_for
 from angarium.topic import Filter as ParsedFilter
 from angarium.topic import overlaps, parse_filter
 from angarium_server.costs import subscription_bytes
-from angarium_server.shapes import shape_of
+from angarium_server.shapes import shape_of, shape_of_filter
 from router.sessions.session import Subscription
 from router.subscriptions.departures import Departures
 from router.subscriptions.subscribing import PIECE, Request, RequestLine, units_of
@@ -217,10 +217,11 @@ class Subscriptions:
                 change.joined.append(session.subscriptions[text, deliver_always].filter)
                 return None
             self._check_limits(session)
-            shape = shape_of(parsed.pattern, parsed.share) if parsed.wildcard or parsed.share else None
+            shape = shape_of_filter(parsed)
             if shape is not None:
                 self._check_shapes(session, shape)
-            size = subscription_bytes(text, parsed.pattern, len(self._shards.shards))
+            workers = len(self._shards.shards)
+            size = subscription_bytes(text, parsed.pattern, workers, wildcard=parsed.wildcard)
             if change.bytes + size > change.room:
                 self._memory.refuse(session, change.bytes + size)
             change.bytes += size
@@ -288,12 +289,13 @@ class Subscriptions:
     def _check_shapes(self, session: Session, shape: str) -> None:
         """Refuse a filter with which too many could match one topic: such topics would be dear to match."""
         own = session.permissions.overlapping_max
-        if len(session.shapes) >= own and shape not in session.shapes:
+        shapes = session.shapes.known
+        if shape not in shapes and len(shapes) >= own:
             self._alarms.client_overlaps(session, own)
             raise error_for(errors.OVERLAPPING_FILTERS, f"the client profile allows {own}")
         vpn = session.vpn
-        limit = int(vpn.attributes["max_overlapping_filters"])
-        if len(vpn.shapes) >= limit and shape not in vpn.shapes:
+        shapes = vpn.shapes.known
+        if shape not in shapes and len(shapes) >= (limit := int(vpn.attributes["max_overlapping_filters"])):
             self._alarms.vpn_overlaps(session, limit)
             raise error_for(errors.OVERLAPPING_FILTERS, f"Message VPN {vpn.name} allows {limit}")
 
