@@ -25,9 +25,9 @@ SERIES = 77
 SEEDS_MAX = 80
 
 
-def is_found(*rules: str, router_class: type[Router] = Router) -> bool:
-    """Run seeds until one of the rules objects."""
-    for number in range(SEEDS_MAX):
+def is_found(*rules: str, router_class: type[Router] = Router, first: int = 0) -> bool:
+    """Run seeds until one of the rules objects; `first` is one in which the fault has shown, which saves time."""
+    for number in sorted(range(SEEDS_MAX), key=lambda number: number != first):
         outcome = scenario.run(name_of(SERIES, number), router_class)
         if any(violation.rule in rules for violation in outcome.violations):
             return True
@@ -158,23 +158,23 @@ class HoldsElidedForEver(Router):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("router_class", "rule"),
+    ("router_class", "rule", "first"),
     [
-        (RetiresOutOfOrder, "order"),
-        (LosesUncounted, "lost"),
-        (IgnoresCredit, "credit"),
-        (MiscountsJoinedRows, "credit"),
-        (JoinsPastOtherFrames, "order"),
-        (DiscardsUncounted, "discards"),
-        (NeverForgetsTheShortWay, "lost"),
-        (KeepsSubscriptionsOfTheDead, "broken"),
-        (GivesToTheWholeGroup, "shared"),
-        (ForgetsWhoHasACopy, "duplicate"),
-        (HoldsElidedForEver, "broken"),
+        (RetiresOutOfOrder, "order", 1),
+        (LosesUncounted, "lost", 1),
+        (IgnoresCredit, "credit", 0),
+        (MiscountsJoinedRows, "credit", 0),
+        (JoinsPastOtherFrames, "order", 0),
+        (DiscardsUncounted, "discards", 0),
+        (NeverForgetsTheShortWay, "lost", 20),
+        (KeepsSubscriptionsOfTheDead, "broken", 0),
+        (GivesToTheWholeGroup, "shared", 2),
+        (ForgetsWhoHasACopy, "duplicate", 0),
+        (HoldsElidedForEver, "broken", 1),
     ],
 )
-def test_a_router_with_a_fault_is_found_out(router_class: type[Router], rule: str) -> None:
-    assert is_found(rule, router_class=router_class)
+def test_a_router_with_a_fault_is_found_out(router_class: type[Router], rule: str, first: int) -> None:
+    assert is_found(rule, router_class=router_class, first=first)
 
 
 @pytest.mark.slow

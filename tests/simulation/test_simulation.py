@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections import Counter
@@ -28,6 +29,8 @@ SERIES = 0
 SEEDS_DEFAULT = 100
 #: Seeds of one test, so that a failure is found, and named, soon.
 SEEDS_PER_TEST = 10
+#: Runs in which is counted what the rules had to judge.
+COUNTED = 20
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -35,6 +38,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         seeds = int(os.environ.get("ANGARIUM_SIMULATION_SEEDS", SEEDS_DEFAULT))
         firsts = range(0, seeds, SEEDS_PER_TEST)
         metafunc.parametrize("first_seed", firsts, ids=lambda first: f"from-{first}")
+
+
+@functools.cache
+def judged(number: int) -> tuple[str, Counter[str]]:
+    """Play a run once for all tests; give what is to be told of it, if it broke a rule, and what there was to judge."""
+    outcome = scenario.run(name_of(SERIES, number))
+    story = failure_story.tell(outcome) if outcome.violations else ""
+    return story, material(outcome.history) if number < COUNTED else Counter()
 
 
 @pytest.mark.slow
@@ -48,12 +59,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.mark.requirement("R58", "R61", "R65", "R66")  # subscription managers, `leaks` and `completeness`
 @pytest.mark.requirement("R68", "R70", "R73", "R74", "R81", "R84", "R86")  # deliver to one, `deliver_to_one`
 def test_every_run_keeps_the_promises_of_direct_messaging(first_seed: int) -> None:
-    stories = []
-    for number in range(first_seed, first_seed + SEEDS_PER_TEST):
-        outcome = scenario.run(name_of(SERIES, number))
-        if outcome.violations:
-            stories.append(failure_story.tell(outcome))
-    assert not stories, "\n\n".join(stories)
+    stories = [judged(number)[0] for number in range(first_seed, first_seed + SEEDS_PER_TEST)]
+    assert not any(stories), "\n\n".join(filter(None, stories))
 
 
 def fingerprint(history: History) -> str:
@@ -109,8 +116,8 @@ def material(history: History) -> Counter[str]:
 @pytest.mark.slow
 def test_the_runs_give_every_rule_something_to_judge() -> None:
     found: Counter[str] = Counter()
-    for number in range(20):
-        found += material(scenario.run(name_of(SERIES, number)).history)
+    for number in range(COUNTED):
+        found += judged(number)[1]
     scarce = {name: count for name, count in found.items() if count < 10}
     assert len(found) == 12, found
     assert not scarce, found

@@ -34,9 +34,12 @@ SERIES = 77
 SEEDS_MAX = 60
 
 
-def is_found(*rules: str, home_class: type[Home] = Home) -> bool:
-    """Run seeds until one of the rules objects; of `broken: words` one that says these words."""
-    for number in range(SEEDS_MAX):
+def is_found(*rules: str, home_class: type[Home] = Home, first: int = 0) -> bool:
+    """Run seeds until one of the rules objects; of `broken: words` one that says these words.
+
+    `first` is a seed in which the fault has shown, and comes first: it only saves time.
+    """
+    for number in sorted(range(SEEDS_MAX), key=lambda number: number != first):
         outcome = guaranteed_scenario.run(name_of(SERIES, number, "guaranteed"), home_class=home_class)
         for violation in outcome.violations:
             texts = [rule.partition(": ")[2] for rule in rules if rule.partition(": ")[0] == violation.rule]
@@ -171,28 +174,28 @@ class ForgetsPublishers(Home):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("home_class", "rules"),
+    ("home_class", "rules", "first"),
     [
-        (AcknowledgesBeforeTheCommit, ["lost"]),
-        (ForgetsProducers, ["duplicate", "sequence"]),
-        (KnowsPartitionsOfTodayOnly, ["duplicate"]),
-        (NeverMarksRedeliveries, ["unmarked"]),
-        (LosesTheTail, ["lost"]),
-        (LosesStates, ["broken: in memory, and", "resurrected"]),
-        (LosesPurges, ["vanished", "resurrected", "position", "unmarked"]),
-        (ThrowsTheDeadAway, ["dmq"]),
-        (ForgetsPublishers, ["leak"]),
+        (AcknowledgesBeforeTheCommit, ["lost"], 0),
+        (ForgetsProducers, ["duplicate", "sequence"], 1),
+        (KnowsPartitionsOfTodayOnly, ["duplicate"], 24),
+        (NeverMarksRedeliveries, ["unmarked"], 1),
+        (LosesTheTail, ["lost"], 1),
+        (LosesStates, ["broken: in memory, and", "resurrected"], 2),
+        (LosesPurges, ["vanished", "resurrected", "position", "unmarked"], 1),
+        (ThrowsTheDeadAway, ["dmq"], 3),
+        (ForgetsPublishers, ["leak"], 9),
     ],
 )
-def test_a_home_with_a_fault_is_found_out(home_class: type[Home], rules: list[str]) -> None:
-    assert is_found(*rules, home_class=home_class)
+def test_a_home_with_a_fault_is_found_out(home_class: type[Home], rules: list[str], first: int) -> None:
+    assert is_found(*rules, home_class=home_class, first=first)
 
 
 @pytest.mark.slow
 def test_positions_that_begin_anew_after_a_death_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids that are given twice after a kill."""
     monkeypatch.setattr(layout, "unpack_positions", lambda value: layout.Positions(0, 0))
-    assert is_found("position", "unmarked")
+    assert is_found("position", "unmarked", first=1)
 
 
 @pytest.mark.slow
@@ -206,7 +209,7 @@ def test_positions_that_are_left_out_after_a_death_are_found_out(monkeypatch: py
         return row._replace(given=max(row.given, row.delivered + 1))
 
     monkeypatch.setattr(layout, "unpack_positions", unpack_with_reserve)
-    assert is_found("gap")
+    assert is_found("gap", first=1)
 
 
 @pytest.mark.slow
@@ -221,19 +224,19 @@ def test_positions_that_are_left_out_when_a_lane_gets_another_home_are_found_out
         self._tail += 5
 
     monkeypatch.setattr(Placing, "__init__", begin_too_high)
-    assert is_found("gap")
+    assert is_found("gap", first=31)
 
 
 @pytest.mark.slow
 def test_an_exclusive_queue_that_feeds_two_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LaneSettings, "exclusive", False)
-    assert is_found("owner")
+    assert is_found("owner", first=1)
 
 
 @pytest.mark.slow
 def test_messages_that_live_for_ever_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Lifetimes, "expires_ms", lambda self, segment, i: 0)
-    assert is_found("expired")
+    assert is_found("expired", first=5)
 
 
 @pytest.mark.slow
@@ -245,7 +248,7 @@ def test_a_router_that_knows_no_quota_is_found_out(monkeypatch: pytest.MonkeyPat
         return None if reason is not None and reason.code == errors.SPOOL_OVER_QUOTA else reason
 
     monkeypatch.setattr(Account, "refusal", refusal_but_for_quotas)
-    assert is_found("broken: its quota is")
+    assert is_found("broken: its quota is", first=9)
 
 
 @pytest.mark.slow
@@ -254,7 +257,7 @@ def test_a_router_that_gives_away_what_a_home_still_has_out_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(allowances._Home, "counts", property(lambda self: self.allowance))
-    assert is_found("broken: messages are delivered and not settled")
+    assert is_found("broken: messages are delivered and not settled", first=42)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections import Counter
@@ -30,6 +31,8 @@ SERIES = 0
 SEEDS_DEFAULT = 50
 #: Seeds of one test, so that a failure is found, and named, soon.
 SEEDS_PER_TEST = 10
+#: Runs in which is counted what the rules had to judge.
+COUNTED = 60
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -41,6 +44,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def play(number: int) -> Outcome:
     return guaranteed_scenario.run(name_of(SERIES, number, GUARANTEED))
+
+
+@functools.cache
+def judged(number: int) -> tuple[str, Counter[str]]:
+    """Play a run once for all tests; give what is to be told of it, if it broke a rule, and what there was to judge."""
+    outcome = play(number)
+    story = failure_story.tell(outcome) if outcome.violations else ""
+    return story, material(outcome) if number < COUNTED else Counter()
 
 
 @pytest.mark.slow
@@ -62,12 +73,8 @@ def play(number: int) -> Outcome:
 )  # times to live and the dead, `times`, `dead_messages`
 @pytest.mark.requirement("R151", "R153", "R156", "R157", "R170")  # promoted, demoted and relaxed messages
 def test_every_run_keeps_the_promises_of_guaranteed_messaging(first_seed: int) -> None:
-    stories = []
-    for number in range(first_seed, first_seed + SEEDS_PER_TEST):
-        outcome = play(number)
-        if outcome.violations:
-            stories.append(failure_story.tell(outcome))
-    assert not stories, "\n\n".join(stories)
+    stories = [judged(number)[0] for number in range(first_seed, first_seed + SEEDS_PER_TEST)]
+    assert not any(stories), "\n\n".join(filter(None, stories))
 
 
 def fingerprint(outcome: Outcome) -> str:
@@ -133,8 +140,8 @@ def material(outcome: Outcome) -> Counter[str]:
 @pytest.mark.slow
 def test_the_runs_give_every_rule_something_to_judge() -> None:
     found: Counter[str] = Counter()
-    for number in range(60):
-        found += material(play(number))
+    for number in range(COUNTED):
+        found += judged(number)[1]
     scarce = {name: count for name, count in found.items() if count < 10}
     assert len(found) == 21, found
     assert not scarce, found
