@@ -5,6 +5,7 @@ And what every test begins with.
 
 from __future__ import annotations
 
+import gc
 import logging
 import subprocess
 from pathlib import Path
@@ -23,6 +24,8 @@ TESTS: Final = Path(__file__).resolve().parent
 COMMAND_TIMEOUT_S: Final = 60.0
 #: Modules here take up to a minute each; processes that share the tests take one module at a time.
 LONG: Final = ("spark", "acceptance", "mesh", "crash", "attack", "integration", "simulation")
+#: Objects that are made before garbage is looked for: of the CPU time of a simulation a fifth went into looking.
+GC_THRESHOLDS: Final = (20_000, 10, 10)
 #: Starts a Java for every test; the other modules on Spark share a session, so one process runs all of them.
 OWN_JAVA: Final = "test_spark_killed.py"
 
@@ -47,6 +50,17 @@ def commands() -> Iterator[CommandServer]:
 def loud() -> None:
     """Undo what a command of ours did that ran in this process before: it says in its own words what is logged."""
     logging.getLogger("angarium").setLevel(logging.NOTSET)
+
+
+def pytest_configure() -> None:
+    """Look for garbage seldom; thousands of tests are made next."""
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def pytest_collection_finish() -> None:
+    """Never look again at what stays to the end: all modules and all tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,6 @@ import os
 import secrets
 import shutil
 import time
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +21,7 @@ import msgspec
 import psutil
 import zmq
 
-from angarium import errors, wire
+from angarium import __version__, errors, wire
 from angarium_server.connections.addresses import is_loopback
 from angarium_server.process import Process, load_config, utc_now
 from cluster.configuration.admin import admin_files
@@ -136,7 +135,7 @@ class ControllerServer:
             Deletions(self._store.load_deletions()),
         )
         board = Switchboard(ring, utc_now, first_number)
-        identity = Identity(runtime.node, runtime.node_id, runtime.config.cluster.name, installed_release())
+        identity = Identity(runtime.node, runtime.node_id, runtime.config.cluster.name, __version__)
         self._controller = Controller(registries, board, identity, shown_config(runtime), copies)
         self._vault = self._open_vault(runtime, data_dir)
         self._meter = Meter()
@@ -552,14 +551,6 @@ def prepare_stages(store: ConfigStore, config: NodeConfig, producers: registries
 def percents_of(config: NodeConfig) -> Percents:
     """Give the shares of one Message VPN and one username."""
     return Percents(config.spool.vpn_share_percent, config.spool.username_share_percent)
-
-
-def installed_release() -> str:
-    """Give the version of the software; "unknown" if it is not installed."""
-    try:
-        return metadata.version("angarium")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def shown_config(runtime: ControllerRuntime) -> dict[str, Any]:
