@@ -33,7 +33,8 @@ from token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks
 from angarium import blocking, errors, wire
 from angarium.client.transport import zmtp
 from angarium_server.testing import Node
-from cluster.admin import Admin, read_node_file
+from cluster.admin.client import Admin
+from cluster.data.node_file import read_node_file
 from tests.attack.innocent import Innocent
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from angarium import blocking, wire
 from angarium.client.transport import zmtp
 from angarium_server.connections.framing import Framing, FramingLimits
 from angarium_server.testing import Node
-from cluster.admin import Admin
+from cluster.admin.client import Admin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
