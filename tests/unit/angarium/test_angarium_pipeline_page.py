@@ -6,15 +6,20 @@ import base64
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from angarium.pipeline.report import page as page_module
 from angarium.pipeline.report.page import embedded_json, render_page
 
 pytestmark = pytest.mark.requirement("R221")
 
+OWN = Path(page_module.__file__).parent
 HOSTILE = [
     "</script><script>alert(1)</script>",
     "<!--<script>",
@@ -140,3 +145,27 @@ def test_a_live_page_loads_itself_again_and_another_one_does_not() -> None:
 def test_figures_that_are_no_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         embedded_json({"rate": float("nan")})
+
+
+@pytest.mark.requirement("R206")
+@pytest.mark.skipif(shutil.which("node") is None, reason="node, which checks the script, is not installed")
+def test_the_script_is_one() -> None:
+    found = subprocess.run(
+        ["node", "--check", str(OWN / "report.js")], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+@pytest.mark.requirement("R206")
+def test_the_style_sheet_is_rules_whose_braces_match() -> None:
+    """Each declaration has a name and a value, and names that are used are declared."""
+    sheet = re.sub(r"/\*.*?\*/", "", (OWN / "report.css").read_text(encoding="utf-8"), flags=re.DOTALL)
+    rule = re.compile(r"[^{};]+\{([^{}]*)\}")
+    declarations = [one.strip() for body in rule.findall(sheet) for one in body.split(";") if one.strip()]
+    while rule.search(sheet):  # Rules inside of others, as of @media, are taken out first.
+        sheet = rule.sub("", sheet)
+    assert sheet.strip() == ""
+    assert [one for one in declarations if not re.fullmatch(r"[-a-z]+:\s*\S.*", one, re.DOTALL)] == []
+    assert set(re.findall(r"var\((--[a-z-]+)\)", "".join(declarations))) <= {
+        one.partition(":")[0] for one in declarations
+    }
