@@ -48,9 +48,8 @@ if TYPE_CHECKING:
     from angarium.client.consuming.reader_group import Planned, ReaderGroup, ReaderPosition
     from angarium.client.opening import Opening
     from angarium.client.protocol.messages import GuaranteedBatch, GuaranteedMessage, Origin
-    from angarium.client.publishing.producer import Producer
+    from angarium.client.publishing.producer import Producer, Stage
     from angarium.client.publishing.receipts import Acknowledgement, PublishReport, Receipt
-    from angarium.client.publishing.stage import Stage
     from angarium.client.subscribing.subscription import Subscription
 else:
     __getattr__, __dir__ = on_demand(
@@ -71,7 +70,7 @@ else:
             "ReaderGroup": "angarium.client.consuming.reader_group",
             "ReaderPosition": "angarium.client.consuming.reader_group",
             "Receipt": "angarium.client.publishing.receipts",
-            "Stage": "angarium.client.publishing.stage",
+            "Stage": "angarium.client.publishing.producer",
             "Subscription": "angarium.client.subscribing.subscription",
             "connect": "angarium.client.connecting",
         },

@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from angarium.documentation import documented
+#: Where the documentation is. Who has the SDK alone has no `angarium docs` to read it with.
+DOCUMENTATION: Final = "https://angarium.github.io/angarium/"
+
+
+def documented(page: str) -> str:
+    """Say where a page of the documentation is."""
+    return f"{DOCUMENTATION}{page}/ or 'angarium docs {page}'"
 
 
 class Reason(NamedTuple):

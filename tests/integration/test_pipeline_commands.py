@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
-from angarium.pipeline.noise import less_noise
+from angarium.pipeline.session import less_noise
 from angarium_server.testing import Node
 from cluster.commands.cli import run
 

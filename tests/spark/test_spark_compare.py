@@ -12,9 +12,9 @@ import pytest
 
 from angarium import errors
 from angarium.pipeline import compare as job
+from angarium.pipeline.archives import read_rows
 from angarium.pipeline.dataset import journal
 from angarium.pipeline.dataset.files import files_of
-from angarium.pipeline.rows import read_rows
 from angarium.spark.schema import ARRIVAL, NAMES, schema
 from cluster.commands.cli import run
 

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from angarium import errors
-from angarium.documentation import DOCUMENTATION
+from angarium.errors import DOCUMENTATION
 from angarium_server.frames import matching
 from cluster import objects
 from cluster.commands.cli import command_tree

@@ -76,7 +76,8 @@ def _compared(
 ) -> Comparison:
     with open_session("compare", spark) as session:
         from angarium.pipeline import compare as job
-        from angarium.pipeline.rows import read_rows, spark_errors
+        from angarium.pipeline.archives import read_rows
+        from angarium.pipeline.failures import spark_errors
         from angarium.spark.schema import ARRIVAL
 
         sides = [read_rows(session, path) for path in (left, right)]

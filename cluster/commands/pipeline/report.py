@@ -244,9 +244,9 @@ def _report(
 ) -> None:
     sinks, options = _taken_apart(source, values)
     with open_session("report", spark) as session, output.progress("report", None):
+        from angarium.pipeline.failures import spark_errors
         from angarium.pipeline.report.figures import collect_figures
         from angarium.pipeline.report.job import report_on
-        from angarium.pipeline.rows import spark_errors
 
         with spark_errors(source):
             messages = _messages(session, archive, queues, node)
@@ -267,7 +267,7 @@ def _messages(
     session: SparkSession, archive: str | None, queues: tuple[str, ...], node: dict[str, str]
 ) -> DataFrame:
     if archive is not None:
-        from angarium.pipeline.rows import read_rows
+        from angarium.pipeline.archives import read_rows
 
         return read_rows(session, archive)
     import angarium.spark
@@ -298,8 +298,8 @@ def _follow(
         screen.live() as draw,
     ):
         import angarium.spark
+        from angarium.pipeline.failures import spark_errors
         from angarium.pipeline.report.live import LiveOptions, LiveReport, follow
-        from angarium.pipeline.rows import spark_errors
         from angarium.spark.options import list_text
 
         angarium.spark.register(session)

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from angarium.client.producers_and_flows import ProducersAndFlows
     from angarium.client.protocol.messages import GuaranteedBatch
     from angarium.client.protocol.provisioning import Send
-    from angarium.client.publishing.producer import AckCallback, Producer
-    from angarium.client.publishing.stage import Stage
+    from angarium.client.publishing.producer import AckCallback, Producer, Stage
 
 
 class ConsumeArguments(TypedDict, total=False):

@@ -18,8 +18,7 @@ from angarium.client.consuming.range_reader import RangeReader
 from angarium.client.consuming.reader_group import EndpointPositions, ReaderGroup, endpoint_positions
 from angarium.client.protocol.answers import PRODUCER_WINDOW_MAX
 from angarium.client.protocol.events import Acknowledged, Arrived, Indicated, Replied
-from angarium.client.publishing.producer import Producer
-from angarium.client.publishing.stage import Stage
+from angarium.client.publishing.producer import Producer, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Callable

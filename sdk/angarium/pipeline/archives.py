@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from angarium import errors
 from angarium.pipeline.dataset import journal
 from angarium.pipeline.dataset.files import files_of, walk
+from angarium.pipeline.failures import spark_errors
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,6 +43,28 @@ def read_archive(spark: SparkSession, path: str) -> DataFrame:
         missing = ", ".join(sorted(_NEEDED - columns))
         raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{path} holds Parquet without {missing}")
     return spark.read.schema(schema(NAMES)).option("recursiveFileLookup", "true").parquet(*paths)
+
+
+def read_rows(spark: SparkSession, path: str) -> DataFrame:
+    """Give the rows of any directory of Parquet files, with the columns that any of the files has.
+
+    A column is there only if the files have it, which is what a comparison must know. The names of an archive's
+    directories are no columns; of other directories they are, as for anybody who reads Parquet.
+
+    Raises:
+        NotFoundError: there is no such directory, or no Parquet in it (ARCHIVE_NOT_FOUND).
+        UnavailableError: files of the directory do not go together, or cannot be read (SPARK_FAILED).
+    """
+    with spark_errors(path):
+        reader = spark.read.option("mergeSchema", "true")
+        files = reader.option("recursiveFileLookup", "true").parquet(*archive_paths(spark, path))
+        if files.columns and not _NEEDED.issubset(files.columns):
+            files = (
+                spark.read.option("mergeSchema", "true").option("recursiveFileLookup", "false").parquet(path)
+            )
+    if not files.columns:
+        raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{path} holds no messages")
+    return files
 
 
 def archive_paths(spark: SparkSession, path: str) -> list[str]:

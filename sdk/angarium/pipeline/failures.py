@@ -5,11 +5,15 @@ An error of ours that was raised in a Python worker, as by the source, comes bac
 
 from __future__ import annotations
 
+import contextlib
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from angarium import errors
 from angarium.pipeline.session import first_line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _OURS: Final = re.compile(r"error (\d{5}): (.+)")
 _CALLING: Final = "An error occurred while calling "
@@ -45,3 +49,25 @@ def _parts(text: str, title: str) -> tuple[str, str]:
     matched = _ADVICE.match(text)
     what, advice = matched.groups() if matched else (text, "")
     return what.removeprefix(title).removeprefix(": "), advice
+
+
+@contextlib.contextmanager
+def spark_errors(what: str) -> Iterator[None]:
+    """Turn what Spark raises in the block into one of our errors; `what` is a path, or what is read.
+
+    Raises:
+        NotFoundError: a path is not there, or there is no Parquet (ARCHIVE_NOT_FOUND).
+        AngariumError: anything else that Spark says (SPARK_FAILED), or an error of ours that it wrapped.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        condition = error.getCondition() if isinstance(error, PySparkException) else None
+        if condition == "PATH_NOT_FOUND":
+            raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{what} does not exist") from None
+        if condition == "UNABLE_TO_INFER_SCHEMA":
+            raise errors.error_for(errors.ARCHIVE_NOT_FOUND, f"{what} holds no messages") from None
+        raise clear_failure(error) from None

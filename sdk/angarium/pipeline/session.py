@@ -1,7 +1,8 @@
 """Opens the Spark session that a job runs in: here on this machine, or on any cluster.
 
 It knows what our jobs want of every session (times in UTC, Parquet that others can read, a quiet log) and says in one
-line what is not installed. It knows no job.
+line what is not installed. What the Java process writes to stderr passes a filter, without the lines that every such
+process writes: a user reads them as warnings about the job, and can do nothing about them. It knows no job.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from dataclasses import dataclass, field
 from importlib import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from angarium import errors
-from angarium.pipeline.noise import less_noise
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -201,3 +202,37 @@ def first_line(error: BaseException) -> str:
     """Give the first line of an error's text that says something, or the error's name."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__)
+
+
+_STDERR: Final = 2
+#: How such lines begin: the JVM's about a module that Spark wants, and that of the library of the sketches.
+_NOISE: Final = (
+    b"WARNING: Using incubator modules:",
+    b"Warning: Java versions > Java 11 can only operate in restricted mode",
+)
+
+
+@contextlib.contextmanager
+def less_noise() -> Iterator[None]:
+    """Have a process that is started inside write to stderr through a filter, for as long as it lives."""
+    kept = os.dup(_STDERR)
+    source, sink = os.pipe()
+    os.dup2(sink, _STDERR)
+    os.close(sink)
+    threading.Thread(
+        target=_forward, args=(source, os.dup(kept)), name="angarium-stderr", daemon=True
+    ).start()
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+
+
+def _forward(source: int, target: int) -> None:
+    """Copy lines until the last process that writes them has ended; a target that is gone must not block it."""
+    with open(source, "rb") as lines, open(target, "wb", buffering=0) as out:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                with contextlib.suppress(OSError):
+                    out.write(line)

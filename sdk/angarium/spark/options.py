@@ -22,7 +22,7 @@ from angarium import errors
 from angarium.client.connecting import CONNECT_TIMEOUT_S
 from angarium.client.consuming.reader_group import LEASE_S, LEASE_S_MAX, LEASE_S_MIN
 from angarium.client.transport.address import DEFAULT_URL
-from angarium.documentation import documented
+from angarium.errors import documented
 from angarium.spark.schema import NAMES, check_names
 
 if TYPE_CHECKING:

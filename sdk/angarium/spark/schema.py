@@ -37,7 +37,7 @@ from pyspark.sql.types import (
 )
 
 from angarium import errors
-from angarium.documentation import documented
+from angarium.errors import documented
 from angarium.message import MAX_PROPERTY_DEPTH
 
 if TYPE_CHECKING:

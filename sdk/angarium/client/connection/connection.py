@@ -236,11 +236,6 @@ class Connection:
     def _is_tried_again(self, error: AngariumError) -> bool:
         return self._options.reconnect and error.code not in FINAL_ENDS
 
-    @property
-    def is_reconnecting(self) -> bool:
-        """Whether a reconnect is under way."""
-        return self._task is not None and not self._task.done()
-
     async def _connect(
         self, deadline: float | None, is_lasting: Callable[[AngariumError], bool]
     ) -> AngariumError | None:

@@ -9,6 +9,16 @@ end, and a full round leaves when it is full. A sender waits only for room in th
 lost the producer is opened again on the next one and what is not settled is sent again with the same
 sequences, so each message is stored once.
 
+A stage is a producer of messages that are stored, and belong to nobody until somebody commits them:
+
+    stage = await client.stage()
+    await stage.publish_many(messages)
+    await stage.close()                                      # stored, or the error that refused one
+    await client.commit_stages([stage.id], "sink-1", batch)  # perhaps another client, with the same username
+
+Windows, receipts and reconnects are those of `Producer`. The rows are matched and judged when they are staged, so
+whatever may refuse them does it before the commit.
+
 `angarium.client.guaranteed_messaging` owns the producers of a client and tells them what happens.
 """
 
@@ -22,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 from angarium import errors, wire
 from angarium.client.connection.operations import Keeper
-from angarium.client.protocol.answers import PRODUCER_WINDOW_MAX, ProducerOpened
+from angarium.client.protocol.answers import PRODUCER_WINDOW_MAX, STAGE_WINDOW_MAX, ProducerOpened
 from angarium.client.protocol.send_window import SendWindow, guaranteed_row
 from angarium.client.publishing.receipts import Acknowledgement, PublishReport, Receipt, Refusals, Tally
 from angarium.message import DeliveryMode, Message, MessageOptions, Row
@@ -36,8 +46,8 @@ if TYPE_CHECKING:
     from angarium.client.protocol.events import Acknowledged, Welcome
     from angarium.slots import Publishable
 
-    #: Called with each acknowledgement, in the order in which they come.
     AckCallback = Callable[[Acknowledgement], None]
+    from collections.abc import Callable
 
 #: Refusals to open again that pass: the families of "too slow", "too fast" and "not possible now".
 _PASSING_FAMILIES: Final = (408, 429, 500, 503)
@@ -538,3 +548,49 @@ def queue_topic(topic: str, queue: str) -> str:
         detail = f"topic {topic!r} and queue {queue!r}: a message goes to one of them"
         raise errors.error_for(errors.INVALID_ARGUMENT, detail)
     return wire.QUEUE_TOPIC_PREFIX + queue
+
+
+class Stage(Producer):
+    """Publishes what waits for a commit; `Client.stage` opens it."""
+
+    _window_max = STAGE_WINDOW_MAX
+
+    def __init__(
+        self,
+        connection: Connection,
+        operations: Operations,
+        window: int,
+        on_over: Callable[[Producer], None],
+    ) -> None:
+        """Be ready to open; applications call `Client.stage`."""
+        super().__init__(connection, operations, "", window, None, on_over)
+        self._is_nameless = False
+
+    @property
+    def id(self) -> str:
+        """What `commit_stages` and `abort_stages` name it by."""
+        return self.name
+
+    async def close(self, *, forget: bool = False, timeout_s: float | None = None) -> None:  # noqa: ARG002 - of a producer
+        """Wait until everything is stored, and take nothing more. Nothing happens the second time.
+
+        Args:
+            forget: nothing; the node forgets a stage when it is settled.
+            timeout_s: how long to wait at most; what is not stored then fails with CLIENT_CLOSED.
+
+        Raises:
+            TimeoutExpiredError: not everything was stored within the time (TIMEOUT).
+            AngariumError: a message was refused that nobody waited for (the first one, with the number of all), or the
+                stage is over, and why: do not commit it.
+        """
+        if self.error is not None:
+            if self.error.code != errors.CLIENT_CLOSED:
+                raise self.error
+            return
+        try:
+            await self.flush(timeout_s)
+        finally:
+            await super().close(timeout_s=timeout_s)
+
+    def _arguments(self) -> dict[str, Any]:
+        return {**super()._arguments(), "stage": True}
