@@ -4,8 +4,8 @@ A record is stored with four bytes in front of it: the CRC-32 of table, key and 
 record is read, so a flipped bit in a value or a key is found and never believed. Before LMDB reads the file its index
 is walked (`storage.pages`): LMDB ends the process at a page that is not as it wrote it.
 
-A full disk is found out before anything is written (`storage.room`): the file is allocated ahead, and records that may
-be refused leave a reserve, so that what removes something finds room for the pages that LMDB copies.
+A full disk is found out before anything is written (`storage.headroom`): the file is allocated ahead, and records that
+may be refused leave a reserve, so that what removes something finds room for the pages that LMDB copies.
 
 `storage.config_store` keeps two such files and decides between them.
 """
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import lmdb
 
 from storage import pages
-from storage.room import STEP_BYTES_MIN, NoRoomError, Room, Usage
+from storage.headroom import STEP_BYTES_MIN, NoRoomError, Room, Usage
 from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from storage.config_file import (
     UnknownFormatError,
     fault_of,
 )
-from storage.room import NoRoomError
+from storage.headroom import NoRoomError
 from storage.spool import DATA_FILE
 from storage.sync import sync_path
 

@@ -9,7 +9,7 @@ How LMDB is used:
 - Never WRITEMAP, NOSYNC or MAPASYNC. A reader lives for one call, so that no page is kept from being used
   again.
 - The map is sized once, sparse, above the quota. Before each commit room is made for it on the disk
-  (`storage.room`). After a failed sync nobody knows what is on disk, and trying again would "succeed": such a
+  (`storage.headroom`). After a failed sync nobody knows what is on disk, and trying again would "succeed": such a
   failure ends the process (`SpoolFailedError`).
 - One process at a time has an environment for writing: a lock on a file beside it. LMDB breaks when two
   processes size one map, or when a child of fork goes on using it.
@@ -34,7 +34,7 @@ import lmdb
 
 from angarium import errors
 from storage import pages
-from storage.room import NoRoomError, Room, Usage
+from storage.headroom import NoRoomError, Room, Usage
 from storage.sync import sync_path
 
 if TYPE_CHECKING:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors, wire
 from node.backlog.backlog import Backlog
 from node.backlog.lifetimes import Lifetimes
-from node.backlog.outcomes import Outcomes
 from node.backlog.segment import (
     GONE,
     HELD,
@@ -32,7 +31,7 @@ from node.endpoints.consumers import Consumers, Handout, Sources
 from node.endpoints.flow import Flow, FlowEvent
 from node.endpoints.leasing import Leasing
 from node.endpoints.reader import Work
-from node.endpoints.settling import Settling
+from node.endpoints.settling import Outcomes, Settling
 from node.endpoints.topic_selector import TopicSelector
 
 if TYPE_CHECKING:

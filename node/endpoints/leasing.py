@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from node.backlog.backlog import Backlog
     from node.backlog.lifetimes import Lifetimes
-    from node.backlog.outcomes import Outcomes
     from node.endpoints.consumers import Consumers
     from node.endpoints.flow import FlowEvent
+    from node.endpoints.settling import Outcomes
 
 #: Consumers may settle what they had out for so long after the lane was leased.
 GRACE_S: Final = 5.0

@@ -8,7 +8,7 @@ Use: `recover` once, step by step. Then hand every frame of `OPERATIONS`, and ST
 after each round of the loop and when it asked for it; send what `take_frames` gives; if `take_write` gives a
 write, have it carried out beside the loop and call `written` or `failed`. At the end `stop`, until `is_stopped`.
 
-The path of a message: `Stores.make` assigns its place, `Writing.take` adds it to a group, `written` accepts it,
+The path of a message: `StoreMaker.make` assigns its place, `Writing.take` adds it to a group, `written` accepts it,
 `Serving.serve` lets its lane choose a flow, `Delivery` packs the frame.
 
 No clock, no thread, no socket. The disk is read through the port `Spool`; the shell writes it.
@@ -23,26 +23,24 @@ import msgspec
 
 from angarium import errors, wire
 from angarium_server.black_box import DELIVER, BlackBox
-from node.endpoints.lane import Lane, LaneStart, Sources
-from node.home.disk_room import DiskRoom
-from node.home.gathering import GatherHeader, Gathering
-from node.home.lanes.flow_verbs import FlowHeader, FlowVerbs, decode_flow
-from node.home.lanes.lane_changes import LanesHeader, checked_settings
-from node.home.lanes.leases import LeaseHeader
-from node.home.operations import Answer, Operations
-from node.home.reports import Reports
-from node.home.rooms import HomeLimits, Rooms
+from node.home.lanes.adoption import ImportStepped, LaneImported, LanePlaced
+from node.home.lanes.flow_verbs import FlowHeader, decode_flow
+from node.home.lanes.lane_changes import LaneCleared, LaneDeleted, LanesHeader, checked_settings
+from node.home.lanes.leases import LeaseAnswer, LeaseHeader
+from node.home.lanes.moves import MoveChosen, MoveEnded
+from node.home.operations import Answer, AnswerDurable, Operations
+from node.home.parts import HomeLimits, HomeParts
+from node.home.reports import DiskSpace, GatherHeader, ProducerLookups, RecordsForgotten, Reports
 from node.home.spool import layout
 from node.home.spool.recovery import Recovery
+from node.home.spool.repacking import Repacked
 from node.home.spool.stores import Store, StoreHeader, decode_store
 from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
-    from node.backlog.settings import LaneSettings
-    from node.endpoints.flow import FlowEvent
     from node.home.lanes.adoption import Neighbours
     from node.home.lanes.jobs import BackupJob
     from node.home.spool.held_lanes import HeldLane
@@ -55,8 +53,6 @@ OPERATIONS: Final = (wire.LANES, wire.STORE, wire.FLOW, wire.GATHER, wire.MOVED,
 #: Frames that wait for the recovery; the oldest is lost first, and the router sends all again to a new process.
 EARLY_MAX: Final = 10_000
 _COUNTERS: Final = ("stale_frames", "stores_resent", "stores_out_of_order", "rows_promoted_dropped")
-#: Events that the shell has not taken; the oldest is lost first.
-EVENTS_MAX: Final = 100
 
 
 class MovedHeader(NamedTuple):
@@ -75,7 +71,16 @@ _decode_gather = msgspec.msgpack.Decoder(GatherHeader).decode
 _decode_lease = msgspec.msgpack.Decoder(LeaseHeader).decode
 _decode_moved = msgspec.msgpack.Decoder(MovedHeader).decode
 _decode_allowance = msgspec.msgpack.Decoder(tuple[int, int]).decode
-_encode = msgspec.msgpack.Encoder().encode
+
+
+class LanesDurable(NamedTuple):
+    """What a LANES says is on disk."""
+
+    header: LanesHeader
+
+
+class EverythingDurable(NamedTuple):
+    """Everything is on disk, with the mark of an orderly stop."""
 
 
 class Home:
@@ -101,21 +106,14 @@ class Home:
         self._box = box = box or BlackBox()
         self._limits = limits or HomeLimits()
         self._spool = spool
-        self.incarnation = incarnation
-        rooms = self.rooms = Rooms(spool, incarnation, self._limits, neighbours, self._make_lane, self._event)
-        rooms.serving.box = box
-        #: How lanes look into messages.
-        self._sources = Sources(lambda segment, i: rooms.blocks.row(segment, i, rooms.effort), rooms.effort)
+        parts = self.parts = HomeParts(spool, incarnation, self._limits, neighbours, box)
         #: Those that are used most.
-        self.lanes, self.stream, self.writing = rooms.lanes, rooms.stream, rooms.writing
-        self._flows = FlowVerbs(rooms.lanes, self._tell, box)
-        rooms.leases.told, rooms.leases.say = self._flows.told, self._say
-        self._gathering = Gathering(rooms.stream, rooms.records, rooms.writing, rooms.adoptions, self._say)
-        self._room = DiskRoom(spool, rooms.writing, self._event)
-        self._reports = Reports(spool, rooms, self._room, incarnation)
-        self._operations = Operations(rooms, self.stats)
-        #: Frames for the router, in order; deliveries come behind them.
-        self._frames: list[list[bytes]] = []
+        self.lanes, self.pending, self.writing = parts.lanes, parts.pending, parts.writing
+        self._flows, self._outbox = parts.flows, parts.outbox
+        self._lookups = ProducerLookups(parts)
+        self._space = DiskSpace(spool, parts.writing, parts.outbox)
+        self._reports = Reports(spool, parts, self._space, incarnation)
+        self._operations = Operations(parts, self.stats)
         #: Frames that came before the spool was read; the router sends few before HOME.
         self._early: deque[list[bytes]] = deque(maxlen=EARLY_MAX)
         self._is_recovered = False
@@ -123,14 +121,21 @@ class Home:
         self._is_started = False
         self._now = 0.0
         self._wall_ms = 0
-        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
         self._is_stopping = False
         #: Whether everything is on disk, with the mark of an orderly stop.
         self.is_stopped = False
         #: Frames that no router of ours sends.
         self.faults = 0
         self._counts = dict.fromkeys(_COUNTERS, 0)
-        self._handlers: dict[bytes, tuple[Callable[[bytes], Any], Callable[[Any, list[bytes]], None]]] = {
+        self._handlers = self._frame_handlers()
+        #: What follows when something is durable, by what it is.
+        self._when_durable = self._durable_handlers()
+
+    def _frame_handlers(
+        self,
+    ) -> dict[bytes, tuple[Callable[[bytes], Any], Callable[[Any, list[bytes]], None]]]:
+        """Give how the header of each operation is decoded, and who takes it."""
+        return {
             wire.START: (_decode_start, self._start),
             wire.LANES: (_decode_lanes, self._change_lanes),
             wire.STORE: (decode_store, self._store),
@@ -139,6 +144,25 @@ class Home:
             wire.MOVED: (_decode_moved, self._moved),
             wire.LEASE: (_decode_lease, self._lease),
             wire.ALLOWANCE: (_decode_allowance, self._allow),
+        }
+
+    def _durable_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
+        """Give who goes on when something is durable (`Task.event`)."""
+        parts = self.parts
+        return {
+            LanesDurable: self._confirm,
+            EverythingDurable: self._stopped,
+            RecordsForgotten: self._lookups.forgotten,
+            AnswerDurable: self._operations.durable,
+            LeaseAnswer: parts.leases.answer,
+            MoveChosen: parts.moves.chosen,
+            MoveEnded: parts.moves.ended,
+            Repacked: parts.repacking.done,
+            LaneDeleted: parts.changes.clear,
+            LaneCleared: parts.changes.cleared,
+            ImportStepped: parts.adoptions.stepped,
+            LanePlaced: parts.adoptions.placed,
+            LaneImported: parts.adoptions.finish,
         }
 
     # -- start and end ---------------------------------------------------------------------------------------
@@ -150,29 +174,28 @@ class Home:
             UnavailableError: the spool is damaged (50322).
         """
         self._now, self._wall_ms = now, wall_ms
-        rooms = self.rooms
-        rooms.renew_efforts()
+        parts = self.parts
+        parts.renew_efforts()
         recovery = Recovery(
-            self._spool, self.lanes, rooms.blocks, rooms.records, rooms.staging, self._make_lane
+            self._spool, self.lanes, parts.blocks, parts.records, parts.staging, parts.make_lane
         )
         yield from recovery.run(now, wall_ms)
-        self.stream.resume(recovery.stored)
+        self.pending.resume(recovery.stored)
         for dead in recovery.left_over:
             self.writing.bury(dead, now)
         for lane_id in recovery.lost_lanes:
-            self.rooms.changes.clear(lane_id)
+            self.parts.changes.clear(LaneDeleted(lane_id))
         for lane_id, row in recovery.moves.items():
-            self.rooms.moves.load(lane_id, row)
-        for block in self.rooms.blocks.in_order():
-            self.rooms.repacking.note_found(block, now)
+            self.parts.moves.load(lane_id, row)
+        for block in self.parts.blocks.in_order():
+            self.parts.repacking.note_found(block, now)
         self._go_on_importing()
         for held in self.lanes:
-            self.rooms.moves.look_at(held)
+            self.parts.moves.look_at(held)
             self.lanes.refresh(held)
         if recovery.was_clean:
             # Before anything is delivered: the next stop may not be an orderly one.
-            changes: list[Change] = [(Table.META, layout.KEY_CLEAN, None)]
-            self.writing.add(Task(lambda: changes, None))
+            self.writing.add(Task(changes=[(Table.META, layout.KEY_CLEAN, None)]))
         self._is_recovered = True
         while self._early:
             self.handle(self._early.popleft(), now, wall_ms)
@@ -180,13 +203,13 @@ class Home:
     def _go_on_importing(self) -> None:
         """Begin imports again that were not complete when the process before ended."""
         importing = [held for held in self.lanes if held.importing]
-        elsewhere = self.rooms.adoptions.search([held.lane_id for held in importing])
+        elsewhere = self.parts.adoptions.search([held.lane_id for held in importing])
         for held in importing:
             old = elsewhere.get(held.lane_id)
             if old is not None:
-                self.rooms.adoptions.begin(held, old)
+                self.parts.adoptions.begin(held, old)
                 continue
-            self._event(
+            self._outbox.event(
                 "error", "lane_not_adopted", f"no spool has lane {held.lane_id}, which was to be taken over"
             )
             held.importing = 0
@@ -196,9 +219,6 @@ class Home:
                 held.lane.load(segment, self._now, self._wall_ms)
             held.waiting = []
 
-    def _make_lane(self, lane_id: int, generation: int, settings: LaneSettings, start: LaneStart) -> Lane:
-        return Lane(lane_id, generation, settings, self._sources, start)
-
     def stop(self, now: float, wall_ms: int) -> None:
         """Put everything on disk, and the mark of an orderly stop; no frame is to come any more."""
         if self._is_stopping:
@@ -207,9 +227,9 @@ class Home:
         self._now, self._wall_ms = now, wall_ms
         self._flows.end_all(now, wall_ms)
         for held in self.lanes:
-            self.rooms.serving.collect(held)
-        self.stream.flush()
-        self.writing.add(Task(self._last_changes, self._stopped, with_losses=True))
+            self.parts.serving.collect(held)
+        self.pending.flush()
+        self.writing.add(Task(EverythingDurable(), late_changes=self._last_changes, with_losses=True))
 
     def _last_changes(self) -> list[Change]:
         """Give what a start after an orderly stop relies on: exact positions, and the mark itself."""
@@ -222,7 +242,7 @@ class Home:
         self.lanes.reserving.clear()
         return changes
 
-    def _stopped(self) -> None:
+    def _stopped(self, _event: EverythingDurable) -> None:
         self.is_stopped = True
 
     # -- in --------------------------------------------------------------------------------------------------
@@ -243,7 +263,7 @@ class Home:
         except (ValueError, RecursionError):
             self.faults += 1
             return
-        if frames[0] != wire.START and (header[0] != self.stream.router or not self._is_started):
+        if frames[0] != wire.START and (header[0] != self.pending.router or not self._is_started):
             self._counts["stale_frames"] += 1
             return
         handler(header, frames)
@@ -252,19 +272,19 @@ class Home:
         """Follow a router: a new one ends all flows and numbers again; the same one may start us any time."""
         router = header[0]
         is_first, self._is_started = not self._is_started, True
-        if router == self.stream.router or (router < self.stream.router and not is_first):
-            self._counts["stale_frames"] += router < self.stream.router
+        if router == self.pending.router or (router < self.pending.router and not is_first):
+            self._counts["stale_frames"] += router < self.pending.router
             return
         self._flows.end_all(self._now, self._wall_ms)
-        self._frames = []
-        self._gathering.clear()
-        self.rooms.leases.clear()
+        self._outbox.clear()
+        self._lookups.clear()
+        self.parts.leases.clear()
         self._reports.reset()
-        self.rooms.serving.allowance = 0
-        self.rooms.moves.is_open = False
-        self.stream.start(router)
+        self.parts.serving.allowance = 0
+        self.parts.moves.is_open = False
+        self.pending.start(router)
         # Nobody sends again what the router before sent: it is on disk with the first word of this one, or lost.
-        self.stream.flush()
+        self.pending.flush()
         self._give_up_unsure()
 
     def _give_up_unsure(self) -> None:
@@ -277,7 +297,7 @@ class Home:
                 text = (
                     f"{lost} positions of {settings.kind} {settings.name!r} are left out, up to {held.tail}"
                 )
-                self._event("warning", "SYSTEM_AD_POSITIONS_LOST", text)
+                self._outbox.event("warning", "SYSTEM_AD_POSITIONS_LOST", text)
 
     def _change_lanes(self, header: LanesHeader, _frames: list[bytes]) -> None:
         try:
@@ -287,23 +307,23 @@ class Home:
         except errors.AngariumError as error:
             self._fault(f"LANES: {error.detail}")
             return
-        self._flows.told(self.rooms.changes.put(puts, self._now, self._wall_ms))
+        self._flows.tell(self.parts.changes.put(puts, self._now, self._wall_ms))
         if header.complete:
             self._sort_out([lane_id for lane_id, _, _ in puts], header.deletes)
-            self.stream.flush()
+            self.pending.flush()
         else:
             for held in [held for held in map(self.lanes.get, header.deletes) if held is not None]:
-                self.rooms.serving.forget(held)
-                self._flows.told(self.rooms.changes.delete(held, self._now, self._wall_ms))
-        self.writing.add(Task(list, lambda: self._confirm(header)))
+                self.parts.serving.forget(held)
+                self._flows.tell(self.parts.changes.delete(held, self._now, self._wall_ms))
+        self.writing.add(Task(LanesDurable(header)))
 
     def _sort_out(self, named: list[int], deleted: list[int]) -> None:
         """Part with the lanes that are not among all that there are, and tell operators which are kept aside."""
-        orphans = self.rooms.changes.orphans(named)
+        orphans = self.parts.changes.orphans(named)
         for held in orphans:
-            self.rooms.serving.forget(held)
-        told, kept = self.rooms.changes.sort_out(orphans, deleted, self._now, self._wall_ms)
-        self._flows.told(told)
+            self.parts.serving.forget(held)
+        told, kept = self.parts.changes.sort_out(orphans, deleted, self._now, self._wall_ms)
+        self._flows.tell(told)
         if kept:
             first = kept[0].lane.settings
             messages = sum(held.lane.messages for held in kept)
@@ -312,40 +332,43 @@ class Home:
                 "no object claims them; see 'angarium spool show'"
             )
             newest = max(held.lane_id for held in kept) >> wire.LANE_BITS
-            self._event("error", "SYSTEM_AD_LANES_KEPT_ASIDE", text, newest_endpoint=newest)
+            self._outbox.event("error", "SYSTEM_AD_LANES_KEPT_ASIDE", text, newest_endpoint=newest)
 
-    def _confirm(self, header: LanesHeader) -> None:
+    def _confirm(self, event: LanesDurable) -> None:
         """Answer LANES that is durable."""
-        if header.router != self.stream.router:
+        header = event.header
+        if header.router != self.pending.router:
             return
         if header.complete:
-            self._frames.append(self._reports.home(header.router, header.number, self._now))
-            self.rooms.moves.open()
+            self._outbox.send(self._reports.home(header.router, header.number, self._now))
+            self.parts.moves.open()
         else:
-            self._say(wire.LANES_CONFIRM, (header.number,))
+            self._outbox.say(wire.LANES_CONFIRM, (header.number,))
 
     def _store(self, header: StoreHeader, frames: list[bytes]) -> None:
-        stream = self.stream
-        if not stream.expects(header.number):
-            resent = header.number <= stream.received
+        pending = self.pending
+        if not pending.expects(header.number):
+            resent = header.number <= pending.received
             self._counts["stores_resent" if resent else "stores_out_of_order"] += 1
             if not resent:
-                self._fault(f"STORE {header.number} came after {stream.received}")
+                self._fault(f"STORE {header.number} came after {pending.received}")
             return
-        if header.producer is None and stream.bytes > self._limits.unwritten_bytes_max:
+        if header.producer is None and pending.bytes > self._limits.unwritten_bytes_max:
             header = self._drop_promoted(header)
             frames = frames[: 2 + len(header.groups)]
         try:
-            store = self.rooms.stores.make(header, frames[2:])
+            store = self.parts.stores.make(header, frames[2:])
         except errors.AngariumError as error:
             # It is neither stored nor acknowledged, and nothing behind it is: loud, and nothing is lost.
             self._fault(f"STORE {header.number}: {error}")
             return
+        if store.stage:
+            self.parts.staging.add(store)
         if header.release or header.drop:
-            self.rooms.staging.settle(store, header, self._now)
+            self.parts.staging.decide(store, header, self._now)
         if store.is_relaxed:
             store.is_relaxed = self._may_wait(store, header)
-        stream.take(store, self._now)
+        pending.take(store, self._now)
         self._accept()
 
     def _drop_promoted(self, header: StoreHeader) -> StoreHeader:
@@ -365,35 +388,28 @@ class Home:
         if any(held.lane.settings.last_value for held, _ in store.segments):
             return False
         # Beyond the limit a producer waits for the disk, like any other.
-        return header.producer is None or self.stream.bytes <= self._limits.unwritten_bytes_max
+        return header.producer is None or self.pending.bytes <= self._limits.unwritten_bytes_max
 
     def _flow(self, header: FlowHeader, _frames: list[bytes]) -> None:
         if not self._flows.carry_out(header, self._now, self._wall_ms):
             self.faults += 1
 
     def _gather(self, header: GatherHeader, _frames: list[bytes]) -> None:
-        self._gathering.take(header)
+        self._lookups.take(header)
 
     def _lease(self, header: LeaseHeader, _frames: list[bytes]) -> None:
-        self.rooms.leases.take(header, self._now, self._wall_ms)
+        self.parts.leases.take(header, self._now, self._wall_ms)
 
     def _allow(self, header: tuple[int, int], _frames: list[bytes]) -> None:
-        self.rooms.serving.allowance = header[1]
-
-    def _say(self, operation: bytes, fields: tuple[Any, ...]) -> None:
-        """Send a frame with a header of the incarnation and some fields."""
-        self._frames.append([operation, _encode((self.incarnation, *fields))])
+        self.parts.serving.allowance = header[1]
 
     def _moved(self, header: MovedHeader, _frames: list[bytes]) -> None:
-        self.rooms.moves.moved(header.lane_id, header.first, header.upto, header.refused)
+        self.parts.moves.moved(header.lane_id, header.first, header.upto, header.refused)
 
     def _fault(self, text: str) -> None:
         """Count a frame that no router of ours sends, and tell operators."""
         self.faults += 1
-        self._event("error", "SYSTEM_AD_FRAME_REFUSED", text)
-
-    def _event(self, severity: str, event: str, text: str, **more: Any) -> None:
-        self._events.append({"severity": severity, "scope": "SYSTEM", "event": event, "text": text, **more})
+        self._outbox.event("error", "SYSTEM_AD_FRAME_REFUSED", text)
 
     def request(self, operation: str, arguments: Any, now: float, wall_ms: int) -> Any:
         """Answer an operator: a value, or an `Answer` that `take_answers` gives when it is known.
@@ -407,7 +423,7 @@ class Home:
     @property
     def is_spent(self) -> bool:
         """Whether the frames since the last tick have cost what one turn may."""
-        return self.rooms.effort.left <= 0
+        return self.parts.effort.left <= 0
 
     def answers_to(self, operation: str) -> bool:
         """Tell whether `request` knows an operation."""
@@ -425,7 +441,7 @@ class Home:
         self._now, self._wall_ms = now, wall_ms
         write = self.writing.written(number)
         if not write.frees_only:
-            self._room.written(now)
+            self._space.written(now)
         self._accept()
         for held, _ in write.positions:
             if held.lane.barred and not held.is_gone:
@@ -433,26 +449,26 @@ class Home:
         if write.dead:
             self._reports.note_freed()
         for segment, _ in write.partial:
-            self.rooms.repacking.note_loss(self.rooms.blocks.get(segment.block))
+            self.parts.repacking.note_loss(self.parts.blocks.get(segment.block))
         for task in write.tasks:
-            if task.after is not None:
-                task.after()
-        self._gathering.answer()
+            if task.event is not None:
+                self._when_durable[type(task.event)](task.event)
+        self._lookups.answer()
 
     def failed(self, number: int, detail: str, now: float) -> None:
         """Take note that there was no room for a group; it is tried again."""
         self._now = now
         self.writing.failed(number, now)
-        self._room.lacks(detail, now)
+        self._space.lacks(detail, now)
 
     def _accept(self) -> None:
         """Give lanes what is accepted now."""
-        for store in self.stream.take_accepted():
+        for store in self.pending.take_accepted():
             if store.block is None:
                 self._accept_released(store)
-            elif self.rooms.blocks.get(store.block.id) is store.block:
-                self.rooms.blocks.count(store.block)
-                self.rooms.staging.accept(store) if store.stage else self._accept_rows(store)
+            elif self.parts.blocks.get(store.block.id) is store.block:
+                self.parts.blocks.count(store.block)
+                self.parts.staging.accept(store) if store.stage else self._accept_rows(store)
 
     def _accept_rows(self, store: Store) -> None:
         block = store.block
@@ -473,19 +489,19 @@ class Home:
             lanes.changed[held] = None
             if not block.is_written and held.lane.flows and held.reserve_ahead():
                 lanes.reserving[held] = None
-        self.rooms.repacking.note_new(block, self._now)
+        self.parts.repacking.note_new(block, self._now)
 
     def _accept_released(self, store: Store) -> None:
         """Give lanes what was staged for them; nothing of it is theirs before it is durable."""
-        lanes, blocks = self.lanes, self.rooms.blocks
+        lanes, blocks = self.lanes, self.parts.blocks
         for held, segment in store.segments:
-            if self.rooms.staging.accept_released(held, segment, self._now):
+            if self.parts.staging.accept_released(held, segment, self._now):
                 held.accepted = segment.last
                 held.lane.append(segment, self._now, self._wall_ms)
                 lanes.touched[held] = lanes.changed[held] = None
                 block = blocks.get(segment.block)
                 assert block is not None
-                self.rooms.repacking.note_new(block, self._now)
+                self.parts.repacking.note_new(block, self._now)
 
     # -- out -------------------------------------------------------------------------------------------------
 
@@ -494,66 +510,68 @@ class Home:
         self._now, self._wall_ms = now, wall_ms
         if self._is_stopping:
             return None
-        self.rooms.effort.now = now
+        self.parts.effort.now = now
         for held in self.lanes.take_due(now):
             self._tick_lane(held)
             self.lanes.touched[held] = None
         if self.lanes.short:
             self._serve_short()
-        self.rooms.moves.work(now, wall_ms)
-        self.rooms.adoptions.work(now, wall_ms)
-        self.rooms.leases.work(now, wall_ms)
-        self.rooms.repacking.work(now)
-        self.rooms.changes.work()
-        self._operations.work()
-        self.rooms.serving.serve(now, wall_ms)
+        self._work(now, wall_ms)
+        self.parts.serving.serve(now, wall_ms)
         report = self._reports.committed(now)
         if report is not None:
-            self._frames.append(report)
+            self._outbox.send(report)
         # What frames cost until the next tick is taken off its turn.
-        self.rooms.renew_efforts()
+        self.parts.renew_efforts()
         return self._next_due(now)
 
+    def _work(self, now: float, wall_ms: int) -> None:
+        """Let those go on that have something to do beside the messages of clients."""
+        parts = self.parts
+        if parts.moves.busy:
+            parts.moves.work(now, wall_ms)
+        if parts.adoptions.imports:
+            parts.adoptions.work(now, wall_ms)
+        if parts.leases.waiting:
+            parts.leases.work(now, wall_ms)
+        if parts.repacking.small or parts.repacking.sparse:
+            parts.repacking.work(now)
+        if parts.changes.left_over:
+            parts.changes.work()
+        if self._operations.is_busy:
+            self._operations.work()
+
     def _serve_short(self) -> None:
-        for held in self.lanes.take_short(self.rooms.effort):
+        for held in self.lanes.take_short(self.parts.effort):
             self._tick_lane(held)
-            self.rooms.serving.serve_short(held, self._now, self._wall_ms)
+            self.parts.serving.serve_short(held, self._now, self._wall_ms)
 
     def _tick_lane(self, held: HeldLane) -> None:
         self._box.begin(DELIVER, held.lane_id)
         events = held.lane.tick(self._now, self._wall_ms)
         self._box.end()
-        if events:
-            self._flows.told(events)
+        self._flows.tell(events)
 
     def _next_due(self, now: float) -> float | None:
         if self.lanes.touched or self.lanes.short or self._operations.is_busy:
             return now
         dues = (
             self.lanes.next_due,
-            self.rooms.moves.next_due(),
+            self.parts.moves.next_due(),
             self._reports.next_due(),
             self.writing.next_due() if self.writing.out is None else None,
-            self.rooms.repacking.next_due(),
-            self.rooms.adoptions.next_due(),
+            self.parts.repacking.next_due(),
+            self.parts.adoptions.next_due(),
         )
         return min((due for due in dues if due is not None), default=None)
 
-    def _tell(self, events: Iterable[FlowEvent]) -> None:
-        """Tell the router what happened to flows."""
-        for event in events:
-            self._say(wire.FLOW_EVENT, event)
-
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames for the router, in order."""
-        frames, self._frames = self._frames, []
-        return frames + self.rooms.moves.take_frames() + self.rooms.delivery.take_frames()
+        return self._outbox.take_frames() + self.parts.delivery.take_frames()
 
     def take_events(self) -> list[dict[str, Any]]:
         """Give what operators should know."""
-        events = list(self._events)
-        self._events.clear()
-        return events
+        return self._outbox.take_events()
 
     def take_answers(self) -> list[Answer]:
         """Give the answers to operators that are known now."""
@@ -566,7 +584,7 @@ class Home:
     def stats(self) -> dict[str, Any]:
         """Give counters and sizes of the home."""
         return {
-            **self.rooms.stats(),
+            **self.parts.stats(),
             "disk_bytes": self._reports.disk_bytes(self._now),
             "home_faults": self.faults,
             **{f"home_{name}": number for name, number in self._counts.items()},
@@ -574,5 +592,5 @@ class Home:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        self.rooms.validate()
+        self.parts.validate()
         assert not self.is_stopped or self._is_stopping

@@ -8,7 +8,7 @@ No I/O of its own, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from node.backlog.segment import Segment
-    from node.home.rooms import Rooms
+    from node.home.parts import HomeParts
     from node.home.spool.held_lanes import HeldLane
     from node.matching.batch import Row
     from node.selectors import Selector
@@ -155,6 +155,13 @@ class Answer:
         self.error, self.is_known = error, True
 
 
+class AnswerDurable(NamedTuple):
+    """What an operator asked for is durable."""
+
+    answer: Answer
+    value: Any
+
+
 class _Listing:
     """A page of messages that is being put together."""
 
@@ -171,9 +178,9 @@ class _Listing:
 class Operations:
     """The operations of a home that operators may ask for."""
 
-    def __init__(self, rooms: Rooms, figures: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, parts: HomeParts, figures: Callable[[], dict[str, Any]]) -> None:
         """Make them; `figures` gives what `spool.show` shows."""
-        self._rooms = rooms
+        self._parts = parts
         self._figures = figures
         self._operations: dict[str, tuple[type[Any], Callable[[Any], Any]]] = {
             "endpoint.messages": (_Page, self._list_messages),
@@ -240,7 +247,7 @@ class Operations:
             if not listing.answer.is_known:
                 self._listings.append(listing)
         for check in self._checks[:1]:
-            check.step(self._rooms.spool, self._rooms.blocks)
+            check.step(self._parts.spool, self._parts.blocks)
             if check.is_over:
                 self._checks.remove(check)
 
@@ -251,14 +258,14 @@ class Operations:
 
     def take_backups(self) -> list[BackupJob]:
         """Give the backups that can be made now: what came before them is on disk."""
-        ready = [one for one in self._backups if self._rooms.stream.is_stored_upto(one.serial)]
+        ready = [one for one in self._backups if self._parts.pending.is_stored_upto(one.serial)]
         self._backups = [one for one in self._backups if one not in ready]
         return ready
 
     # -- messages --------------------------------------------------------------------------------------------
 
     def _lane(self, lane_id: int) -> HeldLane:
-        held = self._rooms.lanes.get(lane_id)
+        held = self._parts.lanes.get(lane_id)
         if held is None:
             raise errors.error_for(errors.OBJECT_NOT_FOUND, f"lane {lane_id} is not here")
         return held
@@ -277,7 +284,7 @@ class Operations:
 
     def _look_further(self, listing: _Listing) -> None:
         """Look at some more messages; make the answer known when the page is full or the lane ends."""
-        held, limit, effort = listing.held, listing.page.limit, self._rooms.operators_effort
+        held, limit, effort = listing.held, listing.page.limit, self._parts.operators_effort
         examined = 0
         for segment in held.lane.segments_from(listing.upto + 1) if not held.is_gone else ():
             for i in range(max(listing.upto + 1 - segment.first, 0), segment.count):
@@ -298,16 +305,16 @@ class Operations:
             if row is None:
                 return
             is_selected = selects.matches(row)
-            self._rooms.operators_effort.left -= selects.steps
+            self._parts.operators_effort.left -= selects.steps
             if not is_selected:
                 return
-        self._rooms.operators_effort.left -= DESCRIBE_STEPS
+        self._parts.operators_effort.left -= DESCRIBE_STEPS
         listing.rows.append(self._describe(listing.held, segment, i, row))
 
     def _row(self, segment: Segment, i: int) -> Row | None:
         """Give a row, None if its block cannot be read."""
         try:
-            return self._rooms.blocks.row(segment, i, self._rooms.operators_effort)
+            return self._parts.blocks.row(segment, i, self._parts.operators_effort)
         except errors.UnavailableError:
             return None
 
@@ -341,13 +348,13 @@ class Operations:
     # -- lanes that are kept aside ---------------------------------------------------------------------------
 
     def _aside(self, lane_id: int) -> HeldLane:
-        held = self._rooms.changes.aside.get(lane_id)
+        held = self._parts.changes.aside.get(lane_id)
         if held is None:
             raise errors.error_for(errors.OBJECT_NOT_FOUND, f"lane {lane_id} is not kept aside here")
         return held
 
     def _show_aside(self, _request: _Nothing) -> list[dict[str, Any]]:
-        return self._rooms.changes.aside.describe()
+        return self._parts.changes.aside.describe()
 
     def _read_aside(self, request: _Reading) -> dict[str, Any]:
         """Give the next messages with their bodies, as many as one answer may have, and whether that is all."""
@@ -367,17 +374,17 @@ class Operations:
 
     def _delete_aside(self, request: _Lane) -> Answer:
         self._aside(request.lane_id)
-        return self._when_durable(self._rooms.changes.delete_aside(request.lane_id, self._now, self._wall_ms))
+        return self._when_durable(self._parts.changes.delete_aside(request.lane_id, self._now, self._wall_ms))
 
     # -- changes ---------------------------------------------------------------------------------------------
 
     def _purge(self, request: _Lane) -> Answer:
-        messages = self._rooms.changes.purge(self._lane(request.lane_id), self._now)
+        messages = self._parts.changes.purge(self._lane(request.lane_id), self._now)
         return self._when_durable(messages)
 
     def _release(self, request: _Lane) -> Answer:
         held = self._lane(request.lane_id)
-        return self._when_durable(self._rooms.leases.release(held, self._now, self._wall_ms))
+        return self._when_durable(self._parts.leases.release(held, self._now, self._wall_ms))
 
     def _delete_messages(self, request: _Positions) -> Answer:
         held = self._lane(request.lane_id)
@@ -386,15 +393,19 @@ class Operations:
             found = held.lane.find(position)
             if found is not None:
                 held.lane.gone(*found)
-        self._rooms.moves.count(held)
-        self._rooms.lanes.touched[held] = None
-        self._rooms.collect(held)
+        self._parts.moves.count(held)
+        self._parts.lanes.touched[held] = None
+        self._parts.serving.collect(held)
         return self._when_durable(before - held.lane.messages)
 
     def _when_durable(self, value: Any) -> Answer:
         answer = Answer()
-        self._rooms.writing.add(Task(list, lambda: answer.give(value), with_losses=True))
+        self._parts.writing.add(Task(AnswerDurable(answer, value), with_losses=True))
         return answer
+
+    def durable(self, event: AnswerDurable) -> None:
+        """Make an answer known."""
+        event.answer.give(event.value)
 
     # -- jobs ------------------------------------------------------------------------------------------------
 
@@ -411,34 +422,34 @@ class Operations:
         settings = held.lane.settings
         if target == (settings.kind, settings.vpn, settings.name):
             raise errors.error_for(errors.INVALID_ARGUMENT, f"{settings.name!r} is source and target")
-        mover = self._rooms.moves.mover(held)
+        mover = self._parts.moves.mover(held)
         if mover.job is not None:
             detail = f"job {mover.job.id} still works on the messages of {settings.name!r}"
             raise errors.error_for(errors.OBJECT_IN_USE, detail)
-        job = MoveJob(self._rooms.jobs.next_id(), kind, held, target, request.limit)
+        job = MoveJob(self._parts.jobs.next_id(), kind, held, target, request.limit)
         job.select(request.selector)
         mover.job = job
-        self._rooms.jobs.add(job)
+        self._parts.jobs.add(job)
         return {"job": job.id}
 
     def _show_job(self, request: _JobNumber) -> dict[str, Any]:
-        return self._rooms.jobs.get(request.job).report()
+        return self._parts.jobs.get(request.job).report()
 
     def _verify(self, _request: _Nothing) -> dict[str, int]:
-        rooms = self._rooms
-        check = CheckJob(rooms.jobs.next_id(), [block.id for block in rooms.blocks.in_order()])
+        parts = self._parts
+        check = CheckJob(parts.jobs.next_id(), [block.id for block in parts.blocks.in_order()])
         self._checks.append(check)
         return self._add(check)
 
     def _backup(self, request: _Backup) -> dict[str, int]:
-        rooms = self._rooms
-        backup = BackupJob(rooms.jobs.next_id(), request.directory, rooms.stream.serial)
-        rooms.stream.flush()
+        parts = self._parts
+        backup = BackupJob(parts.jobs.next_id(), request.directory, parts.pending.serial)
+        parts.pending.flush()
         self._backups.append(backup)
         return self._add(backup)
 
     def _add(self, job: Job) -> dict[str, int]:
-        self._rooms.jobs.add(job)
+        self._parts.jobs.add(job)
         return {"job": job.id}
 
     # -- figures ---------------------------------------------------------------------------------------------

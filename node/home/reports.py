@@ -1,4 +1,4 @@
-"""COMMITTED and HOME: what the router is told of what is accepted, stored and held.
+"""COMMITTED, HOME and RECORDS: what the router is told of what is accepted, stored and held, and of producers.
 
 Totals are absolute. They and the figures of the spool cover exactly the accepted STOREs: the router counts
 what it sent and what is not accepted as under way, so no limit is ever exceeded, not by one message.
@@ -8,38 +8,40 @@ No clock; the size of the spool is asked of the port. `node.home.home` uses this
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from angarium import wire
+from angarium import errors, wire
+from node.home.spool.writing import FULL_RETRY_S, Task
 
 if TYPE_CHECKING:
-    from node.home.disk_room import DiskRoom
-    from node.home.rooms import Rooms
+    from node.home.lanes.outbox import Outbox
+    from node.home.parts import HomeParts
+    from node.home.spool.writing import Writing
     from storage.spool import Spool
 
 #: Totals that changed by what consumers settle are told so often at most.
 REPORT_INTERVAL_S: Final = 0.02
 #: The size of the spool is asked for so often at most.
 SIZE_INTERVAL_S: Final = 0.1
-
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Reports:
     """What the router knows of a home, and when it is told more."""
 
-    def __init__(self, spool: Spool, rooms: Rooms, room: DiskRoom, incarnation: int) -> None:
+    def __init__(self, spool: Spool, parts: HomeParts, space: DiskSpace, incarnation: int) -> None:
         self._spool = spool
-        self._lanes = rooms.lanes
-        self._blocks = rooms.blocks
-        self._stream = rooms.stream
-        self._staging = rooms.staging
-        self._adoptions = rooms.adoptions
-        self._serving = rooms.serving
-        self._aside = rooms.changes.aside
-        self._room = room
+        self._lanes = parts.lanes
+        self._blocks = parts.blocks
+        self._pending = parts.pending
+        self._staging = parts.staging
+        self._adoptions = parts.adoptions
+        self._serving = parts.serving
+        self._aside = parts.changes.aside
+        self._space = space
         self._incarnation = incarnation
         #: Whether the router knows our lanes: HOME was sent.
         self.is_known = False
@@ -70,7 +72,7 @@ class Reports:
     def home(self, router: int, number: int, now: float) -> list[bytes]:
         """Give the HOME that answers a complete LANES."""
         self.is_known = True
-        stored = self._stream.stored
+        stored = self._pending.stored
         self._told = (stored, stored)
         totals = [held.totals() for held in self._lanes]
         self._lanes.changed.clear()
@@ -82,10 +84,10 @@ class Reports:
         """Give a COMMITTED if there is something to tell now."""
         if not self.is_known:
             return None
-        numbers = (self._stream.accepted, self._stream.stored)
+        numbers = (self._pending.accepted, self._pending.stored)
         is_changed = self._lanes.changed or self._blocks.files.has_changed
         may_wait = now < self._next_at and not self._lanes.is_urgent
-        state = (self._serving.allowance, self._serving.lacks_allowance, self._room.is_full)
+        state = (self._serving.allowance, self._serving.lacks_allowance, self._space.is_full)
         if (
             (numbers, state) == (self._told, self._state_told)
             and (not is_changed or may_wait)
@@ -111,7 +113,7 @@ class Reports:
             *self._staging.totals,
             *allowance,
             len(self._aside),
-            self._room.bytes,
+            self._space.bytes,
         )
 
     def _is_smaller(self, now: float) -> bool:
@@ -138,3 +140,104 @@ class Reports:
             self._size_at = now + SIZE_INTERVAL_S
         self._size_told = self._size
         return self._size
+
+
+class DiskSpace:
+    """Whether the disk has room for anything new, as the router and operators are told.
+
+    It is *full* from the commit on that leaves room only for what is under way (`storage.headroom`), or from one that
+    found none, until a commit leaves more. While it is full and nothing else is written, `Writing` looks again and
+    again.
+    """
+
+    def __init__(self, spool: Spool, writing: Writing, outbox: Outbox) -> None:
+        """Begin with room."""
+        self._spool = spool
+        self._writing = writing
+        self._outbox = outbox
+        #: Whether the router is to admit nothing new.
+        self.is_full = False
+        #: It stays so until then, however fast consumers make room and publishers take it.
+        self._until = 0.0
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes of messages the router may have under way; 0 if it is to admit nothing new."""
+        return 0 if self.is_full else max(self._spool.room_bytes, 1)
+
+    def written(self, now: float) -> None:
+        """A commit that was not only to free space is durable."""
+        if not self._spool.room_bytes:
+            self.lacks("there is room only for what is under way", now)
+        if self.is_full and now < self._until:
+            self._writing.look_at = self._until
+            return
+        self._writing.look_at = None
+        if self.is_full:
+            self.is_full = False
+            self._outbox.event("info", "SYSTEM_AD_DISK_FULL_CLEAR", "the disk takes messages again")
+
+    def lacks(self, detail: str, now: float) -> None:
+        """There is no room."""
+        self._until = now + FULL_RETRY_S
+        if not self.is_full:
+            self.is_full = True
+            text = f"new messages are refused ({errors.DISK_FULL}) until there is room: {detail}"
+            self._outbox.event("error", "SYSTEM_AD_DISK_FULL", text)
+
+
+class GatherHeader(NamedTuple):
+    """The header of GATHER."""
+
+    router: int
+    reference: int
+    producer: int
+    forget: bool
+
+
+class RecordsForgotten(NamedTuple):
+    """The records of a producer whose name is given up are off the disk: the fields of RECORDS."""
+
+    fields: tuple[int, list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]]
+
+
+class ProducerLookups:
+    """GATHER: what all lanes here know of a producer, told when everything that came before is stored."""
+
+    def __init__(self, parts: HomeParts) -> None:
+        self._pending = parts.pending
+        self._records = parts.records
+        self._writing = parts.writing
+        self._adoptions = parts.adoptions
+        self._outbox = parts.outbox
+        #: With the serial of the STORE before each, in order.
+        self._waiting: deque[tuple[int, GatherHeader]] = deque()
+
+    def clear(self) -> None:
+        """Forget them: their router is gone."""
+        self._waiting.clear()
+
+    def take(self, header: GatherHeader) -> None:
+        """Take a GATHER; everything before it is written now."""
+        self._pending.flush()
+        self._waiting.append((self._pending.serial, header))
+        self.answer()
+
+    def answer(self) -> None:
+        """Answer those for which everything before them is stored, and every lane is here with its records."""
+        while (
+            self._waiting
+            and not self._adoptions.is_busy
+            and self._pending.is_stored_upto(self._waiting[0][0])
+        ):
+            _, header = self._waiting.popleft()
+            fields = (header.reference, self._records.gather(header.producer))
+            if header.forget:
+                self._records.forget(header.producer)
+                self._writing.add(Task(RecordsForgotten(fields)))
+            else:
+                self._outbox.say(wire.RECORDS, fields)
+
+    def forgotten(self, event: RecordsForgotten) -> None:
+        """Answer with what was known of a producer."""
+        self._outbox.say(wire.RECORDS, event.fields)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from angarium_server.black_box import BlackBox
     from angarium_server.process import Process
     from node.home.lanes.jobs import BackupJob
-    from node.home.rooms import HomeLimits
+    from node.home.parts import HomeLimits
     from node.home.spool.folders import SpoolDirectory
 
 _log = logging.getLogger(__name__)
@@ -191,7 +191,7 @@ class HomeServer:
     @property
     def cached_bytes(self) -> int:
         """Give what is kept of messages that are on disk."""
-        return self._home.rooms.blocks.cached_bytes
+        return self._home.parts.blocks.cached_bytes
 
     def stats(self) -> dict[str, Any]:
         """Give the figures of the home."""

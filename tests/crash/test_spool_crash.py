@@ -161,7 +161,7 @@ def test_a_spool_whose_making_was_killed_is_made_again(tmp_path: Path) -> None:
         left = int(sys.argv[3])
         def trace(frame, event, argument):
             global left
-            if frame.f_code.co_filename.endswith(("storage/spool.py", "storage/room.py")):
+            if frame.f_code.co_filename.endswith(("storage/spool.py", "storage/headroom.py")):
                 left -= 1
                 if left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors
 from cluster.controller.switchboard.event_limits import EventLimits
-from storage.room import NO_ROOM
+from storage.headroom import NO_ROOM
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,20 +21,21 @@ No clock; other spools are reached through the port `Neighbours`. `node.home.hom
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from angarium import errors
 from node.backlog.segment import Segment, segment_key
-from node.home.lanes.placing import Placing
 from node.home.spool import layout
+from node.home.spool.held_lanes import PROVISIONAL
 from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from node.home.lanes.moves import Moves
+    from node.home.lanes.outbox import Outbox
     from node.home.spool.blocks import Blocks
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.records import Records
@@ -51,6 +52,7 @@ STEP_BYTES: Final = 4 << 20
 STEP_RECORDS: Final = 2_000
 #: Rows that are counted at a time.
 SCAN_ROWS: Final = 2_000
+_TABLES: Final = (Table.SEGMENTS, Table.STATES)
 
 
 class Neighbours(Protocol):
@@ -132,6 +134,25 @@ class _Import:
         self.next_try = 0.0
 
 
+class ImportStepped(NamedTuple):
+    """A step of an import is durable."""
+
+    one: _Import
+
+
+class LanePlaced(NamedTuple):
+    """What came while a lane was taken over has its true positions on disk."""
+
+    one: _Import
+    placing: Placing
+
+
+class LaneImported(NamedTuple):
+    """All of a lane is on our disk."""
+
+    one: _Import
+
+
 class Adoptions:
     """The lanes that a home takes over from workers that left."""
 
@@ -144,9 +165,9 @@ class Adoptions:
         writing: Writing,
         moves: Moves,
         staging: Staging,
-        tell: Callable[[str, str, str], None],
+        outbox: Outbox,
     ) -> None:
-        """Make it; `tell` takes the severity, name and text of an event."""
+        """Make it of the parts of a home; without neighbours no lane is taken over."""
         self._neighbours = neighbours
         self._lanes = lanes
         self._blocks = blocks
@@ -154,9 +175,9 @@ class Adoptions:
         self._writing = writing
         self._moves = moves
         self._staging = staging
-        self._tell = tell
+        self._outbox = outbox
         #: Lane -> its import.
-        self._imports: dict[int, _Import] = {}
+        self.imports: dict[int, _Import] = {}
         #: The spool that is open now; imports take turns.
         self._source: Spool | None = None
         self._source_name = ""
@@ -170,12 +191,12 @@ class Adoptions:
 
     def __len__(self) -> int:
         """Give the number of lanes that are being taken over."""
-        return len(self._imports)
+        return len(self.imports)
 
     @property
     def is_busy(self) -> bool:
         """Whether records of producers may be missing, because a lane is not taken over yet."""
-        return bool(self._imports)
+        return bool(self.imports)
 
     def is_claimed(self, lane_id: int) -> bool:
         """Tell whether another worker waits for a lane that we do not serve any more."""
@@ -203,7 +224,9 @@ class Adoptions:
     def _cannot_read(self, name: str, error: errors.AngariumError) -> None:
         if name not in self._unreadable:
             self._unreadable[name] = None
-            self._tell("error", "spool_unreadable", f"spool {name}, where lanes may have been: {error}")
+            self._outbox.event(
+                "error", "spool_unreadable", f"spool {name}, where lanes may have been: {error}"
+            )
 
     def begin(self, held: HeldLane, old: Old) -> None:
         """Take over a lane, which is marked as importing, from a spool; consumers stand by if it is leased."""
@@ -212,16 +235,16 @@ class Adoptions:
         if old.lease is not None and old.row.generation == held.lane.generation:
             held.lane.leasing.load(layout.unpack_lease(old.lease), self._now)
         self._neighbours.claim(old.name, held.lane_id)
-        self._imports[held.lane_id] = _Import(held, old.name, self._writing.buried)
+        self.imports[held.lane_id] = _Import(held, old.name, self._writing.buried)
 
     def let_go(self, held: HeldLane) -> None:
         """Take a lane over no further; the next start goes on, for the old spool has it and its claim."""
-        if self._imports.pop(held.lane_id, None) is not None:
+        if self.imports.pop(held.lane_id, None) is not None:
             self._close()
 
     def drop(self, held: HeldLane, now: float) -> None:
         """Forget a lane that is deleted."""
-        one = self._imports.pop(held.lane_id, None)
+        one = self.imports.pop(held.lane_id, None)
         if one is None or self._neighbours is None:
             return
         for _, segment in one.staged:
@@ -231,22 +254,22 @@ class Adoptions:
         self._forget_count(one)
         self._neighbours.unclaim(one.name, held.lane_id)
         text = f"lane {held.lane_id} was deleted before it came from spool {one.name}"
-        self._tell("warning", "lane_not_adopted", text)
+        self._outbox.event("warning", "lane_not_adopted", text)
 
     # -- steps -----------------------------------------------------------------------------------------------
 
     def next_due(self) -> float | None:
         """Give when the next step is to be done; None while one is under way, or if nothing is imported."""
-        if any(one.is_under_way for one in self._imports.values()):
+        if any(one.is_under_way for one in self.imports.values()):
             return None
-        return min((one.next_try for one in self._imports.values()), default=None)
+        return min((one.next_try for one in self.imports.values()), default=None)
 
     def work(self, now: float, wall_ms: int) -> None:
         """Do the next step; what is not counted yet comes first, because the router may wait for it."""
         self._now, self._wall_ms = now, wall_ms
-        if any(one.is_under_way for one in self._imports.values()):
+        if any(one.is_under_way for one in self.imports.values()):
             return
-        due = [one for one in self._imports.values() if one.next_try <= now]
+        due = [one for one in self.imports.values() if one.next_try <= now]
         one = min(due, key=lambda one: one.next_count is None, default=None)
         if one is None:
             return
@@ -255,7 +278,7 @@ class Adoptions:
         if source is None:
             # The others may be somewhere else.
             one.next_try = now + RETRY_S
-            self._imports[one.held.lane_id] = self._imports.pop(one.held.lane_id)
+            self.imports[one.held.lane_id] = self.imports.pop(one.held.lane_id)
         elif one.next_count is not None:
             self._count(one, source, one.next_count)
         else:
@@ -305,7 +328,7 @@ class Adoptions:
         changes: list[Change] = []
         if one.held.is_provisional:
             place = Placing(one.held, self._writing, _positions_of(source, one.held.lane_id), one.last)
-            self._writing.add(Task(place.changes, lambda: self._placed(one, place)))
+            self._writing.add(Task(LanePlaced(one, place), late_changes=place.changes))
             return
         if one.next_segment is not None:
             changes = self._copy_segments(one, source, one.next_segment)
@@ -318,13 +341,18 @@ class Adoptions:
             row = layout.unpack_lane(source.get(Table.LANES, layout.number_key(one.held.lane_id)) or b"")
             if row.generation == one.held.lane.generation:
                 one.lease = source.get(Table.LANES, layout.lease_key(one.held.lane_id))
-            self._writing.add(Task(lambda: _last_changes(one), lambda: self._finish(one)))
+            self._writing.add(Task(LaneImported(one), late_changes=partial(_last_changes, one)))
             return
-        self._writing.add(Task(lambda: changes, lambda: _stepped(one)))
+        self._writing.add(Task(ImportStepped(one), changes))
 
-    def _placed(self, one: _Import, placing: Placing) -> None:
-        placing.done()
-        one.is_under_way = False
+    def placed(self, event: LanePlaced) -> None:
+        """Take note that the true positions of a lane are durable."""
+        event.placing.done()
+        event.one.is_under_way = False
+
+    def stepped(self, event: ImportStepped) -> None:
+        """Take note that a step is durable; the next one may begin."""
+        event.one.is_under_way = False
 
     def _open(self, name: str) -> Spool | None:
         """Open the spool of an import; None while its worker runs."""
@@ -416,13 +444,14 @@ class Adoptions:
             self._records.adopt(key, value)
         one.next_record = found[-1][0] + b"\x00" if found else None
 
-    def _finish(self, one: _Import) -> None:
+    def finish(self, event: LaneImported) -> None:
         """Let the lane have what was imported, and after that what came meanwhile."""
+        one = event.one
         held = one.held
         if held.is_gone:
             return
         self._release(one)
-        del self._imports[held.lane_id]
+        del self.imports[held.lane_id]
         held.importing = 0
         if one.lease is not None:
             # It may have gone on after it was looked at, as long as the old worker ran.
@@ -445,7 +474,7 @@ class Adoptions:
         self._lanes.refresh(held)
         self._counts["lanes_adopted"] += 1
         text = f"lane {held.lane_id} came from spool {one.name} and has {held.lane.messages} messages"
-        self._tell("info", "SYSTEM_AD_LANE_ADOPTED", text)
+        self._outbox.event("info", "SYSTEM_AD_LANE_ADOPTED", text)
 
     def _give(self, held: HeldLane, segment: Segment, *, is_old: bool) -> None:
         if segment.first < held.floor:
@@ -477,27 +506,21 @@ class Adoptions:
         self._source.commit([(Table.LANES, key, None) for key in layout.keys_of_lane(lane_id)])
         self._neighbours.unclaim(one.name, lane_id)
         is_empty = not self._source.count(Table.LANES)
-        if is_empty or not any(
-            other.name == one.name for other in self._imports.values() if other is not one
-        ):
+        if is_empty or not any(other.name == one.name for other in self.imports.values() if other is not one):
             self._close()
         if is_empty:
             self._neighbours.remove(one.name)
 
     def stats(self) -> dict[str, int]:
         """Give counters, how many lanes are being taken over, and how many messages of these are still to come."""
-        left = sum(one.counted[0] - one.copied for one in self._imports.values())
-        return {**self._counts, "lanes_importing": len(self._imports), "messages_importing": left}
+        left = sum(one.counted[0] - one.copied for one in self.imports.values())
+        return {**self._counts, "lanes_importing": len(self.imports), "messages_importing": left}
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        for lane_id, one in self._imports.items():
+        for lane_id, one in self.imports.items():
             assert self._lanes.get(lane_id) is one.held
             assert one.held.importing
-
-
-def _stepped(one: _Import) -> None:
-    one.is_under_way = False
 
 
 def _last_changes(one: _Import) -> list[Change]:
@@ -541,3 +564,88 @@ def _staged_of(
 def _is_taken(segment: Segment, row: layout.LaneRow, held: HeldLane) -> bool:
     """Tell whether messages of a segment in the old spool belong to the lane as it is now."""
     return segment.first >= row.floor and segment.live > 0 and row.generation == held.lane.generation
+
+
+class Placing:
+    """One lane on its way from provisional to true positions.
+
+    Positions of a lane are dense, and stay when the lane moves to another home. The old home may assign more of them
+    until it has ended, so what arrives here meanwhile has provisional positions, above all final ones. These messages
+    move down behind the last position assigned there, in one transaction with the mark of the import. On disk a
+    position is only part of the key of a segment, so no segment is packed again.
+
+    The disk comes first: the changes are computed from what is on disk, or in the same write, and memory follows when
+    they are durable. A failed write changes nothing. Messages that arrive during the write get provisional positions
+    and are moved in memory. Segments that were emptied or deleted during the write have their new key by then, and are
+    deleted under that one.
+    """
+
+    def __init__(self, held: HeldLane, writing: Writing, old: layout.Positions, last: int) -> None:
+        """Plan it.
+
+        Args:
+            held: the lane, with provisional positions.
+            writing: of the home.
+            old: what the old home noted of its positions.
+            last: the last position that is in use there, or below which everything was purged.
+        """
+        self._held = held
+        self._writing = writing
+        self._old = old
+        self._tail = max(old.given, last)
+        #: What consumers may have seen, and the old home did not store before it ended, is lost.
+        self._lost = max(old.delivered - self._tail, 0)
+        self._tail += self._lost
+        #: Key on disk -> the one that takes its place.
+        self._keys: dict[bytes, bytes] = {}
+
+    def changes(self) -> list[Change]:
+        """Give the changes as things are when they are written."""
+        held = self._held
+        if held.is_gone:
+            return []
+        written = [one for one in self._segments() if self._writing.is_written(one)]
+        self._keys = {one.key(): segment_key(one.lane_id, self._placed(one.first)) for one in written}
+        changes: list[Change] = [(table, key, None) for key in self._keys for table in _TABLES]
+        for segment, key in zip(written, self._keys.values(), strict=True):
+            changes.append((Table.SEGMENTS, key, segment.pack()))
+            if segment.has_state:
+                changes.append((Table.STATES, key, segment.pack_state()))
+        changes.append(held.row_change(importing=self._tail + 1, floor=self._floor()))
+        row = layout.pack_positions(self._positions())
+        changes.append((Table.LANES, layout.positions_key(held.lane_id), row))
+        return changes
+
+    def done(self) -> None:
+        """Take note that the changes are durable."""
+        held = self._held
+        self._writing.rename(self._keys)
+        if held.is_gone:
+            return
+        held.floor = self._floor()
+        for segment in self._segments():
+            segment.first = self._placed(segment.first)
+        held.tail, held.stored = self._placed(held.tail), self._placed(held.stored)
+        held.accepted = self._placed(held.accepted)
+        held.importing = self._tail + 1
+        row = self._positions()
+        held.note_positions(row)
+        held.gaps = list(row.gaps)
+        held.lane.note_delivered(row.delivered)
+
+    def _segments(self) -> list[Segment]:
+        """Give everything that the lane has here, accepted or not."""
+        return list(dict.fromkeys([*self._held.waiting, *self._writing.unstored(self._held)]))
+
+    def _placed(self, position: int) -> int:
+        return position - PROVISIONAL + self._tail
+
+    def _floor(self) -> int:
+        floor = self._held.floor
+        return self._placed(floor) if floor > PROVISIONAL else floor
+
+    def _positions(self) -> layout.Positions:
+        gaps = self._old.gaps
+        if self._lost:
+            gaps = (*gaps, (self._tail - self._lost + 1, self._tail))
+        return layout.Positions(self._tail, self._old.delivered, gaps)

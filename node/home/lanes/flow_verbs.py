@@ -20,6 +20,7 @@ from node.endpoints.flow import FlowEvent
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from node.home.lanes.outbox import Outbox
     from node.home.spool.held_lanes import HeldLane, HeldLanes
 
 _Natural = Annotated[int, Meta(ge=0)]
@@ -55,16 +56,10 @@ _decode_settle = msgspec.msgpack.Decoder(tuple[int, list[_Range]]).decode
 class FlowVerbs:
     """Carries out bind, unbind, credit and settle."""
 
-    def __init__(self, lanes: HeldLanes, tell: Callable[[Iterable[FlowEvent]], None], box: BlackBox) -> None:
-        """Make it.
-
-        Args:
-            lanes: of the home.
-            tell: tells the router what happened to flows.
-            box: takes which lane a selector is bound to.
-        """
+    def __init__(self, lanes: HeldLanes, outbox: Outbox, box: BlackBox) -> None:
+        """Make it; `box` takes which lane a selector is bound to."""
         self._lanes = lanes
-        self._tell = tell
+        self._outbox = outbox
         self._box = box
         self._verbs: dict[str, Callable[[int, msgspec.Raw, float, int], None]] = {
             "bind": self._bind,
@@ -91,12 +86,12 @@ class FlowVerbs:
         held = self._lanes.get(bind.lane_id)
         if held is None:
             detail = f"lane {bind.lane_id} is not here"
-            self._tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail)])
+            self.tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail)])
             return
         if held.importing and "end" in bind.options:
             # What is not here yet would be missing in the range.
             detail = f"lane {bind.lane_id} is being taken over"
-            self._tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.HOME_NOT_READY, detail)])
+            self.tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.HOME_NOT_READY, detail)])
             return
         self._box.begin(DELIVER, bind.lane_id)
         events = held.lane.bind(
@@ -133,21 +128,20 @@ class FlowVerbs:
         held = self._lanes.flows.get(flow)
         if held is None:
             detail = f"flow {flow} is not here"
-            self._tell([FlowEvent(flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, detail)])
+            self.tell([FlowEvent(flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, detail)])
             return
         self._touch(held, held.lane.settle(flow, outcome, ranges, now, wall_ms))
 
     def _touch(self, held: HeldLane, events: list[FlowEvent]) -> None:
         self._lanes.touched[held] = None
-        if events:
-            self.told(events)
+        self.tell(events)
 
-    def told(self, events: list[FlowEvent]) -> None:
+    def tell(self, events: Iterable[FlowEvent]) -> None:
         """Tell the router what a lane says of its flows, and forget those that are closed."""
         for event in events:
             if event.event == wire.FLOW_CLOSED:
                 self._lanes.flows.pop(event.flow, None)
-        self._tell(events)
+            self._outbox.say(wire.FLOW_EVENT, event)
 
     def end_all(self, now: float, wall_ms: int) -> None:
         """End all flows without a word: their router is gone, or this home stops."""

@@ -4,6 +4,12 @@ What the router says is in force at once, for every frame behind it, and confirm
 delete or empty a lane is one row on disk: it is gone, or it says up to which position nothing counts any more.
 The messages, records and blocks follow in the background, in bounded writes.
 
+A lane is deleted only if its deletion was decided: the router names such endpoints in the complete LANES. What else
+the router does not name may belong to a config store that is lost, older, or of another data directory. Such a lane is
+kept aside: it stays on disk as it is, with messages, records and moves. Nobody is served from it, nothing in it
+expires, and its blocks are not packed again. LANES that names it makes it a lane like any other again; an operator may
+also read it, or delete it.
+
 No I/O, no clock; `node.home.home` uses this.
 """
 
@@ -12,10 +18,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
-from node.backlog.settings import settings_from
+from node.backlog.settings import settings_from, settings_map
 from node.endpoints.flow import FlowEvent
 from node.endpoints.lane import FIRST_START
-from node.home.lanes.kept_aside import KeptAside
 from node.home.spool import layout
 from node.home.spool.held_lanes import PROVISIONAL, HeldLane
 from node.home.spool.writing import Task
@@ -23,6 +28,9 @@ from node.selectors import compile_selector
 from storage.spool import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from node.backlog.segment import Segment
     from node.backlog.settings import LaneSettings
     from node.home.lanes.adoption import Adoptions, Old
     from node.home.lanes.moves import Moves
@@ -46,6 +54,18 @@ class LanesHeader(NamedTuple):
     #: Lane, generation, settings.
     puts: list[tuple[int, int, dict[str, Any]]]
     deletes: list[int]
+
+
+class LaneDeleted(NamedTuple):
+    """The row of a lane is off the disk; records and moves of it may still be there."""
+
+    lane_id: int
+
+
+class LaneCleared(NamedTuple):
+    """Some of what a lane left over is off the disk."""
+
+    lane_id: int
 
 
 class LaneChanges:
@@ -72,7 +92,7 @@ class LaneChanges:
         self._make_lane = make_lane
         self.aside = KeptAside(spool, lanes, records, moves, staging)
         #: Deleted lanes whose records are still on disk.
-        self._left_over: dict[int, None] = {}
+        self.left_over: dict[int, None] = {}
         self._is_clearing = False
 
     def put(self, puts: list[tuple[int, int, LaneSettings]], now: float, wall_ms: int) -> list[FlowEvent]:
@@ -164,7 +184,7 @@ class LaneChanges:
         events = self.set_aside(held, now, wall_ms)
         lane_id = held.lane_id
         changes: list[Change] = [(Table.LANES, key, None) for key in layout.keys_of_lane(lane_id)]
-        self._writing.add(Task(lambda: changes, lambda: self.clear(lane_id)))
+        self._writing.add(Task(LaneDeleted(lane_id), changes))
         return events
 
     def set_aside(self, held: HeldLane, now: float, wall_ms: int) -> list[FlowEvent]:
@@ -233,31 +253,32 @@ class LaneChanges:
 
     # -- what is left over -----------------------------------------------------------------------------------
 
-    def clear(self, lane_id: int) -> None:
+    def clear(self, event: LaneDeleted) -> None:
         """Have the records and moves of a lane that does not exist deleted, in the background."""
-        self._left_over[lane_id] = None
+        self.left_over[event.lane_id] = None
 
     def work(self) -> None:
         """Delete some more of what lanes left over."""
-        if not self._left_over or self._is_clearing:
+        if self._is_clearing:
             return
-        lane_id = next(iter(self._left_over))
+        lane_id = next(iter(self.left_over))
         start, end = layout.number_key(lane_id), layout.lane_end(lane_id)
         found = self._spool.scan(Table.RECORDS, start, end, RECORDS_PER_WRITE)
         changes: list[Change] = [(Table.RECORDS, key, None) for key, _ in found]
         if len(found) < RECORDS_PER_WRITE:
             changes.append((Table.MOVES, start, None))
-            del self._left_over[lane_id]
+            del self.left_over[lane_id]
         self._is_clearing = True
-        self._writing.add(Task(lambda: changes, self._cleared))
+        self._writing.add(Task(LaneCleared(lane_id), changes))
 
-    def _cleared(self) -> None:
+    def cleared(self, _event: LaneCleared) -> None:
+        """Take note that some more is off the disk."""
         self._is_clearing = False
 
     def stats(self) -> dict[str, int]:
         """Give how many deleted lanes are not cleared from the disk yet, and what is kept aside."""
         return {
-            "lanes_to_clear": len(self._left_over),
+            "lanes_to_clear": len(self.left_over),
             "lanes_kept_aside": len(self.aside),
             "messages_kept_aside": self.aside.messages,
         }
@@ -277,3 +298,99 @@ def checked_settings(value: dict[str, Any]) -> LaneSettings:
     if settings.selector:
         compile_selector(settings.selector)
     return settings
+
+
+class _Aside(NamedTuple):
+    """A lane and what is staged for it, by its key on disk."""
+
+    held: HeldLane
+    staged: list[tuple[bytes, Segment]]
+
+
+class KeptAside:
+    """The lanes of a home that nobody claims."""
+
+    def __init__(
+        self, spool: Spool, lanes: HeldLanes, records: Records, moves: Moves, staging: Staging
+    ) -> None:
+        self._spool = spool
+        self._lanes = lanes
+        self._records = records
+        self._moves = moves
+        self._staging = staging
+        #: None of them is in `HeldLanes`, which knows their ids.
+        self._aside: dict[int, _Aside] = {}
+
+    def __len__(self) -> int:
+        """Give how many there are."""
+        return len(self._aside)
+
+    def __iter__(self) -> Iterator[HeldLane]:
+        """Give them in the order in which they were put here."""
+        return (aside.held for aside in self._aside.values())
+
+    @property
+    def messages(self) -> int:
+        """Give how many messages they have."""
+        return sum(held.lane.messages for held in self)
+
+    def get(self, lane_id: int) -> HeldLane | None:
+        """Give a lane that is kept aside."""
+        aside = self._aside.get(lane_id)
+        return None if aside is None else aside.held
+
+    def put(self, held: HeldLane) -> None:
+        """Keep a lane aside; its flows have ended, and what changed in it is noted."""
+        staged = self._staging.put_aside(held)
+        self._records.drop_lane(held.lane_id)
+        self._moves.drop(held)
+        self._lanes.put_aside(held)
+        self._aside[held.lane_id] = _Aside(held, staged)
+
+    def take_back(self, lane_id: int) -> HeldLane | None:
+        """Make a lane one like any other again; None if it is not kept aside.
+
+        Raises:
+            UnavailableError: what the spool has of it is damaged (50322).
+        """
+        aside = self._aside.pop(lane_id, None)
+        if aside is None:
+            return None
+        held = aside.held
+        self._lanes.take_back(held)
+        for key, segment in aside.staged:
+            self._staging.load(held, key, layout.unpack_staged_key(key), segment)
+        start, end = layout.number_key(lane_id), layout.lane_end(lane_id)
+        for key, value in self._spool.scan(Table.RECORDS, start, end):
+            self._records.load(key, value)
+        moves = self._spool.get(Table.MOVES, start)
+        if moves is not None:
+            self._moves.load(lane_id, moves)
+        self._lanes.refresh(held)
+        return held
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Give a row for each, as operators see it."""
+        return [
+            {
+                "lane_id": held.lane_id,
+                "kind": held.lane.settings.kind,
+                "vpn": held.lane.settings.vpn,
+                "name": held.lane.settings.name,
+                "partition": held.partition,
+                "generation": held.lane.generation,
+                "messages": held.lane.messages,
+                "bytes": held.lane.bytes,
+                "oldest_stored_ms": held.lane.oldest_stored_ms,
+                "settings": settings_map(held.lane.settings),
+            }
+            for held in self
+        ]
+
+    def validate(self) -> None:
+        """Check what the comments of the attributes promise."""
+        for lane_id, aside in self._aside.items():
+            assert aside.held.lane_id == lane_id
+            assert not aside.held.is_gone
+            assert self._lanes.get(lane_id) is None
+            assert self._lanes.is_aside(lane_id)

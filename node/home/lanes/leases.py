@@ -22,9 +22,10 @@ from node.home.spool.writing import Task
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node.endpoints.flow import FlowEvent
+    from node.home.lanes.flow_verbs import FlowVerbs
+    from node.home.lanes.outbox import Outbox
     from node.home.spool.held_lanes import HeldLane, HeldLanes
-    from node.home.spool.stream import Stream
+    from node.home.spool.stores import PendingStores
     from node.home.spool.writing import Writing
 
 #: Questions that wait for lanes that are being taken over; the oldest is answered with 50320 first.
@@ -79,36 +80,31 @@ _decode_plan = msgspec.msgpack.Decoder(_Plan).decode
 _FIGURES: Final = ("count", "find_time", "figures")
 
 
+class LeaseAnswer(NamedTuple):
+    """What a question is answered with when it is durable."""
+
+    header: LeaseHeader
+    value: Any
+
+
 class Leases:
     """Carries out what reader groups ask."""
 
     def __init__(
         self,
         lanes: HeldLanes,
-        stream: Stream,
+        pending: PendingStores,
         writing: Writing,
-        collect: Callable[[HeldLane], None],
-        tell: Callable[[str, str, str], None],
+        flows: FlowVerbs,
+        outbox: Outbox,
     ) -> None:
-        """Make it.
-
-        Args:
-            lanes: of the home.
-            stream: of the home.
-            writing: of the home.
-            collect: takes up what a lane lost.
-            tell: takes the severity, name and text of an event.
-        """
         self._lanes = lanes
-        self._stream = stream
+        self._pending = pending
         self._writing = writing
-        self._collect = collect
-        self._tell = tell
-        #: Tells the router what happened to flows, and answers it; set by the home.
-        self.told: Callable[[list[FlowEvent]], None] = _nobody
-        self.say: Callable[[bytes, tuple[Any, ...]], None] = _nothing
+        self._flows = flows
+        self._outbox = outbox
         #: Questions about lanes that are being taken over, in order.
-        self._waiting: list[LeaseHeader] = []
+        self.waiting: list[LeaseHeader] = []
         self._now = 0.0
         self._wall_ms = 0
         self._verbs: dict[str, Callable[[HeldLane, msgspec.Raw], Any]] = {
@@ -125,7 +121,7 @@ class Leases:
 
     def clear(self) -> None:
         """Forget what waits: its router is gone."""
-        self._waiting = []
+        self.waiting = []
 
     def take(self, header: LeaseHeader, now: float, wall_ms: int) -> None:
         """Take a LEASE."""
@@ -133,9 +129,9 @@ class Leases:
         self._counts["lease_questions"] += 1
         held = self._lanes.get(header.lane_id)
         if held is not None and held.importing:
-            self._waiting.append(header)
-            if len(self._waiting) > WAITING_MAX:
-                late = self._waiting.pop(0)
+            self.waiting.append(header)
+            if len(self.waiting) > WAITING_MAX:
+                late = self.waiting.pop(0)
                 self._refuse(late, errors.error_for(errors.HOME_NOT_READY, "the lane is being taken over"))
             return
         try:
@@ -147,9 +143,7 @@ class Leases:
 
     def work(self, now: float, wall_ms: int) -> None:
         """Go on with what waited for lanes that are here by now."""
-        if not self._waiting:
-            return
-        waiting, self._waiting = self._waiting, []
+        waiting, self.waiting = self.waiting, []
         for header in waiting:
             self.take(header, now, wall_ms)
 
@@ -163,24 +157,25 @@ class Leases:
             raise
         except (ValueError, RecursionError) as error:
             raise errors.error_for(errors.INVALID_ARGUMENT, f"LEASE {header.verb}: {error}") from None
-        answer = partial(self._answer, header, value)
+        answer = LeaseAnswer(header, value)
         if header.verb in _FIGURES:
-            answer()
+            self.answer(answer)
             return
-        self._collect(held)
+        self._writing.collect(held, self._now)
+        self.look(held)
         self._lanes.touched[held] = None
         self._lanes.changed[held] = None
-        self._stream.flush()
+        self._pending.flush()
         has_losses = header.verb == "acknowledge"
-        self._writing.add(Task(partial(_row_of, held), answer, with_losses=has_losses))
+        self._writing.add(Task(answer, late_changes=partial(_row_of, held), with_losses=has_losses))
 
-    def _answer(self, header: LeaseHeader, value: Any) -> None:
+    def answer(self, answer: LeaseAnswer) -> None:
         """Answer a question that the router of now has asked; another one has other references."""
-        if header.router == self._stream.router:
-            self.say(wire.LEASED, (header.reference, 0, value))
+        if answer.header.router == self._pending.router:
+            self._outbox.say(wire.LEASED, (answer.header.reference, 0, answer.value))
 
     def _refuse(self, header: LeaseHeader, error: errors.AngariumError) -> None:
-        self.say(wire.LEASED, (header.reference, error.code, error.detail))
+        self._outbox.say(wire.LEASED, (header.reference, error.code, error.detail))
 
     # -- verbs -----------------------------------------------------------------------------------------------
 
@@ -190,12 +185,12 @@ class Leases:
         if held.is_retiring and not lane.messages and lane.leasing.group != wish.group:
             return None  # a partition that was taken away, with nothing for anybody
         continued, events = lane.leasing.take(wish.group, wish.lease_ms, self._now, self._wall_ms)
-        self.told(events)
+        self._flows.tell(events)
         lease = lane.leasing.lease
         assert lease is not None
         if not continued:
             self._counts["leases_taken"] += 1
-            self._tell(
+            self._outbox.event(
                 "info", "SYSTEM_AD_LEASE_TAKEN", f"reader group {wish.group!r} has leased {_name_of(held)}"
             )
         return {**lane.leasing.positions(lane.next_position), "epoch": lease.epoch, "continued": continued}
@@ -249,17 +244,18 @@ class Leases:
         group = self._let_go(held)
         self._lanes.touched[held] = None
         self._lanes.changed[held] = None
-        self._collect(held)
-        self._writing.add(Task(partial(_row_of, held), None))
+        self._writing.collect(held, now)
+        self.look(held)
+        self._writing.add(Task(late_changes=partial(_row_of, held)))
         return group
 
     def _let_go(self, held: HeldLane) -> str | None:
         lease = held.lane.leasing.lease
         if lease is None:
             return None
-        self.told(held.lane.leasing.end(self._wall_ms))
+        self._flows.tell(held.lane.leasing.end(self._wall_ms))
         text = f"the lease of reader group {lease.group!r} of {_name_of(held)} was released"
-        self._tell("info", "SYSTEM_AD_LEASE_RELEASED", text)
+        self._outbox.event("info", "SYSTEM_AD_LEASE_RELEASED", text)
         return lease.group
 
     # -- what happens by itself ------------------------------------------------------------------------------
@@ -270,12 +266,12 @@ class Leases:
         if leasing.is_changed:
             leasing.is_changed = False
             self._lanes.changed[held] = None
-            self._writing.add(Task(partial(_row_of, held), None))
+            self._writing.add(Task(late_changes=partial(_row_of, held)))
         if leasing.timed_out is not None:
             group, leasing.timed_out = leasing.timed_out, None
             self._counts["leases_timed_out"] += 1
             text = f"reader group {group!r} did not use its lease of {_name_of(held)}, which has ended"
-            self._tell("warning", "SYSTEM_AD_LEASE_TIMED_OUT", text)
+            self._outbox.event("warning", "SYSTEM_AD_LEASE_TIMED_OUT", text)
 
     def stats(self) -> dict[str, int]:
         """Give counters, how many lanes are leased, and what their groups have planned and not acknowledged."""
@@ -292,11 +288,3 @@ def _name_of(held: HeldLane) -> str:
     settings = held.lane.settings
     partition = f" partition {settings.partition}" if settings.partitions else ""
     return f"{settings.kind} {settings.name!r}{partition}"
-
-
-def _nobody(_events: list[FlowEvent]) -> None:
-    """Nobody is told yet."""
-
-
-def _nothing(_operation: bytes, _fields: tuple[Any, ...]) -> None:
-    """Nobody is answered yet."""

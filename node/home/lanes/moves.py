@@ -21,7 +21,7 @@ No I/O, no clock; `node.home.home` uses this.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
 import msgspec
@@ -32,10 +32,9 @@ from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from node.backlog.segment import Segment
     from node.home.lanes.jobs import MoveJob, MoveJobs
+    from node.home.lanes.outbox import Outbox
     from node.home.spool.blocks import Blocks
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.writing import Writing
@@ -149,6 +148,20 @@ class Mover:
             assert self.intent.last < self.next_sequence
 
 
+class MoveChosen(NamedTuple):
+    """The choice of rows is durable: the router may be asked for the move."""
+
+    mover: Mover
+    intent: Intent
+
+
+class MoveEnded(NamedTuple):
+    """What became of the rows is durable: the lane may begin its next move."""
+
+    mover: Mover
+    intent: Intent
+
+
 class Moves:
     """The moves of all lanes of a home."""
 
@@ -158,30 +171,17 @@ class Moves:
         blocks: Blocks,
         writing: Writing,
         jobs: MoveJobs,
-        incarnation: int,
-        collect: Callable[[HeldLane], None],
+        outbox: Outbox,
     ) -> None:
-        """Make the moves of a home without lanes.
-
-        Args:
-            lanes: of the home.
-            blocks: of the home.
-            writing: of the home.
-            jobs: what operators asked for.
-            incarnation: of the worker.
-            collect: takes up what a lane lost, so that it becomes durable with the end of a move.
-        """
+        """Make the moves of a home without lanes; `jobs` are what operators asked for."""
         self._lanes = lanes
         self._blocks = blocks
         self._writing = writing
         self._jobs = jobs
-        self._incarnation = incarnation
-        self._collect = collect
+        self._outbox = outbox
         self._movers: dict[int, Mover] = {}
         #: Lanes that may have something to begin.
-        self._busy: dict[int, None] = {}
-        #: Frames for the router.
-        self._frames: list[list[bytes]] = []
+        self.busy: dict[int, None] = {}
         #: Whether there is a router that knows where messages go.
         self.is_open = False
         self._now = 0.0
@@ -223,7 +223,7 @@ class Moves:
         mover = self._movers.get(held.lane_id)
         if mover is None:
             mover = self._movers[held.lane_id] = Mover(held)
-        self._busy[held.lane_id] = None
+        self.busy[held.lane_id] = None
         return mover
 
     def take_dead(self, held: HeldLane) -> None:
@@ -253,7 +253,7 @@ class Moves:
     def drop(self, held: HeldLane) -> None:
         """Forget a lane that is deleted."""
         mover = self._movers.pop(held.lane_id, None)
-        self._busy.pop(held.lane_id, None)
+        self.busy.pop(held.lane_id, None)
         if mover is not None and mover.job is not None:
             mover.job.fail(errors.UNKNOWN_ENDPOINT, "the endpoint was deleted")
 
@@ -270,22 +270,22 @@ class Moves:
     def work(self, now: float, wall_ms: int) -> None:
         """Begin what can begin."""
         self._now, self._wall_ms = now, wall_ms
-        if not self.is_open or not self._busy:
+        if not self.is_open:
             return
-        for lane_id in list(self._busy):
+        for lane_id in list(self.busy):
             mover = self._movers[lane_id]
             if mover.intent is not None:
-                del self._busy[lane_id]
+                del self.busy[lane_id]
             elif mover.job is not None or mover.retry_at <= now:
                 # Behind the others from now on: the next turn has effort for them first.
-                self._busy[lane_id] = self._busy.pop(lane_id)
+                self.busy[lane_id] = self.busy.pop(lane_id)
                 self._begin(mover)
 
     def next_due(self) -> float | None:
         """Give when something can begin; None if nothing waits."""
         if not self.is_open:
             return None
-        movers = [self._movers[lane_id] for lane_id in self._busy]
+        movers = [self._movers[lane_id] for lane_id in self.busy]
         return min((0.0 if mover.job is not None else mover.retry_at for mover in movers), default=None)
 
     def _begin(self, mover: Mover) -> None:
@@ -302,10 +302,10 @@ class Moves:
         if intent is not None:
             mover.intent = intent
             mover.next_sequence = intent.last + 1
-            self._collect(held)
-            self._write(mover, mover.row(intent=intent), lambda: self._chosen(mover, intent))
+            self._writing.collect(held, self._now)
+            self._write(mover, mover.row(intent=intent), MoveChosen(mover, intent))
         elif not (mover.dead or mover.job or (held.is_retiring and held.lane.messages)):
-            del self._busy[held.lane_id]
+            del self.busy[held.lane_id]
 
     def _job_intent(self, mover: Mover) -> Intent | None:
         """Give the next step of a job, None if it has none now; end it if it is over."""
@@ -316,7 +316,7 @@ class Moves:
             return Intent(mover.next_sequence, mover.job.kind, *chosen)
         if mover.job.is_over:
             mover.job = None
-            self._write(mover, mover.row(intent=None), None)
+            self._write(mover, mover.row(intent=None))
         return None
 
     def _retiring_intent(self, mover: Mover) -> Intent | None:
@@ -348,12 +348,13 @@ class Moves:
         target = ("queue", lane.settings.vpn, lane.settings.dead_message_queue)
         return Intent(mover.next_sequence, KIND_DEAD, target, positions, reasons)
 
-    def _write(self, mover: Mover, row: bytes, after: Callable[[], None] | None) -> None:
-        changes: list[Change] = [(Table.MOVES, layout.number_key(mover.held.lane_id), row)]
-        self._writing.add(Task(lambda: changes, after, with_losses=True))
+    def _write(self, mover: Mover, row: bytes, event: MoveChosen | MoveEnded | None = None) -> None:
+        change: Change = (Table.MOVES, layout.number_key(mover.held.lane_id), row)
+        self._writing.add(Task(event, [change], with_losses=True))
 
-    def _chosen(self, mover: Mover, intent: Intent) -> None:
+    def chosen(self, event: MoveChosen) -> None:
         """Ask for a move that is durable now."""
+        mover, intent = event
         intent.is_durable = True
         if mover.intent is intent and self.is_open and not mover.held.is_gone:
             self._send(mover, intent)
@@ -390,8 +391,8 @@ class Moves:
             return
         self._counts["moves_sent"] += 1
         intent.sent_upto = intent.first + rows[-1][wire.ROW_INDEX]
-        head = (self._incarnation, held.lane_id, intent.first, intent.target, len(rows), origins)
-        self._frames.append([wire.MOVE, _encode((*head, publishers, pasts, file)), _encode(rows)])
+        head = (held.lane_id, intent.first, intent.target, len(rows), origins)
+        self._outbox.move(wire.MOVE, (*head, publishers, pasts, file), _encode(rows))
 
     def count(self, held: HeldLane) -> None:
         """Count what of a move is in the figures of its lane; messages of it may have gone otherwise."""
@@ -449,21 +450,22 @@ class Moves:
         for index, (position, reason) in enumerate(zip(intent.positions, intent.reasons, strict=True)):
             code = intent.refused.get(intent.first + index, 0)
             if intent.kind == KIND_DEAD:
-                if not self._settle_dead(mover.held, position, reason, code):
+                if not self._end_dead(mover.held, position, reason, code):
                     refused_dead.append((position, reason))
             else:
-                self._settle_other(mover, intent, position, code)
+                self._end_other(mover, intent, position, code)
         mover.dead.extendleft(reversed(refused_dead))
         is_retried = bool(refused_dead) or (intent.kind == KIND_RETIRE and bool(intent.refused))
         mover.retry_at = self._now + mover.retry_s if is_retried else 0.0
         mover.retry_s = min(mover.retry_s * 2, RETRY_MAX_S) if is_retried else RETRY_S
         if mover.job is not None:
             self._jobs.answered(mover.job, intent)
-        self._collect(mover.held)
-        self._write(mover, mover.row(intent=None), lambda: self._finished(mover, intent))
+        self._writing.collect(mover.held, self._now)
+        self._lanes.touched[mover.held] = None
+        self._write(mover, mover.row(intent=None), MoveEnded(mover, intent))
 
-    def _settle_dead(self, held: HeldLane, position: int, reason: str, code: int) -> bool:
-        """Settle a dead message; False if it stays and is tried again."""
+    def _end_dead(self, held: HeldLane, position: int, reason: str, code: int) -> bool:
+        """End the move of a dead message; False if it stays and is tried again."""
         cause = _CAUSES[reason]
         found = held.lane.find(position)
         if code and code != errors.UNKNOWN_ENDPOINT:
@@ -476,7 +478,7 @@ class Moves:
             held.lane.gone(*found)
         return True
 
-    def _settle_other(self, mover: Mover, intent: Intent, position: int, code: int) -> None:
+    def _end_other(self, mover: Mover, intent: Intent, position: int, code: int) -> None:
         self._counts["rows_refused" if code else "rows_moved"] += 1
         found = mover.held.lane.find(position)
         if found is None or intent.kind == KIND_COPY:
@@ -486,21 +488,17 @@ class Moves:
         else:
             mover.held.lane.gone(*found)
 
-    def _finished(self, mover: Mover, intent: Intent) -> None:
+    def ended(self, event: MoveEnded) -> None:
         """Take note that the end of a move is durable; the next one may begin."""
+        mover, intent = event
         if mover.intent is intent:
             mover.intent = None
             mover.held.moving = None
             if not mover.held.is_gone:
-                self._busy[mover.held.lane_id] = None
+                self.busy[mover.held.lane_id] = None
                 self._lanes.changed[mover.held] = None
                 # Before the next MOVE of the lane: the router counts this one by it.
                 self._lanes.is_urgent = True
-
-    def take_frames(self) -> list[list[bytes]]:
-        """Give the frames for the router."""
-        frames, self._frames = self._frames, []
-        return frames
 
     def stats(self) -> dict[str, int]:
         """Give counters, and how many lanes have something under way."""
@@ -512,7 +510,7 @@ class Moves:
         for lane_id, mover in self._movers.items():
             assert self._lanes.get(lane_id) is mover.held
             mover.validate()
-        assert all(lane_id in self._movers for lane_id in self._busy)
+        assert all(lane_id in self._movers for lane_id in self.busy)
 
 
 def retiring_positions(held: HeldLane) -> list[int]:

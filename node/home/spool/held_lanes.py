@@ -3,7 +3,7 @@
 A lane decides what is delivered to whom; what is on disk of it, which of its positions are reserved there,
 and what the router was told last is the home's affair and stands in `HeldLane`.
 
-No I/O, no clock; `node.home.home` and its rooms use this.
+No I/O, no clock; `node.home.home` and its parts use this.
 """
 
 from __future__ import annotations

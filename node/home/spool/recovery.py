@@ -40,7 +40,7 @@ ROWS_PER_STEP: Final = 2_000
 
 
 class Recovery:
-    """Reads a spool into the rooms of a home, once."""
+    """Reads a spool into the parts of a home, once."""
 
     def __init__(
         self,

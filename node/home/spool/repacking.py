@@ -15,8 +15,9 @@ No I/O of its own, no clock; `node.home.home` uses this.
 from __future__ import annotations
 
 from array import array
+from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from node.backlog.segment import AGES_MAX_MS, GONE, PRIORITY_UNSET, Columns, Segment
 from node.home.spool.layout import number_key
@@ -24,7 +25,7 @@ from node.home.spool.writing import Task
 from storage.spool import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import msgspec
 
@@ -50,20 +51,24 @@ SMALL_BYTES: Final = STEP_BYTES // SMALL_BLOCKS
 LOOK_INTERVAL_S: Final = 0.1
 
 
+class Repacked(NamedTuple):
+    """A new block is durable, and the old ones (by id) are off the disk."""
+
+    new: Block
+    old: list[int]
+
+
 class Repacking:
     """Which blocks are to be packed again, and the step that is under way."""
 
-    def __init__(
-        self, lanes: HeldLanes, blocks: Blocks, writing: Writing, collect: Callable[[HeldLane], None]
-    ) -> None:
+    def __init__(self, lanes: HeldLanes, blocks: Blocks, writing: Writing) -> None:
         self._lanes = lanes
         self._blocks = blocks
         self._writing = writing
-        self._collect = collect
         #: Small blocks, the oldest first, and when they may be packed; some are gone by then.
-        self._small: dict[int, float] = {}
+        self.small: dict[int, float] = {}
         #: Blocks that lost most of their messages; some are gone by then.
-        self._sparse: dict[int, None] = {}
+        self.sparse: dict[int, None] = {}
         self._is_under_way = False
         #: When to look for something to do at the earliest.
         self._look_at = 0.0
@@ -74,14 +79,14 @@ class Repacking:
     def note_new(self, block: Block, now: float) -> None:
         """Take note of a new block."""
         if block.rows <= SMALL_ROWS and block.size <= SMALL_BYTES and not self._is_untouchable(block):
-            self._small[block.id] = now + SMALL_AGE_S
+            self.small[block.id] = now + SMALL_AGE_S
 
     def note_found(self, block: Block, now: float) -> None:
         """Take note of a block that was found at the start; its rows are not known."""
         if self._is_untouchable(block):
             return
         if max(segment.count for segment in block.segments) <= SMALL_ROWS and block.size <= SMALL_BYTES:
-            self._small[block.id] = now
+            self.small[block.id] = now
         else:
             self.note_loss(block)
 
@@ -90,14 +95,14 @@ class Repacking:
         if (
             block is None
             or block.size < SPARSE_BYTES
-            or block.id in self._sparse
+            or block.id in self.sparse
             or self._is_untouchable(block)
         ):
             return
         if sum(segment.live_bytes for segment in block.segments) * 2 < block.size or (
             len(block.segments) > 1 and sum(live_sizes(block).values()) * 2 < block.size
         ):
-            self._sparse[block.id] = None
+            self.sparse[block.id] = None
 
     def _is_untouchable(self, block: Block) -> bool:
         """Tell whether a lane has rows in a block that are not in its hands (yet), or a stage has."""
@@ -112,10 +117,10 @@ class Repacking:
         """Give when there may be something to do; None: not as things are."""
         if self._is_under_way or self._writing.full_until is not None:
             return None
-        if self._sparse:
+        if self.sparse:
             return self._look_at
-        if len(self._small) >= SMALL_BLOCKS:
-            return max(self._look_at, next(iter(self._small.values())))
+        if len(self.small) >= SMALL_BLOCKS:
+            return max(self._look_at, next(iter(self.small.values())))
         return None
 
     # -- steps -----------------------------------------------------------------------------------------------
@@ -134,11 +139,11 @@ class Repacking:
     def _choose_sparse(self) -> list[Block]:
         chosen: list[Block] = []
         size = 0
-        while self._sparse and len(chosen) < STEP_BLOCKS and size < STEP_BYTES:
-            block = self._blocks.get(next(iter(self._sparse)))
+        while self.sparse and len(chosen) < STEP_BLOCKS and size < STEP_BYTES:
+            block = self._blocks.get(next(iter(self.sparse)))
             if block is not None and not self._blocks.is_on_disk(block):
                 break
-            self._sparse.popitem() if block is None else self._sparse.pop(block.id)
+            self.sparse.popitem() if block is None else self.sparse.pop(block.id)
             if block is not None:
                 chosen.append(block)
                 size += sum(segment.live_bytes for segment in block.segments)
@@ -149,7 +154,7 @@ class Repacking:
         chosen: list[Block] = []
         gone: list[int] = []
         rows = size = 0
-        for block_id, due in self._small.items():
+        for block_id, due in self.small.items():
             block = self._blocks.get(block_id)
             if block is None:
                 gone.append(block_id)
@@ -160,11 +165,11 @@ class Repacking:
                 rows += max(segment.count for segment in block.segments)
                 size += block.size
         for block_id in gone:
-            del self._small[block_id]
+            del self.small[block_id]
         if len(chosen) < SMALL_BLOCKS:
             return []
         for block in chosen:
-            del self._small[block.id]
+            del self.small[block.id]
         return chosen
 
     def _pack(self, chosen: list[Block], now: float) -> None:
@@ -172,7 +177,7 @@ class Repacking:
         lanes = {segment.lane_id: None for block in chosen for segment in block.segments}
         held = [one for one in map(self._lanes.get, lanes) if one is not None]
         for one in held:
-            self._collect(one)
+            self._writing.collect(one, now)
         chosen = [
             block
             for block in chosen
@@ -204,7 +209,8 @@ class Repacking:
         stored_ms = min(segment.stored_ms for segment in new.segments)
         value = self._blocks.value(new, stored_ms)
         old = [block.id for block in chosen]
-        self._writing.add(Task(lambda: self._changes(new, value, old, deleted), lambda: self._done(new, old)))
+        event = Repacked(new, old)
+        self._writing.add(Task(event, late_changes=partial(self._changes, event, value, deleted)))
 
     def _merge(self, held: HeldLane, new: Block, deleted: list[bytes]) -> None:
         """Make one segment of each run of neighbours of a lane in the new block."""
@@ -221,8 +227,9 @@ class Repacking:
             deleted += [segment.key() for segment in run[1:]]
             self._counts["merged_segments"] += len(run)
 
-    def _changes(self, new: Block, value: bytes, old: list[int], deleted: list[bytes]) -> list[Change]:
+    def _changes(self, packed: Repacked, value: bytes, deleted: list[bytes]) -> list[Change]:
         """Give the changes on disk as things are when they are written."""
+        new, old = packed
         changes: list[Change] = []
         if self._blocks.get(new.id) is not None:
             changes.append((Table.BLOCKS, number_key(new.id), value))
@@ -236,15 +243,16 @@ class Repacking:
         changes += [(Table.BLOCKS, number_key(block_id), None) for block_id in old]
         return changes
 
-    def _done(self, new: Block, old: list[int]) -> None:
-        self._blocks.written(new)
-        for block_id in old:
+    def done(self, packed: Repacked) -> None:
+        """Take note that a new block is durable, in the place of others."""
+        self._blocks.written(packed.new)
+        for block_id in packed.old:
             self._blocks.freed(block_id)
         self._is_under_way = False
 
     def stats(self) -> dict[str, int]:
         """Give counters, and how many blocks wait."""
-        return {**self._counts, "small_blocks": len(self._small), "sparse_blocks": len(self._sparse)}
+        return {**self._counts, "small_blocks": len(self.small), "sparse_blocks": len(self.sparse)}
 
 
 def live_sizes(block: Block) -> dict[int, int]:

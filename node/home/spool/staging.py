@@ -51,11 +51,12 @@ class Staging:
 
     # -- rows come -------------------------------------------------------------------------------------------
 
-    def add(self, held: HeldLane, stage: int, segment: Segment) -> None:
-        """Take a new segment; it has no position."""
-        key = StagedKey(held.lane_id, stage, held.handovers, self._next_number)
-        self._next_number += 1
-        self._put(held, stage, segment, key.pack())
+    def add(self, store: Store) -> None:
+        """Take the new segments of a STORE; they have no positions."""
+        for held, segment in store.segments:
+            key = StagedKey(held.lane_id, store.stage, held.handovers, self._next_number)
+            self._next_number += 1
+            self._put(held, store.stage, segment, key.pack())
 
     def load(self, held: HeldLane, key: bytes, place: StagedKey, segment: Segment) -> None:
         """Take a segment that is on disk; its block is there and counts."""
@@ -91,7 +92,7 @@ class Staging:
 
     # -- stages end ------------------------------------------------------------------------------------------
 
-    def settle(self, store: Store, header: StoreHeader, now: float) -> None:
+    def decide(self, store: Store, header: StoreHeader, now: float) -> None:
         """Give the rows of stages positions, or let go of them; the STORE takes what it is to write."""
         for stage in header.release:
             self._release(store, stage, header.wall_ms)

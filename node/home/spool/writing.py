@@ -1,8 +1,8 @@
 """What is written when: everything that arrived while the last write was out is one write (group commit).
 
 One write is out at a time. The next one takes along, in one transaction: the STOREs that are to be stored
-(`node.home.spool.stream`), records of their producers, what lanes lost and tried, reserved positions, and tasks of
-other rooms: rows of lanes, moves, blocks packed again. What must not wait makes a write at once; what lanes
+(`node.home.spool.stores`), records of their producers, what lanes lost and tried, reserved positions, and tasks of
+other parts: rows of lanes, moves, blocks packed again. What must not wait makes a write at once; what lanes
 lost waits for the next group, or `ack_delay`.
 
 Nothing on disk leads to a block but the records of its segments. So a block is deleted in the transaction
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.layout import Positions
     from node.home.spool.records import Records
-    from node.home.spool.stores import Store
-    from node.home.spool.stream import Stream
+    from node.home.spool.stores import PendingStores, Store
     from storage.spool import Change
 
 #: Segments without messages whose records one write deletes; a purge of millions goes on in the next ones.
@@ -42,12 +41,13 @@ FULL_RETRY_S: Final = 1.0
 
 
 class Task(NamedTuple):
-    """Changes of another room that become durable together."""
+    """Changes of another part that become durable together."""
 
-    #: Gives the changes; called when the write is put together, again if it failed.
-    changes: Callable[[], Sequence[Change]]
-    #: Called when they are durable; None: nobody waits.
-    after: Callable[[], None] | None
+    #: What the home does when they are durable (`Home.written`); None: nobody waits.
+    event: object = None
+    changes: Sequence[Change] = ()
+    #: Gives more changes, as things are when the write is put together; called again if that failed.
+    late_changes: Callable[[], Sequence[Change]] | None = None
     #: Whether what lanes lost must become durable in the same transaction.
     with_losses: bool = False
 
@@ -110,10 +110,10 @@ class Writing:
     """Collects what is to be written, and gives it out one write at a time."""
 
     def __init__(
-        self, blocks: Blocks, stream: Stream, lanes: HeldLanes, records: Records, ack_delay_s: float
+        self, blocks: Blocks, pending: PendingStores, lanes: HeldLanes, records: Records, ack_delay_s: float
     ) -> None:
         self._blocks = blocks
-        self._stream = stream
+        self._pending = pending
         self._lanes = lanes
         self._records = records
         self._ack_delay_s = ack_delay_s
@@ -168,6 +168,13 @@ class Writing:
         if self.discard(segment, now) and held.keep(segment.last):
             self._lanes.reserving[held] = None
 
+    def collect(self, held: HeldLane, now: float) -> None:
+        """Take up what a lane lost or tried, and what changed of its figures."""
+        for segment in held.lane.take_changed():
+            self.note(held, segment, now)
+        self._lanes.note_losses(held, self.noted, self.durable)
+        self._lanes.refresh(held)
+
     def discard(self, segment: Segment, now: float) -> bool:
         """Let go of a segment whose messages are gone, or have no lane any more; True if it is on disk."""
         self._partial.pop(segment, None)
@@ -191,7 +198,7 @@ class Writing:
         """Have changes written with the next write."""
         self._tasks.append(task)
         if task.with_losses and self._unwritten:
-            self._stream.flush()
+            self._pending.flush()
 
     def hold_back(self, held: HeldLane, upto: int) -> None:
         """Show consumers nothing above a position of a lane before everything that is there is on disk.
@@ -202,11 +209,11 @@ class Writing:
         """
         held.limit = upto if held.limit is None else min(held.limit, upto)
         self._held_back[held] = None
-        self._stream.flush()
+        self._pending.flush()
 
     def unstored(self, held: HeldLane) -> list[Segment]:
         """Give the segments of a lane that are not stored; those that the write under way takes are written."""
-        return [segment for lane, segment in self._stream.segments() if lane is held]
+        return [segment for lane, segment in self._pending.segments() if lane is held]
 
     def is_written(self, segment: Segment) -> bool:
         """Tell whether a segment is on disk, or in the write that is being made or is out."""
@@ -240,8 +247,8 @@ class Writing:
         dues = []
         if self.full_until is not None:
             dues.append(self.full_until)
-        elif self._stream.next_due is not None:
-            dues.append(self._stream.next_due)
+        elif self._pending.next_due is not None:
+            dues.append(self._pending.next_due)
         if self.look_at is not None:
             dues.append(self.look_at)
         if self._dead:
@@ -284,11 +291,11 @@ class Writing:
             or self.is_urgent
             or self.full_until is not None
             or (self.look_at is not None and self.look_at <= now)
-            or self._stream.wants_write(now)
+            or self._pending.wants_write(now)
         )
 
     def _add_stores(self, write: Write, now: float) -> None:
-        write.stores = self._stream.pick(now)
+        write.stores = self._pending.pick(now)
         changes = write.changes
         for store in write.stores:
             kept = self._add_staged(write, store) if store.stage else self._add_rows(write, store, now)
@@ -300,8 +307,8 @@ class Writing:
                 value = self._blocks.value(store.block, store.wall_ms)
                 changes.append((Table.BLOCKS, number_key(store.block.id), value))
         changes.extend(self._records.take_changes())
-        if write.stores or self._stream.router:
-            row = self._stream.row_with(write.stores, self._blocks.next_id)
+        if write.stores or self._pending.router:
+            row = self._pending.row_with(write.stores, self._blocks.next_id)
             changes.append((Table.META, layout.KEY_STORED, layout.pack_stored(row)))
 
     def _add_rows(self, write: Write, store: Store, now: float) -> bool:
@@ -349,7 +356,9 @@ class Writing:
             write.rows.append(held)
         self._lanes.rows.clear()
         for task in self._tasks:
-            write.changes.extend(task.changes())
+            write.changes.extend(task.changes)
+            if task.late_changes is not None:
+                write.changes.extend(task.late_changes())
             write.tasks.append(task)
         self._tasks.clear()
         self.is_urgent = False
@@ -422,7 +431,7 @@ class Writing:
             self._blocks.freed(block_id)
         self.durable = max(self.durable, write.losses_upto)
         self._lanes.losses_durable(self.durable)
-        self._stream.note_stored(write.stores)
+        self._pending.note_stored(write.stores)
         for store in write.stores:
             if store.block is not None:
                 self._blocks.written(store.block)

@@ -75,7 +75,7 @@ def disagreements(node: GuaranteedNode, history: GuaranteedHistory) -> Iterator[
                 in_home[held.lane_id] = positions
         if on_disk != in_home:
             yield f"worker {index} has {in_home} in memory, and {on_disk} on disk"
-        for held in simulated.home.rooms.changes.aside:
+        for held in simulated.home.parts.changes.aside:
             yield f"worker {index} keeps lane {held.lane_id} aside, although its deletion was decided"
         yield from _orphans(node, index)
     yield from _router(node)

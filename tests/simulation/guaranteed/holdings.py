@@ -41,7 +41,7 @@ def holdings(node: GuaranteedNode) -> tuple[dict[int, int], dict[int, None]]:
         lanes = _on_disk(place.disk)
         if home is not None and is_alive:
             lanes |= _in_memory(home)
-            files |= dict.fromkeys(home.home.rooms.blocks.files)
+            files |= dict.fromkeys(home.home.parts.blocks.files)
         places.append(lanes)
         found = (segment for segments in lanes.values() for segment in segments if segment.live)
         files |= dict.fromkeys(segment.file for segment in found)

@@ -17,7 +17,7 @@ from guaranteed import guaranteed_scenario
 from node.backlog.lifetimes import Lifetimes
 from node.backlog.settings import LaneSettings
 from node.home.home import Home
-from node.home.lanes.placing import Placing
+from node.home.lanes.adoption import Placing
 from node.home.spool import layout
 from router.admission import allowances
 from router.admission.usage import Account
@@ -156,7 +156,7 @@ class ThrowsTheDeadAway(Home):
                 kept.append(frame)
                 continue
             _, lane_id, first, _, rows, *_ = wire.unpack(frame[1])
-            answer = [self.stream.router, lane_id, first, first + rows - 1, []]
+            answer = [self.pending.router, lane_id, first, first + rows - 1, []]
             self.handle([wire.MOVED, wire.pack(answer)], self._now, self._wall_ms)
         return kept
 

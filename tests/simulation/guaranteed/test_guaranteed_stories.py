@@ -339,7 +339,7 @@ class SaysThatNothingIsStored(Home):
         for frame in frames:
             if frame[0] == wire.HOME:
                 incarnation, router, number, _, *more = wire.unpack(frame[1])
-                self.stream.received = 0
+                self.pending.received = 0
                 frame[1] = wire.pack([incarnation, router, number, 0, *more])
         return frames
 

@@ -91,11 +91,11 @@ def spent_in_ticks(driven: DrivenHome, ticks: int) -> list[int]:
     """Give what looking into messages cost in each of the next ticks."""
     spent = []
     for _ in range(ticks):
-        before = driven.home.rooms.effort.spent
+        before = driven.home.parts.effort.spent
         driven.tick()
         driven.write()
         driven.pass_time(0.001)
-        spent.append(driven.home.rooms.effort.spent - before)
+        spent.append(driven.home.parts.effort.spent - before)
     return spent
 
 
@@ -121,7 +121,7 @@ def test_the_selector_of_a_topic_endpoint_examines_in_many_turns_also_after_a_re
     spent = spent_in_ticks(driven, 4)
     assert 0 < max(spent) < STEPS_PER_TURN + DEAREST_STEPS
     driven.kill()
-    assert driven.home.rooms.effort.spent == 0, "nothing is examined before there is a turn"
+    assert driven.home.parts.effort.spent == 0, "nothing is examined before there is a turn"
     driven.start(9, settings)
     spent = spent_in_ticks(driven, 60)
     assert max(spent) < STEPS_PER_TURN + DEAREST_STEPS
@@ -137,7 +137,7 @@ def test_lanes_that_wait_for_effort_are_served_in_turn() -> None:
         for _ in range(3):
             driven.bind(lane, browse=True, selector=DEAR)
     spent_in_ticks(driven, 24)
-    cursors = [[flow.cursor for flow in held.lane.flows.values()] for held in driven.home.rooms.lanes]
+    cursors = [[flow.cursor for flow in held.lane.flows.values()] for held in driven.home.parts.lanes]
     assert all(2 <= cursor <= 8 for one in cursors for cursor in one), cursors
 
 
@@ -167,7 +167,7 @@ def test_a_user_whose_selectors_cost_too_much_is_slowed_and_another_is_not() -> 
     spent_in_ticks(driven, 150)
     examined = driven.ask("endpoint.stats", lane_id=LANE)["selector_examined"]
     assert 20 < examined < 100, "it has spent what it had, and 15 ms more"
-    assert driven.home.rooms.lanes.short == {}, "it is asked again when its account fills"
+    assert driven.home.parts.lanes.short == {}, "it is asked again when its account fills"
     due = driven.tick()
     assert due is not None
     assert due > driven.now
@@ -209,7 +209,7 @@ def test_what_operators_select_takes_its_turns_too(operation: str) -> None:
     driven.store(([LANE], dear_rows(40)))
     driven.settle_down()
     more: dict[str, Any] = {"target": ["queue", "", "other"]} if operation == "endpoint.move" else {}
-    effort = driven.home.rooms.operators_effort
+    effort = driven.home.parts.operators_effort
     spent = []
     driven.home.request(operation, {"lane_id": LANE, "selector": DEAR, **more}, driven.now, driven.wall_ms)
     for _ in range(80):

@@ -191,7 +191,7 @@ def test_what_the_old_worker_has_counts_as_soon_as_it_has_ended(monkeypatch: pyt
         driven.pass_time(0.02)
     driven.write()
     driven.tick()
-    assert driven.home.rooms.adoptions.stats() == {
+    assert driven.home.parts.adoptions.stats() == {
         "lanes_adopted": 0,
         "messages_adopted": 0,
         "lanes_importing": 2,
@@ -204,7 +204,7 @@ def test_what_the_old_worker_has_counts_as_soon_as_it_has_ended(monkeypatch: pyt
     assert (driven.totals[LANE][4:], driven.totals[OTHER][4:]) == ([], [])
     assert driven.files == {7, 8, 9, 11}
     driven.settle_down(1.0)
-    assert driven.home.rooms.adoptions.stats() == {
+    assert driven.home.parts.adoptions.stats() == {
         "lanes_adopted": 2,
         "messages_adopted": 26 + 30,
         "lanes_importing": 0,
@@ -245,7 +245,7 @@ def test_a_spool_that_can_be_counted_is_counted_while_another_is_imported() -> N
         if driven.totals[THIRD][0]:
             break
     assert driven.totals[THIRD][0] == 4
-    assert driven.home.rooms.adoptions.is_busy
+    assert driven.home.parts.adoptions.is_busy
     driven.settle_down(1.0)
     assert [driven.totals[lane][0] for lane in (LANE, OTHER, THIRD)] == [26, 30, 4]
     assert driven.files == {7, 8, 9, 20}

@@ -285,7 +285,7 @@ def test_what_is_packed_anew_stays_in_the_spool_file_of_the_oldest() -> None:
     driven.kill()
     driven.start(ROUTER, LANES)
     assert driven.files == {4}
-    assert [block.size for block in driven.home.rooms.blocks.in_order()] == [driven.totals[LANE][1]]
+    assert [block.size for block in driven.home.parts.blocks.in_order()] == [driven.totals[LANE][1]]
     flow = driven.bind()
     driven.settle_down()
     driven.settle(flow, (1, 1), *[(position, position) for position in range(3, 101, 2)], (100, 100))

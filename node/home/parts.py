@@ -1,4 +1,4 @@
-"""The rooms of a home and how they hang together: who may call whom stands here and nowhere else.
+"""The parts of a home and how they hang together: who may call whom stands here and nowhere else.
 
 No I/O, no clock; `node.home.home` makes one and drives it.
 """
@@ -8,27 +8,29 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from node.endpoints.effort import RATE_DEFAULT_MS, STEPS_PER_MS, Effort
+from node.endpoints.lane import Lane, Sources
 from node.home.lanes.adoption import Adoptions
-from node.home.lanes.delivery import Delivery
+from node.home.lanes.delivery import Delivery, Serving
+from node.home.lanes.flow_verbs import FlowVerbs
 from node.home.lanes.jobs import MoveJobs
 from node.home.lanes.lane_changes import LaneChanges
 from node.home.lanes.leases import Leases
 from node.home.lanes.moves import Moves
-from node.home.lanes.serving import Serving
+from node.home.lanes.outbox import Outbox
 from node.home.spool.blocks import Blocks
 from node.home.spool.held_lanes import HeldLanes
 from node.home.spool.records import Records
 from node.home.spool.repacking import Repacking
 from node.home.spool.staging import Staging
-from node.home.spool.stores import Stores
-from node.home.spool.stream import Stream
+from node.home.spool.stores import PendingStores, StoreMaker
 from node.home.spool.writing import Writing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from angarium_server.black_box import BlackBox
+    from node.backlog.segment import Row, Segment
+    from node.backlog.settings import LaneSettings
+    from node.endpoints.lane import LaneStart
     from node.home.lanes.adoption import Neighbours
-    from node.home.spool.recovery import MakeLane
     from storage.spool import Spool
 
 
@@ -45,7 +47,7 @@ class HomeLimits(NamedTuple):
     unwritten_bytes_max: int = 64 << 20
 
 
-class Rooms:
+class HomeParts:
     """Everything that a home consists of."""
 
     def __init__(
@@ -54,49 +56,54 @@ class Rooms:
         incarnation: int,
         limits: HomeLimits,
         neighbours: Neighbours | None,
-        make_lane: MakeLane,
-        tell: Callable[[str, str, str], None],
+        box: BlackBox,
     ) -> None:
-        """Make the rooms of a home that knows nothing yet.
+        """Make the parts of a home that knows nothing yet.
 
         Args:
             spool: of the home.
             incarnation: of the worker.
             limits: what the home may use.
             neighbours: the spools of the other workers; without them no lane is taken over.
-            make_lane: makes a lane.
-            tell: takes the severity, name and text of an event.
+            box: takes which lane is served.
         """
         self.spool = spool
         #: What clients may spend on looking into messages, and operators: neither takes the turn of the other.
         self.effort = Effort(limits.selector_ms_per_s)
         self.operators_effort = Effort()
-        self._tell = tell
         self._selector_ms_per_s = limits.selector_ms_per_s
-        self.lanes = HeldLanes()
-        self.blocks = Blocks(spool, limits.cache_bytes_max)
-        self.records = Records()
-        self.stream = Stream(limits.write_delay_ms / 1000)
-        ack_delay_s = limits.ack_delay_ms / 1000
-        self.writing = Writing(self.blocks, self.stream, self.lanes, self.records, ack_delay_s)
-        self.staging = Staging(self.lanes, self.blocks, self.records, self.writing)
-        self.delivery = Delivery(self.blocks, incarnation)
-        self.serving = Serving(self.lanes, self.writing, self.delivery, tell)
-        #: Takes up what a lane lost, wherever it lost it.
-        self.collect = self.serving.collect
-        self.leases = Leases(self.lanes, self.stream, self.writing, self.collect, tell)
-        self.serving.leases = self.leases
-        self.jobs = MoveJobs(self.blocks, incarnation, self.operators_effort)
-        self.moves = Moves(self.lanes, self.blocks, self.writing, self.jobs, incarnation, self.collect)
-        self.serving.moves = self.moves
-        self.repacking = Repacking(self.lanes, self.blocks, self.writing, self.collect)
-        self.adoptions = Adoptions(
-            neighbours, self.lanes, self.blocks, self.records, self.writing, self.moves, self.staging, tell
-        )
+        outbox = self.outbox = Outbox(incarnation)
+        lanes = self.lanes = HeldLanes()
+        blocks = self.blocks = Blocks(spool, limits.cache_bytes_max)
+        records = self.records = Records()
+        pending = self.pending = PendingStores(limits.write_delay_ms / 1000)
+        writing = self.writing = Writing(blocks, pending, lanes, records, limits.ack_delay_ms / 1000)
+        staging = self.staging = Staging(lanes, blocks, records, writing)
+        self.stores = StoreMaker(lanes, blocks, records)
+        self.repacking = Repacking(lanes, blocks, writing)
+        self.jobs = MoveJobs(blocks, incarnation, self.operators_effort)
+        moves = self.moves = Moves(lanes, blocks, writing, self.jobs, outbox)
+        self.flows = FlowVerbs(lanes, outbox, box)
+        self.leases = Leases(lanes, pending, writing, self.flows, outbox)
+        self.delivery = Delivery(blocks, incarnation)
+        self.serving = Serving(lanes, writing, self.delivery, moves, self.leases, outbox, box)
+        self.adoptions = Adoptions(neighbours, lanes, blocks, records, writing, moves, staging, outbox)
         self.changes = LaneChanges(
-            spool, self.lanes, self.records, self.writing, self.moves, self.adoptions, self.staging, make_lane
+            spool, lanes, records, writing, moves, self.adoptions, staging, self.make_lane
         )
-        self.stores = Stores(self.lanes, self.blocks, self.records, self.staging.add)
+        #: How lanes look into messages.
+        self._sources = Sources(self._read_row, self.effort)
+
+    def _read_row(self, segment: Segment, i: int) -> Row:
+        return self.blocks.row(segment, i, self.effort)
+
+    def make_lane(self, lane_id: int, generation: int, settings: LaneSettings, start: LaneStart) -> Lane:
+        """Make a lane of this home, without messages.
+
+        Raises:
+            InvalidRequestError: the selector of a topic endpoint is invalid (40601).
+        """
+        return Lane(lane_id, generation, settings, self._sources, start)
 
     def renew_efforts(self) -> None:
         """Begin a turn of the loop; tells operators whose selectors have to wait."""
@@ -111,11 +118,11 @@ class Rooms:
                 f"selectors of client username {payer.username!r} in Message VPN {payer.vpn!r} have used their"
                 f" {self._selector_ms_per_s} ms in a second: its flows and topic endpoints with selectors wait"
             )
-            self._tell("warning", "SYSTEM_AD_SELECTORS_SLOWED", text)
+            self.outbox.event("warning", "SYSTEM_AD_SELECTORS_SLOWED", text)
         self.effort.told = []
 
     def stats(self) -> dict[str, int]:
-        """Give the counters and sizes of all rooms."""
+        """Give the counters and sizes of all parts."""
         return {
             "selector_ms": self.effort.spent // STEPS_PER_MS,
             "selector_waits": self.effort.waits,
@@ -128,7 +135,7 @@ class Rooms:
             "delivered_unacked_allowance": self.serving.allowance,
             "messages_unreadable": self.serving.unreadable,
             "rows_dropped": self.stores.rows_dropped,
-            **self.stream.stats(),
+            **self.pending.stats(),
             **self.writing.stats(),
             **self.blocks.stats(),
             **self.records.stats(),
@@ -143,19 +150,19 @@ class Rooms:
         }
 
     def validate(self) -> None:
-        """Check what the rooms promise, each and together."""
-        for room in (
+        """Check what the parts promise, each and together."""
+        for part in (
             self.lanes,
             self.blocks,
             self.records,
-            self.stream,
+            self.pending,
             self.writing,
             self.staging,
             self.moves,
             self.adoptions,
             self.changes.aside,
         ):
-            room.validate()
+            part.validate()
         for held in self.lanes:
             held.lane.validate()
             for segment in held.lane.segments:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from storage.room import (
+from storage.headroom import (
     AHEAD_BYTES_MIN,
     COMMIT_BYTES,
     RESERVE_BYTES,

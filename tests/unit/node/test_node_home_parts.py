@@ -1,4 +1,4 @@
-"""The smaller rooms of a home, each by itself: spool files, the numbers of the stream, the layout on disk, runs."""
+"""The smaller parts of a home, each by itself: spool files, the numbers of the stream, the layout on disk, runs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pytest
 from angarium import errors, wire
 from node.home.lanes.delivery import runs_of
 from node.home.spool import layout
-from node.home.spool.spool_files import SpoolFiles
-from node.home.spool.stores import Store, StoreHeader
-from node.home.spool.stream import RELAXED_MAX, Stream
+from node.home.spool.blocks import SpoolFiles
+from node.home.spool.stores import RELAXED_MAX, PendingStores, Store, StoreHeader
 
 # -- spool files ---------------------------------------------------------------------------------------------
 
@@ -54,8 +53,8 @@ def store(number: int, *, relaxed: bool = False, router: int = 7) -> Store:
     return Store(StoreHeader(router, number, relaxed, None, [], [], 0))
 
 
-def streaming(row: layout.StoredRow | None = None) -> Stream:
-    stream = Stream(0.05)
+def streaming(row: layout.StoredRow | None = None) -> PendingStores:
+    stream = PendingStores(0.05)
     if row is None:
         stream.start(7)
     else:
@@ -63,7 +62,7 @@ def streaming(row: layout.StoredRow | None = None) -> Stream:
     return stream
 
 
-def write(stream: Stream, now: float) -> list[int]:
+def write(stream: PendingStores, now: float) -> list[int]:
     """Write what is due; gives its numbers."""
     picked = stream.pick(now)
     stream.note_stored(picked)

@@ -1,0 +1,59 @@
+"""What leaves a home: frames for the router, in order, and what operators should know.
+
+No I/O, no clock; the parts of `node.home.parts` put in, `node.home.home` takes out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final
+
+import msgspec
+
+#: Events that the shell has not taken; the oldest is lost first.
+EVENTS_MAX: Final = 100
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Outbox:
+    """Frames and events that nobody has taken yet."""
+
+    def __init__(self, incarnation: int) -> None:
+        self._incarnation = incarnation
+        self._frames: list[list[bytes]] = []
+        #: They follow the totals of their turn, by which the router counts what is moved.
+        self._moves: list[list[bytes]] = []
+        self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
+
+    def say(self, operation: bytes, fields: tuple[Any, ...]) -> None:
+        """Send a frame with a header of the incarnation and some fields."""
+        self._frames.append([operation, _encode((self._incarnation, *fields))])
+
+    def send(self, frames: list[bytes]) -> None:
+        """Send a frame that is ready."""
+        self._frames.append(frames)
+
+    def move(self, operation: bytes, fields: tuple[Any, ...], batch: bytes) -> None:
+        """Send rows that are moved, behind everything else of this turn but deliveries."""
+        self._moves.append([operation, _encode((self._incarnation, *fields)), batch])
+
+    def event(self, severity: str, event: str, text: str, **more: Any) -> None:
+        """Tell operators of something."""
+        self._events.append({"severity": severity, "scope": "SYSTEM", "event": event, "text": text, **more})
+
+    def clear(self) -> None:
+        """Forget what is to be said: its router is gone."""
+        self._frames = []
+
+    def take_frames(self) -> list[list[bytes]]:
+        """Give the frames, in order."""
+        frames, self._frames = self._frames + self._moves, []
+        self._moves = []
+        return frames
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """Give the events, the oldest first."""
+        events = list(self._events)
+        self._events.clear()
+        return events
