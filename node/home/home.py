@@ -340,7 +340,7 @@ class Home:
         if header.router != self.pending.router:
             return
         if header.complete:
-            self._outbox.send(self._reports.home(header.router, header.number, self._now))
+            self._outbox.frames.append(self._reports.home(header.router, header.number, self._now))
             self.parts.moves.open()
         else:
             self._outbox.say(wire.LANES_CONFIRM, (header.number,))
@@ -453,7 +453,8 @@ class Home:
         for task in write.tasks:
             if task.event is not None:
                 self._when_durable[type(task.event)](task.event)
-        self._lookups.answer()
+        if self._lookups.waiting:
+            self._lookups.answer()
 
     def failed(self, number: int, detail: str, now: float) -> None:
         """Take note that there was no room for a group; it is tried again."""
@@ -520,7 +521,7 @@ class Home:
         self.parts.serving.serve(now, wall_ms)
         report = self._reports.committed(now)
         if report is not None:
-            self._outbox.send(report)
+            self._outbox.frames.append(report)
         # What frames cost until the next tick is taken off its turn.
         self.parts.renew_efforts()
         return self._next_due(now)

@@ -211,26 +211,24 @@ class ProducerLookups:
         self._adoptions = parts.adoptions
         self._outbox = parts.outbox
         #: With the serial of the STORE before each, in order.
-        self._waiting: deque[tuple[int, GatherHeader]] = deque()
+        self.waiting: deque[tuple[int, GatherHeader]] = deque()
 
     def clear(self) -> None:
         """Forget them: their router is gone."""
-        self._waiting.clear()
+        self.waiting.clear()
 
     def take(self, header: GatherHeader) -> None:
         """Take a GATHER; everything before it is written now."""
         self._pending.flush()
-        self._waiting.append((self._pending.serial, header))
+        self.waiting.append((self._pending.serial, header))
         self.answer()
 
     def answer(self) -> None:
         """Answer those for which everything before them is stored, and every lane is here with its records."""
         while (
-            self._waiting
-            and not self._adoptions.is_busy
-            and self._pending.is_stored_upto(self._waiting[0][0])
+            self.waiting and not self._adoptions.is_busy and self._pending.is_stored_upto(self.waiting[0][0])
         ):
-            _, header = self._waiting.popleft()
+            _, header = self.waiting.popleft()
             fields = (header.reference, self._records.gather(header.producer))
             if header.forget:
                 self._records.forget(header.producer)

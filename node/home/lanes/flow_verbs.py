@@ -134,7 +134,8 @@ class FlowVerbs:
 
     def _touch(self, held: HeldLane, events: list[FlowEvent]) -> None:
         self._lanes.touched[held] = None
-        self.tell(events)
+        if events:
+            self.tell(events)
 
     def tell(self, events: Iterable[FlowEvent]) -> None:
         """Tell the router what a lane says of its flows, and forget those that are closed."""

@@ -21,18 +21,15 @@ class Outbox:
 
     def __init__(self, incarnation: int) -> None:
         self._incarnation = incarnation
-        self._frames: list[list[bytes]] = []
+        #: For the router, in order.
+        self.frames: list[list[bytes]] = []
         #: They follow the totals of their turn, by which the router counts what is moved.
         self._moves: list[list[bytes]] = []
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
 
     def say(self, operation: bytes, fields: tuple[Any, ...]) -> None:
         """Send a frame with a header of the incarnation and some fields."""
-        self._frames.append([operation, _encode((self._incarnation, *fields))])
-
-    def send(self, frames: list[bytes]) -> None:
-        """Send a frame that is ready."""
-        self._frames.append(frames)
+        self.frames.append([operation, _encode((self._incarnation, *fields))])
 
     def move(self, operation: bytes, fields: tuple[Any, ...], batch: bytes) -> None:
         """Send rows that are moved, behind everything else of this turn but deliveries."""
@@ -44,11 +41,11 @@ class Outbox:
 
     def clear(self) -> None:
         """Forget what is to be said: its router is gone."""
-        self._frames = []
+        self.frames = []
 
     def take_frames(self) -> list[list[bytes]]:
         """Give the frames, in order."""
-        frames, self._frames = self._frames + self._moves, []
+        frames, self.frames = self.frames + self._moves, []
         self._moves = []
         return frames
 
