@@ -106,6 +106,7 @@ class Home:
         self._box = box = box or BlackBox()
         self._limits = limits or HomeLimits()
         self._spool = spool
+        self.incarnation = incarnation
         parts = self.parts = HomeParts(spool, incarnation, self._limits, neighbours, box)
         #: Those that are used most.
         self.lanes, self.pending, self.writing = parts.lanes, parts.pending, parts.writing
