@@ -7,6 +7,7 @@ none is off by more than a factor of 1.5.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from angarium.topic import has_wildcard
@@ -41,6 +42,9 @@ ENDPOINT_BYTES: Final = 12_000
 PARTITION_BYTES: Final = 6_000
 
 
+#: Shapes of filters of which is known what they take: applications have a few.
+SHAPES_KNOWN_MAX: Final = 1_000
+
 #: Gives what a text takes: one, two or four bytes for a character, as its widest one needs.
 text_bytes: Final[Callable[[str], int]] = str.__sizeof__
 
@@ -60,19 +64,34 @@ def _levels_bytes(pattern: str) -> int:
     # Whoever subscribes to thousands waits for this, so levels are counted and not looked at.
     starred = pattern.count("*/") + pattern.endswith("*")
     lone = f"/{pattern.replace('/', '//')}/".count("/*/") if starred else 0
-    literal = pattern.count("/") + 1 - starred
-    size = literal * (LITERAL_LEVEL_BYTES + LEVEL_TEXT_BYTES) + text_bytes(pattern) - LEVEL_TEXT_BYTES
-    return size + lone * LONE_LEVEL_BYTES + (starred - lone) * PREFIX_LEVEL_BYTES
+    return _structure_bytes(pattern.count("/") + 1, lone, starred - lone) + text_bytes(pattern)
 
 
-def subscription_bytes(text: str, pattern: str, workers: int, *, wildcard: bool | None = None) -> int:
+def _structure_bytes(levels: int, lone: int, prefixes: int) -> int:
+    """Give what levels take without their characters."""
+    literal = levels - lone - prefixes
+    size = literal * (LITERAL_LEVEL_BYTES + LEVEL_TEXT_BYTES) - LEVEL_TEXT_BYTES
+    return size + lone * LONE_LEVEL_BYTES + prefixes * PREFIX_LEVEL_BYTES
+
+
+@lru_cache(maxsize=SHAPES_KNOWN_MAX)
+def _shape_bytes(shape: str) -> int:
+    """Give what the levels of a filter of this shape take without their characters."""
+    places = shape.split("/")
+    lone = places.count("*")
+    return _structure_bytes(len(places), lone, sum(place.isdigit() for place in places))
+
+
+def subscription_bytes(text: str, pattern: str, workers: int, shape: str | None = None) -> int:
     """Give what a subscription takes in the router and the workers that hold its filter: one if it has no wildcard.
 
-    Who knows whether it has one says so.
+    Who knows the shape of a pattern with wildcards says it (`angarium_server.shapes`): it is sooner found then.
     """
     characters = text_bytes(pattern)
     size = FILTER_BYTES + characters
-    if has_wildcard(pattern) if wildcard is None else wildcard:
+    if shape is not None:
+        size = workers * (size + characters + _shape_bytes(shape))
+    elif has_wildcard(pattern):
         size = workers * (size + _levels_bytes(pattern))
     return SUBSCRIPTION_BYTES + (characters if text is pattern else text_bytes(text)) + size
 

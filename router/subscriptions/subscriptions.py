@@ -220,8 +220,9 @@ class Subscriptions:
             shape = shape_of_filter(parsed)
             if shape is not None:
                 self._check_shapes(session, shape)
-            workers = len(self._shards.shards)
-            size = subscription_bytes(text, parsed.pattern, workers, wildcard=parsed.wildcard)
+            # That of a share group says more than the levels.
+            known = shape if parsed.share is None else None
+            size = subscription_bytes(text, parsed.pattern, len(self._shards.shards), known)
             if change.bytes + size > change.room:
                 self._memory.refuse(session, change.bytes + size)
             change.bytes += size
