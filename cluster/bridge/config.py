@@ -1,8 +1,13 @@
-"""What a bridge process is told by the controller, again whenever that changes."""
+"""Which bridge processes there have to be, and what each is told by the controller, again whenever that changes."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
 import msgspec
+
+if TYPE_CHECKING:
+    from cluster.controller.catalog.catalog import Catalog
 
 
 class BridgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -25,3 +30,23 @@ class BridgeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_hops: int
     #: The nodes to which this one has links: a Message VPN of the same name there is the same Message VPN.
     neighbours: list[str]
+
+
+#: What a bridge process is told as it stands in the object.
+_TOLD: Final = [name for name in BridgeConfig.__struct_fields__ if name not in ("name", "vpn", "neighbours")]
+
+
+def bridges_to_run(catalog: Catalog, _node: str) -> dict[int, dict[str, Any]]:
+    """Give what each bridge process has to do; one in a Message VPN that is disabled has none."""
+    vpns = {name for (_, name), vpn in catalog.of_kind("vpn").items() if vpn["enabled"]}
+    neighbours = sorted(name for (_, name), link in catalog.of_kind("link").items() if link["enabled"])
+    return {
+        bridge["number"]: {
+            "name": name,
+            "vpn": vpn,
+            "neighbours": neighbours,
+            **{attribute: bridge[attribute] for attribute in _TOLD},
+        }
+        for (vpn, name), bridge in catalog.of_kind("bridge").items()
+        if bridge["enabled"] and vpn in vpns
+    }

@@ -57,8 +57,10 @@ from cluster.controller.operations.objects import ObjectOperations
 from cluster.controller.operations.spool import SpoolOperations
 from cluster.controller.operations.stages import StageOperations
 from cluster.controller.remote.operators import Operators
+from cluster.controller.samples import Samples
 from cluster.controller.switchboard.changes import Changes
 from cluster.controller.switchboard.effects import Effect, ReloadCertificate, ScaleNode, SetLogLevel, StopNode
+from cluster.controller.switchboard.processes import ObjectProcesses
 from cluster.controller.switchboard.switchboard import (
     PENDING_MAX,
     ROUTER,
@@ -70,6 +72,8 @@ from cluster.controller.switchboard.switchboard import (
     Switchboard,
 )
 from cluster.data.data_dir import COPIES_FOLDER
+from cluster.roles.role import Indices
+from cluster.roles.table import BRIDGE, CONTROLLER, LINK, ROLES, WORKER
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
@@ -129,9 +133,16 @@ class Controller:
         self._asks = Asks(board, registries, self._changes, self.joining)
         self._spool = SpoolOperations(board, identity.node_id, copies)
         picture = Picture(identity)
-        self._links = LinkOperations(board, catalog, identity.node, picture)
+        #: By role; those of other roles are not the business of objects.
+        self._processes = {
+            role.name: ObjectProcesses(board, catalog, role, identity.node)
+            for role in ROLES.values()
+            if role.indices is Indices.OBJECTS
+        }
+        self._samples = Samples(board, self._processes)
+        self._links = LinkOperations(board, catalog, identity.node, picture, self._processes[LINK.name])
         self._mesh = MeshOperations(board, catalog, self._links, picture)
-        self._bridges = BridgeOperations(board, catalog)
+        self._bridges = BridgeOperations(board, catalog, self._processes[BRIDGE.name])
         self._blames = Blames(board, catalog, self._changes)
         #: pid -> what it uses, as measured last.
         self._usage: dict[int, dict[str, Any]] = {}
@@ -249,8 +260,8 @@ class Controller:
             if number > self.supervisor_events:
                 self.supervisor_events = number
                 self._blames.died(event, now) if "note" in event else self._board.record(event)
-        self._links.carriers.node_news()
-        self._bridges.carriers.node_news()
+        for processes in self._processes.values():
+            processes.node_news()
         if node.get("reloads", 0) > self._reloads:
             self._reloads = node["reloads"]
             self._board.emit(ReloadCertificate(b"", 0))
@@ -268,15 +279,15 @@ class Controller:
         """End what waited long enough, take a sample of the router's totals, and forget idle producers."""
         self._board.expire(now)
         self._board.tell_left_out(now)
-        self._links.carriers.tick(now)
-        self._bridges.carriers.tick(now)
+        for processes in self._processes.values():
+            processes.tick(now)
         self._mesh.tick(now)
         if self._heard is None or self._board.node is not self._seen_node:
             self._heard, self._seen_node = now, self._board.node
         if now >= self._sample_due:
             self._sample_due = now + SAMPLE_INTERVAL_S
             self._sample(now)
-            self._bridges.sample(now)
+            self._samples.sample(now)
         if self._age_due is None:
             self._age_due = now + AGE_INTERVAL_S
         elif now >= self._age_due:
@@ -295,8 +306,8 @@ class Controller:
     def metrics(self, now: float) -> str:
         """Give the figures of the node as the page of the health endpoint."""
         cluster = self._mesh.picture.figures(now)
-        bridges = self._bridges.figures
-        return metrics(self.health(now), self._board.node, self._usage, self._router_stats, cluster, bridges)
+        health, samples = self.health(now), self._samples.newest
+        return metrics(health, self._board.node, self._usage, self._router_stats, cluster, samples)
 
     # -- the store -------------------------------------------------------------------------------------------
 
@@ -387,8 +398,8 @@ class Controller:
     def _workers(self, _request: arguments.NoArguments, asker: Asker, now: float) -> None:
         board = self._board
         gathering = board.gather(asker, now)
-        rows = [row for row in report.processes(board.node, self._usage) if row["role"] == "worker"]
-        numbers = [board.ask(("worker", row["index"]), "stats", None, gathering) for row in rows]
+        rows = [row for row in report.processes(board.node, self._usage) if row["role"] == WORKER.name]
+        numbers = [board.ask((WORKER.name, row["index"]), "stats", None, gathering) for row in rows]
         gathering.finish = lambda answers: [
             {**(answers.get(number) or {}), **row} for number, row in zip(numbers, rows, strict=True)
         ]
@@ -406,7 +417,7 @@ class Controller:
 
         def finish(answers: dict[int, Any]) -> dict[str, Any]:
             router = [answers.get(number) for number, place in asked.items() if place == ROUTER]
-            workers = [answers.get(number) for number, place in asked.items() if place[0] == "worker"]
+            workers = [answers.get(number) for number, place in asked.items() if place[0] == WORKER.name]
             return {"router": router[0] if router else None, "workers": workers, "controller": own}
 
         gathering.finish = finish
@@ -434,7 +445,7 @@ class Controller:
         gathering = board.gather(asker, now)
         asked = {board.ask(place, "log_level", request.level, gathering): place for place in chosen}
         own = []
-        if request.role in (None, "controller"):
+        if request.role in (None, CONTROLLER.name):
             board.emit(SetLogLevel(request.level))
             own = ["controller.0"]
         gathering.finish = lambda answers: (
@@ -458,7 +469,8 @@ class Controller:
         board = self._board
         gathering = board.gather_view(None, now)
         numbers = {
-            index: board.ask(("worker", index), "stats", None, gathering) for index in self._running_workers()
+            index: board.ask((WORKER.name, index), "stats", None, gathering)
+            for index in self._running_workers()
         }
         asked = len(gathering.waiting)
 
@@ -490,8 +502,8 @@ class Controller:
         """Give the indices of the workers that run; before the supervisor told, of those that said hello."""
         rows = self._board.node.get("processes")
         if rows is None:
-            return [index for role, index in self._board.peers if role == "worker"]
-        return [row["index"] for row in rows if row["role"] == "worker" and row["pid"]]
+            return [index for role, index in self._board.peers if role == WORKER.name]
+        return [row["index"] for row in rows if row["role"] == WORKER.name and row["pid"]]
 
     def _is_scaling(self) -> bool:
         """Tell whether the supervisor has not heard of the last change, or a worker runs that is not wanted."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cluster.controller.operations import figures
+from cluster.roles.table import WORKER
 
 #: Totals of the router whose rates are shown.
 RATED: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out", "connects")
@@ -77,7 +78,7 @@ def status(
         "url": node.get("url", ""),
         "uptime_s": round(node.get("uptime_s", 0.0), 3),
         "processes": rows,
-        "workers": sum(1 for row in rows if row["role"] == "worker"),
+        "workers": sum(1 for row in rows if row["role"] == WORKER.name),
         "sessions": stats.get("sessions", 0),
         "subscriptions": stats.get("subscriptions", 0),
         "rates": rates,

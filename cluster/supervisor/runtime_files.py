@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from cluster.configuration.config import worker_runtime
-from cluster.data.data_dir import SPOOL_FOLDER
-from cluster.relay.encryption import LinkFiles
-from cluster.relay.runtime import RelayRuntime
-from router.ground.config import Identity, SpoolLimits
+from cluster.roles.role import InForce
+from cluster.roles.table import ROLES
+from router.ground.config import Identity
 
 if TYPE_CHECKING:
     from cluster.configuration.config import NodeConfig
@@ -42,37 +40,6 @@ class RuntimeFiles:
             secret=self._cluster_secret,
             local_secret=self._local_secret,
         )
-        router = {
-            "node": node.node,
-            "config": config.router,
-            "workers": workers,
-            "token_key_hex": self._data.token_key_hex(),
-            "spool": {name: getattr(config.spool, name) for name in SpoolLimits.__struct_fields__},
-            "subscription_exceptions": config.spool.subscription_exceptions,
-            "identity": identity,
-            "issuers": config.issuers,
-        }
-        controller = {
-            "node": node.node,
-            "node_id": node.node_id,
-            "data_dir": str(self._data.path),
-            "data_id": node.data_id,
-            "workers": workers,
-            "config": config,
-        }
-        files = LinkFiles(
-            ca_file=config.cluster.ca_file,
-            cert_file=config.router.tls_cert_file,
-            key_file=config.router.tls_key_file,
-        )
-        link = RelayRuntime(node=node.node, identity=identity, files=files)
-        spools = worker_runtime(config, self._data.path / SPOOL_FOLDER)
-        worker = msgspec.structs.replace(spools, data_id=node.data_id)
-        for role, content in (
-            ("router", router),
-            ("worker", worker),
-            ("link", link),
-            ("bridge", link),
-            ("controller", controller),
-        ):
-            self._runtime.write(f"{role}.json", msgspec.json.encode(content))
+        now = InForce(config, node, identity, workers, self._data.path, self._data.token_key_hex())
+        for role in ROLES.values():
+            self._runtime.write(f"{role.name}.json", msgspec.json.encode(role.runtime(now)))

@@ -50,6 +50,7 @@ from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably
 from cluster.data.node_file import NODE_FILE, process_start
 from cluster.data.registry import Registration
 from cluster.join.stored import with_secret
+from cluster.roles.table import CONTROLLER, ROLES, first_places
 from cluster.supervisor import stores
 from cluster.supervisor.blame import Death, is_stopped, is_to_blame
 from cluster.supervisor.runtime_files import RuntimeFiles
@@ -78,16 +79,8 @@ from cluster.supervisor.supervisor import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-#: The program of each role.
-COMMANDS: Final[dict[str, list[str]]] = {
-    "controller": launch.module_command("cluster.controller.server"),
-    "router": launch.module_command("router"),
-    "worker": launch.module_command("node"),
-    "link": launch.module_command("cluster.link"),
-    "bridge": launch.module_command("cluster.bridge"),
-}
 #: Every process gets the table this often although nothing changed, in case a frame was lost at its start.
 ANNOUNCE_INTERVAL_S: Final = 1.0
 #: How often is looked whether a certificate ends soon; one that was renewed is told of no longer than that.
@@ -107,7 +100,7 @@ _LEVELS: Final = {"info": logging.INFO, "notice": logging.INFO, "warning": loggi
 _log = logging.getLogger("supervisor")
 
 
-def run_supervisor(options: UpOptions, commands: Mapping[str, list[str]] = COMMANDS) -> int:
+def run_supervisor(options: UpOptions) -> int:
     """Run a node until it is asked to stop, and give the exit status.
 
     Raises:
@@ -122,7 +115,7 @@ def run_supervisor(options: UpOptions, commands: Mapping[str, list[str]] = COMMA
         RuntimeDirectory(earlier=data.node.runtime) as runtime,
     ):
         config = with_secret(config, data.path)
-        server = Server(options, config, data, runtime, commands)
+        server = Server(options, config, data, runtime)
         try:
             return server.run()
         finally:
@@ -138,13 +131,11 @@ class Server:
         config: NodeConfig,
         data: DataDirectory,
         runtime: RuntimeDirectory,
-        commands: Mapping[str, list[str]],
     ) -> None:
         """Prepare and bind; nothing is spawned yet."""
         self._options = options
         self._data = data
         self._runtime = runtime
-        self._commands = commands
         #: What was asked for, beside which the addresses that were bound are kept.
         self._configured_listen = asked_listen(options, config, data.node.listen)
         listen = fixed_listen(self._configured_listen, data.node)
@@ -156,8 +147,7 @@ class Server:
             config, router=msgspec.structs.replace(config.router, listen=listen)
         )
         self._started = time.monotonic()
-        places = [("controller", 0), ("router", 0), *(("worker", index) for index in range(self._workers))]
-        self._supervisor = Supervisor(places, data.node.starts * INCARNATIONS_PER_START)
+        self._supervisor = Supervisor(first_places(self._workers), data.node.starts * INCARNATIONS_PER_START)
         #: The live children by place; exactly those whose place has a pid.
         self._children: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
         #: Place -> identity on the socket of its live process, once it was heard.
@@ -311,7 +301,7 @@ class Server:
         self._identities[role, index] = identity
         told = (state, progress, info)
         self._do(self._supervisor.heartbeat(role, index, incarnation, told, time.monotonic()))
-        if role == "controller":
+        if role == CONTROLLER.name:
             node = self._data.node
             told_us = {name: info.get(name, getattr(node, name)) for name in ("health", "passwordless")}
             if told_us != {name: getattr(node, name) for name in told_us}:
@@ -325,18 +315,18 @@ class Server:
             status = child.poll()
             if status is not None:
                 self._forget(role, index)
-                if role == "worker":
-                    self._look_for_blame(index, status)
+                if ROLES[role].has_black_box:
+                    self._look_for_blame(role, index, status)
                 self._do(self._supervisor.exited(role, index, _how(status), time.monotonic()))
 
-    def _look_for_blame(self, index: int, status: int) -> None:
-        """Tell what a worker was at, if it died of that."""
+    def _look_for_blame(self, role: str, index: int, status: int) -> None:
+        """Tell what a process was at, if it died of that."""
         note = black_box.read(black_box.path_of(self._runtime.path, index))
-        is_hung = self._supervisor.places["worker", index].state == HUNG
+        is_hung = self._supervisor.places[role, index].state == HUNG
         was_stopped, self._stopped_workers = index in self._stopped_workers, self._stopped_workers - {index}
         death = Death(status, is_hung, was_stopped, time.monotonic())
         if note is not None and is_to_blame(note, death):
-            tell = Tell("error", "SYSTEM_WORKER_DIED_AT_WORK", f"worker.{index} died", "worker", index)
+            tell = Tell("error", "SYSTEM_WORKER_DIED_AT_WORK", f"{role}.{index} died", role, index)
             self._tell(tell, note._asdict())
 
     def _forget(self, role: str, index: int) -> None:
@@ -358,7 +348,7 @@ class Server:
             case Terminate(role, index):
                 self._children[role, index].terminate()
             case Kill(role, index, pid):
-                if role == "worker" and is_stopped(pid):
+                if ROLES[role].has_black_box and is_stopped(pid):
                     self._stopped_workers = self._stopped_workers | {index}
                 self._children[role, index].kill()
             case Announce():
@@ -386,10 +376,10 @@ class Server:
         ]
         try:
             child = subprocess.Popen(
-                [*self._commands[role], *place],
+                launch.module_command(ROLES[role].module, *place),
                 env=_child_environment(self._config.log.level),
                 stdin=subprocess.DEVNULL,
-                umask=-1 if role == "router" else _PRIVATE_UMASK,
+                umask=-1 if ROLES[role].has_public_sockets else _PRIVATE_UMASK,
                 # A signal of the terminal reaches the supervisor alone, which then stops its children in
                 # order.
                 process_group=0,
@@ -405,7 +395,7 @@ class Server:
         self._announce_due = time.monotonic() + ANNOUNCE_INTERVAL_S
         table = self._supervisor.table()
         for (role, _), identity in self._identities.items():
-            node = self._describe() if role == "controller" else {"workers": self._supervisor.workers}
+            node = self._describe() if role == CONTROLLER.name else {"workers": self._supervisor.workers}
             # A process that is just ending or does not read is not waited for.
             with contextlib.suppress(zmq.ZMQError):
                 self._socket.send_multipart([identity, wire.pack(["table", table, node])], zmq.NOBLOCK)

@@ -16,7 +16,7 @@ A hung process is killed although it might come back: the others have gone on wi
 The back-off doubles from 0.1 s to 5 s with every death, and every five seconds of health take one doubling
 back, so that thirty healthy seconds forget everything and a process killed once is back at once. A place that
 dies too often in a row stays stopped; without the router a node is nothing, so the router's last death stops
-the node.
+the node. How roles differ is in `cluster.roles.table`.
 
 A supervisor that was itself late (paused, starved) knows nothing about the silence of others during that
 time: the gap is added to everybody's last sign of life. The idea of telling hung from dead by pings is
@@ -27,6 +27,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final
+
+from cluster.roles.role import Indices
+from cluster.roles.table import ROLES, ROUTER, STOP_ORDER, WORKER
 
 #: Silence of a started process after which it is called hung.
 HUNG_AFTER_S: Final = 5.0
@@ -57,15 +60,6 @@ READY: Final = "ready"
 HUNG: Final = "hung"
 RESTARTING: Final = "restarting"
 STOPPED: Final = "stopped"
-
-#: The shut-down list, read from left to right: stop accepting and drain, then persist, then who reports on
-#: it.
-STOP_ORDER: Final = ("bridge", "link", "router", "worker", "controller")
-
-#: A node is ready, and goes on, without them.
-OPTIONAL_ROLES: Final = ("link", "bridge")
-#: Their number changes while the node runs.
-ELASTIC_ROLES: Final = ("worker", *OPTIONAL_ROLES)
 
 #: The exit status of a node that could not go on.
 STATUS_FAILED: Final = 1
@@ -191,7 +185,7 @@ class Supervisor:
 
     def __init__(self, places: list[tuple[str, int]], first_incarnation: int) -> None:
         """Make the table; `start` begins to fill it."""
-        #: In the order in which processes are started; roles are of STOP_ORDER, each key is there once.
+        #: In the order in which processes are started; each key is there once.
         self.places = {key: Place(*key) for key in places}
         #: The number of the next spawn; never used twice by a node.
         self._next_incarnation = first_incarnation
@@ -207,25 +201,25 @@ class Supervisor:
         self._ticked: float | None = None
         #: What the router bound at first; later routers are held to it.
         self.urls: tuple[str, ...] = ()
-        #: Indices that are wanted, by role of ELASTIC_ROLES; who leaves keeps its place until its process is gone.
-        self._wanted = {role: [at for of, at in places if of == role] for role in ELASTIC_ROLES}
+        #: Indices that are wanted, by role; who leaves keeps its place until its process is gone.
+        self._wanted = {role: [at for of, at in places if of == role] for role in ROLES}
 
     @property
     def workers(self) -> int:
         """Give the wanted number of workers."""
-        return len(self._wanted["worker"])
+        return len(self._wanted[WORKER.name])
 
     def scale(self, workers: int, now: float) -> list[Effect]:
         """Change the number of workers: start what is missing; the others go once the router does without them."""
         assert workers >= 1
         if self.stopping or workers == self.workers:
             return []
-        self._wanted["worker"] = list(range(workers))
-        return [*self._fill("worker", now), Announce()]
+        self._wanted[WORKER.name] = list(range(workers))
+        return [*self._fill(WORKER.name, now), Announce()]
 
     def want(self, role: str, indices: list[int], now: float) -> list[Effect]:
         """Have a process of this role for each of these indices and for no other; who goes is asked to stop."""
-        assert role in OPTIONAL_ROLES
+        assert ROLES[role].indices is Indices.OBJECTS
         self._wanted[role] = list(dict.fromkeys(indices))
         if self.stopping:
             return []
@@ -295,8 +289,8 @@ class Supervisor:
                 effects += self._became_ready(place)
         if before != place.state:
             effects.append(Announce())
-        if role == "router" and place.info.get("workers") == self.workers and not self.stopping:
-            effects += self._let_go("worker", now)
+        if role == ROUTER.name and place.info.get("workers") == self.workers and not self.stopping:
+            effects += self._let_go(WORKER.name, now)
         return effects + self._look_for_ready_node()
 
     def exited(self, role: str, index: int, how: str, now: float) -> list[Effect]:
@@ -322,9 +316,7 @@ class Supervisor:
         place.due = now + wait_s
         what = f"{'was hung and ' if hung else ''}ended ({how}), starts again in {wait_s:g} s"
         effects: list[Effect] = [_tell(place, "error", "SYSTEM_PROCESS_DOWN", what)]
-        if place.deaths >= (
-            DEATHS_MAX if self.was_ready or role in OPTIONAL_ROLES else FIRST_START_DEATHS_MAX
-        ):
+        if place.deaths >= (FIRST_START_DEATHS_MAX if self._starts_only_with(role) else DEATHS_MAX):
             effects = self._give_up(place, how, now)
         return [*effects, Announce()]
 
@@ -347,7 +339,7 @@ class Supervisor:
         return [Announce()]
 
     def stop(self, now: float) -> list[Effect]:
-        """Stop everything in the order of STOP_ORDER."""
+        """Stop everything, one role after the other."""
         if self.stopping:
             return []
         self.stopping = True
@@ -383,7 +375,7 @@ class Supervisor:
         """Assert what the attribute comments say."""
         for (role, index), place in self.places.items():
             assert (role, index) == (place.role, place.index), f"{place.name} stands at {role}.{index}"
-            assert role in STOP_ORDER, f"{role} has no turn in the shut-down list"
+            assert role in ROLES, f"{role} has no turn in the shut-down list"
             assert place.incarnation < self._next_incarnation, f"{place.name} is ahead of the counter"
             assert not self.stopping or place.state != RESTARTING, f"{place.name} restarts while all stop"
             place.validate()
@@ -404,7 +396,7 @@ class Supervisor:
 
     def _became_ready(self, place: Place) -> list[Effect]:
         effects: list[Effect] = []
-        if place.role == "router" and not self.urls:
+        if place.role == ROUTER.name and not self.urls:
             self.urls = tuple(place.info.get("urls", ()))
             effects.append(Bound(self.urls))
         if self.was_ready:
@@ -415,7 +407,7 @@ class Supervisor:
         """Tell once that all are ready (a router is not before it has its configuration and its workers)."""
         if self.was_ready or self.stopping:
             return []
-        if any(place.state != READY for place in self.places.values() if place.role not in OPTIONAL_ROLES):
+        if any(place.state != READY for place in self.places.values() if ROLES[place.role].is_needed):
             return []
         self.was_ready = True
         return [NodeReady()]
@@ -464,13 +456,17 @@ class Supervisor:
         place.deaths = max(0, min(place.deaths, _DOUBLINGS_MAX) - periods) if periods else place.deaths
         place.ready_since += periods * FORGIVE_AFTER_S
 
+    def _starts_only_with(self, role: str) -> bool:
+        """Tell whether the start of the node fails if no process of this role comes up."""
+        return ROLES[role].is_needed and not self.was_ready
+
     # -- stopping --------------------------------------------------------------------------------------------
 
     def _give_up(self, place: Place, how: str, now: float) -> list[Effect]:
         place.state = STOPPED
         what = f"ended {place.deaths} times in a row ({how}) and is not started again"
         effects: list[Effect] = [_tell(place, "critical", "SYSTEM_PROCESS_GIVEN_UP", what)]
-        if place.role == "router" or not (self.was_ready or place.role in OPTIONAL_ROLES):
+        if ROLES[place.role].ends_node or self._starts_only_with(place.role):
             self._status = STATUS_FAILED
             effects += self.stop(now)
         return effects

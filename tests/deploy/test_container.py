@@ -19,7 +19,8 @@ import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from cluster.supervisor.supervisor import STOP_AFTER_S, STOP_ORDER
+from cluster.roles.table import STOP_ORDER
+from cluster.supervisor.supervisor import STOP_AFTER_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

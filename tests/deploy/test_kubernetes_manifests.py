@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from cluster.controller.health.pages import PAGES
-from cluster.supervisor.supervisor import STOP_AFTER_S, STOP_ORDER
+from cluster.roles.table import STOP_ORDER
+from cluster.supervisor.supervisor import STOP_AFTER_S
 
 if TYPE_CHECKING:
     from pathlib import Path

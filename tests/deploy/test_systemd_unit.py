@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from angarium import blocking
-from cluster.supervisor.supervisor import STOP_AFTER_S, STOP_ORDER
+from cluster.roles.table import STOP_ORDER
+from cluster.supervisor.supervisor import STOP_AFTER_S
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium_server.visible import visible
 from cluster.commands.terminal.table import counted, duration, fold, plain, rate, size, table
+from cluster.roles.role import Indices
+from cluster.roles.table import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
 #: States in which a process does what it is there for.
 _GOOD_STATES: Final = frozenset({"ready"})
 _PROCESS_COLUMNS: Final = ("process", "pid", "state", "uptime_s", "restarts", "rss_bytes", "cpu_percent")
+#: Processes that need no number.
+_ONLY_ONE: Final = frozenset(
+    ("supervisor", *(role.name for role in ROLES.values() if role.indices is Indices.ONE))
+)
 #: Lines for processes below their header, with what they say: those of a node with seven workers that are well.
 PROCESS_LINES_MAX: Final = 10
 #: Processes that say why they do not work, and the lines that each may take.
@@ -100,11 +106,7 @@ def _notes(rows: list[dict[str, Any]], width: int, *, is_whole: bool) -> list[st
 
 def process_name(row: Row) -> str:
     """Give the name of a process: the role, and its number where there may be several."""
-    return (
-        str(row["role"])
-        if row["role"] in ("supervisor", "controller", "router")
-        else f"{row['role']}.{row['index']}"
-    )
+    return str(row["role"]) if row["role"] in _ONLY_ONE else f"{row['role']}.{row['index']}"
 
 
 def _worst(rows: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:

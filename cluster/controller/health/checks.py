@@ -14,10 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+from cluster.roles.table import ROLES
+
 #: The supervisor tells of the node each second; one that is silent for so long hangs, and nobody here replaces it.
 SUPERVISOR_SILENT_S: Final = 10.0
 #: The states of a link in which it carries nothing although it should.
 _LINK_FAULTS: Final = ("down", "degraded", "synchronising")
+#: The roles without which clients miss something.
+SERVING: Final = frozenset(role.name for role in ROLES.values() if role.serves_clients)
 
 Row = dict[str, Any]
 
@@ -98,11 +102,11 @@ def _node(node: Row) -> Check:
 
 
 def _processes(node: Row) -> list[Check]:
-    """Look at everyone without whom clients miss something: all but links and the controller, which is us."""
+    """Look at everyone without whom clients miss something."""
     return [
         Check(f"{row['role']}.{row['index']}", ok=row["state"] == "ready", text=_what_it_does(row))
         for row in node.get("processes", ())
-        if row["role"] in ("router", "worker")
+        if row["role"] in SERVING
     ]
 
 

@@ -15,14 +15,16 @@ Pure: everything was told to the controller within the last seconds, and nobody 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.controller.health.checks import passed
+from cluster.roles.table import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from cluster.controller.health.checks import Health
+    from cluster.roles.role import Role
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 #: What goes up and down; every other number counts from the start of its process.
@@ -73,18 +75,27 @@ GAUGES: Final = {
         "queued_bytes",
         "subscriptions_dropped",
     },
-    "bridge": {"up", "encrypted", "uptime_s", "queued_messages", "under_way", "rounds_waiting", "lag_ms"},
     "cluster": {
         *("topology_issues", "nodes", "nodes_up", "up", "lag_ms", "progress_percent"),
         *("spooled_messages", "spooled_bytes", "retry_messages", "dead_messages"),
     },
     "process": {"ready", "rss_bytes", "cpu_percent", "uptime_s"},
     "node": {"live", "started", "ready", "stopping", "uptime_s"},
+    # What processes tell themselves is declared with their role.
+    **{role.name: role.figures.gauges for role in ROLES.values() if role.figures is not None},
 }
 #: Seconds have their long name in Prometheus.
 _SECONDS: Final = "_s"
 
 Row = Mapping[str, Any]
+
+
+class Sample(NamedTuple):
+    """What a process told last of how it does; empty if it did not answer."""
+
+    role: Role
+    labels: Mapping[str, str]
+    figures: Row
 
 
 class _Page:
@@ -115,7 +126,7 @@ def metrics(
     usage: Mapping[int, Row],
     stats: Row | None,
     cluster: Row,
-    bridges: Mapping[tuple[str, str], Row],
+    samples: Iterable[Sample],
 ) -> str:
     """Give the page.
 
@@ -125,7 +136,7 @@ def metrics(
         usage: what each pid uses.
         stats: what the router told last; None if it did not answer, then its figures are not there.
         cluster: figures of the cluster, and under `links` those of each link by the name of the neighbour.
-        bridges: what each bridge told last, by Message VPN and name.
+        samples: of the processes whose role has figures.
     """
     page = _Page()
     verdicts = {name: passed(getattr(health, name)) for name in ("live", "started", "ready")}
@@ -146,7 +157,8 @@ def metrics(
     for neighbour, figures in cluster.get("links", {}).items():
         page.add("cluster", figures, neighbour=neighbour)
     _add_links(page, told.get("links", ()))
-    _add_bridges(page, bridges)
+    for sample in samples:
+        _add_sample(page, *sample)
     return page.text()
 
 
@@ -158,14 +170,13 @@ def _add_links(page: _Page, rows: Iterable[Row]) -> None:
             page.add("link", {"discards": count}, **labels, reason=reason.removeprefix("discard."))
 
 
-def _add_bridges(page: _Page, bridges: Mapping[tuple[str, str], Row]) -> None:
-    for (vpn, name), row in bridges.items():
-        labels = {"name": name, "vpn": vpn}
-        page.add("bridge", {"up": row.get("state") == "up", **row}, **labels)
-        for reason, count in row.get("dropped", {}).items():
-            page.add("bridge", {"dropped": count}, **labels, reason=reason)
-        for code, count in row.get("refused", {}).items():
-            page.add("bridge", {"refused": count}, **labels, code=code)
+def _add_sample(page: _Page, role: Role, labels: Row, row: Row) -> None:
+    assert role.figures is not None, f"{role.name} shows none"
+    state = {"up": row.get("state") == "up"} if "up" in role.figures.gauges else {}
+    page.add(role.name, {**state, **row}, **labels)
+    for name, label in role.figures.splits.items():
+        for key, count in row.get(name, {}).items():
+            page.add(role.name, {name: count}, **labels, **{label: key})
 
 
 def _prometheus(name: str) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from cluster.controller.operations import arguments
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
+from cluster.roles.table import WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,7 @@ class AsideOperations:
     def _read(self, request: arguments.AsideLaneArguments, asker: Asker, now: float) -> None:
         gathering = self._board.gather(asker, now, HOME_TIMEOUT_S)
         asked = {"lane_id": request.lane_id, "after": request.after}
-        number = self._board.ask(("worker", request.worker), "spool.aside.read", asked, gathering)
+        number = self._board.ask((WORKER.name, request.worker), "spool.aside.read", asked, gathering)
         gathering.finish = lambda answers: _answer_of(answers, number, request.worker)
         self._board.end_if_complete(gathering)
 
@@ -88,7 +89,10 @@ class AsideOperations:
             gathering = self._board.gather(asker, now, HOME_TIMEOUT_S)
             numbers = {
                 self._board.ask(
-                    ("worker", lane["worker"]), "spool.aside.delete", {"lane_id": lane["lane_id"]}, gathering
+                    (WORKER.name, lane["worker"]),
+                    "spool.aside.delete",
+                    {"lane_id": lane["lane_id"]},
+                    gathering,
                 ): lane["worker"]
                 for lane in lanes
             }
@@ -103,8 +107,10 @@ class AsideOperations:
         """Go on with what all workers keep aside; the answer comes from there, or is a refusal."""
         board = self._board
         gathering = board.gather(None, now, HOME_TIMEOUT_S)
-        workers = [row["index"] for row in board.node.get("processes", ()) if row["role"] == "worker"]
-        numbers = {board.ask(("worker", index), "spool.aside", None, gathering): index for index in workers}
+        workers = [row["index"] for row in board.node.get("processes", ()) if row["role"] == WORKER.name]
+        numbers = {
+            board.ask((WORKER.name, index), "spool.aside", None, gathering): index for index in workers
+        }
 
         def finish(answers: dict[int, Any]) -> None:
             try:

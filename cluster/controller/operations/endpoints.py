@@ -31,6 +31,7 @@ from angarium import errors, wire
 from cluster.controller.catalog.link_queues import is_carried, node_of
 from cluster.controller.operations import arguments, figures
 from cluster.controller.switchboard.switchboard import ROUTER, Place
+from cluster.roles.table import WORKER
 
 if TYPE_CHECKING:
     from cluster.controller.catalog.catalog import Catalog
@@ -186,7 +187,7 @@ class EndpointOperations:
         board = self._board
         gathering = board.gather(asker, now, HOME_TIMEOUT_S)
         numbers = [
-            board.ask(("worker", worker), "job", {"job": job}, gathering) for worker, job in request.jobs
+            board.ask((WORKER.name, worker), "job", {"job": job}, gathering) for worker, job in request.jobs
         ]
         workers = [worker for worker, _ in request.jobs]
 
@@ -273,7 +274,7 @@ def _lanes(endpoint: Attributes) -> dict[int, Place]:
 def _every_lane(endpoint: Attributes) -> dict[int, Place]:
     """Give the place of the home of each lane, also of those that are closed."""
     return {
-        endpoint["id"] << wire.LANE_BITS | partition: ("worker", home)
+        endpoint["id"] << wire.LANE_BITS | partition: (WORKER.name, home)
         for partition, home in enumerate(endpoint["homes"])
     }
 

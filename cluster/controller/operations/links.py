@@ -1,4 +1,4 @@
-"""Links as the controller sees to them: which processes there have to be, what each is told, and how they do.
+"""Operations on links: how they do.
 
 operation       arguments       answer
 links.list      name="*"        link objects with their state and the figures of each Message VPN
@@ -12,13 +12,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from cluster.controller.operations import arguments
-from cluster.controller.switchboard.carriers import Carriers
 from cluster.controller.switchboard.switchboard import ROUTER
+from cluster.roles.table import LINK
 from router.links.gate import opens
 
 if TYPE_CHECKING:
     from cluster.controller.catalog.catalog import Catalog
     from cluster.controller.mesh.picture import Picture
+    from cluster.controller.switchboard.processes import ObjectProcesses
     from cluster.controller.switchboard.switchboard import Asker, Switchboard
 
 Row = dict[str, Any]
@@ -45,31 +46,19 @@ _UNTOLD: Final = ("untold", "untold_in", "untold_out")
 class LinkOperations:
     """The links of the node."""
 
-    def __init__(self, board: Switchboard, catalog: Catalog, node: str, picture: Picture) -> None:
-        """See to the link objects of this catalog, on the node of this name."""
+    def __init__(
+        self, board: Switchboard, catalog: Catalog, node: str, picture: Picture, processes: ObjectProcesses
+    ) -> None:
+        """Tell of the link objects of this catalog, on the node of this name, and of their processes."""
         self._picture = picture
         self._board = board
         self._catalog = catalog
         self._node = node
-        self.carriers = Carriers(board, catalog, "link", self._configurations)
+        self._processes = processes
         self.operations: arguments.Operations = {
             "links.list": (arguments.LinkListArguments, self._list),
             "links.show": (arguments.LinkArguments, self._show),
             "subscriptions.remote": (arguments.VpnArguments, self._remote_subscriptions),
-        }
-
-    def _configurations(self) -> dict[int, Row]:
-        """Give what each link process of this node has to do; links that the other side opens have none."""
-        vpns = [name for (_, name), vpn in self._catalog.of_kind("vpn").items() if vpn["enabled"]]
-        return {
-            link["number"]: {
-                "neighbour": name,
-                "addresses": link["addresses"],
-                "server_name": link["server_name"],
-                "vpns": sorted(vpns),
-            }
-            for (_, name), link in self._catalog.of_kind("link").items()
-            if link["enabled"] and opens(self._node, name, link["initiator"])
         }
 
     def states(self, sessions: list[Row]) -> list[Row]:
@@ -102,9 +91,9 @@ class LinkOperations:
         gathering = board.gather_view(asker, now)
         router = board.ask(ROUTER, "peers", None, gathering)
         asked = {
-            link["name"]: board.ask(("link", link["number"]), "stats", None, gathering)
+            link["name"]: board.ask((LINK.name, link["number"]), "stats", None, gathering)
             for link in links
-            if link["number"] in self.carriers.wanted
+            if link["number"] in self._processes.wanted
         }
 
         def end(answers: dict[int, Any]) -> Any:

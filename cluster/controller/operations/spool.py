@@ -28,6 +28,7 @@ from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
 from cluster.controller.switchboard.effects import CheckStore, CopyStore, DropCopy, ReadCopy
 from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
+from cluster.roles.table import WORKER
 from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class SpoolOperations:
         gathering = board.gather_view(asker, now)
         router = board.ask(ROUTER, "stats", None, gathering)
         workers = {
-            index: board.ask(("worker", index), "spool.show", {}, gathering) for index in self._workers()
+            index: board.ask((WORKER.name, index), "spool.show", {}, gathering) for index in self._workers()
         }
 
         def finish(answers: dict[int, Any]) -> dict[str, Any]:
@@ -176,7 +177,7 @@ class SpoolOperations:
     ) -> None:
         board = self._board
         numbers = {
-            index: board.ask(("worker", index), operation, content, gathering)
+            index: board.ask((WORKER.name, index), operation, content, gathering)
             for index, content in asked.items()
         }
 
@@ -192,7 +193,7 @@ class SpoolOperations:
 
     def _workers(self) -> list[int]:
         rows = self._board.node.get("processes", ())
-        return sorted(row["index"] for row in rows if row["role"] == "worker")
+        return sorted(row["index"] for row in rows if row["role"] == WORKER.name)
 
     def validate(self) -> None:
         """Assert what the attribute comments say."""

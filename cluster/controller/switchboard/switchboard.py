@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors
 from cluster.controller.switchboard.effects import Answer, Effect, Record, Reply, Request
 from cluster.controller.switchboard.event_limits import source_of
+from cluster.roles import table as roles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,7 @@ PENDING_MAX: Final = 10_000
 
 #: (role, index).
 Place = tuple[str, int]
-ROUTER: Final[Place] = ("router", 0)
+ROUTER: Final[Place] = (roles.ROUTER.name, 0)
 
 
 class AdminAsker(NamedTuple):

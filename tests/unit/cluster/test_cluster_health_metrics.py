@@ -10,8 +10,9 @@ from documented_figures import documented
 
 from cluster.controller.health.checks import examine
 from cluster.controller.health.http import Request
-from cluster.controller.health.metrics import CONTENT_TYPE, GAUGES, metrics
+from cluster.controller.health.metrics import CONTENT_TYPE, GAUGES, Sample, metrics
 from cluster.controller.health.pages import METRICS, page
+from cluster.roles.table import BRIDGE
 
 LINE = re.compile(r'angarium_[a-z_]+(\{([a-z]+="([^"\\\n]|\\.)*",?)+\})? -?[0-9.e+-]+')
 NODE = {
@@ -49,18 +50,22 @@ STATS: dict[str, Any] = {
 }
 
 
-BRIDGES: dict[tuple[str, str], Any] = {
-    ("sales", "b"): {
-        "state": "up",
-        "error": "",
-        "messages": 10,
-        "queued_messages": None,
-        "under_way": 11,
-        "dropped": {"visited": 12},
-        "refused": {"50310": 13},
-    },
-    ("sales", "gone"): {},
-}
+BRIDGES = [
+    Sample(
+        BRIDGE,
+        {"name": "b", "vpn": "sales"},
+        {
+            "state": "up",
+            "error": "",
+            "messages": 10,
+            "queued_messages": None,
+            "under_way": 11,
+            "dropped": {"visited": 12},
+            "refused": {"50310": 13},
+        },
+    ),
+    Sample(BRIDGE, {"name": "gone", "vpn": "sales"}, {}),
+]
 
 
 def lines(stats: dict[str, Any] | None = STATS) -> list[str]:

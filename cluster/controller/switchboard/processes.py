@@ -1,4 +1,4 @@
-"""Reconciles link and bridge processes with the catalog: which must exist, and the configuration of each.
+"""Reconciles processes that come and go with objects, as links and bridges do: which must exist, and what each is told.
 
 Desired and actual state are compared whenever objects or processes have changed. Requests are not remembered, so lost
 frames, restarts of the controller and renamed objects need no special handling.
@@ -11,32 +11,24 @@ from typing import TYPE_CHECKING, Any
 from cluster.controller.switchboard.effects import RunProcesses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cluster.controller.catalog.catalog import Catalog
     from cluster.controller.switchboard.switchboard import Place, Switchboard
+    from cluster.roles.role import Role
 
 Row = dict[str, Any]
 
 
-class Carriers:
+class ObjectProcesses:
     """The processes of one role, which come and go with objects."""
 
-    def __init__(
-        self, board: Switchboard, catalog: Catalog, role: str, configurations: Callable[[], dict[int, Row]]
-    ) -> None:
-        """See to the processes of a role.
-
-        Args:
-            board: asks and tells.
-            catalog: what `configurations` looks at.
-            role: of the processes; each is told what it is to do by the request `<role>_config`.
-            configurations: gives for each process that there has to be its index, and what it is told.
-        """
+    def __init__(self, board: Switchboard, catalog: Catalog, role: Role, node: str) -> None:
+        """See to the processes of a role on the node of this name."""
         self._board = board
         self._catalog = catalog
-        self._role = role
-        self._configurations = configurations
+        self._role = role.name
+        assert role.wanted is not None, f"nothing says which {role.name} processes there have to be"
+        self._configurations = role.wanted
+        self._node = node
         #: Index -> what its process is to do; right as of `_revision` of the catalog.
         self.wanted: dict[int, Row] = {}
         self._revision = -1
@@ -63,7 +55,7 @@ class Carriers:
         if self._revision == self._catalog.revision:
             return
         self._revision = self._catalog.revision
-        wanted = self._configurations()
+        wanted = self._configurations(self._catalog, self._node)
         if set(wanted) != set(self.wanted):
             self._board.emit(RunProcesses(self._role, list(wanted)))
         self.wanted = wanted

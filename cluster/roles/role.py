@@ -1,0 +1,84 @@
+"""What a kind of process is, beside its code: how many there are, what each is told, when it stops, what it shows.
+
+Nothing here runs. `cluster.roles.table` has the kinds that there are.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from cluster.configuration.config import NodeConfig
+    from cluster.controller.catalog.catalog import Catalog
+    from cluster.data.node_file import NodeFile
+    from router.ground.config import Identity
+
+
+class Indices(enum.Enum):
+    """Which processes of a role there are."""
+
+    #: One, with the index 0.
+    ONE = "one"
+    #: As many as the node has workers, which may change while it runs.
+    WORKERS = "workers"
+    #: One for each object that `Role.wanted` names; the index is the number of the object.
+    OBJECTS = "objects"
+
+
+class InForce(NamedTuple):
+    """What the processes of a node are told at their start is made from this."""
+
+    config: NodeConfig
+    node: NodeFile
+    #: As neighbours and our own router see this node; with secrets.
+    identity: Identity
+    workers: int
+    data_path: Path
+    token_key_hex: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What `/metrics` shows of the answers to `stats`: every number of the map."""
+
+    #: What goes up and down; every other number counts from the start of its process.
+    gauges: frozenset[str]
+    #: Name of a map in the answer -> the label that its keys become.
+    splits: Mapping[str, str] = field(default_factory=dict)
+    #: Labels of a process, taken from what it is told to do; without any it is its index.
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Role:
+    """A kind of process."""
+
+    #: In logs, events, figures and the status; lower case.
+    name: str
+    #: Run as a program with `--runtime DIR --index I --incarnation K`.
+    module: str
+    #: Gives what is written to `<runtime>/<name>.json` before each start.
+    runtime: Callable[[InForce], Any]
+    #: Those of a lower turn are gone before those of the next one are asked to stop.
+    stop_turn: int
+    indices: Indices = Indices.ONE
+    #: The node is not ready before all of them are, and does not start if one cannot.
+    is_needed: bool = True
+    #: A node without it is nothing: when it is not started any more, the node stops.
+    ends_node: bool = False
+    #: Clients miss something while it is not ready, so the node is not ready then.
+    serves_clients: bool = False
+    #: It makes sockets for programs of other users, and says itself who may use which file.
+    has_public_sockets: bool = False
+    #: It notes what it is at (`angarium_server.black_box`), and its death may be blamed on that.
+    has_black_box: bool = False
+    #: Of OBJECTS: gives, for each process that there has to be on the node of this name, its index and what it is told
+    #: by the request `<name>_config`.
+    wanted: Callable[[Catalog, str], dict[int, dict[str, Any]]] | None = None
+    #: None: it shows none of its own on `/metrics`.
+    figures: Figures | None = None
