@@ -352,7 +352,7 @@ def busy(seconds: float) -> None:
 
 @pytest.mark.requirement("R230")
 def test_a_storm_of_strangers_waits_while_one_who_is_here_is_served_in_each_turn(tmp_path: Path) -> None:
-    house = House(strangers=200, strangers_per_network=200)
+    house = House(strangers=200, strangers_per_network=200, login_s=60.0)
     peers: list[Peer] = []
     try:
         url = house.door.listen(f"ipc://{tmp_path}/door")
@@ -388,7 +388,7 @@ def test_who_is_admitted_while_he_waits_for_his_turn_is_read_on(house: House, pe
     peer.greet()
     count = 64 + 36
     peer.socket.sendall(packed(*[[b"%d" % number] for number in range(count)]))
-    house.costs_s = 0.003
+    house.costs_s = 0.0001
     house.until(lambda: house.messages, "the first of them")
     assert len(house.messages) == 64, "the others are for the next turn"
     house.costs_s = 0.0
