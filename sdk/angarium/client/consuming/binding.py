@@ -89,7 +89,7 @@ class Binding:
         """Be ready to bind."""
         self._connection = connection
         self._operations = operations
-        self._options = options
+        self.options = options
         #: Whether messages are accepted when the next one is asked for.
         self.is_auto: Final = options.is_auto
         #: The flows of the client by their windows; this one is in it while it is in use.
@@ -97,12 +97,12 @@ class Binding:
         self._pace = pace
         self._emit = emit
         self._loop = asyncio.get_running_loop()
-        self._name = options.name
-        self._is_active = False
-        self._partitions: tuple[int, ...] = ()
-        self._access_type = ""
+        self.name = options.name
+        self.active = False
+        self.partitions: tuple[int, ...] = ()
+        self.access_type = ""
         #: Of the bind that there is, or is tried.
-        self._window = FlowWindow(options.window, options.window_bytes)
+        self.window = FlowWindow(options.window, options.window_bytes)
         #: Messages that were taken through earlier binds.
         self._taken_before = 0
         self._was_bound = False
@@ -110,7 +110,7 @@ class Binding:
         #: What is unread; all of it came through `_window`.
         self._buffer = FlowBuffer(options.window, self.release)
         self.reader = self._buffer.reader
-        self._outcomes = Outcomes(connection, pace, self._window, options.ack_delay_s)
+        self._outcomes = Outcomes(connection, pace, self.window, options.ack_delay_s)
         self._outcomes.threshold = options.threshold(None)
         #: Message of `Flow.receive` that is accepted when the next one is asked for.
         self.handed: GuaranteedMessage | None = None
@@ -119,7 +119,7 @@ class Binding:
         #: Called instead of waking readers; the blocking client's door.
         self.on_ready: Callable[[], None] | None = None
         self._waiters: list[asyncio.Future[None]] = []
-        self._is_ended = False
+        self.closed = False
         #: Whether nothing more will come: all of a range is here.
         self._has_all = False
         self._error: errors.AngariumError | None = None
@@ -130,37 +130,7 @@ class Binding:
         self.callback_errors = 0
         self._callbacks = Callbacks(options, self.reader, self.ready) if options.callback else None
 
-    # What everybody may look at.
-
-    @property
-    def name(self) -> str:
-        """The name of the endpoint."""
-        return self._name
-
-    @property
-    def topic(self) -> str:
-        """The topic by which a queue is published to; what `reply_to` says if replies are to come here."""
-        return wire.QUEUE_TOPIC_PREFIX + self._name
-
-    @property
-    def active(self) -> bool:
-        """Whether messages come: an exclusive endpoint has one active flow, the others stand by."""
-        return self._is_active
-
-    @property
-    def partitions(self) -> tuple[int, ...]:
-        """The partitions of a partitioned queue that this flow has now."""
-        return self._partitions
-
-    @property
-    def access_type(self) -> str:
-        """`exclusive` or `non-exclusive`."""
-        return self._access_type
-
-    @property
-    def closed(self) -> bool:
-        """Whether the flow is over."""
-        return self._is_ended
+    # What everybody may look at; `FlowView` shows it to applications.
 
     @property
     def buffered(self) -> int:
@@ -202,7 +172,7 @@ class Binding:
         Raises:
             InvalidRequestError: this is a browser, which settles nothing (INVALID_ARGUMENT).
         """
-        if self._options.browse:
+        if self.options.browse:
             raise errors.error_for(errors.INVALID_ARGUMENT, "a browser settles nothing; consume instead")
 
     def accept_handed(self) -> None:
@@ -226,26 +196,26 @@ class Binding:
 
         What is not settled is delivered again, to this client or another. Nothing happens the second time.
         """
-        if self._is_ended:
+        if self.closed:
             return
         self.tell()
-        flow = self._window.flow
+        flow = self.window.flow
         self.end(None)
         if not flow:
             return
         try:
-            async with asyncio.timeout(self._options.timeout_s if timeout_s is None else timeout_s):
+            async with asyncio.timeout(self.options.timeout_s if timeout_s is None else timeout_s):
                 await self._operations.ask(lambda session: session.guaranteed.unbind(flow))
         except (TimeoutError, errors.AngariumError) as error:
             _logger.debug("%s ended without an answer: %s", self, error)
 
     def __str__(self) -> str:
-        return f"Flow({self._name!r})"
+        return f"Flow({self.name!r})"
 
     def __repr__(self) -> str:
-        bound = "active" if self._is_active else "standing by" if self._window.flow else "not bound"
-        state = "closed" if self._is_ended else bound
-        return f"<Flow of {self.options.kind} {self._name!r}, {state}, {self.buffered} buffered>"
+        bound = "active" if self.active else "standing by" if self.window.flow else "not bound"
+        state = "closed" if self.closed else bound
+        return f"<Flow of {self.options.kind} {self.name!r}, {state}, {self.buffered} buffered>"
 
     # What the client calls.
 
@@ -257,25 +227,25 @@ class Binding:
             AngariumError: the node refuses.
         """
         try:
-            await self._keeper.open(self._options.timeout_s)
+            await self._keeper.open(self.options.timeout_s)
         except BaseException:
-            flow = self._window.flow
+            flow = self.window.flow
             self.end(None)
             self._let_go(flow)
             raise
         self._was_bound = True
-        if not self._window.flow and not self._has_all:
+        if not self.window.flow and not self._has_all:
             self._keeper.start()
 
     def connected(self) -> None:
         """Bind again on a new connection."""
-        if self._was_bound and not self._is_ended:
+        if self._was_bound and not self.closed:
             self._keeper.start()
 
     def lost(self) -> None:
         """Take note that the bind is over: what came through it is the node's again."""
         self._counters["dropped_messages"] += self._buffer.clear()
-        self._partitions = ()
+        self.partitions = ()
         self._outcomes.tell()
         self._set_active(active=False)
 
@@ -321,18 +291,18 @@ class Binding:
 
     def fail_for_good(self, error: errors.AngariumError) -> None:
         """The node does not let this flow go on: let its readers know."""
-        if not self._is_ended:
+        if not self.closed:
             self._emit("flow_failed", error.code, f"{self}: {error.detail}")
-            flow = self._window.flow
+            flow = self.window.flow
             self.end(error)
             self._let_go(flow)
 
     def abandon(self) -> None:
         """Close a flow that the application dropped without closing it."""
-        if not self._is_ended:
+        if not self.closed:
             _logger.warning("%s was dropped without being closed; it is closed now, and %s", self, ADVICE)
             self.tell()
-            flow = self._window.flow
+            flow = self.window.flow
             self.end(None)
             self._let_go(flow)
 
@@ -346,36 +316,26 @@ class Binding:
 
     def end(self, error: errors.AngariumError | None) -> None:
         """Let nothing more come; what is buffered is thrown away."""
-        if self._is_ended:
+        if self.closed:
             return
-        self._is_ended = True
+        self.closed = True
         self._error = error
         self._keeper.stop()
-        self._registry.pop(self._window, None)
+        self._registry.pop(self.window, None)
         self.lost()
         self.wake()
 
     @property
     def outcome(self) -> tuple[bool, errors.AngariumError | None]:
         """Whether it has ended, and why."""
-        return self._is_ended, self._error
+        return self.closed, self._error
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
         """What awaits an async callback."""
         return self._callbacks.tasks if self._callbacks else []
 
-    @property
-    def options(self) -> FlowOptions:
-        """What was asked for."""
-        return self._options
-
     # What the blocking client calls besides.
-
-    @property
-    def window(self) -> FlowWindow:
-        """The window of the bind that there is, or is tried."""
-        return self._window
 
     def take_delivery(self) -> GuaranteedDelivery | None:
         """Give the oldest delivery to be read elsewhere; safe from any thread."""
@@ -389,11 +349,11 @@ class Binding:
     def _renew(self) -> None:
         """Ask for more if there is room for it, now if the pace allows it."""
         session = self._connection.session
-        if self._is_ended or session is None or not session.is_open or not self._window.can_renew():
+        if self.closed or session is None or not session.is_open or not self.window.can_renew():
             return  # A flow that ends asks for nothing more.
         if not self._pace.take():
             self._pace.wait(self._renew)
-        elif session.guaranteed.renew(self._window):
+        elif session.guaranteed.renew(self.window):
             self._connection.transmit()
 
     # Binding.
@@ -404,27 +364,25 @@ class Binding:
         Raises:
             AngariumError: the node refuses.
         """
-        options = self._options
-        self._registry.pop(self._window, None)
-        self._taken_before += self._window.taken_messages
+        options = self.options
+        self._registry.pop(self.window, None)
+        self._taken_before += self.window.taken_messages
         limit = UNLIMITED
         if options.max_messages is not None:
             limit = max(options.max_messages - self._taken_before, 0)
-        window = self._window = self._outcomes.window = FlowWindow(
-            options.window, options.window_bytes, limit
-        )
+        window = self.window = self._outcomes.window = FlowWindow(options.window, options.window_bytes, limit)
         self._registry[window] = self
-        arguments = options.arguments(self._name)
+        arguments = options.arguments(self.name)
         await self._operations.ask(
             lambda session: session.guaranteed.bind(window, arguments, self._bound), self._unbind_late
         )
 
     def _bound(self, bound: FlowBound) -> None:
         """Take over what the node says of the flow; it comes before anything that happens to it."""
-        self._name = bound.name
-        self._partitions = tuple(bound.partitions)
-        self._access_type = bound.access_type
-        self._outcomes.threshold = self._options.threshold(bound.max_unacked)
+        self.name = bound.name
+        self.partitions = tuple(bound.partitions)
+        self.access_type = bound.access_type
+        self._outcomes.threshold = self.options.threshold(bound.max_unacked)
         self._set_active(active=bound.active)
         if not bound.active:
             self._tell_standby()
@@ -444,11 +402,11 @@ class Binding:
         if active and self._is_standby_told:
             self._is_standby_told = False
             _logger.info("%s is active now", self)
-        if active != self._is_active:
-            self._is_active = active
-            if self._options.on_active is not None:
+        if active != self.active:
+            self.active = active
+            if self.options.on_active is not None:
                 try:
-                    self._options.on_active(active)
+                    self.options.on_active(active)
                 except Exception:
                     _logger.exception("on_active of %s raised", self)
 
@@ -457,30 +415,30 @@ class Binding:
         if self._is_standby_told:
             return
         self._is_standby_told = True
-        if self._access_type == "exclusive":
-            why = f"another consumer of {self._name!r} is active, and the queue is exclusive; consumers share the "
+        if self.access_type == "exclusive":
+            why = f"another consumer of {self.name!r} is active, and the queue is exclusive; consumers share the "
             why += "messages of one with access_type=non-exclusive ('angarium queue update NAME --set ...')"
         else:
-            why = f"others have all partitions of {self._name!r}, or a reader group has leased it"
+            why = f"others have all partitions of {self.name!r}, or a reader group has leased it"
         detail = f"{self} stands by and gets no messages: {why}"
         _logger.warning("%s", detail)
         self._emit("standby", 0, detail)
 
     def _set_partitions(self, partitions: list[int]) -> None:
         """Throw away what is unread of partitions that another flow has now."""
-        if self._partitions and not partitions:
+        if self.partitions and not partitions:
             self._tell_standby()
-        self._partitions = tuple(partitions)
+        self.partitions = tuple(partitions)
         self._is_standby_told = self._is_standby_told and not partitions
-        dropped = self._buffer.keep_only(self._partitions)
+        dropped = self._buffer.keep_only(self.partitions)
         self._counters["dropped_messages"] += dropped
-        self._window.limit = min(self._window.limit + dropped, UNLIMITED)
-        self.release(self._window, 0, 0)
+        self.window.limit = min(self.window.limit + dropped, UNLIMITED)
+        self.release(self.window, 0, 0)
 
     async def ready(self) -> bool:
         """Wait for rows; give False at the end."""
         while not self.reader.advance():
-            if self._is_ended or self._has_all:
+            if self.closed or self._has_all:
                 if self._error is not None:
                     raise self._error
                 return False
@@ -495,11 +453,11 @@ class Binding:
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""
-        self._window.validate()
+        self.window.validate()
         self._outcomes.validate()
-        self._buffer.validate(self._window)
-        assert not self._is_ended or not self.buffered
-        assert (self._registry.get(self._window) is self) == (not self._is_ended) or not self._was_bound
+        self._buffer.validate(self.window)
+        assert not self.closed or not self.buffered
+        assert (self._registry.get(self.window) is self) == (not self.closed) or not self._was_bound
 
 
 _COUNTERS: Final = ("received_messages", "redelivered_messages", "refused_settles", "dropped_messages")

@@ -46,7 +46,7 @@ class FlowView:
     @property
     def topic(self) -> str:
         """The topic by which a queue is published to; what `reply_to` says if replies are to come here."""
-        return self._binding.topic
+        return wire.QUEUE_TOPIC_PREFIX + self.name
 
     @property
     def active(self) -> bool:

@@ -103,7 +103,7 @@ class RangeReader(Binding):
 
     def lost(self) -> None:
         """Take note that the bind is over, unless there is nothing more to come."""
-        if not self._has_all or self._is_ended:
+        if not self._has_all or self.closed:
             with self._lock:
                 super().lost()
 
@@ -113,9 +113,9 @@ class RangeReader(Binding):
             super().connected()
 
     async def _bind(self) -> None:
-        wanted = self._options.range
+        wanted = self.options.range
         assert wanted is not None
-        self._options = replace(self._options, range=wanted._replace(first=self._next))
+        self.options = replace(self.options, range=wanted._replace(first=self._next))
         try:
             await super()._bind()
         except errors.AngariumError:
