@@ -285,21 +285,24 @@ class Desk:
     def __init__(self, folder: Path, binaries: Path) -> None:
         """Lay out the copy; commands of its `.venv` are those in `binaries`."""
         self._folder = folder
-        self._binaries = binaries
         for path in ROOT.iterdir():
             if path.name not in {".venv", ".git", "angarium-data"}:
                 (folder / path.name).symlink_to(path)
-        own = folder / ".venv" / "bin"
-        own.mkdir(parents=True)
-        (own / "activate").write_text(f"export PATH='{binaries}':$PATH\n")
+        (folder / ".venv" / "bin").mkdir(parents=True)
         self._environment = clean_environment() | {
-            "ANGARIUM_VENV": str(binaries.parent),
             "HOME": str(folder),
             "XDG_CONFIG_HOME": str(folder),
             "XDG_RUNTIME_DIR": str(folder),
         }
         # The ports in the documentation belong to those who read it; a test takes some that are free.
         self._instead = {port: str(_free_port()) for port in PORTS}
+        self.use(binaries)
+
+    def use(self, binaries: Path) -> None:
+        """Have another installation be the environment of the copy, for those who sit down from now on."""
+        self._binaries = binaries
+        (self._folder / ".venv" / "bin" / "activate").write_text(f"export PATH='{binaries}':$PATH\n")
+        self._environment["ANGARIUM_VENV"] = str(binaries.parent)
 
     def reader(self, *, listen: bool = True) -> Reader:
         """Give somebody who sits down here, with terminals that nobody has typed anything into.

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from document import Desk, blocks
+from document import blocks
 from installation import ROOT
+
+if TYPE_CHECKING:
+    from document import Desk
+    from installation import Installation
 
 TUTORIAL = ROOT / "docs" / "tutorial"
 SPARK = "A stream into Spark"
@@ -26,22 +31,20 @@ def test_a_part_works_as_printed_twice_in_a_row(desk: Desk, part: str) -> None:
             reader.read(page)
 
 
-def test_the_mesh_works_as_printed_twice_in_a_row(desk: Desk) -> None:
+def test_the_mesh_works_as_printed_twice_in_a_row_and_the_stream_into_spark_once(
+    desk: Desk, installation: Installation
+) -> None:
+    """The environment of this test run has PySpark; that of the installation has the server only, and comes second."""
+    missing = os.environ.get("ANGARIUM_JAVA_MISSING")
+    if missing and "CI" in os.environ:
+        pytest.fail(missing)
     page = TUTORIAL / "3-mesh-and-spark.md"
-    for _ in range(2):
-        with desk.reader(listen=False) as reader:
-            reader.read([*blocks(page, until=SPARK), *blocks(page, since=CLEAN_UP)])
-
-
-def test_the_stream_into_spark_works_as_printed(tmp_path: Path) -> None:
-    """The environment of this test run has PySpark; that of the installation has the server only."""
-    if missing := os.environ.get("ANGARIUM_JAVA_MISSING"):
-        if "CI" in os.environ:
-            pytest.fail(missing)
+    without_spark = [*blocks(page, until=SPARK), *blocks(page, since=CLEAN_UP)]
+    desk.use(Path(sys.executable).parent)
+    with desk.reader(listen=False) as reader:
+        reader.read(without_spark if missing else blocks(page))
+    desk.use(installation.folder / "bin")
+    with desk.reader(listen=False) as reader:
+        reader.read(without_spark)
+    if missing:
         pytest.skip(missing)
-    desk = Desk(tmp_path, Path(sys.executable).parent)
-    try:
-        with desk.reader(listen=False) as reader:
-            reader.read(blocks(TUTORIAL / "3-mesh-and-spark.md"))
-    finally:
-        desk.clear()

@@ -49,6 +49,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield node
 
 
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A node for tests that kill a process of it, and leave it with all of them ready."""
+    with Node(tmp_path_factory.mktemp("lasting") / "data") as node:
+        yield node
+
+
 def poll(what: str, condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
     """Look until a condition holds, and give what it gave."""
     deadline = time.monotonic() + timeout_s
@@ -70,7 +77,8 @@ def runtime_directory(node: Node) -> Path:
 
 
 @pytest.mark.requirement("R206", "R217")
-def test_a_node_is_supervisor_controller_router_and_workers(node: Node) -> None:
+def test_a_node_is_supervisor_controller_router_and_workers(lasting: Node) -> None:
+    node = lasting
     status = node.wait_for("everything is ready", all_ready)
     places = [(row["role"], row["index"], row["state"]) for row in status["processes"]]
     assert places == [
@@ -87,8 +95,8 @@ def test_a_node_is_supervisor_controller_router_and_workers(node: Node) -> None:
     assert not node.url.endswith(":0")
 
 
-def test_sockets_and_secrets_are_for_this_user_only(node: Node) -> None:
-    runtime = runtime_directory(node)
+def test_sockets_and_secrets_are_for_this_user_only(lasting: Node) -> None:
+    runtime = runtime_directory(lasting)
     assert runtime.stat().st_mode & 0o777 == 0o700
     assert (runtime / "admin").stat().st_mode & 0o777 == 0o600
     assert (runtime / "router.json").stat().st_mode & 0o777 == 0o600
@@ -140,7 +148,9 @@ def test_a_stopped_node_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("role", "index"), [("worker", 0), ("router", 0), ("controller", 0)])
-def test_a_killed_process_is_back_soon(node: Node, role: str, index: int) -> None:
+def test_a_killed_process_is_back_soon(lasting: Node, role: str, index: int) -> None:
+    node, told = lasting, _events(lasting)
+    restarts = node.process(role, index)["restarts"]
     pid = node.kill(role, index)
     killed = time.monotonic()
 
@@ -151,29 +161,31 @@ def test_a_killed_process_is_back_soon(node: Node, role: str, index: int) -> Non
         except errors.AngariumError:  # the controller itself is away
             return False
         row = next(row for row in rows if (row["role"], row["index"]) == (role, index))
-        return bool(row["state"] == "ready" and row["pid"] != pid and row["restarts"] == 1)
+        return bool(row["state"] == "ready" and row["pid"] != pid and row["restarts"] == restarts + 1)
 
     poll(f"{role}.{index} is back", is_back)
     back_s = time.monotonic() - killed
     assert back_s < back_within_s()
     poll(
         "both are told",
-        lambda: {"SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"} <= {event["event"] for event in _events(node)},
+        lambda: {"SYSTEM_PROCESS_DOWN", "SYSTEM_PROCESS_UP"} <= _names_since(told, node),
     )
 
 
-def test_a_new_controller_answers_nobody_before_it_knows_the_node(node: Node) -> None:
+def test_a_new_controller_answers_nobody_before_it_knows_the_node(lasting: Node) -> None:
     """All die at once: nobody tells it anything but the supervisor, who is busy."""
-    for row in node.ready["processes"]:
+    for row in lasting.wait_for("everything is ready", all_ready)["processes"]:
         if row["role"] != "supervisor":
             os.kill(row["pid"], signal.SIGKILL)
-    with Admin(node.data, timeout_s=30.0) as admin:
+    with Admin(lasting.data, timeout_s=30.0) as admin:
         status = admin.call("status")
     assert len(status["processes"]) == 5
-    assert status["url"] == node.url
+    assert status["url"] == lasting.url
+    lasting.wait_for("everything is ready", all_ready)
 
 
-def test_a_later_router_has_the_address_of_the_first(node: Node) -> None:
+def test_a_later_router_has_the_address_of_the_first(lasting: Node) -> None:
+    node = lasting
     before = node.kill("router")
     node.wait_for("a new router", lambda status: all_ready(status) and _pid(status, "router") != before)
     assert node.status()["url"] == node.url
@@ -221,24 +233,30 @@ def test_a_node_starts_again_after_its_supervisor_was_killed(node: Node) -> None
         assert not left.exists()
 
 
-def test_a_paused_worker_is_hung_and_is_replaced(node: Node) -> None:
+def test_a_paused_worker_is_hung_and_is_replaced(lasting: Node) -> None:
+    node, told = lasting, _events(lasting)
+    other = _pid(node.wait_for("everything is ready", all_ready), "worker", 0)
     pid = node.kill("worker", 1, signal.SIGSTOP)
     paused = time.monotonic()
     status = node.wait_for(
         "a new worker", lambda status: all_ready(status) and _pid(status, "worker", 1) != pid
     )
     assert time.monotonic() - paused >= 4.5
-    assert _pid(status, "worker", 0) == _ready_pid(node, "worker", 0)
-    poll("it is told", lambda: "SYSTEM_PROCESS_HUNG" in {event["event"] for event in _events(node)})
+    assert _pid(status, "worker", 0) == other
+    poll("it is told", lambda: "SYSTEM_PROCESS_HUNG" in _names_since(told, node))
 
 
-def test_a_supervisor_that_was_paused_itself_harms_nobody(node: Node) -> None:
+def test_a_supervisor_that_was_paused_itself_harms_nobody(lasting: Node) -> None:
+    node = lasting
+    before = node.wait_for("everything is ready", all_ready)["processes"]
     os.kill(node.pid, signal.SIGSTOP)
     time.sleep(6.5)  # longer than the silence after which others are taken for hung
     os.kill(node.pid, signal.SIGCONT)
     time.sleep(1.5)  # its next looks, one each half second
     status = node.wait_for("everything is ready", all_ready)
-    assert [row["restarts"] for row in status["processes"]] == [0] * 5
+    assert len(before) == 5
+    assert [row["restarts"] for row in status["processes"]] == [row["restarts"] for row in before]
+    assert [row["pid"] for row in status["processes"]] == [row["pid"] for row in before]
 
 
 def test_a_node_with_a_paused_process_still_stops(tmp_path: Path) -> None:
@@ -253,7 +271,8 @@ def test_a_second_node_on_a_data_directory_is_refused(shared: Node) -> None:
         Node(shared.data).start()
 
 
-def test_a_copy_of_a_running_node_harms_it_nothing(node: Node, tmp_path: Path) -> None:
+def test_a_copy_of_a_running_node_harms_it_nothing(lasting: Node, tmp_path: Path) -> None:
+    node = lasting
     runtime = runtime_directory(node)
     shutil.copytree(node.data, tmp_path / "copy")
     with Node(tmp_path / "copy", listen=ANY_PORT.replace("127.0.0.1", "127.0.0.2")) as copy:
@@ -496,6 +515,11 @@ def _events(node: Node) -> list[dict[str, Any]]:
     with Admin(node.data) as admin:
         found: list[dict[str, Any]] = admin.call("events")
         return found
+
+
+def _names_since(earlier: list[dict[str, Any]], node: Node) -> set[str]:
+    """Give what events there are besides earlier ones."""
+    return {event["event"] for event in _events(node) if event not in earlier}
 
 
 def _pid(status: dict[str, Any], role: str, index: int = 0) -> int:
