@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import tomllib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from benchmarks.brokers.server import ROOT, Broker, tree_of
 
@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import psutil
-
-UNLIMITED: Final = """
-[router]
-connects_per_second = 100000
-connect_burst = 100000
-"""
 
 
 class Angarium(Broker):
@@ -100,14 +94,3 @@ class AngariumQueues(Angarium):
 
     client_module = "benchmarks.clients.angarium_queue"
     durability = "synced commit"
-
-
-class AngariumUnlimited(Angarium):
-    """A node that lets an address connect as fast as it can."""
-
-    def options(self) -> list[str]:
-        """Give the file that raises the limit to what never is reached."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        file = self.directory / "unlimited.toml"
-        file.write_text(UNLIMITED, encoding="utf-8")
-        return ["--config", str(file)]

@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 from benchmarks.crowd.task import PATTERNS
 from benchmarks.figures import Better
 
-#: Our node as it is by default, and the same without its limit of connects of one address.
+#: Our node as it is by default.
 OURS: Final = "angarium"
-UNLIMITED: Final = "angarium-unlimited"
 #: Whom we compare with, and by which client.
 CLIENTS: Final = {"nats": "nats-py", "mosquitto": "gmqtt", "rabbitmq": "pika"}
 PEERS: Final = tuple(CLIENTS)
@@ -27,7 +26,6 @@ CONNECTS: Final = "connects/s"
 MEMORY: Final = "memory of the broker per idle client"
 IDLE: Final = "CPU of the broker while all are idle"
 STORM: Final = "all back after a kill"
-WITHOUT_LIMIT: Final = ", no limit of connects"
 P50: Final = "p50"
 P99: Final = "p99"
 REACHED: Final = "rate reached"
@@ -79,9 +77,8 @@ class Comparison:
     @property
     def name(self) -> str:
         """The name of the row; it says by which client the peer was measured."""
-        limit = WITHOUT_LIMIT if self.ours == UNLIMITED else ""
         against = f", against {self.peer} ({CLIENTS[self.peer]})" if self.peer else ""
-        return f"{self.size:,} clients, {self.figure}{limit}{against}"
+        return f"{self.size:,} clients, {self.figure}{against}"
 
 
 def figure_of(load: Load, what: str) -> str:
@@ -99,7 +96,6 @@ def comparisons(peers: tuple[str, ...], sizes: tuple[int, ...]) -> list[Comparis
     figures = {figure_of(load, what): (OURS, *shape) for load in LOADS for what, shape in _OF_LOAD.items()}
     known = tuple(peer for peer in PEERS if peer in peers) or ("",)
     mine = [(figure, OURS, *shape) for figure, shape in _OF_BROKER.items()]
-    mine += [(figure, UNLIMITED, *_OF_BROKER[figure]) for figure in (CONNECTS, STORM)]
     mine += [(figure, *shape) for figure, shape in figures.items()]
     return [
         Comparison(size=size, ours=ours, peer=peer, figure=figure, unit=unit, better=better)

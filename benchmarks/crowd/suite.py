@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from benchmarks.brokers.angarium import Angarium, AngariumUnlimited
+from benchmarks.brokers.angarium import Angarium
 from benchmarks.brokers.mosquitto import Mosquitto
 from benchmarks.brokers.nats import Nats
 from benchmarks.brokers.rabbitmq import RabbitMq
@@ -61,7 +61,6 @@ class Crowds:
         self._settings = settings
         found: list[Broker] = [
             Angarium(directory, 1, plan.OURS),
-            AngariumUnlimited(directory, 1, plan.UNLIMITED),
             Nats(directory),
             Mosquitto(directory),
             RabbitMq(directory),
@@ -131,7 +130,7 @@ class Crowds:
             with contextlib.ExitStack() as stack:
                 stack.callback(broker.stop)
                 broker.start()
-                module = MODULE + name.removesuffix("-unlimited")
+                module = MODULE + name
                 warm_up(broker, module)
                 people = stack.enter_context(People(broker, module, size))
                 self._stay(stop, wanted, broker, people)
