@@ -26,19 +26,15 @@ from typing import TYPE_CHECKING, Any, Final
 import psutil
 
 from benchmarks.scaling_chart import Line, draw
-
-ROOT: Final = Path(__file__).resolve().parents[1]
-# The wires between state machines are those of the unit tests.
-sys.path.insert(0, str(ROOT / "tests" / "unit" / "router"))
-
-from wired_mesh import WiredLink, WiredMesh, make_node  # noqa: E402
+from tests.unit.router.wired_mesh import WiredLink, WiredMesh, make_node
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Sequence
 
-    from wired_node import FakeClient, WiredNode
+    from tests.unit.router.wired_node import FakeClient, WiredNode
 
+ROOT: Final = Path(__file__).resolve().parents[1]
 NODES: Final = (5, 10, 20, 35, 50)
 SUBSCRIPTIONS: Final = 1_000
 #: Filters of one SUBSCRIBE of a client.

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-from command_server import CommandServer
 
 from angarium_server import testing
+from tests.command_server import CommandServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,13 +11,13 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
-from installation import clean_environment
+from tests.acceptance.installation import clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from command_server import CommandServer
+    from tests.command_server import CommandServer
 
 #: The command that is tried: that of the installation, which conftest.py fills in.
 COMMAND: list[str] = []

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import command_shell
 import pytest
-from command_server import CommandServer
-from command_shell import Shell
-from document import Desk
-from installation import Installation, shared_installation
+
+from tests.acceptance import command_shell
+from tests.acceptance.command_shell import Shell
+from tests.acceptance.document import Desk
+from tests.acceptance.installation import Installation, shared_installation
+from tests.command_server import CommandServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

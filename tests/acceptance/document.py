@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from installation import ROOT, clean_environment
+from tests.acceptance.installation import ROOT, clean_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

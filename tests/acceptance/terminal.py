@@ -14,12 +14,12 @@ import termios
 import time
 from typing import TYPE_CHECKING
 
-from command_shell import COMMAND, TIMEOUT_S
+from tests.acceptance.command_shell import COMMAND, TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from command_shell import Shell
+    from tests.acceptance.command_shell import Shell
 
 #: Colours, cursor movements and modes.
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")

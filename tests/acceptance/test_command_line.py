@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 import pytest
-from command_shell import TIMEOUT_S, Shell
+
+from tests.acceptance.command_shell import TIMEOUT_S, Shell
 
 pytestmark = pytest.mark.slow
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from command_shell import Shell, wait_for
+
+from tests.acceptance.command_shell import Shell, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

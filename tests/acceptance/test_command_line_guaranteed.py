@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from command_shell import TIMEOUT_S, Shell, wait_for
+
+from tests.acceptance.command_shell import TIMEOUT_S, Shell, wait_for
 
 if TYPE_CHECKING:
     import subprocess

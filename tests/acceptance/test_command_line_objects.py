@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from command_shell import Shell
+    from tests.acceptance.command_shell import Shell
 
 pytestmark = pytest.mark.slow
 

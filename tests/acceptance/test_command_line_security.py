@@ -7,7 +7,8 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from command_shell import Shell
+
+from tests.acceptance.command_shell import Shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from terminal import terminal
+
+from tests.acceptance.terminal import terminal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from command_shell import Shell
+    from tests.acceptance.command_shell import Shell
 
 pytestmark = pytest.mark.slow
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from command_shell import COMMAND, Shell, wait_for
+
+from tests.acceptance.command_shell import COMMAND, Shell, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from installation import Installation
+    from tests.acceptance.installation import Installation
 
 pytestmark = pytest.mark.slow
 

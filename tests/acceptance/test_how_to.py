@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from document import Block, Desk, blocks
-from installation import ROOT, run
+
+from tests.acceptance.document import Block, Desk, blocks
+from tests.acceptance.installation import ROOT, run
 
 if TYPE_CHECKING:
-    from installation import Installation
+    from tests.acceptance.installation import Installation
 
 HOW_TO = ROOT / "docs" / "how-to"
 

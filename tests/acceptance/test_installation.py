@@ -7,13 +7,14 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from command_shell import Shell
-from installation import clean_environment, run
+
+from tests.acceptance.command_shell import Shell
+from tests.acceptance.installation import clean_environment, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from installation import Installation
+    from tests.acceptance.installation import Installation
 
 pytestmark = pytest.mark.slow
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from document import blocks
-from installation import ROOT
+
+from tests.acceptance.document import blocks
+from tests.acceptance.installation import ROOT
 
 if TYPE_CHECKING:
-    from document import Desk
+    from tests.acceptance.document import Desk
 
 README = ROOT / "README.md"
 

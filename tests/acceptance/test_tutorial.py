@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from document import blocks
-from installation import ROOT
+
+from tests.acceptance.document import blocks
+from tests.acceptance.installation import ROOT
 
 if TYPE_CHECKING:
-    from document import Desk
-    from installation import Installation
+    from tests.acceptance.document import Desk
+    from tests.acceptance.installation import Installation
 
 TUTORIAL = ROOT / "docs" / "tutorial"
 SPARK = "A stream into Spark"

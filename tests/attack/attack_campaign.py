@@ -32,7 +32,7 @@ from tests.attack.innocent import Innocent, Noticed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-PROGRAM: Final = Path(__file__).with_name("attackers.py")
+ROOT: Final = Path(__file__).resolve().parents[2]
 PASSWORD: Final = "a password of the test"
 QUIET_S, ATTACK_S = 5.0, 15.0
 #: How much later than beside a busy process; what is below the floor nobody notices.
@@ -124,7 +124,8 @@ class Round:
     def _run_attacker(self) -> Any:
         command = [
             sys.executable,
-            str(PROGRAM),
+            "-m",
+            "tests.attack.attackers",
             self._kind,
             self.node.url,
             str(self._seed),
@@ -132,7 +133,12 @@ class Round:
             PASSWORD,
         ]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=self._attack_s + END_S, check=False
+            command,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=self._attack_s + END_S,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"the attacker failed: {done.stderr[-2_000:]}")

@@ -1,4 +1,6 @@
-"""What an ordinary client can do to harm others, as a program: `python attackers.py KIND URL SEED SECONDS PASSWORD`.
+"""What an ordinary client can do to harm others, as a program.
+
+    python -m tests.attack.attackers KIND URL SEED SECONDS PASSWORD
 
 Each kind is an account with the rights that everybody has, which does one thing as hard as it can, in sizes and shapes
 that the seed chooses. What the node answers is counted and printed as JSON at the end; being refused is expected.
@@ -13,19 +15,16 @@ import socket
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
-
 import zmq
-from random_frames import OddClient, noise
-from random_guaranteed import OddSpeaker
-from raw_client import hello_header, row
-from raw_guaranteed import RawGuaranteed, RawProducer, to_queue
 
 from angarium import wire
+from tests.integration.random_frames import OddClient, noise
+from tests.integration.random_guaranteed import OddSpeaker
+from tests.integration.raw_client import hello_header, row
+from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer, to_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable

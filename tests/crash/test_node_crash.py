@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from machine import back_within_s
-from numbered import Tally, payload, wait_until
-from steady_pair import SteadyPair
-from watched_node import all_ready, figure, is_replaced, look_until, state_of
 
 from angarium import blocking, errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from cluster.data.node_file import process_runs, read_node_file
+from tests.crash.watched_node import all_ready, figure, is_replaced, look_until, state_of
+from tests.integration.machine import back_within_s
+from tests.integration.numbered import Tally, payload, wait_until
+from tests.integration.steady_pair import SteadyPair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

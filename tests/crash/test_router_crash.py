@@ -10,15 +10,15 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from machine import back_within_s
-from numbered import Tally, payload, wait_until
-from steady_pair import SteadyPair
-from watched_node import all_ready, events, figure, is_replaced, look_until, state_of
 
 import angarium
 from angarium import blocking, errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
+from tests.crash.watched_node import all_ready, events, figure, is_replaced, look_until, state_of
+from tests.integration.machine import back_within_s
+from tests.integration.numbered import Tally, payload, wait_until
+from tests.integration.steady_pair import SteadyPair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

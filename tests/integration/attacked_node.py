@@ -10,13 +10,13 @@ import time
 from typing import TYPE_CHECKING, Any, Self
 
 import zmq
-from numbered import expect_value
-from raw_client import RawClient
-from steady_pair import ROOT, SteadyPair
 
 from angarium import errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
+from tests.integration.numbered import expect_value
+from tests.integration.raw_client import RawClient
+from tests.integration.steady_pair import ROOT, SteadyPair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,16 +9,16 @@ import signal
 import time
 from typing import TYPE_CHECKING, Any, Self
 
-import steady_queue
 import zmq
-from attacked_node import ANSWER_S, AttackedNode, Counted
-from numbered import expect_value, wait_until
-from raw_guaranteed import RawGuaranteed
-from steady_pair import SteadyPair
 
 from angarium import errors
 from angarium_server.testing import Node, NodeFailedError
 from cluster.admin.client import Admin
+from tests.integration import steady_queue
+from tests.integration.attacked_node import ANSWER_S, AttackedNode, Counted
+from tests.integration.numbered import expect_value, wait_until
+from tests.integration.raw_guaranteed import RawGuaranteed
+from tests.integration.steady_pair import SteadyPair
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,15 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_spool import AttackedSpool
-from certificates import Authority
+
+from tests.integration.attacked_spool import AttackedSpool
+from tests.integration.certificates import Authority
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from attacked_node import AttackedNode
-    from certificates import Pair
-    from raw_guaranteed import RawGuaranteed
+    from tests.integration.attacked_node import AttackedNode
+    from tests.integration.certificates import Pair
+    from tests.integration.raw_guaranteed import RawGuaranteed
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from raw_client import hello_header, row
-
 from angarium import wire
 from angarium.slots import slot_table
 from angarium.topic import slot_of
+from tests.integration.raw_client import hello_header, row
 
 if TYPE_CHECKING:
     import random

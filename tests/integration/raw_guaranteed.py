@@ -9,9 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from raw_client import RECEIVE_S, Frame, RawClient, Row
-
 from angarium import wire
+from tests.integration.raw_client import RECEIVE_S, Frame, RawClient, Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

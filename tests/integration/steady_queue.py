@@ -10,7 +10,7 @@ import asyncio
 import sys
 import time
 
-from steady_pair import Watch, answer
+from tests.integration.steady_pair import Watch, answer
 
 QUEUE = "steady/queue"
 BATCH = 4

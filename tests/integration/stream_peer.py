@@ -11,7 +11,7 @@ import ssl
 import struct
 from typing import TYPE_CHECKING
 
-from scripted_router import LIMIT_S
+from tests.integration.scripted_router import LIMIT_S
 
 if TYPE_CHECKING:
     from pathlib import Path

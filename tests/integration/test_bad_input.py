@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import zmq
-from attacked_node import AttackedNode
-from random_frames import OddClient, noise
-from raw_client import Row, hello_header, row
 
 from angarium import blocking, errors, wire
+from tests.integration.attacked_node import AttackedNode
+from tests.integration.random_frames import OddClient, noise
+from tests.integration.raw_client import Row, hello_header, row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

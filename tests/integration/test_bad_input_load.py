@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
-from attacked_node import RSS_GROWTH_MAX, AttackedNode
-from numbered import Tally, payload, wait_until
-from raw_client import RawClient, hello_header, row
 
 from angarium import blocking, errors, wire
+from tests.integration.attacked_node import RSS_GROWTH_MAX, AttackedNode
+from tests.integration.numbered import Tally, payload, wait_until
+from tests.integration.raw_client import RawClient, hello_header, row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

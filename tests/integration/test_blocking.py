@@ -10,7 +10,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from scripted_router import LIMIT_S, Router, running_router
 
 import angarium
 from angarium import blocking, errors, wire
@@ -19,6 +18,7 @@ from angarium.blocking import producer as threaded_producer
 from angarium.client import connecting
 from angarium.client.consuming.flow_options import FlowOptions
 from angarium.client.guaranteed_messaging import ConsumeArguments
+from tests.integration.scripted_router import LIMIT_S, Router, running_router
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,10 +8,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridged import Operator, receive, receive_all
 
 from angarium import blocking, errors
 from angarium_server.testing import Node
+from tests.integration.bridged import Operator, receive, receive_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

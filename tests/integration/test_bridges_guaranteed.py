@@ -10,10 +10,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from bridged import DEADLINE_S, Operator, receive
 
 from angarium import Message, blocking, errors
 from angarium_server.testing import Node
+from tests.integration.bridged import DEADLINE_S, Operator, receive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

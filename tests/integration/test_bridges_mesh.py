@@ -7,12 +7,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from bridged import Operator, receive
-from certificates import Authority
-from mesh_nodes import Mesh
 
 from angarium import blocking, errors
 from cluster.data.node_file import read_node_file
+from tests.integration.bridged import Operator, receive
+from tests.integration.certificates import Authority
+from tests.integration.mesh_nodes import Mesh
 
 if TYPE_CHECKING:
     from pathlib import Path

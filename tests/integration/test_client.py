@@ -6,12 +6,12 @@ import asyncio
 from typing import TYPE_CHECKING
 
 import pytest
-from scripted_router import LIMIT_S, Router, run, running_router, until
 
 import angarium
 from angarium import errors, wire
 from angarium.message import Row, pack_rows
 from angarium.slots import slot_table
+from tests.integration.scripted_router import LIMIT_S, Router, run, running_router, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,10 +6,10 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from scripted_router import LIMIT_S, Router, run, running_router, until
 
 import angarium
 from angarium import errors, wire
+from tests.integration.scripted_router import LIMIT_S, Router, run, running_router, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

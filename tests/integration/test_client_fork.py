@@ -11,17 +11,17 @@ import traceback
 from typing import TYPE_CHECKING
 
 import pytest
-from scripted_router import LIMIT_S, run, running_router
-from tls_front import tls_front
 
 import angarium
 from angarium import blocking, errors
 from angarium_server.testing import Node
+from tests.integration.scripted_router import LIMIT_S, run, running_router
+from tests.integration.tls_front import tls_front
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from certificates import Authority, Pair
+    from tests.integration.certificates import Authority, Pair
 
 pytestmark = [
     pytest.mark.slow,

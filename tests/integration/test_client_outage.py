@@ -9,13 +9,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from scripted_router import LIMIT_S, Router, run, running_router, until
 
 import angarium
 from angarium import blocking, errors, wire
 from angarium.client.publishing import publisher
 from angarium.slots import slot_table
 from angarium_server.testing import Node
+from tests.integration.scripted_router import LIMIT_S, Router, run, running_router, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from certificates import FUTURE, PAST, Authority, Pair
 from cryptography.hazmat.primitives import serialization
-from scripted_router import LIMIT_S, Router, run, running_router, until
-from stream_peer import GREETING, StreamPeer
-from tls_front import tls_front
-from transport_line import Line
 
 import angarium
 from angarium import blocking, errors
 from angarium.client.transport.credentials import Credentials
+from tests.integration.certificates import FUTURE, PAST, Authority, Pair
+from tests.integration.scripted_router import LIMIT_S, Router, run, running_router, until
+from tests.integration.stream_peer import GREETING, StreamPeer
+from tests.integration.tls_front import tls_front
+from tests.integration.transport_line import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

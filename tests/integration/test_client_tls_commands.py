@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from tls_front import tls_front
 
 from angarium import errors
 from angarium.spark.connecting import open_client
@@ -17,11 +16,12 @@ from angarium.spark.options import BATCH, settings
 from angarium_server.testing import Node
 from cluster.commands.connecting.connection import ConnectOptions
 from cluster.commands.pipeline.options import check_target, node_settings
+from tests.integration.tls_front import tls_front
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from certificates import Authority, Pair
+    from tests.integration.certificates import Authority, Pair
 
 pytestmark = pytest.mark.slow
 

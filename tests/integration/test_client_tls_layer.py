@@ -8,14 +8,14 @@ import ssl
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from stream_peer import GREETING, READY, frame
 
 from angarium.client.transport import tls
 from angarium.client.transport.tls import Tls
 from angarium.client.transport.zmtp import ZmtpError, pack
+from tests.integration.stream_peer import GREETING, READY, frame
 
 if TYPE_CHECKING:
-    from certificates import Authority, Pair
+    from tests.integration.certificates import Authority, Pair
 
 
 class Far:

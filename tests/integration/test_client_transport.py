@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 import zmq
-from scripted_router import LIMIT_S, run, until
-from tls_front import tls_front
-from transport_line import Line
 
 from angarium import errors
 from angarium.client.transport import stream
 from angarium.client.transport.stream import StreamTransport
+from tests.integration.scripted_router import LIMIT_S, run, until
+from tests.integration.tls_front import tls_front
+from tests.integration.transport_line import Line
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from certificates import Authority, Pair
+    from tests.integration.certificates import Authority, Pair
 
 
 #: The transports, with "joined" as tcp is on a system that takes one piece at a time.

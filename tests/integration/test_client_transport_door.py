@@ -7,22 +7,21 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from scripted_router import LIMIT_S, run, until
-from transport_line import Line
 
 from angarium import errors
 from angarium_server.connections.door import Door, DoorLimits
 from angarium_server.connections.framing import FramingLimits
 from angarium_server.watch import Watch
+from tests.integration.scripted_router import LIMIT_S, run, until
+from tests.integration.transport_line import Line
 
 if TYPE_CHECKING:
     import ssl
     from collections.abc import Iterator
     from pathlib import Path
 
-    from certificates import Authority, Pair
-
     from angarium_server.connections.connection import Connection
+    from tests.integration.certificates import Authority, Pair
 
 _LIMITS = DoorLimits(
     framing=FramingLimits(8 << 20, 16 << 20),

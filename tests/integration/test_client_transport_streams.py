@@ -11,17 +11,17 @@ import ssl
 from typing import TYPE_CHECKING
 
 import pytest
-from scripted_router import run, until
-from stream_peer import GREETING, READY, Conversation, StreamPeer, frame
-from transport_line import Line
 
 from angarium.client.transport import zmtp
+from tests.integration.scripted_router import run, until
+from tests.integration.stream_peer import GREETING, READY, Conversation, StreamPeer, frame
+from tests.integration.transport_line import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from certificates import Authority, Pair
+    from tests.integration.certificates import Authority, Pair
 
 KINDS = ("tcp", "ipc", "tls")
 #: More than the system keeps for a connection that nobody reads.

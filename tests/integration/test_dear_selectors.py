@@ -10,10 +10,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attacked_spool import LoneSpool
 
 import angarium
 from angarium import Message
+from tests.integration.attacked_spool import LoneSpool
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

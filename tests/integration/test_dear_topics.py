@@ -7,10 +7,10 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_node import AttackedNode
-from raw_client import RawClient, row
 
 from angarium import blocking, errors, wire
+from tests.integration.attacked_node import AttackedNode
+from tests.integration.raw_client import RawClient, row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_spool import LoneSpool, new_name
-from numbered import expect_value, wait_until
-from raw_client import row
-from raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
 
 from angarium import blocking, errors, wire
+from tests.integration.attacked_spool import LoneSpool, new_name
+from tests.integration.numbered import expect_value, wait_until
+from tests.integration.raw_client import row
+from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,12 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from numbered import Tally, expect_value, payload, wait_until
 
 import angarium
 from angarium import Message, blocking, errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
+from tests.integration.numbered import Tally, expect_value, payload, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator

@@ -23,12 +23,6 @@ from urllib.parse import urlsplit
 
 import pytest
 import zmq
-from certificates import Authority
-from numbered import wait_until
-from raw_client import RawClient, hello_header
-from test_reconnect_storm import HANDSHAKE
-from test_token_keys import KeyServer
-from token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks
 
 from angarium import blocking, errors, wire
 from angarium.client.transport import zmtp
@@ -36,11 +30,17 @@ from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from cluster.data.node_file import read_node_file
 from tests.attack.innocent import Innocent
+from tests.integration.certificates import Authority
+from tests.integration.numbered import wait_until
+from tests.integration.raw_client import RawClient, hello_header
+from tests.integration.test_reconnect_storm import HANDSHAKE
+from tests.integration.test_token_keys import KeyServer
+from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from certificates import Pair
+    from tests.integration.certificates import Pair
 
 pytestmark = [pytest.mark.slow, pytest.mark.requirement("R228", "R231")]
 

@@ -7,19 +7,18 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attacked_spool import LoneSpool
-from numbered import wait_until
-from raw_client import row
 
 import angarium
 from angarium import wire
+from tests.integration.attacked_spool import LoneSpool
+from tests.integration.numbered import wait_until
+from tests.integration.raw_client import row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from raw_guaranteed import RawGuaranteed
-
     from angarium.client.subscribing.mailbox import OnFull
+    from tests.integration.raw_guaranteed import RawGuaranteed
 
 pytestmark = pytest.mark.slow
 

@@ -11,12 +11,12 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from numbered import wait_until
 
 import angarium
 from angarium import blocking
 from angarium.client import producers_and_flows as parties
 from angarium_server.testing import Node
+from tests.integration.numbered import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

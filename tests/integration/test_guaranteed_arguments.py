@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attacked_spool import AttackedSpool
-from numbered import wait_until
-from raw_guaranteed import RawGuaranteed, RawProducer
 
 from angarium import errors
+from tests.integration.attacked_spool import AttackedSpool
+from tests.integration.numbered import wait_until
+from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

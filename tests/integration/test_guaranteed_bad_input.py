@@ -6,12 +6,12 @@ import random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from attacked_spool import AttackedSpool, new_name
-from numbered import wait_until
-from random_guaranteed import ODD_ENDPOINTS, ODD_QUEUES, OddSpeaker
-from raw_guaranteed import PLENTY, RawGuaranteed, RawProducer, kept, to_queue
 
 from angarium import errors, wire
+from tests.integration.attacked_spool import AttackedSpool, new_name
+from tests.integration.numbered import wait_until
+from tests.integration.random_guaranteed import ODD_ENDPOINTS, ODD_QUEUES, OddSpeaker
+from tests.integration.raw_guaranteed import PLENTY, RawGuaranteed, RawProducer, kept, to_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

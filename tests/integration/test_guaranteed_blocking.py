@@ -7,11 +7,11 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from numbered import wait_until
 
 import angarium
 from angarium import blocking
 from angarium_server.testing import Node
+from tests.integration.numbered import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,16 +6,16 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attacked_spool import AttackedSpool, new_name
-from numbered import wait_until
-from raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
 
 from angarium import errors, wire
+from tests.integration.attacked_spool import AttackedSpool, new_name
+from tests.integration.numbered import wait_until
+from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from raw_client import Row
+    from tests.integration.raw_client import Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 

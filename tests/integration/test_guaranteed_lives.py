@@ -6,11 +6,11 @@ import time
 from typing import Any
 
 import pytest
-from attacked_spool import AttackedSpool, new_name
-from numbered import wait_until
-from raw_guaranteed import Got, RawGuaranteed, RawProducer, kept, to_queue
 
 from angarium import blocking, errors, wire
+from tests.integration.attacked_spool import AttackedSpool, new_name
+from tests.integration.numbered import wait_until
+from tests.integration.raw_guaranteed import Got, RawGuaranteed, RawProducer, kept, to_queue
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 

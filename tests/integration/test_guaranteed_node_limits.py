@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_spool import LoneSpool, new_name
-from numbered import wait_until
-from raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
 
 from angarium import errors, wire
+from tests.integration.attacked_spool import LoneSpool, new_name
+from tests.integration.numbered import wait_until
+from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer, kept, to_queue
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,14 +6,14 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_spool import AttackedSpool, new_name
-from numbered import wait_until
-from raw_guaranteed import Got, RawGuaranteed, RawProducer, to_queue
 
 from angarium import errors, wire
+from tests.integration.attacked_spool import AttackedSpool, new_name
+from tests.integration.numbered import wait_until
+from tests.integration.raw_guaranteed import Got, RawGuaranteed, RawProducer, to_queue
 
 if TYPE_CHECKING:
-    from raw_client import Row
+    from tests.integration.raw_client import Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_spool import LoneSpool
-from numbered import wait_until
-from raw_guaranteed import Got, RawGuaranteed, RawProducer, kept, to_queue
 
 from angarium import errors, wire
+from tests.integration.attacked_spool import LoneSpool
+from tests.integration.numbered import wait_until
+from tests.integration.raw_guaranteed import Got, RawGuaranteed, RawProducer, kept, to_queue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

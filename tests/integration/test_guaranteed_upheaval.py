@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from attacked_spool import AttackedSpool, new_name
-from numbered import wait_until
-from raw_guaranteed import PLENTY, Acked, RawGuaranteed, RawProducer, kept, to_queue
 
 from angarium import errors, wire
+from tests.integration.attacked_spool import AttackedSpool, new_name
+from tests.integration.numbered import wait_until
+from tests.integration.raw_guaranteed import PLENTY, Acked, RawGuaranteed, RawProducer, kept, to_queue
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("unharmed")]
 

@@ -11,7 +11,6 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from certificates import Authority, Pair
 
 from angarium import errors
 from angarium_server.connections.door import Door, DoorLimits
@@ -21,6 +20,7 @@ from cluster.relay import connection, names
 from cluster.relay.connection import Connection
 from cluster.relay.encryption import Encryption, LinkFiles, Trust
 from cluster.relay.names import Names
+from tests.integration.certificates import Authority, Pair
 
 if TYPE_CHECKING:
     import ssl

@@ -7,15 +7,15 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_node import AttackedNode
-from raw_client import row
 
 from angarium import errors, wire
+from tests.integration.attacked_node import AttackedNode
+from tests.integration.raw_client import row
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from raw_client import RawClient
+    from tests.integration.raw_client import RawClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

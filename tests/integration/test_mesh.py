@@ -11,19 +11,18 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from certificates import Authority
-from mesh_nodes import Mesh
 
 from angarium import Message, blocking, errors
 from cluster.data.node_file import read_node_file
+from tests.integration.certificates import Authority
+from tests.integration.mesh_nodes import Mesh
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from certificates import Pair
-
     from angarium_server.testing import Node
+    from tests.integration.certificates import Pair
 
 DEADLINE_S = 15.0
 pytestmark = pytest.mark.slow

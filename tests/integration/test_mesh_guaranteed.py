@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mesh_nodes import Mesh
 
 from angarium import Message, blocking, errors
+from tests.integration.mesh_nodes import Mesh
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mesh_nodes import Mesh
 
 from angarium import Message, blocking, errors
 from cluster.admin.client import Admin
+from tests.integration.mesh_nodes import Mesh
 
 if TYPE_CHECKING:
     from pathlib import Path

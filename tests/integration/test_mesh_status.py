@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mesh_nodes import LINK_TIMEOUT_S, Mesh
 
 from cluster.admin.client import Admin
+from tests.integration.mesh_nodes import LINK_TIMEOUT_S, Mesh
 
 if TYPE_CHECKING:
     from collections.abc import Callable

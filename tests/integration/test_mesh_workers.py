@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from mesh_nodes import Mesh
-from test_mesh import has_one, publish_until, receive_all
-from test_mesh_guaranteed import add_queue, drain, numbers, persistent
 
 from angarium import blocking
+from tests.integration.mesh_nodes import Mesh
+from tests.integration.test_mesh import has_one, publish_until, receive_all
+from tests.integration.test_mesh_guaranteed import add_queue, drain, numbers, persistent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

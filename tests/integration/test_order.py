@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
-from numbered import Tally, payload, wait_until
-from raw_client import RawClient, row
 
 from angarium import blocking, wire
 from angarium_server.testing import Node
+from tests.integration.numbered import Tally, payload, wait_until
+from tests.integration.raw_client import RawClient, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

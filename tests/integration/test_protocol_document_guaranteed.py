@@ -6,9 +6,9 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_protocol_document import WORKERS, DocumentedClient, Row, pack, row, unpack
 
 from angarium_server.testing import Node
+from tests.integration.test_protocol_document import WORKERS, DocumentedClient, Row, pack, row, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

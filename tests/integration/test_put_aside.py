@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attacked_spool import LoneSpool
 
 import angarium
 from angarium import errors
+from tests.integration.attacked_spool import LoneSpool
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator

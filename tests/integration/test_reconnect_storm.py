@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 import pytest
-from raw_client import hello_header
 
 from angarium import blocking, wire
 from angarium.client.transport import zmtp
 from angarium_server.connections.framing import Framing, FramingLimits
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
+from tests.integration.raw_client import hello_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

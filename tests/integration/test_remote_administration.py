@@ -14,19 +14,19 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from certificates import Authority
-from numbered import wait_until
 
 from angarium import errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
 from cluster.data.node_file import read_node_file
+from tests.integration.certificates import Authority
+from tests.integration.numbered import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from certificates import Pair
+    from tests.integration.certificates import Pair
 
 pytestmark = pytest.mark.slow
 

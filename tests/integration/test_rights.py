@@ -6,12 +6,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from attacked_spool import LoneSpool, new_name
-from numbered import wait_until
-from raw_client import row
-from raw_guaranteed import RawGuaranteed, RawProducer
 
 from angarium import blocking, errors, wire
+from tests.integration.attacked_spool import LoneSpool, new_name
+from tests.integration.numbered import wait_until
+from tests.integration.raw_client import row
+from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

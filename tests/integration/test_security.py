@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
-from certificates import Authority
-from numbered import wait_until
-from raw_client import RawClient, hello_header, row
 
 import angarium
 from angarium import blocking, errors, wire
 from angarium_server.testing import Node, NodeFailedError
+from tests.integration.certificates import Authority
+from tests.integration.numbered import wait_until
+from tests.integration.raw_client import RawClient, hello_header, row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

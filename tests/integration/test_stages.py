@@ -7,10 +7,10 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
-from attacked_spool import LoneSpool
 
 from angarium import DeliveryMode, Message, blocking, errors
 from angarium_server.testing import NodeFailedError
+from tests.integration.attacked_spool import LoneSpool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from numbered import wait_until
 
 import angarium
 from angarium import blocking
 from angarium_server.testing import Node
+from tests.integration.numbered import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

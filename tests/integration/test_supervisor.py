@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import zmq
-from machine import back_within_s
 
 from angarium import errors
 from angarium_server import launch
@@ -27,6 +26,7 @@ from cluster.admin.client import Admin, shut_down
 from cluster.data.node_file import process_runs, read_node_file
 from cluster.supervisor.server import run_supervisor
 from cluster.supervisor.starting import UpOptions, run_detached
+from tests.integration.machine import back_within_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -12,20 +12,20 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from certificates import Authority
-from numbered import wait_until
 
 from angarium import blocking, errors
 from angarium_server.testing import Node, NodeFailedError
 from cluster.admin.client import Admin
 from cluster.data.node_file import read_node_file
 from cluster.security.authority import create_certificate
+from tests.integration.certificates import Authority
+from tests.integration.numbered import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from certificates import Pair
+    from tests.integration.certificates import Pair
 
 CONFIG = """
 [router]

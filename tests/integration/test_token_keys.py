@@ -8,13 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from certificates import Authority
-from numbered import wait_until
-from token_issuer import AUDIENCE, ISSUER, TokenMaker, jwks
 
 from angarium import blocking, errors
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
+from tests.integration.certificates import Authority
+from tests.integration.numbered import wait_until
+from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, jwks
 
 if TYPE_CHECKING:
     import ssl

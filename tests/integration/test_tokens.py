@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import zmq
-from numbered import wait_until
-from raw_client import RawClient, hello_header
-from token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_with_public_key
 
 import angarium
 from angarium import blocking, errors, wire
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
+from tests.integration.numbered import wait_until
+from tests.integration.raw_client import RawClient, hello_header
+from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_with_public_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

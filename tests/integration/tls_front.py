@@ -8,7 +8,7 @@ import threading
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from scripted_router import LIMIT_S
+from tests.integration.scripted_router import LIMIT_S
 
 if TYPE_CHECKING:
     import ssl

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER, ConnectionRecord, SubscriptionRecord
-
 from angarium import errors
+from tests.simulation.event_history import FOREVER, ConnectionRecord, SubscriptionRecord
 
 if TYPE_CHECKING:
-    from event_history import History
-    from simulated_network import Loop
-
     from angarium.client.protocol.session import Answered, ClientSession
+    from tests.simulation.event_history import History
+    from tests.simulation.simulated_network import Loop
 
 #: (filter, deliver always).
 Wish = tuple[str, bool]

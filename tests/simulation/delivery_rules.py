@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from history_index import Violation
-
 from angarium import errors
+from tests.simulation.event_history import FOREVER
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from event_history import ConnectionRecord, Message, SubscriptionRecord
-    from history_index import Index
+    from tests.simulation.event_history import ConnectionRecord, Message, SubscriptionRecord
+    from tests.simulation.history_index import Index
 
 CONGESTION = "discard.transmit-congestion"
 ELIDED = "discard.message-elided"

@@ -12,12 +12,11 @@ from router.matching.shards import ShardState
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from simulated_client import SimulatedClient
-    from simulated_node import SimulatedNode
-
     from node.matching.worker import Worker
     from router.router import Router
     from router.sessions.session import Session
+    from tests.simulation.simulated_client import SimulatedClient
+    from tests.simulation.simulated_node import SimulatedNode
 
 
 def unrest(node: SimulatedNode) -> list[str]:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from guaranteed import guaranteed_story
-from mesh import mesh_story
-
 from angarium.topic import matches
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed import guaranteed_story
+from tests.simulation.mesh import mesh_story
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from event_history import ConnectionRecord, History, Message
-    from history_index import Violation
-    from scenario import Outcome
+    from tests.simulation.event_history import ConnectionRecord, History, Message
+    from tests.simulation.history_index import Violation
+    from tests.simulation.scenario import Outcome
 
 #: Enough to see what kind of failure it is; the seed gives everything else.
 VIOLATIONS_MAX = 8

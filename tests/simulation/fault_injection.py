@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from event_history import History
-    from simulated_client import SimulatedClient
-    from simulated_network import Loop
-    from simulated_node import SimulatedNode
+    from tests.simulation.event_history import History
+    from tests.simulation.simulated_client import SimulatedClient
+    from tests.simulation.simulated_network import Loop
+    from tests.simulation.simulated_node import SimulatedNode
 
 #: Longest of everything that is not a hang.
 SHORT_MAX_S = 2.5

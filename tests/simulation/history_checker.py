@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import delivery_rules
-import safety_rules
-from history_index import Index, Violation
+from tests.simulation import delivery_rules, safety_rules
+from tests.simulation.history_index import Index, Violation
 
 if TYPE_CHECKING:
-    from event_history import History
+    from tests.simulation.event_history import History
 
 RULES = (
     safety_rules.order,

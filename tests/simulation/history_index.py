@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from angarium.topic import matches
 
 if TYPE_CHECKING:
-    from event_history import ConnectionRecord, Delivery, History, Message, SubscriptionRecord
+    from tests.simulation.event_history import (
+        ConnectionRecord,
+        Delivery,
+        History,
+        Message,
+        SubscriptionRecord,
+    )
 
 
 class Violation(NamedTuple):

@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgpack
-from simulated_network import Connection, Endpoint, Frames
 
 from angarium import wire
+from tests.simulation.simulated_network import Connection, Endpoint, Frames
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from simulated_network import Loop
-    from simulated_node import SimulatedNode
+    from tests.simulation.simulated_network import Loop
+    from tests.simulation.simulated_node import SimulatedNode
 
 #: Deeper than a packer goes, not deeper than an unpacker does.
 DEEP = 600

@@ -6,22 +6,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+ROOT: Final = Path(__file__).resolve().parents[2]
+
 
 def said_elsewhere(module: str, expression: str, arguments: Sequence[object]) -> list[str]:
     """Give the value of an expression of `one`, for each argument as text, where `t` is the module."""
-    here = Path(__file__).parent
     program = f"import importlib, sys; t = importlib.import_module({module!r}); " + (
         f"print(*({expression} for one in sys.argv[1:]))"
     )
     environment = {
         **os.environ,
         "PYTHONHASHSEED": "4711",
-        "PYTHONPATH": os.pathsep.join([str(here), str(here.parents[1])]),
+        "PYTHONPATH": str(ROOT),
     }
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -9,17 +9,16 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from history_index import Violation
-
 from angarium import errors
 from angarium.topic import parse_filter
+from tests.simulation.event_history import FOREVER
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from event_history import ConnectionRecord, Delivery, Message
-    from history_index import Index
+    from tests.simulation.event_history import ConnectionRecord, Delivery, Message
+    from tests.simulation.history_index import Index
 
 #: With these a client that keeps the rules may lose its session, or be refused one.
 HONEST_ENDS = {

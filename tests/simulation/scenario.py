@@ -14,26 +14,25 @@ import time
 import traceback
 from typing import TYPE_CHECKING, NamedTuple
 
-import history_checker
-import world as worlds
-from end_state import compare_credit, disagreements, standing_faults, unrest
-from event_history import History
-from fault_injection import Faults
-from hostile_client import HostileClient
-from simulated_client import SimulatedClient
-from simulated_network import Loop
-from simulated_node import SimulatedNode
-
 from angarium import wire
 from router.router import Router
+from tests.simulation import history_checker
+from tests.simulation import world as worlds
+from tests.simulation.end_state import compare_credit, disagreements, standing_faults, unrest
+from tests.simulation.event_history import History
+from tests.simulation.fault_injection import Faults
+from tests.simulation.hostile_client import HostileClient
+from tests.simulation.simulated_client import SimulatedClient
+from tests.simulation.simulated_network import Loop
+from tests.simulation.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from guaranteed.records import GuaranteedHistory
-    from history_index import Violation
-    from mesh.mesh_history import MeshHistory
+    from tests.simulation.guaranteed.records import GuaranteedHistory
+    from tests.simulation.history_index import Violation
+    from tests.simulation.mesh.mesh_history import MeshHistory
 
 #: State machines check themselves so often.
 VALIDATE_S = 0.5

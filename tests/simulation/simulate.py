@@ -14,10 +14,9 @@ import sys
 import time
 from typing import NamedTuple
 
-import failure_story
-import scenario
-from guaranteed import guaranteed_scenario
-from mesh import mesh_scenario
+from tests.simulation import failure_story, scenario
+from tests.simulation.guaranteed import guaranteed_scenario
+from tests.simulation.mesh import mesh_scenario
 
 #: Stories of more failures than this tell nothing new.
 STORIES_MAX = 10

@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from client_interest import ClientInterest, Wish
-from event_history import FOREVER, ConnectionRecord, Delivery
-from simulated_network import Connection, Endpoint, Frames
-
 from angarium import errors, wire
 from angarium.client.protocol.session import (
     Answered,
@@ -30,13 +26,16 @@ from angarium.client.protocol.session import (
 )
 from angarium.message import Row, pack_rows
 from angarium.slots import Round, RowGatherer
+from tests.simulation.client_interest import ClientInterest, Wish
+from tests.simulation.event_history import FOREVER, ConnectionRecord, Delivery
+from tests.simulation.simulated_network import Connection, Endpoint, Frames
 
 if TYPE_CHECKING:
     import random
 
-    from event_history import History
-    from simulated_network import Loop
-    from simulated_node import SimulatedNode
+    from tests.simulation.event_history import History
+    from tests.simulation.simulated_network import Loop
+    from tests.simulation.simulated_node import SimulatedNode
 
 #: A connection attempt without an answer is given up after so long.
 ATTEMPT_TIMEOUT_S = 1.5

@@ -12,10 +12,6 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from event_history import FOREVER, Rights
-from simulated_network import Connection, Endpoint, Frames, Loop
-from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S, SimulatedSupervisor
-
 from angarium import wire
 from angarium_server.access import TopicRules
 from angarium_server.connections.tls import Peer
@@ -25,16 +21,18 @@ from router.ground.ground import Ground
 from router.router import Router
 from router.sessions.directory import AclProfile
 from router.subscriptions.subscriptions import STEP_MAX
+from tests.simulation.event_history import FOREVER, Rights
+from tests.simulation.simulated_network import Connection, Endpoint, Frames, Loop
+from tests.simulation.simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S, SimulatedSupervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from event_history import History
-    from simulated_worker import SimulatedWorker
-
     from node.config import WorkerConfig
     from router.ground.config import RouterConfig
     from router.ground.effects import Effect
+    from tests.simulation.event_history import History
+    from tests.simulation.simulated_worker import SimulatedWorker
 
 #: As in `router.server`: a router that starts waits no longer for its workers.
 WORKERS_WAIT_S = 5.0

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulated_worker import RECONNECT_S, SimulatedWorker
-
 from router.matching.shards import ShardState
+from tests.simulation.simulated_worker import RECONNECT_S, SimulatedWorker
 
 if TYPE_CHECKING:
     import random
 
-    from event_history import History
-    from simulated_network import Frames, Loop
-    from simulated_node import SimulatedNode
-
     from router.ground.effects import SendWorker
     from router.router import Router
+    from tests.simulation.event_history import History
+    from tests.simulation.simulated_network import Frames, Loop
+    from tests.simulation.simulated_node import SimulatedNode
 
 #: As in `cluster.supervisor.supervisor`.
 HUNG_AFTER_S = 5.0

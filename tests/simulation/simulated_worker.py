@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from simulated_network import Connection, Endpoint, Frames, Loop
-
 from angarium import wire
 from node.home.home import OPERATIONS
 from node.matching.worker import Worker
+from tests.simulation.simulated_network import Connection, Endpoint, Frames, Loop
 
 if TYPE_CHECKING:
     import random

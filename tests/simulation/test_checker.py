@@ -6,11 +6,11 @@ Histories written by hand break one promise each.
 from __future__ import annotations
 
 import pytest
-from event_history import FOREVER
-from history_checker import check
-from written_history import DTO, ELIDING, FIRST_AT, WrittenHistory
 
 from angarium import errors
+from tests.simulation.event_history import FOREVER
+from tests.simulation.history_checker import check
+from tests.simulation.written_history import DTO, ELIDING, FIRST_AT, WrittenHistory
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import scenario
-from simulate import name_of
 
 import node.matching.worker
 import router.delivery.dispatcher
 from node.matching.matching import EMPTY_SET, TopicEntry, VpnMatching
 from router.delivery.egress import Delivery
 from router.router import Router
+from tests.simulation import scenario
+from tests.simulation.simulate import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from simulated_network import Connection, Endpoint, Loop, Pipe
+
+from tests.simulation.simulated_network import Connection, Endpoint, Loop, Pipe
 
 DELAY_MAX_S = 0.1
 

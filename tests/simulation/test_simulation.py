@@ -11,18 +11,16 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import delivery_rules
-import failure_story
 import pytest
-import scenario
-import simulate
-from event_history import FOREVER
-from history_index import Index, Violation
-from other_process import said_elsewhere
-from simulate import name_of
+
+from tests.simulation import delivery_rules, failure_story, scenario, simulate
+from tests.simulation.event_history import FOREVER
+from tests.simulation.history_index import Index, Violation
+from tests.simulation.other_process import said_elsewhere
+from tests.simulation.simulate import name_of
 
 if TYPE_CHECKING:
-    from event_history import History
+    from tests.simulation.event_history import History
 
 SERIES = 0
 #: Seconds on one core.
@@ -83,7 +81,7 @@ def fingerprint(history: History) -> str:
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     """Nothing in router, worker or SDK may depend on the order of a set, on the clock or on chance."""
     seeds = [name_of(SERIES, number) for number in (3, 8)]
-    told = said_elsewhere("test_simulation", "t.fingerprint(t.scenario.run(one).history)", seeds)
+    told = said_elsewhere(__name__, "t.fingerprint(t.scenario.run(one).history)", seeds)
     assert told == [fingerprint(scenario.run(seed).history) for seed in seeds]
 
 

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from simulated_client import ClientPlan
-from simulated_node import NodeSettings
-
 from angarium import wire
 from node.config import WorkerConfig
 from router.ground.config import RouterConfig
+from tests.simulation.simulated_client import ClientPlan
+from tests.simulation.simulated_node import NodeSettings
 
 if TYPE_CHECKING:
     import random
 
-    from simulated_node import SimulatedNode
-
     from router.router import Router
+    from tests.simulation.simulated_node import SimulatedNode
 
 VPNS: Final = ("default", "blue", "green")
 TOPICS: Final = (

@@ -5,11 +5,17 @@ The base is right in every respect; a test changes one thing and expects one rul
 
 from __future__ import annotations
 
-from event_history import ConnectionRecord, Delivery, History, Message, Rights, SubscriptionRecord
-
 from angarium import wire
 from angarium.slots import slot_table
 from angarium_server.access import TopicRules
+from tests.simulation.event_history import (
+    ConnectionRecord,
+    Delivery,
+    History,
+    Message,
+    Rights,
+    SubscriptionRecord,
+)
 
 VPN = "default"
 #: Subscriptions are in force from here, messages are sent every tenth of a second from then on.

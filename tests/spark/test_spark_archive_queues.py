@@ -6,11 +6,11 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import pytest
-from queue_contents import archived, left_in, publish
 
 from angarium import blocking, errors
 from angarium.pipeline.archive import ArchiveJob, archive
 from angarium.pipeline.queues import QueueSource
+from tests.spark.queue_contents import archived, left_in, publish
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from queue_contents import archived, drained, left_in, publish
 
 from angarium import blocking
 from angarium.pipeline.archive import JOBS
+from tests.spark.queue_contents import archived, drained, left_in, publish
 
 if TYPE_CHECKING:
     from angarium_server.testing import Node
@@ -131,7 +131,7 @@ def run_driver(arguments: list[str], faults: str) -> int:
         "ANGARIUM_SINK_FAULTS": faults,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "PYTHONPATH": os.pathsep.join([str(DRIVER.parents[2]), str(DRIVER.parent)]),
+        "PYTHONPATH": str(DRIVER.parents[2]),
     }
     done = subprocess.run(
         [sys.executable, str(DRIVER), *arguments],

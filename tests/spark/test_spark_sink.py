@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from pyspark.errors import PySparkException
-from queue_contents import drained
 
 from angarium import blocking
+from tests.spark.queue_contents import drained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

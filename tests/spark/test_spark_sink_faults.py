@@ -11,9 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from queue_contents import drained
-
 from angarium import AngariumError, blocking
+from tests.spark.queue_contents import drained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

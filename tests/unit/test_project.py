@@ -201,11 +201,3 @@ def test_an_environment_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path
     assert done.returncode == 1
     assert "install python3-venv" in done.stderr
     assert not (tmp_path / "venv").exists()
-
-
-def test_no_two_test_modules_have_one_name() -> None:
-    """Outside packages a module is its file name, and the second one of a name is not collected."""
-    modules = [
-        path.name for path in (ROOT / "tests").rglob("*.py") if not (path.parent / "__init__.py").exists()
-    ]
-    assert sorted({one for one in modules if modules.count(one) > 1} - {"conftest.py"}) == []

@@ -155,6 +155,22 @@ def test_nothing_that_is_installed_imports_tests_or_test_tools(modules: list[Mod
     assert wrong == []
 
 
+def test_tests_import_each_other_by_full_names() -> None:
+    """As `tests.unit.router.wired_node`: a bare name depends on how pytest was started, and mypy knows one name."""
+    tests = load("tests")
+    folders = {module.path.parent for module in tests}
+    assert sorted(str(folder) for folder in folders if not (folder / "__init__.py").exists()) == []
+    bare = {module.path.stem for module in tests} | {folder.name for folder in folders}
+    bare -= {*MAY_IMPORT, "benchmarks", "tests"}
+    wrong = [
+        f"{module.place(line)} imports {name}"
+        for module in tests + load("benchmarks")
+        for line, name in imported_names(module)
+        if name.partition(".")[0] in bare
+    ]
+    assert wrong == []
+
+
 def test_no_module_imports_in_a_circle(modules: list[Module]) -> None:
     known = {module.name for module in modules}
     graph = {

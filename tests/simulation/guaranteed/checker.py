@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guaranteed import (
+from tests.simulation.guaranteed import (
     density_rules,
     flow_rules,
     lane_replay,
@@ -13,13 +13,12 @@ from guaranteed import (
     storage_rules,
     writer_rules,
 )
-from guaranteed.index import GuaranteedIndex
+from tests.simulation.guaranteed.index import GuaranteedIndex
 
 if TYPE_CHECKING:
-    from event_history import History
-    from history_index import Violation
-
-    from guaranteed.records import GuaranteedHistory
+    from tests.simulation.event_history import History
+    from tests.simulation.guaranteed.records import GuaranteedHistory
+    from tests.simulation.history_index import Violation
 
 RULES = (
     *storage_rules.RULES,

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from simulated_network import Connection, Endpoint
-
 from angarium import errors, wire
 from angarium_server.process import ASK_TIMEOUT_S, HELLO_INTERVAL_S
+from tests.simulation.simulated_network import Connection, Endpoint
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from simulated_network import Frames, Loop
+    from tests.simulation.simulated_network import Frames, Loop
 
 #: Frames inside a node are fast.
 DELAY_MAX_S = 0.005

@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from history_index import Violation
-
-from guaranteed.records import endpoint_of
 from node.home.spool.held_lanes import PROVISIONAL, RESERVED_LEAST
+from tests.simulation.guaranteed.records import endpoint_of
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.index import GuaranteedIndex
+    from tests.simulation.guaranteed.index import GuaranteedIndex
 
 #: Unknown positions that a violation names.
 SHOWN_MAX = 10

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from history_index import Violation
-
 from angarium import wire
 from angarium.topic import matches
-from guaranteed.index import is_moved
-from guaranteed.records import HomeSettled, endpoint_of
 from node.home.spool.writing import FULL_RETRY_S
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.index import is_moved
+from tests.simulation.guaranteed.records import HomeSettled, endpoint_of
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.index import Got, GuaranteedIndex
-    from guaranteed.records import Emitted, EndpointRecord, FlowDelivery, FlowRecord, Place
+    from tests.simulation.guaranteed.index import Got, GuaranteedIndex
+    from tests.simulation.guaranteed.records import Emitted, EndpointRecord, FlowDelivery, FlowRecord, Place
 
 #: A home looks at its clock at least so often while it sends.
 CLOCK_S = 0.3

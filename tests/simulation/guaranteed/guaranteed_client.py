@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simulated_client import SimulatedClient
-
 from angarium.client.protocol.events import Acknowledged, Arrived, Indicated, Opened, Replied, TableChanged
 from angarium.message import Message
-from guaranteed.flow_rules import color_of
-from guaranteed.records import PUBLICATION_MARK
-from guaranteed.simulated_flow import FlowPlan, SimulatedFlow
-from guaranteed.simulated_producer import SimulatedProducer
-from guaranteed.simulated_reader import ReaderPlan, SimulatedReader
-from guaranteed.simulated_writer import SimulatedWriter, WriterPlan
+from tests.simulation.guaranteed.flow_rules import color_of
+from tests.simulation.guaranteed.records import PUBLICATION_MARK
+from tests.simulation.guaranteed.simulated_flow import FlowPlan, SimulatedFlow
+from tests.simulation.guaranteed.simulated_producer import SimulatedProducer
+from tests.simulation.guaranteed.simulated_reader import ReaderPlan, SimulatedReader
+from tests.simulation.guaranteed.simulated_writer import SimulatedWriter, WriterPlan
+from tests.simulation.simulated_client import SimulatedClient
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from event_history import ConnectionRecord, History
-    from simulated_client import ClientPlan
-    from simulated_network import Loop
-    from simulated_node import SimulatedNode
-
     from angarium import errors
     from angarium.client.protocol.events import Event, Welcome
     from angarium.client.protocol.flow_window import FlowWindow
-    from guaranteed.records import GuaranteedHistory, Publication
+    from tests.simulation.event_history import ConnectionRecord, History
+    from tests.simulation.guaranteed.records import GuaranteedHistory, Publication
+    from tests.simulation.simulated_client import ClientPlan
+    from tests.simulation.simulated_network import Loop
+    from tests.simulation.simulated_node import SimulatedNode
 
     Reply = Callable[[Any, errors.AngariumError | None], None]
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guaranteed.holdings import holdings
 from storage.spool import Table
+from tests.simulation.guaranteed.holdings import holdings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.guaranteed_node import GuaranteedNode
-    from guaranteed.guaranteed_world import GuaranteedWorld
-    from guaranteed.records import GuaranteedHistory
+    from tests.simulation.guaranteed.guaranteed_node import GuaranteedNode
+    from tests.simulation.guaranteed.guaranteed_world import GuaranteedWorld
+    from tests.simulation.guaranteed.records import GuaranteedHistory
 
 
 def exceeded(node: GuaranteedNode, world: GuaranteedWorld, history: GuaranteedHistory) -> Iterator[str]:

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from fault_injection import KINDS as DIRECT_KINDS
-from fault_injection import Faults
-
-from guaranteed.guaranteed_world import EXCEPTIONS, QUEUE_FILTERS, EndpointPlan
-from guaranteed.records import Operation
+from tests.simulation.fault_injection import KINDS as DIRECT_KINDS
+from tests.simulation.fault_injection import Faults
+from tests.simulation.guaranteed.guaranteed_world import EXCEPTIONS, QUEUE_FILTERS, EndpointPlan
+from tests.simulation.guaranteed.records import Operation
 
 if TYPE_CHECKING:
     import random
 
-    from event_history import History
-    from simulated_network import Loop
-
-    from guaranteed.guaranteed_client import GuaranteedClient
-    from guaranteed.guaranteed_node import GuaranteedNode
-    from guaranteed.guaranteed_world import GuaranteedWorld
-    from guaranteed.records import EndpointRecord
+    from tests.simulation.event_history import History
+    from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
+    from tests.simulation.guaranteed.guaranteed_node import GuaranteedNode
+    from tests.simulation.guaranteed.guaranteed_world import GuaranteedWorld
+    from tests.simulation.guaranteed.records import EndpointRecord
+    from tests.simulation.simulated_network import Loop
 
 
 #: Whether an operator changes the number of workers while an earlier change is under way. A worker that is to

@@ -9,28 +9,26 @@ import random
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from simulated_node import SimulatedNode
-
 from angarium import errors
 from angarium.errors import AngariumError, error_for
-from guaranteed.control_plane import ControlPort
-from guaranteed.simulated_controller import SimulatedController
-from guaranteed.simulated_home import SimulatedHome, WorkerDisk
 from node.home.home import Home, HomeLimits
 from router.ground.config import SpoolLimits
 from router.ground.effects import AskController, ReplyController
+from tests.simulation.guaranteed.control_plane import ControlPort
+from tests.simulation.guaranteed.simulated_controller import SimulatedController
+from tests.simulation.guaranteed.simulated_home import SimulatedHome, WorkerDisk
+from tests.simulation.simulated_node import SimulatedNode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from event_history import History
-    from simulated_network import Loop
-    from simulated_node import NodeSettings
-    from simulated_worker import SimulatedWorker
-
-    from guaranteed.records import GuaranteedHistory
     from router.ground.effects import Effect
     from router.router import Router
+    from tests.simulation.event_history import History
+    from tests.simulation.guaranteed.records import GuaranteedHistory
+    from tests.simulation.simulated_network import Loop
+    from tests.simulation.simulated_node import NodeSettings
+    from tests.simulation.simulated_worker import SimulatedWorker
 
 
 class SpoolSettings:

@@ -14,33 +14,31 @@ import time
 import traceback
 from typing import TYPE_CHECKING
 
-import history_checker
-import scenario
-import world as worlds
-from end_state import compare_credit, unrest
-from event_history import History
-from hostile_client import HostileClient
-from simulated_network import Loop
-
 import router.admission.usage
 from angarium import wire
-from guaranteed import checker, guaranteed_end, guaranteed_world
-from guaranteed.guaranteed_client import GuaranteedClient
-from guaranteed.guaranteed_faults import GuaranteedFaults
-from guaranteed.guaranteed_node import GuaranteedNode
-from guaranteed.records import GuaranteedHistory
-from guaranteed.simulated_flow import FlowPlan
-from guaranteed.simulated_reader import ReaderPlan
-from guaranteed.simulated_writer import WriterPlan
 from node.home.home import Home
 from router.router import Router
+from tests.simulation import history_checker, scenario
+from tests.simulation import world as worlds
+from tests.simulation.end_state import compare_credit, unrest
+from tests.simulation.event_history import History
+from tests.simulation.guaranteed import checker, guaranteed_end, guaranteed_world
+from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
+from tests.simulation.guaranteed.guaranteed_faults import GuaranteedFaults
+from tests.simulation.guaranteed.guaranteed_node import GuaranteedNode
+from tests.simulation.guaranteed.records import GuaranteedHistory
+from tests.simulation.guaranteed.simulated_flow import FlowPlan
+from tests.simulation.guaranteed.simulated_reader import ReaderPlan
+from tests.simulation.guaranteed.simulated_writer import WriterPlan
+from tests.simulation.hostile_client import HostileClient
+from tests.simulation.simulated_network import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from guaranteed.guaranteed_world import GuaranteedWorld
-    from guaranteed.simulated_flow import SimulatedFlow
-    from guaranteed.simulated_producer import SimulatedProducer
+    from tests.simulation.guaranteed.guaranteed_world import GuaranteedWorld
+    from tests.simulation.guaranteed.simulated_flow import SimulatedFlow
+    from tests.simulation.guaranteed.simulated_producer import SimulatedProducer
 
 #: Wall clocks are not monotonic clocks.
 WALL_OFFSET_MS = 1_700_000_000_000

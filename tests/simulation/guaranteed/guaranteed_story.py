@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-
 from angarium import wire
-from guaranteed.records import (
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.records import (
     PUBLICATION_MARK,
     Bound,
     Died,
@@ -22,7 +21,13 @@ from guaranteed.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.records import EndpointRecord, GuaranteedHistory, HomeEvent, Place, Publication
+    from tests.simulation.guaranteed.records import (
+        EndpointRecord,
+        GuaranteedHistory,
+        HomeEvent,
+        Place,
+        Publication,
+    )
 
 Line = tuple[float, str]
 OUTCOMES = {

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import world as worlds
-from simulated_client import ClientPlan
-from simulated_node import NodeSettings
-
 from angarium import wire
-from guaranteed.flow_rules import COLORS
-from guaranteed.guaranteed_node import SpoolSettings
-from guaranteed.simulated_flow import FlowPlan
 from node.home.home import Home, HomeLimits
 from router.ground.config import RouterConfig, SpoolLimits
 from router.router import Router
+from tests.simulation import world as worlds
+from tests.simulation.guaranteed.flow_rules import COLORS
+from tests.simulation.guaranteed.guaranteed_node import SpoolSettings
+from tests.simulation.guaranteed.simulated_flow import FlowPlan
+from tests.simulation.simulated_client import ClientPlan
+from tests.simulation.simulated_node import NodeSettings
 
 if TYPE_CHECKING:
     import random
 
-    from guaranteed.guaranteed_node import GuaranteedNode
+    from tests.simulation.guaranteed.guaranteed_node import GuaranteedNode
 
 #: Feature -> how often a world has it.
 FEATURES: Final = {

@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 import msgpack
 
 from angarium import wire
-from guaranteed.records import endpoint_of
 from node.backlog.segment import GONE, Segment
 from node.home.lanes.moves import KIND_COPY
 from node.home.spool import layout
 from node.home.spool.records import Record
 from storage.spool import Table
+from tests.simulation.guaranteed.records import endpoint_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from simulated_disk import SimulatedDisk
-
-    from guaranteed.guaranteed_node import GuaranteedNode
-    from guaranteed.simulated_home import SimulatedHome
+    from tests.simulation.guaranteed.guaranteed_node import GuaranteedNode
+    from tests.simulation.guaranteed.simulated_home import SimulatedHome
+    from tests.simulation.simulated_disk import SimulatedDisk
 
 #: Lane -> its segments at one worker.
 Lanes = dict[int, list[Segment]]

@@ -11,20 +11,28 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from angarium import wire
-from guaranteed.records import Bound, Died, Emitted, Gone, HomeSettled, Rehomed, Stored, Unbound
 from node.backlog.segment import GONE, Segment, segment_key
 from node.home.spool import layout
 from node.home.spool.held_lanes import PROVISIONAL
 from storage.spool import Table
+from tests.simulation.guaranteed.records import (
+    Bound,
+    Died,
+    Emitted,
+    Gone,
+    HomeSettled,
+    Rehomed,
+    Stored,
+    Unbound,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from simulated_disk import SimulatedDisk
-    from simulated_network import Frames
-
-    from guaranteed.records import GuaranteedHistory, Place
     from storage.spool import Change
+    from tests.simulation.guaranteed.records import GuaranteedHistory, Place
+    from tests.simulation.simulated_disk import SimulatedDisk
+    from tests.simulation.simulated_network import Frames
 
 
 def what_of(payload: bytes) -> str:

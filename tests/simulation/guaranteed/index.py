@@ -5,11 +5,10 @@ from __future__ import annotations
 import zlib
 from typing import TYPE_CHECKING, NamedTuple
 
-from event_history import FOREVER
-
 from angarium import wire
 from angarium.topic import matches
-from guaranteed.records import (
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.records import (
     Bound,
     Emitted,
     Gone,
@@ -28,10 +27,9 @@ from guaranteed.records import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from event_history import ConnectionRecord, History, Message
-
     from angarium_server.access import TopicRules
-    from guaranteed.records import (
+    from tests.simulation.event_history import ConnectionRecord, History, Message
+    from tests.simulation.guaranteed.records import (
         Attributes,
         EndpointRecord,
         FlowDelivery,

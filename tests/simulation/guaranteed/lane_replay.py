@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from history_index import Violation
-
 from angarium import wire
-from guaranteed.flow_rules import keeps_order
-from guaranteed.records import (
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.flow_rules import keeps_order
+from tests.simulation.guaranteed.records import (
     Bound,
     Died,
     Emitted,
@@ -26,12 +24,13 @@ from guaranteed.records import (
     Unbound,
     endpoint_of,
 )
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.index import GuaranteedIndex
-    from guaranteed.records import EndpointRecord
+    from tests.simulation.guaranteed.index import GuaranteedIndex
+    from tests.simulation.guaranteed.records import EndpointRecord
 
 
 def owners(index: GuaranteedIndex) -> Iterator[Violation]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from event_history import FOREVER
-
 from angarium import wire
+from tests.simulation.event_history import FOREVER
 
 
 class Plan:

@@ -10,19 +10,18 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from history_index import Violation
-
-from guaranteed.records import Emitted, Gone
-from guaranteed.removal_rules import covers, reasons
-from guaranteed.storage_rules import was_emptied
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.records import Emitted, Gone
+from tests.simulation.guaranteed.removal_rules import covers, reasons
+from tests.simulation.guaranteed.storage_rules import was_emptied
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.index import GuaranteedIndex
-    from guaranteed.reader_records import Plan, ReaderRecord
-    from guaranteed.records import Place
+    from tests.simulation.guaranteed.index import GuaranteedIndex
+    from tests.simulation.guaranteed.reader_records import Plan, ReaderRecord
+    from tests.simulation.guaranteed.records import Place
 
 
 def ranges(index: GuaranteedIndex) -> Iterator[Violation]:

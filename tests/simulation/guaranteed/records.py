@@ -14,19 +14,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from event_history import FOREVER
-
 from angarium import wire
 from angarium.topic import matches, parse_filter
 from node.home.spool.held_lanes import PROVISIONAL
+from tests.simulation.event_history import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from event_history import ConnectionRecord
-
-    from guaranteed.reader_records import ReaderRecord
-    from guaranteed.writer_records import WriterRecord
+    from tests.simulation.event_history import ConnectionRecord
+    from tests.simulation.guaranteed.reader_records import ReaderRecord
+    from tests.simulation.guaranteed.writer_records import WriterRecord
 
 Place = tuple[int, int]
 Attributes = dict[str, Any]

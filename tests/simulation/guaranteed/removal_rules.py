@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from history_index import Violation
-
 from angarium import wire
-from guaranteed.flow_rules import selects
-from guaranteed.index import DEAD
-from guaranteed.records import endpoint_of
-from guaranteed.storage_rules import was_emptied
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.flow_rules import selects
+from tests.simulation.guaranteed.index import DEAD
+from tests.simulation.guaranteed.records import endpoint_of
+from tests.simulation.guaranteed.storage_rules import was_emptied
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.index import GuaranteedIndex
-    from guaranteed.records import EndpointRecord, Gone, Operation, Place, Stored
+    from tests.simulation.guaranteed.index import GuaranteedIndex
+    from tests.simulation.guaranteed.records import EndpointRecord, Gone, Operation, Place, Stored
 
 #: Quotas from here on are never full in a run.
 WIDE_MB = 1_000

@@ -10,10 +10,6 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from event_history import FOREVER
-from simulated_network import Connection, Endpoint
-from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S
-
 from angarium import errors, wire
 from cluster import objects
 from cluster.controller.catalog.catalog import COUNTER as ENDPOINT_COUNTER
@@ -37,20 +33,22 @@ from cluster.controller.switchboard.effects import (
 )
 from cluster.controller.switchboard.events import EventRing
 from cluster.controller.switchboard.switchboard import Switchboard
-from guaranteed.control_plane import DELAY_MAX_S
-from guaranteed.records import Change, EndpointRecord
 from storage.config_store import Change as StoredObject
 from storage.config_store import Counter, Deletion, Entry, Producer, Sink, Stage
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.control_plane import DELAY_MAX_S
+from tests.simulation.guaranteed.records import Change, EndpointRecord
+from tests.simulation.simulated_network import Connection, Endpoint
+from tests.simulation.simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Sequence
 
-    from event_history import History
-    from simulated_network import Frames, Loop
-
-    from guaranteed.control_plane import ControlPort
-    from guaranteed.records import GuaranteedHistory
+    from tests.simulation.event_history import History
+    from tests.simulation.guaranteed.control_plane import ControlPort
+    from tests.simulation.guaranteed.records import GuaranteedHistory
+    from tests.simulation.simulated_network import Frames, Loop
 
 #: What waits for answers is looked over so often.
 TICK_S = 0.5

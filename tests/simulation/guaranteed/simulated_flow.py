@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from angarium import errors, wire
 from angarium.client.consuming.binding import is_passing
 from angarium.client.protocol.flow_window import FlowWindow
-from guaranteed.home_observer import what_of
-from guaranteed.records import FlowDelivery, FlowRecord, Settle
+from tests.simulation.guaranteed.home_observer import what_of
+from tests.simulation.guaranteed.records import FlowDelivery, FlowRecord, Settle
 
 if TYPE_CHECKING:
     from angarium.client.protocol.answers import FlowBound
     from angarium.client.protocol.events import Indicated
     from angarium.client.protocol.messages import GuaranteedDelivery
-    from guaranteed.guaranteed_client import GuaranteedClient
+    from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
 
 RETRY_MAX_S = 0.4
 #: Applications look again for an endpoint that was not there, or that they may not use.

@@ -11,28 +11,26 @@ import traceback
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from event_history import FOREVER
-from simulated_disk import SimulatedDisk
-
 from angarium import errors, wire
-from guaranteed.control_plane import ControlPort
-from guaranteed.home_observer import DiskObserver, FrameObserver
-from guaranteed.records import LackedRoom, WasFull, Wrote
 from node.home.operations import Answer
 from storage.spool import SpoolFailedError, SpoolFullError
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.control_plane import ControlPort
+from tests.simulation.guaranteed.home_observer import DiskObserver, FrameObserver
+from tests.simulation.guaranteed.records import LackedRoom, WasFull, Wrote
+from tests.simulation.simulated_disk import SimulatedDisk
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable, Iterator, Sequence
 
-    from event_history import History
-    from simulated_network import Frames, Loop
-    from simulated_worker import SimulatedWorker
-
-    from guaranteed.records import GuaranteedHistory
-    from guaranteed.simulated_controller import SimulatedController
     from node.home.home import Home, HomeLimits
     from storage.spool import Change
+    from tests.simulation.event_history import History
+    from tests.simulation.guaranteed.records import GuaranteedHistory
+    from tests.simulation.guaranteed.simulated_controller import SimulatedController
+    from tests.simulation.simulated_network import Frames, Loop
+    from tests.simulation.simulated_worker import SimulatedWorker
 
 #: A step of reading the spool takes so long at most.
 RECOVERY_STEP_MAX_S = 0.1

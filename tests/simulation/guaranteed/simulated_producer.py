@@ -10,18 +10,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from event_history import FOREVER
-
 from angarium import errors
 from angarium.client.protocol.send_window import SendWindow
 from angarium.client.publishing.producer import is_passing
-from guaranteed.records import Opening, Publication
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.records import Opening, Publication
 
 if TYPE_CHECKING:
     from angarium.client.protocol.events import Acknowledged, Welcome
     from angarium.message import Row
-    from guaranteed.guaranteed_client import GuaranteedClient
-    from guaranteed.records import ProducerRecord
+    from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
+    from tests.simulation.guaranteed.records import ProducerRecord
 
 #: An application, or the SDK, tries again after so long at most.
 RETRY_MAX_S = 0.4

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from angarium import errors, wire
 from angarium.client.protocol import answers
 from angarium.client.protocol.flow_window import FlowWindow
-from guaranteed.home_observer import what_of
-from guaranteed.reader_records import Plan, ReaderRecord
+from tests.simulation.guaranteed.home_observer import what_of
+from tests.simulation.guaranteed.reader_records import Plan, ReaderRecord
 
 if TYPE_CHECKING:
     from angarium.client.protocol.answers import FlowBound, GroupFigures, GroupOpened
     from angarium.client.protocol.events import Indicated
     from angarium.client.protocol.messages import GuaranteedDelivery
-    from guaranteed.guaranteed_client import GuaranteedClient
+    from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
 
 RETRY_MAX_S = 0.3
 #: How long it waits before it plans again.

@@ -12,11 +12,11 @@ from angarium import errors, wire
 from angarium.client.protocol import answers
 from angarium.client.protocol.send_window import SendWindow
 from angarium.message import Message
-from guaranteed.writer_records import Attempt, WriterRecord
+from tests.simulation.guaranteed.writer_records import Attempt, WriterRecord
 
 if TYPE_CHECKING:
     from angarium.client.protocol.events import Acknowledged
-    from guaranteed.guaranteed_client import GuaranteedClient
+    from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
 
 RETRY_MAX_S = 0.3
 BATCHES_MAX = 6

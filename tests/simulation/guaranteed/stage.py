@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import history_checker
-from simulated_client import ClientPlan
-from simulated_node import NodeSettings
-
-from guaranteed import checker
-from guaranteed.guaranteed_node import SpoolSettings
-from guaranteed.guaranteed_scenario import LEFT_OUT, GuaranteedScenario
-from guaranteed.guaranteed_world import (
+from node.config import WorkerConfig
+from node.home.home import Home, HomeLimits
+from router.ground.config import RouterConfig
+from router.router import Router
+from tests.simulation import history_checker
+from tests.simulation.guaranteed import checker
+from tests.simulation.guaranteed.guaranteed_node import SpoolSettings
+from tests.simulation.guaranteed.guaranteed_scenario import LEFT_OUT, GuaranteedScenario
+from tests.simulation.guaranteed.guaranteed_world import (
     FILE_BYTES,
     MB_BYTES,
     USERNAME,
@@ -22,19 +23,16 @@ from guaranteed.guaranteed_world import (
     GuaranteedPlan,
     GuaranteedWorld,
 )
-from guaranteed.records import Operation, Stored
-from guaranteed.simulated_flow import FlowPlan, SimulatedFlow
-from node.config import WorkerConfig
-from node.home.home import Home, HomeLimits
-from router.ground.config import RouterConfig
-from router.router import Router
+from tests.simulation.guaranteed.records import Operation, Stored
+from tests.simulation.guaranteed.simulated_flow import FlowPlan, SimulatedFlow
+from tests.simulation.simulated_client import ClientPlan
+from tests.simulation.simulated_node import NodeSettings
 
 if TYPE_CHECKING:
-    from history_index import Violation
-
-    from guaranteed.guaranteed_client import GuaranteedClient
-    from guaranteed.records import EndpointRecord, Publication
-    from guaranteed.simulated_producer import SimulatedProducer
+    from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
+    from tests.simulation.guaranteed.records import EndpointRecord, Publication
+    from tests.simulation.guaranteed.simulated_producer import SimulatedProducer
+    from tests.simulation.history_index import Violation
 
 VPN = "default"
 #: Long enough for anything that nothing disturbs.

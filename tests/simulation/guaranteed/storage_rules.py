@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from event_history import FOREVER
-from history_index import Violation
-
 from angarium import errors, wire
-from guaranteed.index import is_moved, partition_of
-from guaranteed.records import endpoint_of
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.index import is_moved, partition_of
+from tests.simulation.guaranteed.records import endpoint_of
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.index import GuaranteedIndex
-    from guaranteed.records import Attributes, EndpointRecord, Publication, Stored
+    from tests.simulation.guaranteed.index import GuaranteedIndex
+    from tests.simulation.guaranteed.records import Attributes, EndpointRecord, Publication, Stored
 
 
 def completeness(index: GuaranteedIndex) -> Iterator[Violation]:

@@ -1,4 +1,6 @@
-"""Runs one seed with guaranteed messages and tells its story: `python -m guaranteed.tell SEED [WHAT ...]`.
+"""Runs one seed with guaranteed messages and tells its story.
+
+    python -m tests.simulation.guaranteed.tell SEED [WHAT ...]
 
 With names of messages (`g17`) it tells everything that happened to them, whether a rule was broken or not. `m17` as the
 seed is number 17 of the worlds of several nodes.
@@ -8,8 +10,7 @@ from __future__ import annotations
 
 import sys
 
-import failure_story
-import simulate
+from tests.simulation import failure_story, simulate
 
 
 def main(seed: str, whats: list[str]) -> None:

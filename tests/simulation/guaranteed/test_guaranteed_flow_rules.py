@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 
 from angarium import wire
-from guaranteed.records import Died, FlowDelivery, WasFull, Wrote
-from guaranteed.written import NEVER, WORKER, Written, place_of
+from tests.simulation.guaranteed.records import Died, FlowDelivery, WasFull, Wrote
+from tests.simulation.guaranteed.written import NEVER, WORKER, Written, place_of
 
 FAILED, REJECTED = wire.OUTCOME_FAILED, wire.OUTCOME_REJECTED
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simulate import name_of
 
 from angarium import errors, wire
-from guaranteed import guaranteed_scenario
 from node.backlog.lifetimes import Lifetimes
 from node.backlog.settings import LaneSettings
 from node.home.home import Home
@@ -23,6 +21,8 @@ from router.admission import allowances
 from router.admission.usage import Account
 from router.guaranteed.endpoints import Endpoints
 from storage.spool import Table
+from tests.simulation.guaranteed import guaranteed_scenario
+from tests.simulation.simulate import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

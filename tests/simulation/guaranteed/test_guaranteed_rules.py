@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from angarium import errors
-from guaranteed.index import partition_of
-from guaranteed.records import Died, Opening
-from guaranteed.written import FIRST_AT, WORKER, Written, place_of
 from node.home.spool.held_lanes import PROVISIONAL
+from tests.simulation.guaranteed.index import partition_of
+from tests.simulation.guaranteed.records import Died, Opening
+from tests.simulation.guaranteed.written import FIRST_AT, WORKER, Written, place_of
 
 
 @pytest.fixture

@@ -11,20 +11,19 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import failure_story
 import pytest
-import simulate
-from event_history import FOREVER
-from other_process import said_elsewhere
-from simulate import GUARANTEED, name_of
 
 from angarium import wire
-from guaranteed import guaranteed_scenario
-from guaranteed.index import GuaranteedIndex
-from guaranteed.lane_replay import is_owned, is_plain
+from tests.simulation import failure_story, simulate
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed import guaranteed_scenario
+from tests.simulation.guaranteed.index import GuaranteedIndex
+from tests.simulation.guaranteed.lane_replay import is_owned, is_plain
+from tests.simulation.other_process import said_elsewhere
+from tests.simulation.simulate import GUARANTEED, name_of
 
 if TYPE_CHECKING:
-    from scenario import Outcome
+    from tests.simulation.scenario import Outcome
 
 SERIES = 0
 #: Seconds on one core.
@@ -98,7 +97,7 @@ def fingerprint(outcome: Outcome) -> str:
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     """Nothing in router, home, controller or SDK may depend on the order of a set, on the clock or on chance."""
     numbers = [3, 8, 11]
-    told = said_elsewhere("guaranteed.test_guaranteed_simulation", "t.fingerprint(t.play(int(one)))", numbers)
+    told = said_elsewhere(__name__, "t.fingerprint(t.play(int(one)))", numbers)
     assert told == [fingerprint(play(number)) for number in numbers]
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from simulated_worker import SimulatedWorker
 
 from angarium import errors, wire
-from guaranteed.stage import Stage, names
 from node.home.home import Home, HomeLimits
 from router.sessions.producer_memory import Memory
+from tests.simulation.guaranteed.stage import Stage, names
+from tests.simulation.simulated_worker import SimulatedWorker
 
 SEEDS = [f"story {number}" for number in range(6)]
 FIFTY = ["t/1"] * 50

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from written_history import VPN
 
 from cluster.controller.catalog.stages import Stages
-from guaranteed.test_guaranteed_mutations import is_found
-from guaranteed.writer_records import WriterRecord
-from guaranteed.written import Written
+from tests.simulation.guaranteed.test_guaranteed_mutations import is_found
+from tests.simulation.guaranteed.writer_records import WriterRecord
+from tests.simulation.guaranteed.written import Written
+from tests.simulation.written_history import VPN
 
 if TYPE_CHECKING:
     from cluster.controller.catalog.stages import Decision

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from event_history import FOREVER
+from tests.simulation.event_history import FOREVER
 
 #: What a staged message carries in its payload begins with this letter.
 STAGED_MARK = "s"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from history_index import Violation
-
-from guaranteed.index import is_moved
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.index import is_moved
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.index import GuaranteedIndex
-    from guaranteed.records import Stored
-    from guaranteed.writer_records import Attempt, Batch, WriterRecord
+    from tests.simulation.guaranteed.index import GuaranteedIndex
+    from tests.simulation.guaranteed.records import Stored
+    from tests.simulation.guaranteed.writer_records import Attempt, Batch, WriterRecord
 
 
 def batches(index: GuaranteedIndex) -> Iterator[Violation]:

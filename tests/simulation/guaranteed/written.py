@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from event_history import FOREVER
-from written_history import END, VPN, WrittenHistory
-
 from angarium import wire
-from guaranteed.checker import check
-from guaranteed.records import (
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.checker import check
+from tests.simulation.guaranteed.records import (
     Attributes,
     Bound,
     Change,
@@ -32,11 +30,11 @@ from guaranteed.records import (
     Stored,
     Unbound,
 )
+from tests.simulation.written_history import END, VPN, WrittenHistory
 
 if TYPE_CHECKING:
-    from event_history import ConnectionRecord
-
-    from guaranteed.records import ProducerRecord
+    from tests.simulation.event_history import ConnectionRecord
+    from tests.simulation.guaranteed.records import ProducerRecord
 
 #: Endpoints exist from here, messages are sent every tenth of a second from `FIRST_AT` on.
 MADE_AT = 10.0

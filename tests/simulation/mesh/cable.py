@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulated_network import Connection
+    from tests.simulation.simulated_network import Connection
 
 
 class Cable:

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from guaranteed.index import is_moved
-from guaranteed.records import PUBLICATION_MARK, Emitted, Stored, endpoint_of, takes
-from history_index import Violation
-
 from angarium import wire
 from angarium.topic import matches as takes_topic
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.index import is_moved
+from tests.simulation.guaranteed.records import PUBLICATION_MARK, Emitted, Stored, endpoint_of, takes
+from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from guaranteed.records import Attributes, EndpointRecord, Publication
-
-    from mesh.mesh_history import MeshHistory
+    from tests.simulation.guaranteed.records import Attributes, EndpointRecord, Publication
+    from tests.simulation.mesh.mesh_history import MeshHistory
 
 #: Clocks count whole milliseconds.
 ROUNDING_MS = 3

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from history_index import Violation
-
 from angarium import errors, wire
-from mesh.crossing_rules import name_of
+from tests.simulation.history_index import Violation
+from tests.simulation.mesh.crossing_rules import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from event_history import ConnectionRecord
-    from guaranteed.records import Publication
-
-    from mesh.crossing_rules import CrossingIndex
-    from mesh.mesh_rules import MeshIndex
+    from tests.simulation.event_history import ConnectionRecord
+    from tests.simulation.guaranteed.records import Publication
+    from tests.simulation.mesh.crossing_rules import CrossingIndex
+    from tests.simulation.mesh.mesh_rules import MeshIndex
 
 
 class Asked(NamedTuple):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import safety_rules
-from history_index import Index, Violation
-
-from mesh import crossing_rules, demoted_rules, mesh_rules
+from tests.simulation import safety_rules
+from tests.simulation.history_index import Index, Violation
+from tests.simulation.mesh import crossing_rules, demoted_rules, mesh_rules
 
 if TYPE_CHECKING:
-    from mesh.mesh_history import MeshHistory
+    from tests.simulation.mesh.mesh_history import MeshHistory
 
 #: Rules of one node that hold for clients of a whole mesh too: its order, duplicates, leaks, deliver-to-one.
 OF_EVERY_CLIENT = (

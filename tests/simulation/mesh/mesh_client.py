@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guaranteed.guaranteed_client import GuaranteedClient
+from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
 
 if TYPE_CHECKING:
-    from event_history import ConnectionRecord
-
-    from mesh.mesh_history import NodeHistory
+    from tests.simulation.event_history import ConnectionRecord
+    from tests.simulation.mesh.mesh_history import NodeHistory
 
 
 class MeshClient(GuaranteedClient):

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from event_history import FOREVER
-
 from angarium import wire
 from angarium.topic import parse_filter
 from router.links.imports import _kinds
+from tests.simulation.event_history import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mesh.node_scenario import NodeScenario
+    from tests.simulation.mesh.node_scenario import NodeScenario
 
 NOEXPORT = "#noexport/"
 

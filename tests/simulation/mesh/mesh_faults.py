@@ -7,18 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from guaranteed.guaranteed_faults import BASE, DISKS, GuaranteedFaults
+from tests.simulation.guaranteed.guaranteed_faults import BASE, DISKS, GuaranteedFaults
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Callable
 
-    from event_history import History
-    from simulated_network import Loop
-
-    from mesh.cable import Cable
-    from mesh.mesh_node import MeshNode, Network
-    from mesh.simulated_link import SimulatedLink
+    from tests.simulation.event_history import History
+    from tests.simulation.mesh.cable import Cable
+    from tests.simulation.mesh.mesh_node import MeshNode, Network
+    from tests.simulation.mesh.simulated_link import SimulatedLink
+    from tests.simulation.simulated_network import Loop
 
 #: Longest of everything here: longer than a keepalive of links, and than the pauses between their attempts.
 LONG_MAX_S = 6.0

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from event_history import FOREVER, History
+from tests.simulation.event_history import FOREVER, History
 
 if TYPE_CHECKING:
-    from event_history import ConnectionRecord
-    from guaranteed.records import GuaranteedHistory, Publication
+    from tests.simulation.event_history import ConnectionRecord
+    from tests.simulation.guaranteed.records import GuaranteedHistory, Publication
 
 
 class NodeHistory(History):

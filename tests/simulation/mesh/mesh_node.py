@@ -6,20 +6,18 @@ import random
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from guaranteed.guaranteed_node import GuaranteedNode, SpoolSettings
-
-from mesh.simulated_link import LinkSupervisor
 from router.ground.config import Identity
+from tests.simulation.guaranteed.guaranteed_node import GuaranteedNode, SpoolSettings
+from tests.simulation.mesh.simulated_link import LinkSupervisor
 
 if TYPE_CHECKING:
-    from guaranteed.guaranteed_client import GuaranteedClient
-    from guaranteed.records import GuaranteedHistory
-    from simulated_network import Loop
-    from simulated_node import NodeSettings
-
-    from mesh.cable import Cable
-    from mesh.mesh_history import NodeHistory
     from router.router import Router
+    from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
+    from tests.simulation.guaranteed.records import GuaranteedHistory
+    from tests.simulation.mesh.cable import Cable
+    from tests.simulation.mesh.mesh_history import NodeHistory
+    from tests.simulation.simulated_network import Loop
+    from tests.simulation.simulated_node import NodeSettings
 
 CLUSTER = "mesh"
 SECRET = "one horse, two horses, three"

@@ -14,21 +14,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from event_history import FOREVER
-from guaranteed.records import filters_of
-from history_index import Violation
-
 from angarium.topic import matches, parse_filter
-from mesh.mesh_end import NOEXPORT
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.records import filters_of
+from tests.simulation.history_index import Violation
+from tests.simulation.mesh.mesh_end import NOEXPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from event_history import ConnectionRecord, Message, SubscriptionRecord
-    from history_index import Index
-
-    from mesh.demoted_rules import Asked
-    from mesh.mesh_history import MeshHistory
+    from tests.simulation.event_history import ConnectionRecord, Message, SubscriptionRecord
+    from tests.simulation.history_index import Index
+    from tests.simulation.mesh.demoted_rules import Asked
+    from tests.simulation.mesh.mesh_history import MeshHistory
 
 #: A node without a candidate.
 NO_PRIORITY = 5

@@ -14,30 +14,28 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-import scenario
-from end_state import disagreements as direct_disagreements
-from end_state import unrest
-from event_history import History
-from guaranteed.guaranteed_scenario import WALL_OFFSET_MS, sizes
-from simulated_network import Loop
-
 from angarium import wire
-from mesh import mesh_checker, mesh_end, mesh_world
-from mesh.cable import Cable
-from mesh.mesh_faults import LinkFaults
-from mesh.mesh_history import MeshHistory
-from mesh.mesh_node import Network
-from mesh.node_scenario import NodeScenario
 from node.home.home import Home
 from router.links import imports
 from router.router import Router
+from tests.simulation import scenario
+from tests.simulation.end_state import disagreements as direct_disagreements
+from tests.simulation.end_state import unrest
+from tests.simulation.event_history import History
+from tests.simulation.guaranteed.guaranteed_scenario import WALL_OFFSET_MS, sizes
+from tests.simulation.mesh import mesh_checker, mesh_end, mesh_world
+from tests.simulation.mesh.cable import Cable
+from tests.simulation.mesh.mesh_faults import LinkFaults
+from tests.simulation.mesh.mesh_history import MeshHistory
+from tests.simulation.mesh.mesh_node import Network
+from tests.simulation.mesh.node_scenario import NodeScenario
+from tests.simulation.simulated_network import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from guaranteed.records import Publication
-
-    from mesh.mesh_world import MeshWorld
+    from tests.simulation.guaranteed.records import Publication
+    from tests.simulation.mesh.mesh_world import MeshWorld
 
 CALM_ROUNDS = 2
 #: Nodes and links are back by then: hung processes, back-offs of links, keepalives and slow links fit.

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from guaranteed.guaranteed_node import SpoolSettings
-from guaranteed.guaranteed_world import (
+from angarium import wire
+from node.config import WorkerConfig
+from router.ground.config import RouterConfig
+from router.router import Router
+from tests.simulation.guaranteed.guaranteed_node import SpoolSettings
+from tests.simulation.guaranteed.guaranteed_world import (
     FILE_BYTES,
     MB_BYTES,
     USERNAME,
@@ -18,24 +22,18 @@ from guaranteed.guaranteed_world import (
     GuaranteedWorld,
     ProducerPlan,
 )
-from guaranteed.simulated_flow import FlowPlan
-from guaranteed.stage import queue
-from simulated_client import ClientPlan
-from simulated_node import NodeSettings
-
-from angarium import wire
-from mesh.mesh_scenario import MeshScenario
-from mesh.mesh_world import TOPOLOGIES, MeshWorld
-from node.config import WorkerConfig
-from router.ground.config import RouterConfig
-from router.router import Router
+from tests.simulation.guaranteed.simulated_flow import FlowPlan
+from tests.simulation.guaranteed.stage import queue
+from tests.simulation.mesh.mesh_scenario import MeshScenario
+from tests.simulation.mesh.mesh_world import TOPOLOGIES, MeshWorld
+from tests.simulation.simulated_client import ClientPlan
+from tests.simulation.simulated_node import NodeSettings
 
 if TYPE_CHECKING:
-    from guaranteed.records import Publication
-    from history_index import Violation
-
-    from mesh.node_scenario import NodeScenario
-    from mesh.simulated_link import SimulatedLink
+    from tests.simulation.guaranteed.records import Publication
+    from tests.simulation.history_index import Violation
+    from tests.simulation.mesh.node_scenario import NodeScenario
+    from tests.simulation.mesh.simulated_link import SimulatedLink
 
 VPN = "default"
 #: Long enough for anything that nothing disturbs.

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from guaranteed import guaranteed_story
+from tests.simulation.guaranteed import guaranteed_story
 
 if TYPE_CHECKING:
-    from guaranteed.guaranteed_story import Line
-
-    from mesh.mesh_history import MeshHistory
+    from tests.simulation.guaranteed.guaranteed_story import Line
+    from tests.simulation.mesh.mesh_history import MeshHistory
 
 
 def life_of(history: MeshHistory, what: str) -> list[Line]:

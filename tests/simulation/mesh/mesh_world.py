@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import world as worlds
-from guaranteed import guaranteed_world
-
 from angarium import wire
+from tests.simulation import world as worlds
+from tests.simulation.guaranteed import guaranteed_world
 
 if TYPE_CHECKING:
     import random
 
-    from guaranteed.guaranteed_world import GuaranteedPlan, GuaranteedWorld
-
     from node.home.home import Home
     from router.router import Router
+    from tests.simulation.guaranteed.guaranteed_world import GuaranteedPlan, GuaranteedWorld
 
 #: Topology -> its nodes and links. Names are letters, so that one may stand for a port.
 TOPOLOGIES: Final = {

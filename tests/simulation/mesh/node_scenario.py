@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import scenario
-import world as worlds
-from guaranteed.guaranteed_scenario import ROWS_MAX, GuaranteedScenario
-
 from angarium import wire
-from mesh import mesh_world
-from mesh.mesh_client import MeshClient
-from mesh.mesh_faults import NodeFaults
-from mesh.mesh_history import NodeHistory, NodeRecords
-from mesh.mesh_node import MeshNode
+from tests.simulation import scenario
+from tests.simulation import world as worlds
+from tests.simulation.guaranteed.guaranteed_scenario import ROWS_MAX, GuaranteedScenario
+from tests.simulation.mesh import mesh_world
+from tests.simulation.mesh.mesh_client import MeshClient
+from tests.simulation.mesh.mesh_faults import NodeFaults
+from tests.simulation.mesh.mesh_history import NodeHistory, NodeRecords
+from tests.simulation.mesh.mesh_node import MeshNode
 
 if TYPE_CHECKING:
     import random
 
-    from event_history import History
-    from guaranteed.guaranteed_client import GuaranteedClient
-    from guaranteed.guaranteed_faults import GuaranteedFaults
-    from guaranteed.guaranteed_world import GuaranteedWorld
-    from guaranteed.records import Publication
-    from guaranteed.simulated_producer import SimulatedProducer
-    from simulated_network import Loop
-
-    from mesh.mesh_node import Network
+    from tests.simulation.event_history import History
+    from tests.simulation.guaranteed.guaranteed_client import GuaranteedClient
+    from tests.simulation.guaranteed.guaranteed_faults import GuaranteedFaults
+    from tests.simulation.guaranteed.guaranteed_world import GuaranteedWorld
+    from tests.simulation.guaranteed.records import Publication
+    from tests.simulation.guaranteed.simulated_producer import SimulatedProducer
+    from tests.simulation.mesh.mesh_node import Network
+    from tests.simulation.simulated_network import Loop
 
 CALM_ROUNDS = 2
 

@@ -11,26 +11,24 @@ import traceback
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from event_history import FOREVER
-from guaranteed.control_plane import ControlPort
-from simulated_network import Endpoint
-from simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S
-
 from angarium import errors
 from angarium.errors import AngariumError, error_for
 from cluster.link.link import Link
 from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Emit, Surroundings
 from cluster.relay.runtime import RelayRuntime
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.control_plane import ControlPort
+from tests.simulation.simulated_network import Endpoint
+from tests.simulation.simulated_supervisor import BACK_OFF_FIRST_S, SPAWN_MAX_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from simulated_network import Connection, Frames, Loop
-
     from cluster.link.channel import Channel
     from cluster.relay.pair import Effect, Pair
-    from mesh.cable import Cable
-    from mesh.mesh_node import MeshNode
+    from tests.simulation.mesh.cable import Cable
+    from tests.simulation.mesh.mesh_node import MeshNode
+    from tests.simulation.simulated_network import Connection, Frames, Loop
 
 OWN_URL = "ipc://links"
 #: Between a connection that nobody takes and the word of it.

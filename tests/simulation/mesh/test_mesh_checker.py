@@ -10,21 +10,20 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from event_history import Delivery
-from guaranteed.records import Change, Stored
 
 from angarium import errors, wire
-from mesh import mesh_checker
-from mesh.mesh_end import Wanted, differences, merged
-from mesh.mesh_stage import MeshStage
+from tests.simulation.event_history import Delivery
+from tests.simulation.guaranteed.records import Change, Stored
+from tests.simulation.mesh import mesh_checker
+from tests.simulation.mesh.mesh_end import Wanted, differences, merged
+from tests.simulation.mesh.mesh_stage import MeshStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from event_history import ConnectionRecord, Message
-    from guaranteed.records import EndpointRecord, Publication
-
-    from mesh.mesh_history import MeshHistory
+    from tests.simulation.event_history import ConnectionRecord, Message
+    from tests.simulation.guaranteed.records import EndpointRecord, Publication
+    from tests.simulation.mesh.mesh_history import MeshHistory
 
 DTO = wire.FLAG_DTO
 

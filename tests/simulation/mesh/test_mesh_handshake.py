@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from angarium import wire
-from mesh.mesh_stage import MeshStage
+from tests.simulation.mesh.mesh_stage import MeshStage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mesh.simulated_link import SimulatedLink
+    from tests.simulation.mesh.simulated_link import SimulatedLink
 
 #: Node b has the higher name: it runs the link process.
 OPENS, OTHER = "b", "a"

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from simulate import MESH, name_of
 
 import cluster.relay.spooled
 import node.home.lanes.moves
@@ -19,13 +18,14 @@ from angarium import wire
 from angarium.topic import slot_of
 from cluster.relay.direct import Relay
 from cluster.relay.spooled import Carrier
-from mesh import mesh_scenario
-from mesh.mesh_stage import VPN, MeshStage
 from router.admission.spooling import Spooling
 from router.delivery.dispatcher import Dispatcher
 from router.links.imports import Imports
 from router.links.stored import StoredInterest
 from router.router import Router
+from tests.simulation.mesh import mesh_scenario
+from tests.simulation.mesh.mesh_stage import VPN, MeshStage
+from tests.simulation.simulate import MESH, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

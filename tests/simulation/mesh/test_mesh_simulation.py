@@ -10,20 +10,20 @@ import os
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import failure_story
 import pytest
-from guaranteed.test_guaranteed_simulation import fingerprint
-from history_index import Index
-from other_process import said_elsewhere
-from simulate import MESH, name_of
 
-from mesh import mesh_scenario
-from mesh.crossing_rules import CrossingIndex
-from mesh.crossing_rules import name_of as what_of
-from mesh.mesh_rules import MeshIndex
+from tests.simulation import failure_story
+from tests.simulation.guaranteed.test_guaranteed_simulation import fingerprint
+from tests.simulation.history_index import Index
+from tests.simulation.mesh import mesh_scenario
+from tests.simulation.mesh.crossing_rules import CrossingIndex
+from tests.simulation.mesh.crossing_rules import name_of as what_of
+from tests.simulation.mesh.mesh_rules import MeshIndex
+from tests.simulation.other_process import said_elsewhere
+from tests.simulation.simulate import MESH, name_of
 
 if TYPE_CHECKING:
-    from scenario import Outcome
+    from tests.simulation.scenario import Outcome
 
 SERIES = 0
 #: About five seconds on one core.
@@ -64,7 +64,7 @@ def test_every_run_keeps_the_promises_of_the_mesh(first_seed: int) -> None:
 @pytest.mark.slow
 def test_a_seed_gives_the_same_history_in_another_process_with_other_hashes() -> None:
     numbers = [1, 3]
-    told = said_elsewhere("mesh.test_mesh_simulation", "t.fingerprint(t.play(int(one)))", numbers)
+    told = said_elsewhere(__name__, "t.fingerprint(t.play(int(one)))", numbers)
     assert told == [fingerprint(play(number)) for number in numbers]
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from guaranteed.records import PUBLICATION_MARK, Stored
 
 from angarium import errors, wire
-from mesh.mesh_stage import VPN, MeshStage
+from tests.simulation.guaranteed.records import PUBLICATION_MARK, Stored
+from tests.simulation.mesh.mesh_stage import VPN, MeshStage
 
 #: Some take more than a quarter of a second.
 pytestmark = pytest.mark.slow

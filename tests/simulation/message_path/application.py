@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from simulated_network import Endpoint
-
 import angarium
 from angarium.client.client import Client
+from tests.simulation.simulated_network import Endpoint
 
 if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Coroutine
 
-    from simulated_network import Frames, Loop
-    from simulated_node import SimulatedNode
+    from tests.simulation.simulated_network import Frames, Loop
+    from tests.simulation.simulated_node import SimulatedNode
 
 T = TypeVar("T")
 

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from message_path.ways import WAYS, walk_ways
+from tests.simulation.message_path.ways import WAYS, walk_ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from message_path.tracer import Function, Walk
-    from message_path.ways import Way
+    from tests.simulation.message_path.tracer import Function, Walk
+    from tests.simulation.message_path.ways import Way
 
 #: Way -> side -> the most files and functions that it may have.
 CEILINGS: Final = Path(__file__).with_name("ceilings.json")

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from message_path import report
-from message_path.tracer import ENTRIES, ROOT, Call, Function, Walk
-from message_path.ways import WAYS, Way, walk_ways
+from tests.simulation.message_path import report
+from tests.simulation.message_path.tracer import ENTRIES, ROOT, Call, Function, Walk
+from tests.simulation.message_path.ways import WAYS, Way, walk_ways
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,19 +8,17 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from event_history import FOREVER
-from guaranteed.stage import Stage
-from mesh.mesh_stage import MeshStage
-
-from message_path.application import Simulation
-from message_path.tracer import Tracer, Walk
+from tests.simulation.event_history import FOREVER
+from tests.simulation.guaranteed.stage import Stage
+from tests.simulation.mesh.mesh_stage import MeshStage
+from tests.simulation.message_path.application import Simulation
+from tests.simulation.message_path.tracer import Tracer, Walk
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-    from guaranteed.guaranteed_scenario import GuaranteedScenario
-
     from angarium.client.client import Client
+    from tests.simulation.guaranteed.guaranteed_scenario import GuaranteedScenario
 
 SEED: Final = "the path of a message"
 #: More rows than the fast path takes, over topics of both workers.

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spoken_node import SpokenNode, run
 
 from angarium import errors, wire
 from angarium.client.guaranteed_messaging import GuaranteedMessaging
 from angarium.client.protocol.guaranteed import OPERATIONS_PENDING_MAX
+from tests.unit.angarium.spoken_node import SpokenNode, run
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine

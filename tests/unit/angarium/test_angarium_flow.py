@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spoken_node import SpokenNode, bound, open_flow, rows, run
 
 from angarium import errors, wire
 from angarium.client.protocol.messages import Settlement
 from angarium.message import DeliveryMode, pack_rows
+from tests.unit.angarium.spoken_node import SpokenNode, bound, open_flow, rows, run
 
 if TYPE_CHECKING:
     from angarium.client.protocol.messages import GuaranteedMessage

@@ -6,12 +6,12 @@ import asyncio
 from typing import Any
 
 import pytest
-from spoken_node import SpokenNode, bound, open_flow, rows, run
 
 from angarium import errors, wire
 from angarium.client.consuming.flow import Flow
 from angarium.client.consuming.flow_options import FlowOptions
 from angarium.message import pack_rows
+from tests.unit.angarium.spoken_node import SpokenNode, bound, open_flow, rows, run
 
 
 def numbered(first: int, last: int) -> list[bytes]:

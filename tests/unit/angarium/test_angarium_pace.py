@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from spoken_node import SpokenNode, open_flow, run
-
 from angarium import wire
 from angarium.client.consuming import outcomes
 from angarium.client.consuming.outcomes import Pace
+from tests.unit.angarium.spoken_node import SpokenNode, open_flow, run
 
 if TYPE_CHECKING:
     import pytest

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from spoken_node import SpokenNode, open_producer, opened, run
 
 from angarium import errors, wire
 from angarium.message import Message
 from angarium.slots import slot_table
+from tests.unit.angarium.spoken_node import SpokenNode, open_producer, opened, run
 
 if TYPE_CHECKING:
     from angarium.client.publishing.receipts import Acknowledgement

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from spoken_node import SpokenNode, open_producer, opened, run
 
 from angarium import errors, wire
+from tests.unit.angarium.spoken_node import SpokenNode, open_producer, opened, run
 
 # Reconnects.
 

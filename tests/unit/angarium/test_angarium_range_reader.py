@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from spoken_node import SpokenNode, bound, run
 
 from angarium import wire
 from angarium.client.consuming.flow_options import FlowOptions, RangeOptions
+from tests.unit.angarium.spoken_node import SpokenNode, bound, run
 
 
 @pytest.mark.requirement("R221")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from spoken_node import SpokenNode, open_producer, run
 
 from angarium import errors
+from tests.unit.angarium.spoken_node import SpokenNode, open_producer, run
 
 
 @pytest.mark.requirement("R277")

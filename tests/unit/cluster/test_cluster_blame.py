@@ -10,12 +10,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from controller_world import World, requests
 
 from angarium import wire
 from angarium_server import black_box
 from cluster.controller.blames import FORGOTTEN_AFTER_S, OWNERS_MAX, Deaths
 from cluster.supervisor.blame import LONG_STEP_S, Death, is_stopped, is_to_blame
+from tests.unit.cluster.controller_world import World, requests
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,6 @@ import random
 from typing import Any
 
 import pytest
-from documented_figures import wrong_kinds
 
 from angarium import errors, slots, wire
 from angarium.errors import error_for
@@ -15,6 +14,7 @@ from cluster.bridge.config import BridgeConfig
 from cluster.relay.pair import FAR, OWN, Connect, Disconnect, Effect, Emit, State, Surroundings
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
+from tests.unit.documented_figures import wrong_kinds
 
 IDENTITY = Identity(node_id="id-a", cluster="c", secret="outside", local_secret="inside")
 

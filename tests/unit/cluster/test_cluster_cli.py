@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 import pytest
-import surroundings
 
 import angarium
 import angarium_server
 from angarium import wire
 from cluster.commands import cli
 from cluster.commands.terminal.group import did_you_mean
+from tests.unit.cluster import surroundings
 
 if TYPE_CHECKING:
     from pathlib import Path

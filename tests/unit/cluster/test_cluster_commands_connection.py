@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-import surroundings
-from running_nodes import RunningNodes, running_nodes
 
 from angarium.errors import AngariumError, NotFoundError
 from cluster.commands.cli import command_tree
 from cluster.commands.connecting import connection, contexts
 from cluster.commands.connecting.contexts import Context
 from cluster.data import registry
+from tests.unit.cluster import surroundings
+from tests.unit.cluster.running_nodes import RunningNodes, running_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_world import ASKER, World, replies, requests
 
 from angarium import errors
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
@@ -13,6 +12,7 @@ from cluster.controller.report import Sampler
 from cluster.controller.switchboard import effects as c
 from cluster.controller.switchboard.changes import CONFIRM_TIMEOUT_S, SINGLE_CHANGES_MAX
 from cluster.controller.switchboard.switchboard import GATHER_TIMEOUT_S, PENDING_MAX, ROUTER
+from tests.unit.cluster.controller_world import ASKER, World, replies, requests
 
 
 @pytest.fixture

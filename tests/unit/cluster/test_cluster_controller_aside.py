@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_world import World, replies, requests
 
 from angarium import errors
 from cluster.controller.catalog.catalog import Catalog
@@ -14,6 +13,7 @@ from cluster.controller.switchboard import effects as c
 from cluster.controller.switchboard.changes import TIDY_INTERVAL_S
 from node.backlog.settings import LaneSettings, settings_map
 from storage.config_store import Change, Deletion
+from tests.unit.cluster.controller_world import World, replies, requests
 
 BITS = 10
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_world import World, answers, replies, requests
 
 from angarium import errors
 from cluster.controller.controller import AGE_INTERVAL_S
 from cluster.controller.switchboard import effects as c
 from cluster.controller.switchboard.changes import CONFIRM_TIMEOUT_S
 from storage.config_store import Counter, Producer
+from tests.unit.cluster.controller_world import World, answers, replies, requests
 
 CREATE = {"vpn": "default", "kind": "queue", "name": "q", "username": "alice"}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_world import World, replies, requests
 
 from angarium import errors
 from cluster.controller.switchboard import effects as c
+from tests.unit.cluster.controller_world import World, replies, requests
 
 TOLD = {"remote_vpn": "theirs", "remote_subscriptions": ["a/>"]}
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_world import World, replies, requests
 
 from angarium import errors
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
 from cluster.controller.operations.spool import COPY_IDLE_S, PIECE_BYTES
 from cluster.controller.switchboard import effects as c
 from storage.config_store import Counter
+from tests.unit.cluster.controller_world import World, replies, requests
 
 LANE = 2 << 10
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from controller_world import FINGERPRINT, World
 
 from angarium import errors
 from cluster.controller.switchboard import effects as c
 from cluster.join import tokens
 from cluster.join.frames import Admission, Wish, prove
 from cluster.security.authority import create_request
+from tests.unit.cluster.controller_world import FINGERPRINT, World
 
 SECRET = "correct horse battery staple"
 ADDRESS = "tls://10.0.0.2:55555"

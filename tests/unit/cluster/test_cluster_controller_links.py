@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_world import World, replies, requests
 
 from angarium import errors
 from cluster.controller.operations.links import describe, progress
 from cluster.controller.switchboard import effects as c
+from tests.unit.cluster.controller_world import World, replies, requests
 
 ADDRESS = "tcp://127.0.0.1:5"
 

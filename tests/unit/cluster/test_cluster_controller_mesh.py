@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from controller_world import World, replies
 
 from cluster.controller.mesh import reports
 from cluster.controller.mesh.alarm import HOLD_S
 from cluster.controller.mesh.picture import Identity, Picture
 from cluster.controller.switchboard import effects as c
+from tests.unit.cluster.controller_world import World, replies
 
 Row = dict[str, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from controller_world import World
 
 from cluster.controller.switchboard.effects import Record
 from cluster.controller.switchboard.event_limits import (
@@ -13,6 +12,7 @@ from cluster.controller.switchboard.event_limits import (
     clients_of,
     source_of,
 )
+from tests.unit.cluster.controller_world import World
 
 pytestmark = pytest.mark.requirement("R284")
 

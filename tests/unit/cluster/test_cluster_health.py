@@ -6,7 +6,6 @@ from http import HTTPStatus
 from typing import Any
 
 import pytest
-from controller_world import World, replies
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from cluster.configuration.health import HealthSection
 from cluster.controller.health.checks import SUPERVISOR_SILENT_S, Check, examine, passed
 from cluster.controller.health.http import HEAD_BYTES_MAX, Answer, Incoming, Request
 from cluster.controller.health.pages import PAGES, page
+from tests.unit.cluster.controller_world import World, replies
 
 READ = {"homes_ready": 2, "recovered": 1}
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from controller_world import World
-from documented_figures import documented
-
 from cluster.controller.health.checks import examine
 from cluster.controller.health.http import Request
 from cluster.controller.health.metrics import CONTENT_TYPE, GAUGES, Sample, metrics
 from cluster.controller.health.pages import METRICS, page
 from cluster.roles.table import BRIDGE
+from tests.unit.cluster.controller_world import World
+from tests.unit.documented_figures import documented
 
 LINE = re.compile(r'angarium_[a-z_]+(\{([a-z]+="([^"\\\n]|\\.)*",?)+\})? -?[0-9.e+-]+')
 NODE = {

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from test_cluster_link_relay import make_session, sent
 
 from angarium import errors, wire
 from cluster.relay.frames import read_messages
 from cluster.relay.session import LinkSession, Settled
 from cluster.relay.spooled import GATHER_S, Carrier, aged
+from tests.unit.cluster.test_cluster_link_relay import make_session, sent
 
 QUEUE = "#link/b"
 NOW_MS = 1_000_000

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from documented_figures import wrong_kinds
 
 from angarium import errors, wire
 from cluster.controller.mesh import reports
 from cluster.controller.mesh.alarm import EARLIER_GRACE_S, HOLD_S, Alarm
 from cluster.controller.mesh.picture import STALE_AFTER_S, Identity, Picture
 from cluster.controller.mesh.topology import Issue
+from tests.unit.documented_figures import wrong_kinds
 
 Row = dict[str, Any]
 

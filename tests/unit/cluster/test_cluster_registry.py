@@ -6,10 +6,10 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from running_nodes import RunningNodes, running_nodes
 
 from angarium import errors
 from cluster.data import registry
+from tests.unit.cluster.running_nodes import RunningNodes, running_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

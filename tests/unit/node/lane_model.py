@@ -13,10 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lane_driver import ACCEPTED, ACTIVE, CLOSED, FAILED, KINDS, REFUSED, REJECTED, Driver, merged, row
 
 from angarium import errors, wire
 from node.backlog.segment import Segment
+from tests.unit.node.lane_driver import (
+    ACCEPTED,
+    ACTIVE,
+    CLOSED,
+    FAILED,
+    KINDS,
+    REFUSED,
+    REJECTED,
+    Driver,
+    merged,
+    row,
+)
 
 if TYPE_CHECKING:
     from random import Random

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lane_driver import CLOSED, PLENTY, Driver
+from tests.unit.node.lane_driver import CLOSED, PLENTY, Driver
 
 if TYPE_CHECKING:
     from node.endpoints.flow import FlowEvent

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lane_driver import LANE_ID, row
 
 from node.backlog.backlog import Backlog, SegmentList, run_end, runs_of
 from node.backlog.segment import EXPIRED, HELD, MOVING, OUT, READY, REJECTED, Segment, make_segment
 from node.backlog.settings import LaneSettings
+from tests.unit.node.lane_driver import LANE_ID, row
 
 
 def segment(first: int, count: int) -> Segment:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from lane_driver import (
+
+from angarium import errors, wire
+from node.endpoints.consumers import BROWSED_MAX, TURN_MAX
+from node.endpoints.lane import HAND_OUT_MAX
+from node.endpoints.reader import EXAMINED_MAX
+from tests.unit.node.lane_driver import (
     ACCEPTED,
     ACTIVE,
     CLOSED,
@@ -15,11 +20,6 @@ from lane_driver import (
     checked_drivers,
     row,
 )
-
-from angarium import errors, wire
-from node.endpoints.consumers import BROWSED_MAX, TURN_MAX
-from node.endpoints.lane import HAND_OUT_MAX
-from node.endpoints.reader import EXAMINED_MAX
 
 SPREAD = {"access_type": "non-exclusive"}
 

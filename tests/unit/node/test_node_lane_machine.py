@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
-from lane_driver import KINDS
-from lane_model import LaneMachine
+
+from tests.unit.node.lane_driver import KINDS
+from tests.unit.node.lane_model import LaneMachine
 
 TestLaneMachine = pytest.mark.slow(LaneMachine.TestCase)
 TestLaneMachine.settings = settings(

@@ -8,10 +8,20 @@ import tracemalloc
 from typing import Any
 
 import pytest
-from lane_driver import ACCEPTED, FAILED, LANE_ID, REJECTED, Driver, all_of, checked_drivers, merged, row
 
 from angarium import errors, wire
 from node.backlog.segment import make_segment
+from tests.unit.node.lane_driver import (
+    ACCEPTED,
+    FAILED,
+    LANE_ID,
+    REJECTED,
+    Driver,
+    all_of,
+    checked_drivers,
+    merged,
+    row,
+)
 
 make = pytest.fixture(checked_drivers)
 

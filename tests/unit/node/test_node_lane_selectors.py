@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from lane_driver import ACTIVE, CLOSED, FAILED, LANE_ID, Driver, all_of, checked_drivers, row
 
 from angarium import errors
 from node.backlog.settings import LaneSettings
 from node.endpoints.effort import Effort
 from node.endpoints.lane import Lane, Sources
 from node.endpoints.reader import EXAMINED_MAX, SKIPPED_MAX
+from tests.unit.node.lane_driver import ACTIVE, CLOSED, FAILED, LANE_ID, Driver, all_of, checked_drivers, row
 
 SPREAD = {"access_type": "non-exclusive"}
 

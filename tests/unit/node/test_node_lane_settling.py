@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from lane_driver import (
+
+from angarium import errors, wire
+from node.backlog.settings import LaneSettings, settings_from, settings_map
+from tests.unit.node.lane_driver import (
     ACCEPTED,
     CLOSED,
     FAILED,
@@ -13,9 +16,6 @@ from lane_driver import (
     checked_drivers,
     row,
 )
-
-from angarium import errors, wire
-from node.backlog.settings import LaneSettings, settings_from, settings_map
 
 SPREAD = {"access_type": "non-exclusive"}
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from lane_driver import ACCEPTED, FAILED, Driver, checked_drivers, row
 
 from node.backlog.lifetimes import SERVED_MAX
 from node.endpoints.topic_selector import EXAMINED_MAX
+from tests.unit.node.lane_driver import ACCEPTED, FAILED, Driver, checked_drivers, row
 
 make = pytest.fixture(checked_drivers)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from lane_driver import ACCEPTED, ACTIVE, FAILED, INACTIVE, REFUSED, row
-from leased_driver import GROUP, HOUR_MS, LeasedDriver
 
 from angarium import errors
 from node.endpoints.lease import RANGES_MAX
 from node.endpoints.leasing import GRACE_S
+from tests.unit.node.lane_driver import ACCEPTED, ACTIVE, FAILED, INACTIVE, REFUSED, row
+from tests.unit.node.leased_driver import GROUP, HOUR_MS, LeasedDriver
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from lane_driver import ACCEPTED, CLOSED, FAILED, KINDS, REJECTED, merged, row
-from leased_driver import GROUP, LeasedDriver
 
 from node.backlog.segment import MOVING
+from tests.unit.node.lane_driver import ACCEPTED, CLOSED, FAILED, KINDS, REJECTED, merged, row
+from tests.unit.node.leased_driver import GROUP, LeasedDriver
 
 pytestmark = pytest.mark.requirement("R221")
 

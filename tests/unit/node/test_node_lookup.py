@@ -6,7 +6,6 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from fake_router import INCARNATION, PLAIN, SHARED, VPN, Answer, Router, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from angarium.topic import matches, slot_of
 from angarium.trie import FilterTrie
 from node.config import WorkerConfig
 from node.matching import worker as worker_module
+from tests.unit.node.fake_router import INCARNATION, PLAIN, SHARED, VPN, Answer, Router, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

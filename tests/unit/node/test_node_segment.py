@@ -9,7 +9,6 @@ import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lane_driver import LANE_ID, row
 
 from angarium import errors, wire
 from node.backlog.segment import (
@@ -25,6 +24,7 @@ from node.backlog.segment import (
     make_twin,
     segment_key,
 )
+from tests.unit.node.lane_driver import LANE_ID, row
 
 NOW_MS = 1_700_000_000_000
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from fake_router import ALWAYS, INCARNATION, PLAIN, ROUTER, SHARED, VPN, Answer, Router, Row, row_of, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,19 @@ from angarium_server.access import TopicRules
 from node.config import WorkerConfig
 from node.matching.batch import REPORTED_MAX
 from node.matching.worker import Worker
+from tests.unit.node.fake_router import (
+    ALWAYS,
+    INCARNATION,
+    PLAIN,
+    ROUTER,
+    SHARED,
+    VPN,
+    Answer,
+    Router,
+    Row,
+    row_of,
+    rows_of,
+)
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgpack
 import pytest
-from fake_router import ALWAYS, PLAIN, ROUTER, SHARED, VPN, Router, Row, row_of, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from angarium import errors, wire
 from angarium.topic import SLOTS
+from tests.unit.node.fake_router import ALWAYS, PLAIN, ROUTER, SHARED, VPN, Router, Row, row_of, rows_of
 
 
 @pytest.fixture

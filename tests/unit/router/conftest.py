@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flow_rig import Rig
-from publish_rig import PublishNode
-from wired_mesh import WiredMesh
-from wired_node import WiredNode
+
+from tests.unit.router.flow_rig import Rig
+from tests.unit.router.publish_rig import PublishNode
+from tests.unit.router.wired_mesh import WiredMesh
+from tests.unit.router.wired_node import WiredNode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

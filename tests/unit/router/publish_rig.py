@@ -9,13 +9,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from wired_node import FakeClient, WiredNode, snapshot
-
 from angarium import wire
 from cluster import objects
 from node.config import WorkerConfig
 from node.matching.worker import Worker
 from router.ground.effects import AskController, Effect
+from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 MB = 1_000_000
 _HOME_FRAMES = (wire.LANES, wire.STORE, wire.FLOW, wire.GATHER, wire.MOVED)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wired_node import snapshot
-
 from angarium import errors, wire
 from cluster import objects
 from cluster.security.passwords import hash_password
 from router.ground.effects import Outbox
 from router.sessions.alarm import Alarm
+from tests.unit.router.wired_node import snapshot
 
 if TYPE_CHECKING:
-    from wired_node import FakeClient, WiredNode
+    from tests.unit.router.wired_node import FakeClient, WiredNode
 
 
 class Watched:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wired_node import WiredNode, snapshot
 
 from angarium import errors, wire
 from cluster import objects
 from router.ground.config import Identity
+from tests.unit.router.wired_node import WiredNode, snapshot
 
 if TYPE_CHECKING:
-    from wired_node import FakeClient
+    from tests.unit.router.wired_node import FakeClient
 
 IDENTITY = Identity(node_id="id-n", cluster="c", secret="outside", local_secret="inside")
 ROWS = snapshot(

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from angarium_server.connections.tls import Certificate, Peer
 from cluster.security import passwords
+from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 ALICE = Certificate("alice", ("a.example",), ("alice@example.org",), ("urn:alice",))
 FAR = "10.0.0.7"

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from wired_node import WiredNode, snapshot
 
 from angarium import errors, wire
+from tests.unit.router.wired_node import WiredNode, snapshot
 
 DTO = wire.FLAG_DTO
 

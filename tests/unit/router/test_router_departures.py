@@ -10,7 +10,7 @@ from angarium import wire
 from router.subscriptions.subscriptions import STEP_MAX
 
 if TYPE_CHECKING:
-    from wired_node import FakeClient, WiredNode
+    from tests.unit.router.wired_node import FakeClient, WiredNode
 
 STEPS = 4
 MANY = STEPS * STEP_MAX

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import wire
 from node.matching import worker as worker_module
 from router.ground.effects import SendWorker
+from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
     from router.sessions.session import Session

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wired_node import WiredNode, snapshot
 
 from angarium import wire
 from cluster import objects
 from router.ground.config import RouterConfig
+from tests.unit.router.wired_node import WiredNode, snapshot
 
 COS2, COS3 = 1 << wire.COS_SHIFT, 2 << wire.COS_SHIFT
 ELIDING = wire.FLAG_ELIDING

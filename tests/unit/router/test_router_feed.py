@@ -14,9 +14,8 @@ from router.matching.feed import FRAME_LEVELS_MAX, FRAMES_MAX, Feed
 from router.sessions.interest import Interest
 
 if TYPE_CHECKING:
-    from wired_node import FakeClient, WiredNode
-
     from router.sessions.interest import Filter
+    from tests.unit.router.wired_node import FakeClient, WiredNode
 
 TABLE = slots.slot_table(1)
 #: A filter of ten levels.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flow_rig import BIG, FakeClient, FakeHome, Rig
 
 from angarium import errors, wire
 from router.flows.groups import share_out
 from router.flows.lane_questions import ANSWER_TIMEOUT_S
+from tests.unit.router.flow_rig import BIG, FakeClient, FakeHome, Rig
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint

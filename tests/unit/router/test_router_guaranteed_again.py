@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from publish_rig import Publisher, PublishNode, answer_to, ask, request
 
 from angarium import errors, wire
+from tests.unit.router.publish_rig import Publisher, PublishNode, answer_to, ask, request
 
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)
 
@@ -418,6 +418,6 @@ def _worker(node: PublishNode, topic: str) -> int:
 
 
 def _two_usernames() -> list[list[Any]]:
-    from wired_node import snapshot
+    from tests.unit.router.wired_node import snapshot
 
     return snapshot(("username", "default", "other", {}))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flow_rig import BIG, FakeClient, Rig
 from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
 from router.flows.flow import more
+from tests.unit.router.flow_rig import BIG, FakeClient, Rig
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint

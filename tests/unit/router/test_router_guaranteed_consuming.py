@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wired_node import BIG, FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from cluster import objects
 from router.flows.ends import AHEAD_BYTES_MAX
 from router.ground.effects import AskController, Effect
+from tests.unit.router.wired_node import BIG, FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

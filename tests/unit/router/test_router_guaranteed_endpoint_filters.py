@@ -13,9 +13,8 @@ from router.guaranteed.endpoint_filters import PIECE, STEP_MAX
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from flow_rig import Rig
-
     from router.guaranteed.endpoints import Endpoint
+    from tests.unit.router.flow_rig import Rig
 
 pytestmark = pytest.mark.requirement("R278")
 

@@ -16,10 +16,9 @@ from router.sessions.directory import AclProfile
 from router.sessions.session import TokenBucket
 
 if TYPE_CHECKING:
-    from flow_rig import FakeClient, Rig
-
     from router.guaranteed.endpoints import Endpoint
     from router.sessions.interest import FilterSet
+    from tests.unit.router.flow_rig import FakeClient, Rig
 
 
 def filters(rig: Rig, endpoint: Endpoint) -> list[tuple[int, str]]:

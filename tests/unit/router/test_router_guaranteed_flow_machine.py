@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from flow_rig import BIG, FakeClient, Rig
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from angarium import wire
+from tests.unit.router.flow_rig import BIG, FakeClient, Rig
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint

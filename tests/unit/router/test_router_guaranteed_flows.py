@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from flow_rig import BIG, FakeClient, Rig
 
 from angarium import errors, wire
 from angarium.errors import InvalidRequestError
 from router.flows.flow import KEPT_RANGES_MAX
 from router.flows.flows import BIND_TIMEOUT_S
+from tests.unit.router.flow_rig import BIG, FakeClient, Rig
 
 if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint

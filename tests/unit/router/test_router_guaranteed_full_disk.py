@@ -9,7 +9,7 @@ import pytest
 from angarium import errors, wire
 
 if TYPE_CHECKING:
-    from publish_rig import PublishNode
+    from tests.unit.router.publish_rig import PublishNode
 
 FULL = errors.DISK_FULL
 

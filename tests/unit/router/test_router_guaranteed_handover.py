@@ -11,7 +11,7 @@ from router.ground.config import SpoolLimits
 from tests.unit.router.test_router_guaranteed_limits import codes, rows
 
 if TYPE_CHECKING:
-    from publish_rig import Publisher, PublishNode
+    from tests.unit.router.publish_rig import Publisher, PublishNode
 
 pytestmark = pytest.mark.requirement("R171", "R172", "R173", "R182")
 

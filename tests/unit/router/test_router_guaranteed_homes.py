@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import random
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from publish_rig import PublishNode
-from wired_node import snapshot
 
 from angarium import errors, wire
 from node.config import WorkerConfig
 from node.home.home import Home
 from node.home.operations import Answer
 from node.matching.worker import Worker
-
-sys.path.append(str(Path(__file__).resolve().parents[2] / "simulation"))
-from simulated_disk import SimulatedDisk
+from tests.simulation.simulated_disk import SimulatedDisk
+from tests.unit.router.publish_rig import PublishNode
+from tests.unit.router.wired_node import snapshot
 
 WALL_MS = 1_700_000_000_000
 

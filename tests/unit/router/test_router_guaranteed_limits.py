@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from publish_rig import MB, Publisher, PublishNode
 
 from angarium import errors, wire
 from router.ground.config import SpoolLimits
+from tests.unit.router.publish_rig import MB, Publisher, PublishNode
 
 #: Payload of a message that costs exactly 10,000 bytes of spool, so that 100 of them are one MB.
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)

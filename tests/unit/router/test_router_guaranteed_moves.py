@@ -10,7 +10,7 @@ import pytest
 from angarium import errors, wire
 
 if TYPE_CHECKING:
-    from publish_rig import PublishNode
+    from tests.unit.router.publish_rig import PublishNode
 
 MODE = wire.MODE_PERSISTENT
 #: Who published the rows of a move, by index.

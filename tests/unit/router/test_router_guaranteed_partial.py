@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from publish_rig import Publisher, PublishNode
 
 from angarium import errors, wire
+from tests.unit.router.publish_rig import Publisher, PublishNode
 
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)
 

@@ -11,7 +11,7 @@ from router.ground.config import SpoolLimits
 from router.sessions.session import publisher_number
 
 if TYPE_CHECKING:
-    from publish_rig import PublishNode
+    from tests.unit.router.publish_rig import PublishNode
 
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)
 

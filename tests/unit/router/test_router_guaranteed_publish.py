@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from publish_rig import Publisher, PublishNode, ask, request
-from wired_node import snapshot
 
 from angarium import errors, wire
 from angarium.topic import slot_of
+from tests.unit.router.publish_rig import Publisher, PublishNode, ask, request
+from tests.unit.router.wired_node import snapshot
 
 PERSISTENT, NON_PERSISTENT = wire.MODE_PERSISTENT, wire.MODE_NON_PERSISTENT
 

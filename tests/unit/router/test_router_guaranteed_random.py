@@ -10,9 +10,9 @@ import random
 from typing import Any
 
 import pytest
-from publish_rig import Publisher, PublishNode
 
 from angarium import errors, wire
+from tests.unit.router.publish_rig import Publisher, PublishNode
 
 QUEUES = 4
 STEPS = 160

@@ -9,7 +9,7 @@ import pytest
 from angarium import errors, wire
 
 if TYPE_CHECKING:
-    from publish_rig import Publisher, PublishNode
+    from tests.unit.router.publish_rig import Publisher, PublishNode
 
 KEYS = [f"key-{number}" for number in range(12)]
 BOTH = {"access_type": "non-exclusive"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from angarium import errors
 
 if TYPE_CHECKING:
-    from publish_rig import PublishNode
+    from tests.unit.router.publish_rig import PublishNode
 
 
 def test_what_endpoints_hold_is_acknowledged_although_it_is_forbidden_now(spooling: PublishNode) -> None:

@@ -10,7 +10,7 @@ from angarium import errors, wire
 from router.guaranteed.temporaries import KEPT_S
 
 if TYPE_CHECKING:
-    from flow_rig import FakeClient, Rig
+    from tests.unit.router.flow_rig import FakeClient, Rig
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from publish_rig import Publisher, PublishNode, request
 
 from angarium import errors, wire
 from cluster import objects
 from router.ground.config import SpoolLimits
+from tests.unit.router.publish_rig import Publisher, PublishNode, request
 
 #: Payload of a message that costs exactly 10,000 bytes of spool, so that 100 of them are one MB.
 BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)

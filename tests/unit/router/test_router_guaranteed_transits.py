@@ -11,7 +11,7 @@ from router.ground.config import SpoolLimits
 from tests.unit.router.test_router_guaranteed_limits import BODY, codes, rows
 
 if TYPE_CHECKING:
-    from publish_rig import Publisher, PublishNode
+    from tests.unit.router.publish_rig import Publisher, PublishNode
 
 SIZE = len(BODY) + wire.SPOOL_OVERHEAD_BYTES
 FILE = 1

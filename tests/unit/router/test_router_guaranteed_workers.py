@@ -10,7 +10,7 @@ from angarium import errors, wire
 from router import blame
 
 if TYPE_CHECKING:
-    from publish_rig import PublishNode
+    from tests.unit.router.publish_rig import PublishNode
 from angarium.topic import slot_of
 from router.matching.shards import ShardState
 

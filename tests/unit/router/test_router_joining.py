@@ -6,11 +6,11 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wired_node import BIG, FakeClient, WiredNode, snapshot
 
 from angarium import wire
 from router.delivery.egress import SMALL_BYTES
 from router.ground.effects import BUNDLED_BYTES_MAX, JOINED_BYTES_MAX, SendWorker
+from tests.unit.router.wired_node import BIG, FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
     from router.sessions.session import Session

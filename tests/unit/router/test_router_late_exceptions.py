@@ -10,7 +10,7 @@ from angarium import errors
 from angarium.topic import slot_of
 
 if TYPE_CHECKING:
-    from publish_rig import PublishNode
+    from tests.unit.router.publish_rig import PublishNode
 
 
 def topics_of(node: PublishNode, worker: int, count: int) -> list[str]:

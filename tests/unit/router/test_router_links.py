@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wired_mesh import (
+
+from angarium import errors, wire
+from angarium.errors import error_for
+from angarium.topic import slot_of
+from cluster import objects
+from router.links.imports import STEP_MAX
+from tests.unit.router.wired_mesh import (
     WiredLink,
     WiredMesh,
     gated_node,
@@ -13,16 +19,10 @@ from wired_mesh import (
     link_hello,
     link_object,
 )
-from wired_node import WiredNode, snapshot
-
-from angarium import errors, wire
-from angarium.errors import error_for
-from angarium.topic import slot_of
-from cluster import objects
-from router.links.imports import STEP_MAX
+from tests.unit.router.wired_node import WiredNode, snapshot
 
 if TYPE_CHECKING:
-    from wired_node import FakeClient
+    from tests.unit.router.wired_node import FakeClient
 
 TOPICS = [f"x/{number}" for number in range(20)]
 

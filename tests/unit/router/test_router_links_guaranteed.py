@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from publish_rig import Publisher, PublishNode, request
-from wired_mesh import CLUSTER, SECRET, identity_of, link_object
-from wired_node import FakeClient, snapshot
 
 from angarium import errors, wire
 from cluster.controller.catalog.link_queues import queues_of
+from tests.unit.router.publish_rig import Publisher, PublishNode, request
+from tests.unit.router.wired_mesh import CLUSTER, SECRET, identity_of, link_object
+from tests.unit.router.wired_node import FakeClient, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wired_mesh import SECRET, gated_node, link_hello, make_node
 
 from angarium import errors, wire
 from cluster import objects
+from tests.unit.router.wired_mesh import SECRET, gated_node, link_hello, make_node
 
 
 class TestLogin:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wired_mesh import gated_node, link_hello
 
 from angarium import errors, wire
+from tests.unit.router.wired_mesh import gated_node, link_hello
 
 if TYPE_CHECKING:
-    from wired_mesh import WiredMesh
+    from tests.unit.router.wired_mesh import WiredMesh
 
 
 def test_rounds_of_known_topics_need_no_worker_on_the_other_side(pair: WiredMesh) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from cluster.security.passwords import hash_password
 from router.access.failed_logins import ADDRESSES_MAX
+from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 SECRET = hash_password("right")
 #: A username that may come from other hosts.

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from publish_rig import request
-from wired_node import snapshot
 
 from angarium import errors
+from tests.unit.router.publish_rig import request
+from tests.unit.router.wired_node import snapshot
 
 if TYPE_CHECKING:
-    from publish_rig import PublishNode
-    from wired_node import FakeClient, WiredNode
+    from tests.unit.router.publish_rig import PublishNode
+    from tests.unit.router.wired_node import FakeClient, WiredNode
 
 BOSS = ("username", "default", "boss", {"subscription_manager": True})
 

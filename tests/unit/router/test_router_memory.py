@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors
 from angarium_server.costs import subscription_bytes
+from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 pytestmark = pytest.mark.requirement("R279")
 

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from documented_figures import wrong_kinds
-from wired_mesh import WiredMesh
+from tests.unit.documented_figures import wrong_kinds
+from tests.unit.router.wired_mesh import WiredMesh
 
 if TYPE_CHECKING:
-    from wired_node import WiredNode
+    from tests.unit.router.wired_node import WiredNode
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")

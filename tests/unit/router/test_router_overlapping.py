@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from wired_node import snapshot
 
 from angarium import errors
+from tests.unit.router.wired_node import snapshot
 
 if TYPE_CHECKING:
-    from wired_node import FakeClient, WiredNode
+    from tests.unit.router.wired_node import FakeClient, WiredNode
 
 pytestmark = pytest.mark.requirement("R278")
 

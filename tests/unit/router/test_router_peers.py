@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from test_router_links import link_hello
-from wired_mesh import WiredMesh, make_node
 
 from angarium import errors, wire
+from tests.unit.router.test_router_links import link_hello
+from tests.unit.router.wired_mesh import WiredMesh, make_node
 
 if TYPE_CHECKING:
-    from wired_node import FakeClient, WiredNode
+    from tests.unit.router.wired_node import FakeClient, WiredNode
 
 
 def heard(node: WiredNode) -> dict[str, bytes]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from wired_node import FakeClient, WiredNode, snapshot
 
 from angarium import errors, wire
 from angarium.topic import slot_of
+from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 
 @pytest.mark.requirement("R1", "R2")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from publish_rig import Publisher, PublishNode, answer_to, ask, request
 
 from angarium import errors, wire
 from angarium.errors import AngariumError
 from cluster.controller.catalog.producers import Producers
 from cluster.controller.catalog.stages import Stages
+from tests.unit.router.publish_rig import Publisher, PublishNode, answer_to, ask, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from angarium import errors, wire
 from router.subscriptions.subscriptions import STEP_MAX
 
 if TYPE_CHECKING:
-    from wired_node import FakeClient, WiredNode
+    from tests.unit.router.wired_node import FakeClient, WiredNode
 
 MANY = wire.MAX_FILTERS_PER_REQUEST
 
@@ -107,7 +107,7 @@ def test_unsubscribing_takes_steps_too(small_steps: WiredNode) -> None:
 
 def test_whoever_asks_for_one_filter_does_not_wait_for_those_who_ask_for_many() -> None:
     """A username has one turn, however many sessions it has."""
-    from wired_node import WiredNode, snapshot
+    from tests.unit.router.wired_node import WiredNode, snapshot
 
     node = WiredNode(rows=snapshot(("username", "default", "many", {}), ("username", "default", "one", {})))
     node.router.subscriptions.step_max = 64

@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_with_public_key
 
 from angarium import errors
 from router.access.granted import GrantedSessions
@@ -18,6 +17,7 @@ from router.tokens.claims import TOKEN_BYTES_MAX, Grant, grant_of, peek
 from router.tokens.config import TokenIssuer, faults_of
 from router.tokens.keys import KEYS_MAX, load_rows, read_document
 from router.tokens.verification import signed_payload
+from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks, signed_with_public_key
 
 NOW_MS = 1_900_000_000_000
 CLAIMS: dict[str, Any] = {"iss": ISSUER, "aud": AUDIENCE, "sub": "alice", "exp": NOW_MS // 1000 + 60}

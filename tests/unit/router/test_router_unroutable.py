@@ -10,7 +10,7 @@ from angarium import errors
 from router.sessions.producer import join_ranges
 
 if TYPE_CHECKING:
-    from publish_rig import Publisher, PublishNode
+    from tests.unit.router.publish_rig import Publisher, PublishNode
 
 pytestmark = pytest.mark.requirement("R277")
 

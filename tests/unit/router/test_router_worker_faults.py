@@ -12,7 +12,7 @@ from angarium_server.frames.matching import Fault, PlainHead, Result
 from router.ground.effects import SendWorker
 
 if TYPE_CHECKING:
-    from wired_node import WiredNode
+    from tests.unit.router.wired_node import WiredNode
 
 pytestmark = pytest.mark.requirement("R211")
 

@@ -6,8 +6,6 @@ import random
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from wired_node import FakeClient, WiredNode, snapshot
-
 from angarium import errors, wire
 from angarium.errors import error_for
 from angarium_server.connections.tls import Peer
@@ -16,6 +14,7 @@ from cluster.link.config import LinkConfig
 from cluster.relay.pair import Connect, Disconnect, Effect, Emit, Surroundings
 from cluster.relay.runtime import RelayRuntime
 from router.ground.config import Identity
+from tests.unit.router.wired_node import FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

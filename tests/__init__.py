@@ -1,0 +1,1 @@
+"""The tests, one folder for each kind, and what several kinds use."""

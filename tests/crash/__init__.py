@@ -1,0 +1,1 @@
+"""Processes that are killed, and what is there afterwards."""

@@ -1,0 +1,1 @@
+"""What deploy/ holds, checked without the engines that it is for."""

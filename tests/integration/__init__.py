@@ -1,0 +1,1 @@
+"""Nodes as processes, with clients of ours and bare sockets."""

@@ -1,0 +1,1 @@
+"""A folder on the path of a worker that is to die when it starts."""

@@ -1,0 +1,1 @@
+"""State machines and functions by themselves, and the rules of the project."""

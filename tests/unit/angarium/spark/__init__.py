@@ -1,0 +1,1 @@
+"""What the Spark source and sink decide, without a Spark session."""

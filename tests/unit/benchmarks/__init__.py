@@ -1,0 +1,1 @@
+"""How the benchmarks measure and judge."""

@@ -1,0 +1,1 @@
+"""Controller, links, bridges and the command."""

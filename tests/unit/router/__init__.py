@@ -1,0 +1,1 @@
+"""The router, and routers wired to workers, homes and each other."""
