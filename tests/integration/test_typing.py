@@ -83,6 +83,10 @@ async def main(client: angarium.Client, threaded: blocking.Client) -> None:
     threaded.subscribe("t", on_full="wait")  # refused
     threaded.create_queue("q", access_type="shared")  # refused
     threaded.create_queue("q", max_redelivery_count="3")  # refused
+    threaded.producer("p").send("t", priority="high")  # refused
+    threaded.reader_group("q", "g").plan({0: 1}, messages="all")  # refused
+    threaded.request("t", timeout="1")  # refused
+    threaded.name.decode()  # refused
 """
 
 
