@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from angarium import errors
-from angarium.blocking.flow import Desk, Flow
+from angarium.blocking.flow import SharedReader, Flow
 from angarium.blocking.portal import Closing, Mirrored, Portal, opens, waits
 from angarium.blocking.producer import Producer, Stage
 from angarium.blocking.reader_group import RangeBatches, ReaderGroup
@@ -84,7 +84,7 @@ class Client(Closing):
         #: Knows which topics are legal; whom they belong to is the thread's business.
         self._topics = TopicOwners(bytes(SLOTS))
         self._subscriptions: dict[Subscription, None] = {}
-        self._flows: dict[Desk, None] = {}
+        self._flows: dict[SharedReader, None] = {}
         self._is_closing = False
         self._timeout_s = options.timeout_s
         try:
@@ -403,7 +403,7 @@ class Client(Closing):
 
     def _bind(self, options: FlowOptions, callback: flow.MessageCallback | None, concurrency: int) -> Flow:
         binding = self._portal.call(self._inner._guaranteed.bind(options))
-        return Flow(Desk(self._portal, binding, self._flows, callback, concurrency))
+        return Flow(SharedReader(self._portal, binding, self._flows, callback, concurrency))
 
     def browse_range(
         self,
@@ -466,8 +466,8 @@ class Client(Closing):
         if self._is_closing or self._portal.is_foreign:
             return
         self._is_closing = True
-        for desk in list(self._flows):
-            desk.accept_handed()
+        for reader in list(self._flows):
+            reader.accept_handed()
         try:
             if not self.closed:
                 self._cross([], wait_s=timeout_s)
@@ -478,8 +478,8 @@ class Client(Closing):
         finally:
             for subscription in list(self._subscriptions):
                 subscription._threads.join(timeout_s)
-            for desk in list(self._flows):
-                desk.threads.join(timeout_s)
+            for reader in list(self._flows):
+                reader.threads.join(timeout_s)
             self._portal.stop()
 
     def __repr__(self) -> str:

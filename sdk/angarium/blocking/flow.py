@@ -39,7 +39,7 @@ MessageCallback: TypeAlias = "Callable[[GuaranteedMessage], None]"
 _logger = logging.getLogger(__name__)
 
 
-class Desk:
+class SharedReader:
     """Hands the messages of a binding out to threads, and takes what they say of them.
 
     It knows nothing of the `Flow` that the application holds, which may be dropped.
@@ -49,11 +49,11 @@ class Desk:
         self,
         portal: Portal,
         binding: Binding,
-        registry: dict[Desk, None],
+        registry: dict[SharedReader, None],
         callback: MessageCallback | None,
         concurrency: int,
     ) -> None:
-        """Read a binding of the portal's thread; the desk is in the registry while it is in use."""
+        """Read a binding of the portal's thread; it is in the registry while it is in use."""
         self.binding: Final = binding
         self.is_auto: Final = binding.is_auto
         #: Whether the application need not hold the flow: its callback is called in any case.
@@ -243,14 +243,14 @@ class Flow(FlowView, Closing):
     more is closed by Python's garbage collection, with a `ResourceWarning` and a warning in the log.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        """Read at a desk; only `Client.consume` and `Client.browse` make flows."""
-        self._desk = desk
-        self._binding = desk.binding
+    def __init__(self, shared: SharedReader) -> None:
+        """Read with others; only `Client.consume` and `Client.browse` make flows."""
+        self._shared = shared
+        self._binding = shared.binding
 
     @property
     def _read_ahead(self) -> int:
-        return self._desk.left
+        return self._shared.left
 
     # Reading.
 
@@ -262,10 +262,10 @@ class Flow(FlowView, Closing):
         Raises:
             AngariumError: why the flow ended, if it was not closed here.
         """
-        desk = self._desk
-        while (message := desk.next(None)) is not None:
+        shared = self._shared
+        while (message := shared.next(None)) is not None:
             yield message
-            if desk.is_auto and not message.settled:
+            if shared.is_auto and not message.settled:
                 message.accept()
 
     def batches(self, max_messages: int = BATCH_MESSAGES) -> Iterator[GuaranteedBatch]:
@@ -279,9 +279,9 @@ class Flow(FlowView, Closing):
         """
         if max_messages < 1:
             raise errors.error_for(errors.INVALID_ARGUMENT, f"max_messages is {max_messages}")
-        while (batch := self._desk.next_batch(max_messages)) is not None:
+        while (batch := self._shared.next_batch(max_messages)) is not None:
             yield batch
-            if self._desk.is_auto:
+            if self._shared.is_auto:
                 batch.accept()
 
     def receive(self, timeout_s: float | None = None) -> GuaranteedMessage:
@@ -295,7 +295,7 @@ class Flow(FlowView, Closing):
             TimeoutExpiredError: none came in time (TIMEOUT).
             AngariumError: the flow has ended: why, or CLIENT_CLOSED.
         """
-        message = self._desk.receive(timeout_s)
+        message = self._shared.receive(timeout_s)
         if message is None:
             raise errors.error_for(errors.CLIENT_CLOSED, f"{self} is closed")
         return message
@@ -309,10 +309,10 @@ class Flow(FlowView, Closing):
         `receive` in this thread is accepted first, unless an exception is being handled. Nothing happens the second
         time.
         """
-        self._desk.close(timeout_s)
+        self._shared.close(timeout_s)
 
     def __del__(self) -> None:
-        desk = self._desk
-        if not desk.binding.closed and not desk.has_callback:
-            desk.abandon_soon()
+        shared = self._shared
+        if not shared.binding.closed and not shared.has_callback:
+            shared.abandon_soon()
             warnings.warn(f"{self} was not closed", ResourceWarning, stacklevel=2, source=self)
