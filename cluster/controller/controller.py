@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
+from cluster.bridge.role import BRIDGE
 from cluster.controller import report
 from cluster.controller.asks import Asks
 from cluster.controller.blames import Blames
@@ -72,8 +73,9 @@ from cluster.controller.switchboard.switchboard import (
     Switchboard,
 )
 from cluster.data.data_dir import COPIES_FOLDER
+from cluster.link.role import LINK
 from cluster.roles.role import Indices
-from cluster.roles.table import BRIDGE, CONTROLLER, LINK, ROLES, WORKER
+from cluster.roster.table import CONTROLLER, ROLES, WORKER
 from storage.config_store import Counter
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cluster.controller.operations import figures
-from cluster.roles.table import WORKER
+from cluster.roster.table import WORKER
 
 #: Totals of the router whose rates are shown.
 RATED: Final = ("messages_in", "bytes_in", "messages_out", "bytes_out", "connects")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cluster.controller.health.metrics import Sample
-from cluster.roles.table import ROLES
+from cluster.roster.table import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

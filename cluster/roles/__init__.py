@@ -1,1 +1,1 @@
-"""The kinds of processes that a node consists of, as data: one table, read by all that start, watch or show them."""
+"""What a kind of process is, as data. `cluster.roster` has those that there are."""

@@ -1,6 +1,6 @@
 """What a kind of process is, beside its code: how many there are, what each is told, when it stops, what it shows.
 
-Nothing here runs. `cluster.roles.table` has the kinds that there are.
+Nothing here runs. `cluster.roster.table` has the kinds that there are.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from cluster.roles.role import InForce
-from cluster.roles.table import ROLES
+from cluster.roster.table import ROLES
 from router.ground.config import Identity
 
 if TYPE_CHECKING:

@@ -50,7 +50,7 @@ from cluster.data.data_dir import DataDirectory, RuntimeDirectory, write_durably
 from cluster.data.node_file import NODE_FILE, process_start
 from cluster.data.registry import Registration
 from cluster.join.stored import with_secret
-from cluster.roles.table import CONTROLLER, ROLES, first_places
+from cluster.roster.table import CONTROLLER, ROLES, first_places
 from cluster.supervisor import stores
 from cluster.supervisor.blame import Death, is_stopped, is_to_blame
 from cluster.supervisor.runtime_files import RuntimeFiles

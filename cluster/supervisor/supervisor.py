@@ -16,7 +16,7 @@ A hung process is killed although it might come back: the others have gone on wi
 The back-off doubles from 0.1 s to 5 s with every death, and every five seconds of health take one doubling
 back, so that thirty healthy seconds forget everything and a process killed once is back at once. A place that
 dies too often in a row stays stopped; without the router a node is nothing, so the router's last death stops
-the node. How roles differ is in `cluster.roles.table`.
+the node. How roles differ is in `cluster.roster.table`.
 
 A supervisor that was itself late (paused, starved) knows nothing about the silence of others during that
 time: the gap is added to everybody's last sign of life. The idea of telling hung from dead by pings is
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cluster.roles.role import Indices
-from cluster.roles.table import ROLES, ROUTER, STOP_ORDER, WORKER
+from cluster.roster.table import ROLES, ROUTER, STOP_ORDER, WORKER
 
 #: Silence of a started process after which it is called hung.
 HUNG_AFTER_S: Final = 5.0

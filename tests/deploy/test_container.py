@@ -19,7 +19,7 @@ import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from cluster.roles.table import STOP_ORDER
+from cluster.roster.table import STOP_ORDER
 from cluster.supervisor.supervisor import STOP_AFTER_S
 
 if TYPE_CHECKING:

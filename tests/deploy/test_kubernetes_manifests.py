@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from cluster.controller.health.pages import PAGES
-from cluster.roles.table import STOP_ORDER
+from cluster.roster.table import STOP_ORDER
 from cluster.supervisor.supervisor import STOP_AFTER_S
 
 if TYPE_CHECKING:

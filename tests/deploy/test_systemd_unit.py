@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from angarium import blocking
-from cluster.roles.table import STOP_ORDER
+from cluster.roster.table import STOP_ORDER
 from cluster.supervisor.supervisor import STOP_AFTER_S
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium_server.visible import visible
 from cluster.commands.terminal.table import counted, duration, fold, plain, rate, size, table
 from cluster.roles.role import Indices
-from cluster.roles.table import ROLES
+from cluster.roster.table import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from cluster.roles.table import ROLES
+from cluster.roster.table import ROLES
 
 #: The supervisor tells of the node each second; one that is silent for so long hangs, and nobody here replaces it.
 SUPERVISOR_SILENT_S: Final = 10.0

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cluster.controller.health.checks import passed
-from cluster.roles.table import ROLES
+from cluster.roster.table import ROLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from cluster.controller.operations import arguments
 from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
-from cluster.roles.table import WORKER
+from cluster.roster.table import WORKER
 
 if TYPE_CHECKING:
     from collections.abc import Callable

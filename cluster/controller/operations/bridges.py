@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from cluster.bridge.role import BRIDGE
 from cluster.controller.operations import arguments
-from cluster.roles.table import BRIDGE
 
 if TYPE_CHECKING:
     from cluster.controller.catalog.catalog import Catalog

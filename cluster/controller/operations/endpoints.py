@@ -31,7 +31,7 @@ from angarium import errors, wire
 from cluster.controller.catalog.link_queues import is_carried, node_of
 from cluster.controller.operations import arguments, figures
 from cluster.controller.switchboard.switchboard import ROUTER, Place
-from cluster.roles.table import WORKER
+from cluster.roster.table import WORKER
 
 if TYPE_CHECKING:
     from cluster.controller.catalog.catalog import Catalog

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cluster.controller.operations import arguments
 from cluster.controller.switchboard.switchboard import ROUTER
-from cluster.roles.table import LINK
+from cluster.link.role import LINK
 from router.links.gate import opens
 
 if TYPE_CHECKING:

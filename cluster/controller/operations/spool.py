@@ -28,7 +28,7 @@ from cluster.controller.operations.endpoints import HOME_TIMEOUT_S
 from cluster.controller.switchboard.effects import CheckStore, CopyStore, DropCopy, ReadCopy
 from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
-from cluster.roles.table import WORKER
+from cluster.roster.table import WORKER
 from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from angarium import errors
 from cluster.controller.switchboard.effects import Answer, Effect, Record, Reply, Request
 from cluster.controller.switchboard.event_limits import source_of
-from cluster.roles import table as roles
+from cluster.roster import table as roles
 
 if TYPE_CHECKING:
     from collections.abc import Callable

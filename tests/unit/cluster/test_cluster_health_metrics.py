@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from cluster.bridge.role import BRIDGE
 from cluster.controller.health.checks import examine
 from cluster.controller.health.http import Request
 from cluster.controller.health.metrics import CONTENT_TYPE, GAUGES, Sample, metrics
 from cluster.controller.health.pages import METRICS, page
-from cluster.roles.table import BRIDGE
 from tests.unit.cluster.controller_world import World
 from tests.unit.documented_figures import documented
 

@@ -1,4 +1,4 @@
-"""What the processes of each role are told at their start; the supervisor writes it, `load_config` reads it there."""
+"""What controller, router and workers are told at their start: the supervisor writes it, and `load_config` reads it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import msgspec
 
 from cluster.configuration.config import worker_runtime
 from cluster.data.data_dir import SPOOL_FOLDER
-from cluster.relay.encryption import LinkFiles
-from cluster.relay.runtime import RelayRuntime
 from router.ground.config import SpoolLimits
 
 if TYPE_CHECKING:
@@ -48,13 +46,3 @@ def of_worker(now: InForce) -> WorkerRuntime:
     """Give the same for every worker."""
     settings = worker_runtime(now.config, now.data_path / SPOOL_FOLDER)
     return msgspec.structs.replace(settings, data_id=now.node.data_id)
-
-
-def of_relay(now: InForce) -> RelayRuntime:
-    """Give the same for every link and every bridge; what each has to do it is told by the controller."""
-    files = LinkFiles(
-        ca_file=now.config.cluster.ca_file,
-        cert_file=now.config.router.tls_cert_file,
-        key_file=now.config.router.tls_key_file,
-    )
-    return RelayRuntime(node=now.node.node, identity=now.identity, files=files)

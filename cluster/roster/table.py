@@ -1,16 +1,17 @@
-"""The kinds of processes of a node. One that is new is a folder with its code, and an entry here.
+"""The kinds of processes of a node. One that is new is a folder with its code and its role, and its name here.
 
-The order is that in which a node starts its processes and shows them.
+The order is that in which a node starts its processes and shows them. What is a package beside `cluster`, or reads this
+table, has its role here.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from cluster.bridge.config import bridges_to_run
-from cluster.link.config import links_to_run
-from cluster.roles import runtime
-from cluster.roles.role import Figures, Indices, Role
+from cluster.bridge.role import BRIDGE
+from cluster.link.role import LINK
+from cluster.roles.role import Indices, Role
+from cluster.roster import runtime
 
 CONTROLLER: Final = Role(
     name="controller",
@@ -35,31 +36,6 @@ WORKER: Final = Role(
     indices=Indices.WORKERS,
     serves_clients=True,
     has_black_box=True,
-)
-LINK: Final = Role(
-    name="link",
-    module="cluster.link",
-    runtime=runtime.of_relay,
-    stop_turn=20,
-    indices=Indices.OBJECTS,
-    is_needed=False,
-    wanted=links_to_run,
-)
-BRIDGE: Final = Role(
-    name="bridge",
-    module="cluster.bridge",
-    runtime=runtime.of_relay,
-    stop_turn=10,
-    indices=Indices.OBJECTS,
-    is_needed=False,
-    wanted=bridges_to_run,
-    figures=Figures(
-        gauges=frozenset(
-            ("up", "encrypted", "uptime_s", "queued_messages", "under_way", "rounds_waiting", "lag_ms")
-        ),
-        splits={"dropped": "reason", "refused": "code"},
-        labels=("name", "vpn"),
-    ),
 )
 
 ROLES: Final = {role.name: role for role in (CONTROLLER, ROUTER, WORKER, LINK, BRIDGE)}
