@@ -552,7 +552,7 @@ class Router:
         producer = a_round.producer
         if producer is not None:
             self.intake.spooling.take(a_round, producer, now)
-        elif session.closed and session.link is not None:
+        elif session.closed and session.is_neighbour:
             # The neighbour may be back, and newer messages of the same publishers may have been here sooner.
             self.counters.count("discard.client-not-connected", a_round.rows)
         else:

@@ -24,7 +24,7 @@ from router.access.unknown_keys import UnknownKeys
 from router.ground.effects import SendClient, VerifyPassword, VerifyToken
 from router.sessions.hello import Hello, check_version, parse_hello
 from router.sessions.queues import EgressQueue
-from router.sessions.session import Session, TokenBucket
+from router.sessions.session import BRIDGE, LINK, Session, TokenBucket
 from router.subscriptions.subscriptions import INBOX_PREFIX
 
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ MEMORY_KEY_BYTES = 32
 #: A login waits for so much of its connection's deadline to have its password compared: time is left to refuse it.
 WAIT_SHARE: Final = 0.8
 
-#: Rounds that a link may have unretired; bytes are what bounds it, so many lone messages fit on a path of 200 ms too.
-LINK_ROUNDS: Final = 32_768
 #: What waits for a slow link in each class of service before the oldest is dropped, in work units: 64 MiB.
 LINK_QUEUE_UNITS: Final = 32_768
 #: Costs as much as a hash that `angarium username create` makes; no password fits it.
@@ -363,7 +361,7 @@ class Reception:
             assert predecessor.link is not None, "no client has such a name"
             gate.check_successor(vpn, predecessor.link, neighbour, now)
             self._sessions.replace(predecessor, now)
-        session = Session(self._number(), routing_id, vpn, wire.LINK_USERNAME, name, now)
+        session = Session(self._number(), routing_id, vpn, wire.LINK_USERNAME, name, now, LINK)
         session.link = neighbour
         self._admit_carrier(session, hello, address, now)
         self._links.opened(session, neighbour)
@@ -376,15 +374,16 @@ class Reception:
             if not may_follow(bridge, wire.BRIDGE_USERNAME, predecessor):
                 raise error_for(errors.CLIENT_NAME_IN_USE, bridge.client_name)
             self._sessions.replace(predecessor, now)
-        session = Session(self._number(), routing_id, vpn, wire.BRIDGE_USERNAME, bridge.client_name, now)
+        session = Session(
+            self._number(), routing_id, vpn, wire.BRIDGE_USERNAME, bridge.client_name, now, BRIDGE
+        )
         session.bridge = bridge
         self._admit_carrier(session, hello, address, now)
 
     def _admit_carrier(self, session: Session, hello: Hello, address: str, now: float) -> None:
         """Let in who carries messages of others: it has no profile and no rights, and counts as no client."""
         self._furnish(session, hello, address, now)
-        session.is_client = False
-        session.rounds_max, session.bytes_max = LINK_ROUNDS, wire.LINK_BYTES
+        session.rounds_max, session.bytes_max = session.kind.rounds_max, session.kind.bytes_max
         session.egress = EgressQueue(((LINK_QUEUE_UNITS, 0),) * 3)
         self._sessions.admit(session)
         body = self._welcome_header(session, b"", resumed=False)
@@ -412,7 +411,7 @@ class Reception:
             "inbox": session.inbox,
             "guaranteed": True,
             "reports_unmatched": True,
-            "producer_bytes": config.producer_window_bytes if session.is_client else wire.LINK_WINDOW_BYTES,
+            "producer_bytes": session.kind.producer_bytes or config.producer_window_bytes,
         }
 
     def _deny(self, ticket: Ticket | Decoy | TokenLogin, why: AngariumError, now: float) -> None:

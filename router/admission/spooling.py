@@ -241,7 +241,7 @@ class Spooling:
         frames = [(result, self._endpoints.resolve(result.set)) for result in a_round.endpoints]
         if self._endpoints.filters.newest_exception >= a_round.next_filter:
             frames = apply_late_exceptions(frames, a_round.next_filter)
-        if self._endpoints.of_links and (a_round.producer is None or a_round.session.link is not None):
+        if self._endpoints.of_links and (a_round.producer is None or a_round.session.is_neighbour):
             # Direct messages cross links as such, and what came over one crosses no other.
             return [(result, tuple([one for one in ends if not one.link])) for result, ends in frames]
         return frames
@@ -396,7 +396,7 @@ class Spooling:
         left_out, repeated = verdict.left_out, producer.repeated_upto - a_round.first
         if left_out or repeated >= 0:
             leave_out(a_round, lambda index: index in left_out or index <= repeated)
-        if a_round.session.link is not None:
+        if a_round.session.is_neighbour:
             leave_dto_out(a_round)
         elif self._endpoints.of_links:
             a_round.spooled_for = spooled_for(a_round, frames)
@@ -414,7 +414,7 @@ class Spooling:
             orphans = sum(result.rows for result, endpoints in resolved if not endpoints)
             self._count_discard(a_round.session, _NO_MATCH, orphans)
         frames = [frame for frame in resolved if frame[1]]
-        if a_round.session.link is not None:
+        if a_round.session.is_neighbour:
             frames = only_direct(frames)
         if not frames:
             return

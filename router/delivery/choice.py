@@ -33,7 +33,11 @@ def candidates(a_set: FilterSet[Session], publisher: Session) -> list[Candidate]
         else:
             sessions.update(dict.fromkeys(a_filter.members))
     for session in sessions:
-        if session.link is None and not session.closed and not (session is publisher and session.no_local):
+        if (
+            not session.is_neighbour
+            and not session.closed
+            and not (session is publisher and session.no_local)
+        ):
             levels.setdefault(_priority(session, publisher), []).append([(session, [])])
     return levels[min(levels)] if levels else []
 
@@ -48,7 +52,7 @@ def _add_group(a_filter: Filter[Session], publisher: Session, levels: _Levels) -
 
 def _priority(session: Session, publisher: Session) -> int:
     """Give the priority of a session for what was published here, or on another node."""
-    return session.local_priority if publisher.link is None else session.network_priority
+    return session.network_priority if publisher.is_neighbour else session.local_priority
 
 
 def best_neighbour(a_set: FilterSet[Session], publisher: Session) -> Session | None:
@@ -56,7 +60,7 @@ def best_neighbour(a_set: FilterSet[Session], publisher: Session) -> Session | N
 
     What came over a link goes to none.
     """
-    if publisher.link is not None:
+    if publisher.is_neighbour:
         return None
     best: tuple[int, str] | None = None
     found: Session | None = None

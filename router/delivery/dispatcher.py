@@ -87,7 +87,7 @@ class Dispatcher:
         self._offer(session, delivery, a_round.session, now)
 
     def _offer(self, session: Session, delivery: Delivery, publisher: Session | None, now: float) -> None:
-        if session.link is not None and publisher is not None and publisher.link is not None:
+        if session.is_neighbour and publisher is not None and publisher.is_neighbour:
             return  # what came over a link is served here only: no transit, so no loop
         if session is publisher and session.no_local:
             # Only plain rows are held back: what came by choice was chosen knowing about no-local (R27).
@@ -114,7 +114,7 @@ class Dispatcher:
             already = {session: None for session in already if session is not publisher}
         rows: list[bytes] = wire.unpack(choice.batch)
         if choice.dto:
-            if publisher.link is not None:
+            if publisher.is_neighbour:
                 rows = [row for row in rows if wire.row_index(row) in a_round.open]
             self._give_to_one(choice.set, rows, publisher, already, chosen, opened)
             return
@@ -145,7 +145,7 @@ class Dispatcher:
             return
         neighbour = best_neighbour(a_set, publisher)
         if neighbour is None:
-            reason = "discard.no-local" if publisher.link is None else "discard.no-subscription-match"
+            reason = "discard.no-subscription-match" if publisher.is_neighbour else "discard.no-local"
             if rows:
                 publisher.count(reason, len(rows))
             return

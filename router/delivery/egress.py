@@ -57,7 +57,7 @@ class Delivery:
 
     def frames_for(self, session: Session) -> list[bytes]:
         """Give the DELIVER for a session when nothing was dropped before it."""
-        if session.link is None:
+        if not session.is_neighbour:
             if self._frames is None and self.is_plain:
                 self._frames = [wire.DELIVER, plain_head(self.rows), self.bundles[0].batch]
             elif self._frames is None:
@@ -131,7 +131,7 @@ class Egress:
         assert egress is not None
         if egress.congested_at is None and self.may_send(session):
             dropped = egress.take_dropped()
-            is_small = delivery.is_small and session.link is None
+            is_small = delivery.is_small and not session.is_neighbour
             if is_small and not dropped and self._join(session, delivery.bundles[0]):
                 return
             if dropped:
@@ -200,7 +200,7 @@ class Egress:
     def _send_queued(self, session: Session, queue: ClassQueue) -> None:
         bundle, dropped = queue.pop()
         self.queued_bytes -= bundle.bytes
-        small = session.link is None and is_small(bundle)
+        small = not session.is_neighbour and is_small(bundle)
         if small and not dropped and self._join(session, bundle):
             return
         frames = _frames_for(session, [bundle], dropped)
@@ -246,7 +246,7 @@ class Egress:
 
     def is_reading(self, session: Session) -> bool:
         """Tell whether a client has shown to read enough of what it was sent to be sent more."""
-        unread_max = self._unread_max if session.link is None else self._link_unread_max
+        unread_max = self._link_unread_max if session.is_neighbour else self._unread_max
         return session.out_bytes - session.read_bytes < unread_max
 
     def answer(self, session: Session, frames: list[bytes]) -> None:
@@ -261,7 +261,7 @@ class Egress:
         What its flows brought is no answer: that stops by itself, and may have been a few large messages.
         """
         flow_bytes = session.flow_out_bytes - session.flow_read_bytes
-        unread_max = self._unread_max if session.link is None else self._link_unread_max
+        unread_max = self._link_unread_max if session.is_neighbour else self._unread_max
         return session.out_bytes - session.read_bytes - flow_bytes > 2 * unread_max
 
     def _probe_if_due(self, session: Session) -> None:
@@ -269,7 +269,7 @@ class Egress:
 
         Several questions are under way, so on a long path a whole limit is on its way and not the half of it.
         """
-        unread_max = self._unread_max if session.link is None else self._link_unread_max
+        unread_max = self._link_unread_max if session.is_neighbour else self._unread_max
         if session.out_bytes - session.probe_bytes < unread_max // PROBES:
             return
         if len(session.probes) >= PROBES:
@@ -329,5 +329,5 @@ def _held_bytes(session: Session) -> int:
 
 
 def _frames_for(session: Session, bundles: list[Bundle], dropped: int) -> list[bytes]:
-    build = deliver_frames if session.link is None else link_frames
+    build = link_frames if session.is_neighbour else deliver_frames
     return build(bundles, dropped=dropped)

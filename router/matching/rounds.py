@@ -127,7 +127,7 @@ class Rounds:
     def accept(self, a_round: Round[Session], now: float) -> None:
         """Take a round that was checked, and dispatch it if its turn has come."""
         session = a_round.session
-        if not a_round.learn and session.vpn.has_neighbours and session.link is None:
+        if not a_round.learn and session.vpn.has_neighbours and not session.is_neighbour:
             a_round.learn = wire.LEARN_FEW  # a neighbour is told what is inside
         session.open_rounds.append(a_round)
         session.pending.append(a_round)
@@ -202,7 +202,7 @@ class Rounds:
             0 if a_round.resent else a_round.rules_id,
             wire.LEARN_ALL if part.rows <= LEARN_ROWS_MAX else a_round.learn,
             part.rows,
-            a_round.mode if a_round.session.is_client else a_round.mode | wire.MATCH_TRAILS,
+            a_round.mode | a_round.session.kind.match_bits,
             a_round.session.number,
         )
         self._shards.send(shard, [wire.MATCH, encode(match), part.batch])
@@ -518,11 +518,11 @@ def read_publish(
         number, epoch, flush, parts = wire.decode_header(_decode_direct, frames[1])
     elif frames[1].startswith(_SIX_FIELDS):
         number, epoch, flush, parts, handle, first = wire.decode_header(_decode_guaranteed, frames[1])
-    elif frames[1].startswith(_FIVE_FIELDS) and session.link is None:
+    elif frames[1].startswith(_FIVE_FIELDS) and not session.is_neighbour:
         number, epoch, flush, parts, reports = wire.decode_header(_decode_reporting, frames[1])
     elif frames[1].startswith(_FIVE_FIELDS):
         number, epoch, flush, parts, opened = wire.decode_header(_decode_open, frames[1])
-    elif session.link is not None and frames[1].startswith(_SEVEN_FIELDS):
+    elif session.is_neighbour and frames[1].startswith(_SEVEN_FIELDS):
         number, epoch, flush, parts, opened, *described = wire.decode_header(_decode_described, frames[1])
         inside = Inside(*described)
     else:
@@ -541,7 +541,7 @@ def read_publish(
     if size > config.max_batch_bytes:
         raise error_for(errors.BATCH_TOO_LARGE, f"{size} bytes, the limit is {config.max_batch_bytes}")
     a_round = Round(session, number, shards.assign(checked, epoch), session.publish_rules_id, flush=flush)
-    if session.link is not None:
+    if session.is_neighbour:
         a_round.mode = wire.MATCH_AS_DIRECT
         a_round.open = frozenset(opened)
         a_round.inside = inside
@@ -563,7 +563,7 @@ def _charge_producer(a_round: Round[Session], handle: int, first: int, config: R
         a_round.producer = over(session)
         a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, wire.LEARN_ALL
         return
-    bytes_max = config.producer_window_bytes if session.is_client else wire.LINK_WINDOW_BYTES
+    bytes_max = session.kind.producer_bytes or config.producer_window_bytes
     producer.charge(a_round.rows, a_round.bytes, first, bytes_max)
     a_round.producer = producer
     a_round.mode, a_round.learn = wire.MATCH_GUARANTEED, wire.LEARN_ALL

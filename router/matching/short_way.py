@@ -188,7 +188,7 @@ class ShortWay:
 
         Gives the number of unmatched rows, or None if it must go the long way.
         """
-        if a_round.session.link is not None:
+        if a_round.session.is_neighbour:
             return self._answer_link(a_round)
         if a_round.rows > ROWS_MAX or a_round.bytes > self._bytes_max or len(a_round.parts) != 1:
             return None

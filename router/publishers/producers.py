@@ -129,7 +129,7 @@ class Producers:
             raise error_for(errors.INVALID_ARGUMENT, f"a name has at most {NAME_BYTES_MAX} bytes")
         handle = session.next_producer
         session.next_producer += 1
-        window = arguments.window if session.is_client else wire.LINK_WINDOW
+        window = session.kind.producer_window or arguments.window
         producer = Producer(session, handle, session.vpn.name, session.username, name, window)
         producer.is_stage = arguments.stage
         session.producers[handle] = producer

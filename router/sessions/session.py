@@ -9,6 +9,7 @@ from collections import deque
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from angarium import wire
 from angarium_server.shapes import Shapes
 from router.ground.effects import SEALED
 
@@ -23,6 +24,43 @@ if TYPE_CHECKING:
     from router.sessions.queues import EgressQueue, ElidingTable
     from router.sessions.round import Round
     from router.tokens.claims import Grant
+
+
+class SessionKind(NamedTuple):
+    """What the router does otherwise for a kind of sessions: code asks this, and not who it is.
+
+    A kind that is no client carries messages of others with the rights of the node: it has no profile, is in no list
+    and no count of clients, and nobody pays for it.
+    """
+
+    name: str
+    #: Has a client profile and an ACL profile, is listed and counted, and pays for memory and work.
+    is_client: bool = True
+    #: Stands for another node: what it brings was published there, is for this node alone and goes no further; what it
+    #: gets says what is inside.
+    is_neighbour: bool = False
+    #: Added to the mode of a batch of it (`wire.MATCH_...`).
+    match_bits: int = 0
+    #: Rounds and bytes of it that may be under way; 0: as the configuration says.
+    rounds_max: int = 0
+    bytes_max: int = 0
+    #: Messages and bytes of one of its producers that may be unacknowledged; 0: as the configuration and it say.
+    producer_window: int = 0
+    producer_bytes: int = 0
+
+
+CLIENT: Final = SessionKind("client")
+#: A bridge of this node, where it publishes what it takes from another one.
+BRIDGE: Final = SessionKind(
+    "bridge",
+    is_client=False,
+    match_bits=wire.MATCH_TRAILS,
+    rounds_max=32_768,  # bytes are what bounds it, so many lone messages fit on a path of 200 ms too
+    bytes_max=wire.LINK_BYTES,
+    producer_window=wire.LINK_WINDOW,
+    producer_bytes=wire.LINK_WINDOW_BYTES,
+)
+LINK: Final = BRIDGE._replace(name="link", is_neighbour=True)
 
 
 class Subscription(NamedTuple):
@@ -131,7 +169,9 @@ class Session:
         "is_aside",
         "is_busy",
         "is_client",
+        "is_neighbour",
         "keepalive_s",
+        "kind",
         "last_heard",
         "link",
         "local_priority",
@@ -174,8 +214,18 @@ class Session:
     )
 
     def __init__(
-        self, number: int, routing_id: bytes, vpn: Vpn, username: str, client_name: str, now: float
+        self,
+        number: int,
+        routing_id: bytes,
+        vpn: Vpn,
+        username: str,
+        client_name: str,
+        now: float,
+        kind: SessionKind = CLIENT,
     ) -> None:
+        #: What it is, and two answers of that which are asked for with each message.
+        self.kind = kind
+        self.is_client, self.is_neighbour = kind.is_client, kind.is_neighbour
         self.number = number
         self.routing_id = routing_id
         self.vpn = vpn
@@ -184,14 +234,6 @@ class Session:
         #: What says in the spool that a message is its own: the same for every session of this name in its VPN.
         self.publisher = publisher_number(client_name)
         self.profile_name = ""
-        #: What the token grants that it logged in with; None for a password.
-        self.grant: Grant | None = None
-        self.address = ""
-        self.sdk = ""
-        #: Its resume token names it, so it is that of one session.
-        self.inbox = ""
-        #: That of the session that it goes on with; empty if it is a new one.
-        self.resumed_inbox = ""
         self.connected_at = now
         self.last_heard = now
         self.keepalive_s = 3.0
@@ -208,14 +250,10 @@ class Session:
         #: queues are empty or without credit.
         self.bye_at: float | None = None
         self.bucket: TokenBucket | None = None
-        #: What there is about the neighbour that it stands for, if it is one of a link; None for a client.
+        #: What there is about the neighbour that it stands for; None for every other kind.
         self.link: Neighbour | None = None
         #: What it says of its bridge if it is one of a bridge process.
         self.bridge: BridgeHello | None = None
-        #: False for the sessions of links, and for those of this node's bridges with their own router: they have no
-        #: profile and no rights, and are in no list and no count of clients.
-        self.is_client = True
-
         #: Replaced as a whole when its client profile or ACL profile changes.
         self.permissions = NOTHING_ALLOWED
         self.publish_rules_id = 0
@@ -230,8 +268,19 @@ class Session:
         self.full: dict[str, None] = {}
         #: Totals for the operators, by name.
         self.counters: dict[str, int] = {}
+        self._begin_login()
         self._begin_credit()
         self._begin_guaranteed()
+
+    def _begin_login(self) -> None:
+        #: What the token grants that it logged in with; None for a password.
+        self.grant: Grant | None = None
+        self.address = ""
+        self.sdk = ""
+        #: Its resume token names it, so it is that of one session.
+        self.inbox = ""
+        #: That of the session that it goes on with; empty if it is a new one.
+        self.resumed_inbox = ""
 
     def _begin_credit(self) -> None:
         # Ingress: rounds are numbered from 1 without gaps. What may be unretired; one round may overdraw the bytes.
