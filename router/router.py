@@ -16,6 +16,16 @@ from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.connections.tls import LOCAL
 from angarium_server.frames.frame import MalformedFrameError, decoder, read, takes
+from angarium_server.frames.homes import (
+    CommittedFrame,
+    FlowEventFrame,
+    FlowMessagesFrame,
+    HomeFrame,
+    LanesConfirmFrame,
+    LeasedFrame,
+    MoveFrame,
+    RecordsFrame,
+)
 from angarium_server.frames.matching import (
     Bundle,
     Confirm,
@@ -74,12 +84,6 @@ RANGES_PER_FRAME = 64
 _Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 _decode_credit = msgspec.msgpack.Decoder(tuple[_Natural, _Natural]).decode
 _DOWN = ShardState.DOWN
-_OF_HOMES = frozenset(
-    (
-        *(wire.FLOW_MESSAGES, wire.FLOW_EVENT, wire.LANES_CONFIRM, wire.LEASED),
-        *(wire.COMMITTED, wire.RECORDS, wire.MOVE, wire.HOME),
-    )
-)
 _decode_bundle, _decode_ready = decoder(Bundle), decoder(Ready)
 _decode_number = msgspec.msgpack.Decoder(tuple[_Natural]).decode
 
@@ -127,6 +131,14 @@ class Router:
                 takes(Work, self.rounds.worked),
                 takes(SpoolFailed, self._spool_failed),
                 takes(Sets, lambda sets, shard, _body, _now: self.shards.define_sets(shard, sets.defs)),
+                takes(HomeFrame, self._home_reported),
+                takes(CommittedFrame, self._committed),
+                takes(RecordsFrame, self.intake.gathering.answered),
+                takes(MoveFrame, self.intake.moves.asked),
+                takes(LanesConfirmFrame, self.consuming.lanes_confirmed),
+                takes(LeasedFrame, self.consuming.questions.answered),
+                takes(FlowMessagesFrame, self.flows.messages),
+                takes(FlowEventFrame, self.flows.event),
                 takes(Retire, lambda one, shard, _body, _now: self.shards.retire_sets(shard, one.retired)),
             ]
         )
@@ -264,9 +276,6 @@ class Router:
         """
         try:
             known = self._of_workers.get(frames[0])
-            if frames[0] in _OF_HOMES:
-                self._home_frames(identity, frames, now)
-                return
             if known is None:
                 self._worker_said(identity, frames, now)
                 return
@@ -321,32 +330,15 @@ class Router:
         shard.spool_failed = True
         self.worker_lost(shard.index, shard.incarnation, now)
 
-    def _home_frames(self, identity: bytes, frames: list[bytes], now: float) -> None:
-        """A worker sent frames as the home of endpoints."""
-        header = wire.unpack(frames[1])
-        index = int(identity[1 : identity.index(b".")])
-        shard = self.shards.shards[index] if index < len(self.shards.shards) else None
-        if shard is None or header[0] != shard.incarnation or shard.state is ShardState.DOWN:
-            return
-        if frames[0] == wire.FLOW_MESSAGES:
-            self.flows.messages(shard, header, frames[2:])
-        elif frames[0] == wire.FLOW_EVENT:
-            self.flows.event(shard, header, now)
-        elif frames[0] in (wire.LANES_CONFIRM, wire.LEASED):
-            self.consuming.home_said(shard, frames[0], header, now)
-        elif frames[0] == wire.COMMITTED:
-            self.intake.committed(shard, header, now)
-            if self.rounds.held:
-                self.scaling.step(now)
-        elif frames[0] == wire.RECORDS:
-            self.intake.records(shard, header, now)
-        elif frames[0] == wire.MOVE:
-            self.intake.move(shard, header, frames[2], now)
-        elif header[1] == self.shards.incarnation:
-            self.intake.home_reported(shard, header, now)
-            self.consuming.home(shard, header)
-        if self._acks.ready:
-            self._acks.flush(now)
+    def _home_reported(self, home: HomeFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
+        if home.router == self.shards.incarnation:
+            self.intake.home_reported(home, shard, now)
+            self.consuming.home(shard, home.number)
+
+    def _committed(self, frame: CommittedFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
+        self.intake.committed(frame, shard, now)
+        if self.rounds.held:
+            self.scaling.step(now)
 
     def worker_lost(self, index: int, incarnation: int, now: float) -> None:
         """An incarnation of a worker died or hangs; `incarnation` 0 stands for whichever is known."""

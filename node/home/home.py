@@ -23,18 +23,28 @@ import msgspec
 
 from angarium import errors, wire
 from angarium_server.black_box import DELIVER, BlackBox
+from angarium_server.frames.frame import takes
+from angarium_server.frames.homes import (
+    AllowanceFrame,
+    FlowFrame,
+    GatherFrame,
+    LanesConfirmFrame,
+    LanesFrame,
+    LeaseFrame,
+    MovedFrame,
+    StoreFrame,
+)
+from angarium_server.frames.matching import Start
 from node.home.lanes.adoption import ImportStepped, LaneImported, LanePlaced
-from node.home.lanes.flow_verbs import FlowHeader, decode_flow
-from node.home.lanes.lane_changes import LaneCleared, LaneDeleted, LanesHeader, checked_settings
-from node.home.lanes.leases import LeaseAnswer, LeaseHeader
+from node.home.lanes.lane_changes import LaneCleared, LaneDeleted, checked_settings
+from node.home.lanes.leases import LeaseAnswer
 from node.home.lanes.moves import MoveChosen, MoveEnded
 from node.home.operations import Answer, AnswerDurable, Operations
 from node.home.parts import HomeLimits, HomeParts
-from node.home.reports import DiskSpace, GatherHeader, ProducerLookups, RecordsForgotten, Reports
+from node.home.reports import DiskSpace, ProducerLookups, RecordsForgotten, Reports
 from node.home.spool import layout
 from node.home.spool.recovery import Recovery
 from node.home.spool.repacking import Repacked
-from node.home.spool.stores import Store, StoreHeader, decode_store
 from node.home.spool.writing import Task
 from storage.spool import Table
 
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
     from node.home.lanes.adoption import Neighbours
     from node.home.lanes.jobs import BackupJob
     from node.home.spool.held_lanes import HeldLane
+    from node.home.spool.stores import Store
     from storage.spool import Change, Spool
 
 __all__ = ["OPERATIONS", "Home", "HomeLimits"]
@@ -55,28 +66,10 @@ EARLY_MAX: Final = 10_000
 _COUNTERS: Final = ("stale_frames", "stores_resent", "stores_out_of_order", "rows_promoted_dropped")
 
 
-class MovedHeader(NamedTuple):
-    """The header of MOVED."""
-
-    router: int
-    lane_id: int
-    first: int
-    upto: int
-    refused: list[tuple[int, int]]
-
-
-_decode_start = msgspec.msgpack.Decoder(tuple[int, int, bytes]).decode
-_decode_lanes = msgspec.msgpack.Decoder(LanesHeader).decode
-_decode_gather = msgspec.msgpack.Decoder(GatherHeader).decode
-_decode_lease = msgspec.msgpack.Decoder(LeaseHeader).decode
-_decode_moved = msgspec.msgpack.Decoder(MovedHeader).decode
-_decode_allowance = msgspec.msgpack.Decoder(tuple[int, int]).decode
-
-
 class LanesDurable(NamedTuple):
     """What a LANES says is on disk."""
 
-    header: LanesHeader
+    header: LanesFrame
 
 
 class EverythingDurable(NamedTuple):
@@ -136,16 +129,18 @@ class Home:
         self,
     ) -> dict[bytes, tuple[Callable[[bytes], Any], Callable[[Any, list[bytes]], None]]]:
         """Give how the header of each operation is decoded, and who takes it."""
-        return {
-            wire.START: (_decode_start, self._start),
-            wire.LANES: (_decode_lanes, self._change_lanes),
-            wire.STORE: (decode_store, self._store),
-            wire.FLOW: (decode_flow, self._flow),
-            wire.GATHER: (_decode_gather, self._gather),
-            wire.MOVED: (_decode_moved, self._moved),
-            wire.LEASE: (_decode_lease, self._lease),
-            wire.ALLOWANCE: (_decode_allowance, self._allow),
-        }
+        return dict(
+            [
+                takes(Start, self._start),
+                takes(LanesFrame, self._change_lanes),
+                takes(StoreFrame, self._store),
+                takes(FlowFrame, self._flow),
+                takes(GatherFrame, self._gather),
+                takes(MovedFrame, self._moved),
+                takes(LeaseFrame, self._lease),
+                takes(AllowanceFrame, self._allow),
+            ]
+        )
 
     def _durable_handlers(self) -> dict[type[Any], Callable[[Any], None]]:
         """Give who goes on when something is durable (`Task.event`)."""
@@ -264,14 +259,14 @@ class Home:
         except (ValueError, RecursionError):
             self.faults += 1
             return
-        if frames[0] != wire.START and (header[0] != self.pending.router or not self._is_started):
+        if frames[0] != wire.START and (header.router != self.pending.router or not self._is_started):
             self._counts["stale_frames"] += 1
             return
         handler(header, frames)
 
-    def _start(self, header: tuple[int, int, bytes], _frames: list[bytes]) -> None:
+    def _start(self, header: Start, _frames: list[bytes]) -> None:
         """Follow a router: a new one ends all flows and numbers again; the same one may start us any time."""
-        router = header[0]
+        router = header.router
         is_first, self._is_started = not self._is_started, True
         if router == self.pending.router or (router < self.pending.router and not is_first):
             self._counts["stale_frames"] += router < self.pending.router
@@ -300,11 +295,9 @@ class Home:
                 )
                 self._outbox.event("warning", "SYSTEM_AD_POSITIONS_LOST", text)
 
-    def _change_lanes(self, header: LanesHeader, _frames: list[bytes]) -> None:
+    def _change_lanes(self, header: LanesFrame, _frames: list[bytes]) -> None:
         try:
-            puts = [
-                (lane_id, generation, checked_settings(value)) for lane_id, generation, value in header.puts
-            ]
+            puts = [(put.lane, put.generation, checked_settings(put.settings)) for put in header.puts]
         except errors.AngariumError as error:
             self._fault(f"LANES: {error.detail}")
             return
@@ -344,9 +337,9 @@ class Home:
             self._outbox.frames.append(self._reports.home(header.router, header.number, self._now))
             self.parts.moves.open()
         else:
-            self._outbox.say(wire.LANES_CONFIRM, (header.number,))
+            self._outbox.say(LanesConfirmFrame(self.incarnation, header.number))
 
-    def _store(self, header: StoreHeader, frames: list[bytes]) -> None:
+    def _store(self, header: StoreFrame, frames: list[bytes]) -> None:
         pending = self.pending
         if not pending.expects(header.number):
             resent = header.number <= pending.received
@@ -372,18 +365,18 @@ class Home:
         pending.take(store, self._now)
         self._accept()
 
-    def _drop_promoted(self, header: StoreHeader) -> StoreHeader:
+    def _drop_promoted(self, header: StoreFrame) -> StoreFrame:
         """Give a STORE without its rows; with them while consumers may have seen some of it before a restart."""
-        lane_ids = dict.fromkeys(lane_id for group in header.groups for lane_id in group[0])
+        lane_ids = dict.fromkeys(lane_id for group in header.groups for lane_id in group.lanes)
         lanes = [held for held in map(self.lanes.get, lane_ids) if held is not None]
         if any(held.tail < held.unsure for held in lanes):
             return header
-        self._counts["rows_promoted_dropped"] += sum(group[1] for group in header.groups)
+        self._counts["rows_promoted_dropped"] += sum(group.rows for group in header.groups)
         for held in lanes:
             self.writing.hold_back(held, held.tail)
-        return header._replace(groups=[])
+        return msgspec.structs.replace(header, groups=[])
 
-    def _may_wait(self, store: Store, header: StoreHeader) -> bool:
+    def _may_wait(self, store: Store, header: StoreFrame) -> bool:
         """Tell whether a relaxed STORE may really be written later."""
         # What a last value replaces may be durable, and must not go from the disk before the new one is there.
         if any(held.lane.settings.last_value for held, _ in store.segments):
@@ -391,21 +384,21 @@ class Home:
         # Beyond the limit a producer waits for the disk, like any other.
         return header.producer is None or self.pending.bytes <= self._limits.unwritten_bytes_max
 
-    def _flow(self, header: FlowHeader, _frames: list[bytes]) -> None:
+    def _flow(self, header: FlowFrame, _frames: list[bytes]) -> None:
         if not self._flows.carry_out(header, self._now, self._wall_ms):
             self.faults += 1
 
-    def _gather(self, header: GatherHeader, _frames: list[bytes]) -> None:
+    def _gather(self, header: GatherFrame, _frames: list[bytes]) -> None:
         self._lookups.take(header)
 
-    def _lease(self, header: LeaseHeader, _frames: list[bytes]) -> None:
+    def _lease(self, header: LeaseFrame, _frames: list[bytes]) -> None:
         self.parts.leases.take(header, self._now, self._wall_ms)
 
-    def _allow(self, header: tuple[int, int], _frames: list[bytes]) -> None:
-        self.parts.serving.allowance = header[1]
+    def _allow(self, header: AllowanceFrame, _frames: list[bytes]) -> None:
+        self.parts.serving.allowance = header.messages
 
-    def _moved(self, header: MovedHeader, _frames: list[bytes]) -> None:
-        self.parts.moves.moved(header.lane_id, header.first, header.upto, header.refused)
+    def _moved(self, header: MovedFrame, _frames: list[bytes]) -> None:
+        self.parts.moves.moved(header.lane, header.first, header.upto, header.refused)
 
     def _fault(self, text: str) -> None:
         """Count a frame that no router of ours sends, and tell operators."""

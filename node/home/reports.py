@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
 from angarium import errors, wire
+from angarium_server.frames.frame import encode
+from angarium_server.frames.homes import CommittedFrame, HomeFrame, RecordsFrame, SpoolFigures
 from node.home.spool.writing import FULL_RETRY_S, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium_server.frames.homes import GatherFrame, Run
     from node.home.lanes.outbox import Outbox
     from node.home.parts import HomeParts
     from node.home.spool.writing import Writing
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
 REPORT_INTERVAL_S: Final = 0.02
 #: The size of the spool is asked for so often at most.
 SIZE_INTERVAL_S: Final = 0.1
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Reports:
@@ -77,8 +79,8 @@ class Reports:
         totals = [held.totals() for held in self._lanes]
         self._lanes.changed.clear()
         used, fill = self._blocks.files.used(), self._blocks.newest_file_bytes()
-        spool = (used, (), fill, *self._sums(now), self._staging.stages)
-        return [wire.HOME, _encode((self._incarnation, router, number, stored, totals, spool))]
+        spool = self._figures(now, used, (), fill, self._staging.stages)
+        return HomeFrame(self._incarnation, router, number, stored, totals, spool).frames()
 
     def committed(self, now: float) -> list[bytes] | None:
         """Give a COMMITTED if there is something to tell now."""
@@ -100,20 +102,30 @@ class Reports:
             self._next_at = now + REPORT_INTERVAL_S
         totals = [held.totals() for held in self._lanes.changed]
         self._lanes.changed.clear()
-        spool = (*self._blocks.files.take_changes(), 0, *self._sums(now))
-        return [wire.COMMITTED, _encode((self._incarnation, *numbers, totals, spool))]
+        spool = self._figures(now, *self._blocks.files.take_changes())
+        return [wire.COMMITTED, encode(CommittedFrame(self._incarnation, *numbers, totals, spool))]
 
-    def _sums(self, now: float) -> tuple[int, ...]:
-        """Give what is told of the home as a whole, as the router's `HomeUsage` takes it."""
-        allowance = self._serving.allowance, self._serving.wanted
-        return (
+    def _figures(
+        self,
+        now: float,
+        used: Sequence[Run],
+        freed: Sequence[Run],
+        newest_bytes: int = 0,
+        stages: Sequence[int] = (),
+    ) -> SpoolFigures:
+        return SpoolFigures(
+            used,
+            freed,
+            newest_bytes,
             self.disk_bytes(now),
             self._lanes.unacked,
             len(self._adoptions),
             *self._staging.totals,
-            *allowance,
+            self._serving.allowance,
+            self._serving.wanted,
             len(self._aside),
             self._space.bytes,
+            stages,
         )
 
     def _is_smaller(self, now: float) -> bool:
@@ -186,19 +198,10 @@ class DiskSpace:
             self._outbox.event("error", "SYSTEM_AD_DISK_FULL", text)
 
 
-class GatherHeader(NamedTuple):
-    """The header of GATHER."""
-
-    router: int
-    reference: int
-    producer: int
-    forget: bool
-
-
 class RecordsForgotten(NamedTuple):
-    """The records of a producer whose name is given up are off the disk: the fields of RECORDS."""
+    """The records of a producer whose name is given up are off the disk."""
 
-    fields: tuple[int, list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]]
+    answer: RecordsFrame
 
 
 class ProducerLookups:
@@ -211,13 +214,13 @@ class ProducerLookups:
         self._adoptions = parts.adoptions
         self._outbox = parts.outbox
         #: With the serial of the STORE before each, in order.
-        self.waiting: deque[tuple[int, GatherHeader]] = deque()
+        self.waiting: deque[tuple[int, GatherFrame]] = deque()
 
     def clear(self) -> None:
         """Forget them: their router is gone."""
         self.waiting.clear()
 
-    def take(self, header: GatherHeader) -> None:
+    def take(self, header: GatherFrame) -> None:
         """Take a GATHER; everything before it is written now."""
         self._pending.flush()
         self.waiting.append((self._pending.serial, header))
@@ -229,13 +232,14 @@ class ProducerLookups:
             self.waiting and not self._adoptions.is_busy and self._pending.is_stored_upto(self.waiting[0][0])
         ):
             _, header = self.waiting.popleft()
-            fields = (header.reference, self._records.gather(header.producer))
+            known = self._records.gather(header.producer)
+            answer = RecordsFrame(self._outbox.incarnation, header.reference, known)
             if header.forget:
                 self._records.forget(header.producer)
-                self._writing.add(Task(RecordsForgotten(fields)))
+                self._writing.add(Task(RecordsForgotten(answer)))
             else:
-                self._outbox.say(wire.RECORDS, fields)
+                self._outbox.say(answer)
 
     def forgotten(self, event: RecordsForgotten) -> None:
         """Answer with what was known of a producer."""
-        self._outbox.say(wire.RECORDS, event.fields)
+        self._outbox.say(event.answer)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from angarium import wire
+from angarium_server.frames.homes import AllowanceFrame
 
 if TYPE_CHECKING:
     from router.matching.shards import Shard, Shards
@@ -146,8 +146,8 @@ class Allowances:
 
     def _set(self, index: int, home: _Home, allowance: int) -> None:
         home.before, home.allowance = home.allowance, allowance
-        body = [self._shards.incarnation, allowance]
-        self._shards.send(self._shards.shards[index], [wire.ALLOWANCE, wire.pack(body)])
+        frame = AllowanceFrame(self._shards.incarnation, allowance)
+        self._shards.send(self._shards.shards[index], frame.frames())
 
     def validate(self) -> None:
         """Check that the limit holds whatever the homes do."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
 from angarium.errors import error_for
+from angarium_server.frames.homes import StoreProducer
 from router.admission.judging import Tally, Verdict, find_unroutable, judge, judge_copies
 from router.admission.repartitioning import Repartitioning
 from router.admission.rows import (
@@ -222,7 +223,7 @@ class Spooling:
         self._counters.count("ingress_messages", a_round.rows)
         pending = Pending(producer, last, a_round.rows, a_round.bytes, nacks, verdict.unroutable)
         producer.unsettled.append(pending)
-        head = [memory.id, a_round.first]
+        head = StoreProducer(memory.id, a_round.first)
         self._streams.store(
             stores,
             head,
@@ -230,7 +231,7 @@ class Spooling:
             pending,
             relaxed=_is_relaxed(stores) and not producer.is_stage,
             publisher=a_round.session.publisher,
-            stage=(memory.id,) if producer.is_stage else (),
+            stage=memory.id if producer.is_stage else 0,
         )
         if not pending.homes:
             self._acks.settled(pending)

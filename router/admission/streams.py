@@ -16,23 +16,22 @@ Totals in COMMITTED and HOME cover exactly what is accepted; what is above count
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from angarium import wire
+from angarium_server.frames.frame import encode
+from angarium_server.frames.homes import LanePartitions, LaneRefusals, RowGroup, StoreFrame
 from router.admission.usage import numbers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from angarium_server.frames.homes import CommittedFrame, HomeFrame, Origin, Past, StoreProducer
     from router.admission.usage import Account, Usage
     from router.guaranteed.endpoints import Endpoint
     from router.guaranteed.lane_usage import LaneUsage
     from router.matching.shards import Shard, Shards
     from router.sessions.producer_memory import Memory
-
-_encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class Charge(NamedTuple):
@@ -57,14 +56,13 @@ class Store:
     __slots__ = ("batches", "charges", "counts", "groups", "packed_bytes", "refused", "size")
 
     def __init__(self) -> None:
-        #: `[[lane_id, ...], rows, origins]` and, in the same order, their batches.
-        self.groups: list[list[Any]] = []
+        #: Rows and their lanes; in the same order, their batches.
+        self.groups: list[RowGroup] = []
         self.batches: list[bytes] = []
-        #: `[[lane_id, [[sequence, code], ...]], ...]`.
-        self.refused: list[list[Any]] = []
+        self.refused: list[LaneRefusals] = []
         self.charges: list[Charge] = []
-        #: `[[lane_id, partitions], ...]` of lanes of endpoints that have several.
-        self.counts: list[list[int]] = []
+        #: Of lanes of endpoints that have several partitions.
+        self.counts: list[LanePartitions] = []
         #: Spool bytes; a message for several lanes counts once.
         self.size = 0
         #: Bytes of the batches.
@@ -87,12 +85,12 @@ class _Sent:
     )
 
     def __init__(
-        self, header: list[Any], store: Store, file: int, pending: Any | None, *, promoted: bool
+        self, header: StoreFrame, store: Store, file: int, pending: Any | None, *, promoted: bool
     ) -> None:
         self.header = header
         #: The spool file of its rows, of which it is a user; 0 if it has none.
         self.file = file
-        self.number: int = header[1]
+        self.number = header.number
         self.store = store
         self.charges = store.charges
         self.size = store.size
@@ -104,7 +102,7 @@ class _Sent:
 
     def frames(self) -> list[bytes]:
         """Give the frames to send."""
-        return [wire.STORE, _encode(self.header), *self.store.batches]
+        return [wire.STORE, encode(self.header), *self.store.batches]
 
     def leave_out_stale(self) -> list[Charge]:
         """Leave out lanes that are gone or were emptied since; gives what they would have got."""
@@ -114,13 +112,13 @@ class _Sent:
             lanes = dict.fromkeys(charge.lane.lane_id for charge in stale)
             self.charges = [charge for charge in self.charges if charge.lane.lane_id not in lanes]
             kept = []
-            for (lane_ids, rows, origins), batch in zip(store.groups, store.batches, strict=True):
-                left = [lane_id for lane_id in lane_ids if lane_id not in lanes]
+            for group, batch in zip(store.groups, store.batches, strict=True):
+                left = [lane_id for lane_id in group.lanes if lane_id not in lanes]
                 if left:
-                    kept.append(([left, rows, origins], batch))
+                    kept.append((RowGroup(left, group.rows, group.origins), batch))
             store.groups[:] = [group for group, _ in kept]
             store.batches[:] = [batch for _, batch in kept]
-            store.refused[:] = [entry for entry in store.refused if entry[0] not in lanes]
+            store.refused[:] = [entry for entry in store.refused if entry.lane not in lanes]
         return stale
 
 
@@ -199,35 +197,37 @@ class Streams:
     def store(
         self,
         stores: dict[int, Store],
-        producer: list[int] | None,
+        producer: StoreProducer | None,
         wall_ms: int,
         pending: Any | None = None,
         *,
         relaxed: bool,
         publisher: int | dict[int, int] = 0,
-        pasts: dict[int, Any] | None = None,
+        pasts: dict[int, Past] | None = None,
         file: int | None = None,
-        stage: tuple[Any, ...] = (),
+        stage: int = 0,
+        release: Sequence[int] = (),
+        drop: Sequence[int] = (),
     ) -> None:
         """Give a round to its homes.
 
         Args:
             stores: what each is to store.
-            producer: `[id, first]`, or None for promoted copies.
+            producer: whose rows they are; None for promoted copies.
             wall_ms: when it was taken.
             pending: what waits for it.
             relaxed: whether it may be written later.
             publisher: number of the client that published it, or index -> number; 0: nobody knows.
             pasts: index -> attempts and spooling time of what comes from a closed partition.
             file: the spool file in which the rows are already; None: they are new.
-            stage: number of the stage that the rows belong to, if they belong to one; or 0, and the stages that are to
-                be released and dropped.
+            stage: number of the stage that the rows belong to; 0: none.
+            release, drop: stages whose rows go to their lanes, and stages that go.
         """
         for index, store in stores.items():
             stream = self._stream(index)
             stream.number += 1
             chosen = self._file(index, store.size, file)
-            header = [
+            header = StoreFrame(
                 self._shards.incarnation,
                 stream.number,
                 relaxed,
@@ -239,8 +239,10 @@ class Streams:
                 store.counts,
                 pasts,
                 chosen,
-                *stage,
-            ]
+                stage,
+                release,
+                drop,
+            )
             sent = _Sent(header, store, chosen, pending, promoted=producer is None)
             self._count(sent)
             if pending is not None:
@@ -277,7 +279,7 @@ class Streams:
     def settle(self, release: list[int], drop: list[int], wall_ms: int, pending: Any) -> None:
         """Have every home release stages, and drop others."""
         stores = {shard.index: Store() for shard in self._shards.shards}
-        self.store(stores, None, wall_ms, pending, relaxed=False, stage=(0, release, drop))
+        self.store(stores, None, wall_ms, pending, relaxed=False, release=release, drop=drop)
 
     def promoted_room(self, index: int, limit: int) -> int:
         """Give how many bytes of promoted copies a home may be given under a limit."""
@@ -328,12 +330,11 @@ class Streams:
         self._stream(shard.index).is_up = False
         self._have_retried()
 
-    def home_reported(
-        self, shard: Shard, stored: int, totals: list[list[Any]], spool: list[Any]
-    ) -> list[Account]:
+    def home_reported(self, shard: Shard, home: HomeFrame) -> list[Account]:
         """A home is there and has stored up to a number: send it what is above. Gives the accounts that changed."""
         stream, usage = self._stream(shard.index), self.usage
-        files = dict.fromkeys(numbers_of(spool[0]))
+        stored, spool = home.stored, home.spool
+        files = dict.fromkeys(numbers_of(spool.used))
         usage.files_used(shard.index, files)
         self._advance(stream, shard.index, stored, stored)
         for sent in stream.kept:  # accepted by a predecessor, which took it along
@@ -342,8 +343,8 @@ class Streams:
         stream.on_their_way.extendleft(reversed(stream.kept))
         stream.kept.clear()
         usage.files_freed(shard.index, [file for file in usage.home(shard.index).files if file not in files])
-        usage.files.go_on(shard.index, max(files, default=0), spool[2])
-        changed = usage.report(shard.index, totals, spool)
+        usage.files.go_on(shard.index, max(files, default=0), spool.newest_bytes)
+        changed = usage.report(shard.index, home.totals, spool)
         self._have_retried()
         stream.is_up = stream.is_reported = True
         stream.accepted = stored
@@ -356,17 +357,15 @@ class Streams:
             self.resent += 1
         return changed
 
-    def committed(
-        self, shard: Shard, accepted: int, stored: int, totals: list[list[Any]], spool: list[Any]
-    ) -> list[Account]:
+    def committed(self, shard: Shard, frame: CommittedFrame) -> list[Account]:
         """A home has accepted and stored up to these numbers; gives the accounts that changed."""
         stream = self._stream(shard.index)
         if not stream.is_up:
             return []
-        self.usage.files_used(shard.index, numbers_of(spool[0]))
-        self._advance(stream, shard.index, accepted, stored)
+        self.usage.files_used(shard.index, numbers_of(frame.spool.used))
+        self._advance(stream, shard.index, frame.accepted, frame.stored)
         self._have_retried()
-        return self.usage.report(shard.index, totals, spool)
+        return self.usage.report(shard.index, frame.totals, frame.spool)
 
     def _advance(self, stream: _Stream, index: int, accepted: int, stored: int) -> None:
         while stream.kept and stream.kept[0].number <= stored:
@@ -464,7 +463,7 @@ def add_group(
     batch: bytes,
     rows: int,
     size: int,
-    origins: list[Any] | None = None,
+    origins: list[Origin | None] | None = None,
 ) -> None:
     """Add rows to what their homes are to store: each home gets the batch once, with its lanes.
 
@@ -485,7 +484,7 @@ def add_group(
         store.charges.append(Charge(account, lane, rows, size, account.endpoint.generation))
         partitions = len(account.endpoint.lanes)
         if partitions > 1:
-            store.counts.append([lane.lane_id, partitions])
+            store.counts.append(LanePartitions(lane.lane_id, partitions))
         mine = lanes.get(home)
         if mine is None:
             lanes[home] = [lane.lane_id]
@@ -493,7 +492,7 @@ def add_group(
             mine.append(lane.lane_id)
     for home, lane_ids in lanes.items():
         store = stores[home]
-        store.groups.append([lane_ids, rows, origins])
+        store.groups.append(RowGroup(lane_ids, rows, origins))
         store.batches.append(batch)
         store.size += size
         store.packed_bytes += len(batch)
@@ -518,4 +517,4 @@ def tell_nacks(stores: dict[int, Store], touched: Iterable[LaneUsage], memory: M
             found = stores.get(lane.home)
             if found is None:
                 found = stores[lane.home] = Store()
-            found.refused.append([lane.lane_id, untold])
+            found.refused.append(LaneRefusals(lane.lane_id, untold))

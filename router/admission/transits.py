@@ -16,7 +16,7 @@ refused, because nobody knows which it has. Rather too much is counted than too 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -133,8 +133,8 @@ class Transits:
         found = self._transits.get(lane_id)
         return found if found is not None and found.first == first else None
 
-    def told(self, lane_id: int, moving: list[Any] | None) -> None:
-        """A source tells what of a move is in its figures: `[first, messages, bytes]`, or that there is none."""
+    def told(self, lane_id: int, moving: tuple[int, int, int] | None) -> None:
+        """A source tells what of a move is in its figures: first sequence, messages, bytes; None: there is none."""
         transit = self._transits.get(lane_id)
         if transit is None:
             return

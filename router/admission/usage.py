@@ -22,8 +22,9 @@ from router.admission.spool_files import SpoolFiles
 from router.admission.transits import Transits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from angarium_server.frames.homes import LaneTotals, Run, SpoolFigures
     from router.ground.config import SpoolLimits
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.guaranteed.lane_usage import LaneUsage
@@ -226,23 +227,13 @@ class HomeUsage:
         #: What it may have delivered and not settled, and what it would have; 0: no more (`allowances`).
         self.allowance = self.wanted = 0
 
-    def report(
-        self,
-        disk_bytes: int,
-        unacked: int,
-        importing: int = 0,
-        messages: int = 0,
-        size: int = 0,
-        allowance: int = 0,
-        wanted: int = 0,
-        aside: int = 0,
-        room_bytes: int | None = None,
-    ) -> None:
+    def report(self, spool: SpoolFigures) -> None:
         """Take what it tells of itself as a whole."""
-        self.disk_bytes, self.delivered_unacked, self.lanes_importing = disk_bytes, unacked, importing
-        self.staged_messages, self.staged_bytes = messages, size
-        self.allowance, self.wanted, self.lanes_kept_aside = allowance, wanted, aside
-        self.room_bytes = room_bytes
+        self.disk_bytes, self.delivered_unacked = spool.disk_bytes, spool.unacked
+        self.lanes_importing, self.lanes_kept_aside = spool.importing, spool.aside
+        self.staged_messages, self.staged_bytes = spool.staged_messages, spool.staged_bytes
+        self.allowance, self.wanted = spool.allowance, spool.wanted
+        self.room_bytes = spool.room_bytes
 
 
 class Usage:
@@ -374,20 +365,11 @@ class Usage:
 
     # -- reports ---------------------------------------------------------------------------------------------
 
-    def report(self, index: int, totals: list[list[Any]], spool: list[Any]) -> list[Account]:
-        """Take what a home reports; gives the accounts that changed.
-
-        Args:
-            index: the home.
-            totals: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`, absolute; a sixth field says whether
-                that is all, or a worker before holds more, a seventh what of it is on the way to another endpoint.
-            spool: `[files in use, files not in use, bytes in the newest one, disk_bytes, delivered_unacked, lanes that
-                are being taken over, staged messages, staged bytes, allowance, wanted, lanes that are kept
-                aside, room on disk]`; more is for others.
-        """
+    def report(self, index: int, totals: Sequence[LaneTotals], spool: SpoolFigures) -> list[Account]:
+        """Take what a home reports of lanes, and of itself; gives the accounts that changed."""
         before: dict[LaneUsage, tuple[Account, int, int, bool]] = {}
         for entry in totals:
-            found = self._endpoints.lane(entry[0])
+            found = self._endpoints.lane(entry.lane)
             if found is not None and found[1].home == index:
                 endpoint, lane = found
                 before[lane] = self.account(endpoint), lane.held_messages, lane.held_bytes, lane.is_complete
@@ -402,11 +384,11 @@ class Usage:
                 self.unknown.pop(lane, None)
             is_completed |= lane.is_complete and not was_complete
         for entry in totals:
-            found = self._endpoints.lane(entry[0])
+            found = self._endpoints.lane(entry.lane)
             if found is not None and found[1] in before:
-                self.transits.told(entry[0], entry[6] if len(entry) > 6 else None)
-        self.files_freed(index, numbers_of(spool[1]))
-        self.home(index).report(*spool[3:12])
+                self.transits.told(entry.lane, entry.moving)
+        self.files_freed(index, numbers_of(spool.freed))
+        self.home(index).report(spool)
         if self.home(index).room_bytes == 0:
             self.full_homes[index] = None
         elif index in self.full_homes:
@@ -513,8 +495,8 @@ def takes_quota(attributes: Attributes) -> bool:
     return int(attributes["max_spool_usage_mb"]) > 0
 
 
-def numbers_of(runs: Iterable[list[int]]) -> list[int]:
-    """Give the numbers of runs. Example: [3, 2], [7, 1] are 3, 4, 7."""
+def numbers_of(runs: Iterable[Run]) -> list[int]:
+    """Give the numbers of runs. Example: (3, 2), (7, 1) are 3, 4, 7."""
     return [number for first, count in runs for number in range(first, first + count)]
 
 

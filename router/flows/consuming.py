@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from angarium import wire
 from angarium_server.costs import flow_bytes
 from router.flows.alarms import Alarms
 from router.flows.binding import BindArguments, Binding
@@ -25,6 +24,7 @@ from router.guaranteed.temporaries import Temporaries
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from angarium_server.frames.homes import LanesConfirmFrame
     from router.asking.requests import Answer, Requests
     from router.asking.work import Work
     from router.delivery.egress import Egress
@@ -101,17 +101,17 @@ class Consuming:
 
     # -- from homes ------------------------------------------------------------------------------------------
 
-    def home(self, shard: Shard, header: list[Any]) -> None:
-        """Take HOME `[incarnation, router_incarnation, number, ...]`: flows are bound at a home that is ready."""
-        if self.lanes.home_ready(shard.index, header[2]):
+    def home(self, shard: Shard, number: int) -> None:
+        """Take HOME, the answer to a LANES: flows are bound at a home that is ready."""
+        if self.lanes.home_ready(shard.index, number):
             self.flows.home_ready(shard.index)
             self.questions.home_ready(shard.index)
 
-    def home_said(self, shard: Shard, operation: bytes, header: list[Any], now: float) -> None:
-        """Take LANES_CONFIRM `[incarnation, number]`: flows follow lanes that were taken over; or LEASED."""
-        if operation == wire.LEASED:
-            self.questions.answered(shard, header, now)
-        elif self.lanes.confirm(shard.index, header[1]):
+    def lanes_confirmed(
+        self, confirm: LanesConfirmFrame, shard: Shard, _batches: list[bytes], _now: float
+    ) -> None:
+        """Take LANES_CONFIRM: flows follow lanes that were taken over."""
+        if self.lanes.confirm(shard.index, confirm.number):
             self.flows.home_ready(shard.index)
             self.questions.home_ready(shard.index)
 

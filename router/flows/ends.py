@@ -9,9 +9,13 @@ next owner does not get what was settled. No I/O, no clock.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
 
 from angarium import wire
+from angarium_server.frames.frame import encode
+from angarium_server.frames.homes import Bind, Credit, FlowFrame, Settle, Unbind
 from router.flows.flow import Flow, HomeFlow, HomeState
 from router.matching.shards import ShardState
 
@@ -36,7 +40,7 @@ class LastWords(NamedTuple):
     lane: LaneUsage
     client: str
     #: Outcome and ranges, in order.
-    settles: list[tuple[int, list[list[int]]]]
+    settles: list[tuple[int, list[tuple[int, int]]]]
 
 
 class Ends:
@@ -89,7 +93,7 @@ class Ends:
         del self.by_id[end.id]
         del end.flow.ends[end.lane.partition]
         if end.state not in (HomeState.WAITING, HomeState.OVER):
-            self._tell(end, "unbind", [None])
+            self._tell(end, Unbind(None))
         if end.flow.drop_held(end.lane.partition):
             self.renew(end.flow)
 
@@ -103,7 +107,7 @@ class Ends:
             end.state = HomeState.OVER
             return False
         end.state = HomeState.LEAVING
-        self._tell(end, "unbind", [hand_off_ms])
+        self._tell(end, Unbind(hand_off_ms))
         return True
 
     def _keep_last_words(self, end: HomeFlow) -> None:
@@ -128,10 +132,14 @@ class Ends:
                 continue
             number = self.new_id()
             options = {"no_local": 0, "max_unacked": None, "resume": True, "client": words.client}
-            self._send(index, "bind", number, [lane.lane_id, False, None, 0, 0, options])
+            self._send(
+                index,
+                number,
+                Bind(lane.lane_id, browse=False, selector=None, messages=0, bytes=0, options=options),
+            )
             for outcome, ranges in words.settles:
-                self._send(index, "settle", number, [outcome, ranges])
-            self._send(index, "unbind", number, [None])
+                self._send(index, number, Settle(outcome, ranges))
+            self._send(index, number, Unbind(None))
 
     def home_ready(self, index: int) -> None:
         """A home came, or came back, and knows its lanes."""
@@ -161,7 +169,7 @@ class Ends:
     def move(self, end: HomeFlow) -> None:
         """The lane of an end is at another worker now: it is bound there, as after a restart."""
         if end.state is not HomeState.WAITING:
-            self._tell(end, "unbind", [None])
+            self._tell(end, Unbind(None))
         del self.by_id[end.id]
         end.id = self.new_id()
         self.by_id[end.id] = end
@@ -181,7 +189,7 @@ class Ends:
         for end in ends:
             self._tell_bind(end)
             for outcome, ranges in end.take_kept():
-                self._tell(end, "settle", [outcome, ranges])
+                self._tell(end, Settle(outcome, ranges))
         self._tell_credit(others)
 
     def _tell_bind(self, end: HomeFlow) -> None:
@@ -198,16 +206,17 @@ class Ends:
         if flow.range is not None:
             options.update(group=flow.range.group, first=flow.range.first, end=flow.range.end)
         credit = (end.granted_messages, end.granted_bytes)
-        self._tell(end, "bind", [end.lane.lane_id, flow.browse, flow.selector, *credit, options])
+        self._tell(end, Bind(end.lane.lane_id, flow.browse, flow.selector, *credit, options))
 
-    def _tell(self, end: HomeFlow, verb: str, arguments: list[Any]) -> None:
-        self._send(end.home, verb, end.id, arguments)
+    def _tell(self, end: HomeFlow, arguments: Bind | Credit | Settle | Unbind) -> None:
+        self._send(end.home, end.id, arguments)
 
-    def _send(self, index: int, verb: str, number: int, arguments: list[Any]) -> None:
+    def _send(self, index: int, number: int, arguments: Bind | Credit | Settle | Unbind) -> None:
         shards = self._shards.shards
         if index < len(shards) and shards[index].state is not ShardState.DOWN:
-            body = [self._shards.incarnation, verb, number, arguments]
-            self._shards.send(shards[index], [wire.FLOW, wire.pack(body)])
+            packed = msgspec.Raw(encode(arguments))
+            frame = FlowFrame(self._shards.incarnation, arguments.verb, number, packed)
+            self._shards.send(shards[index], [wire.FLOW, encode(frame)])
 
     # -- credit and settles ----------------------------------------------------------------------------------
 
@@ -232,14 +241,14 @@ class Ends:
 
     def _tell_credit(self, ends: list[HomeFlow]) -> None:
         for end in ends:
-            self._tell(end, "credit", [end.granted_messages, end.granted_bytes])
+            self._tell(end, Credit(end.granted_messages, end.granted_bytes))
 
-    def settle(self, end: HomeFlow, outcome: int, ranges: list[list[int]]) -> None:
+    def settle(self, end: HomeFlow, outcome: int, ranges: list[tuple[int, int]]) -> None:
         """Relay what a client said of messages, now or when the home is back."""
         if end.state is HomeState.WAITING:
             self.settles_lost += end.keep(outcome, ranges)
         elif end.state is not HomeState.OVER:
-            self._tell(end, "settle", [outcome, ranges])
+            self._tell(end, Settle(outcome, ranges))
 
     def validate(self) -> None:
         """Check that every end is where it says."""

@@ -109,7 +109,7 @@ class HomeFlow:
         """Forget the promises: another incarnation of the home begins with new totals."""
         self.granted_messages = self.granted_bytes = self.used_messages = self.used_bytes = 0
 
-    def keep(self, outcome: int, ranges: list[list[int]]) -> int:
+    def keep(self, outcome: int, ranges: list[tuple[int, int]]) -> int:
         """Keep settles until the home is back; gives how many messages were given up to make room."""
         lost = 0
         for first, last in ranges:
@@ -123,13 +123,13 @@ class HomeFlow:
             self.kept.append([outcome, first, last])
         return lost
 
-    def take_kept(self) -> list[tuple[int, list[list[int]]]]:
+    def take_kept(self) -> list[tuple[int, list[tuple[int, int]]]]:
         """Hand over the kept settles as (outcome, ranges), in order."""
-        groups: list[tuple[int, list[list[int]]]] = []
+        groups: list[tuple[int, list[tuple[int, int]]]] = []
         for outcome, first, last in self.kept:
             if not groups or groups[-1][0] != outcome:
                 groups.append((outcome, []))
-            groups[-1][1].append([first, last])
+            groups[-1][1].append((first, last))
         self.kept.clear()
         return groups
 

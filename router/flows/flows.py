@@ -19,6 +19,7 @@ import msgspec
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
+from angarium_server.frames.frame import MalformedFrameError, encode
 from router.flows.assignments import Assignments
 from router.flows.ends import Ends
 from router.flows.flow import Flow, Held, HomeState, count_refused_bind
@@ -27,6 +28,7 @@ from router.guaranteed.permissions import Level, level_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from angarium_server.frames.homes import FlowEventFrame, FlowMessagesFrame
     from router.delivery.egress import Egress
     from router.flows.flow import HomeFlow
     from router.ground.counters import Counters
@@ -154,11 +156,11 @@ class Flows:
         return len(ranges)
 
     def _settle(self, session: Session, flow: Flow, outcome: int, ranges: list[tuple[int, int, int]]) -> None:
-        by_partition: dict[int, list[list[int]]] = {}
+        by_partition: dict[int, list[tuple[int, int]]] = {}
         for partition, first, last in ranges:
             if last < first:
                 raise error_for(errors.MALFORMED_FRAME, f"SETTLE of {first} to {last}")
-            by_partition.setdefault(partition, []).append([first, last])
+            by_partition.setdefault(partition, []).append((first, last))
         if not flow.may_settle:
             detail = f"{flow.endpoint.name} is read-only for {session.username}"
             self._refuse_settle(flow, errors.PERMISSION_DENIED, detail)
@@ -190,11 +192,13 @@ class Flows:
 
     # -- from homes ------------------------------------------------------------------------------------------
 
-    def messages(self, shard: Shard, header: list[Any], batches: list[bytes]) -> None:
-        """Take FLOW_MESSAGES `[incarnation, flow, parts, bytes]` and its batches."""
-        _, number, parts, size = header
-        rows = sum([part[1] for part in parts])
-        end = self.ends.find(number, shard)
+    def messages(self, frame: FlowMessagesFrame, shard: Shard, batches: list[bytes], _now: float) -> None:
+        """Take FLOW_MESSAGES and its batches."""
+        parts, size = frame.parts, frame.bytes
+        if not parts or len(parts) != len(batches):
+            raise MalformedFrameError("FLOW_MESSAGES has one batch for each of its parts")
+        rows = sum([part.rows for part in parts])
+        end = self.ends.find(frame.flow, shard)
         if end is None:
             self._counters.count("flow_messages_late", rows)
             return
@@ -205,9 +209,9 @@ class Flows:
         flow.taken_bytes += size
         if flow.range is not None:
             # Another incarnation of the home goes on behind it.
-            first, count = parts[-1][2][-1]
+            first, count = parts[-1].runs[-1]
             flow.range = flow.range._replace(first=first + count)
-        frames = [wire.MESSAGES, wire.pack([flow.number, parts]), *batches]
+        frames = [wire.MESSAGES, encode((flow.number, parts)), *batches]
         if flow.answer is None and not flow.held and flow.has_credit():
             self._pass_on(flow, frames, rows, size)
         else:
@@ -226,10 +230,10 @@ class Flows:
             held = flow.held.popleft()
             self._pass_on(flow, held.frames, held.messages, held.bytes)
 
-    def event(self, shard: Shard, header: list[Any], now: float) -> None:
-        """Take FLOW_EVENT `[incarnation, flow, event, code, detail]`."""
-        _, number, event, code, detail = header
-        end = self.ends.find(number, shard)
+    def event(self, frame: FlowEventFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
+        """Take FLOW_EVENT."""
+        event, code, detail = frame.event, frame.code, frame.detail
+        end = self.ends.find(frame.flow, shard)
         if end is None:
             return
         if event in (wire.FLOW_ACTIVE, wire.FLOW_INACTIVE):

@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from angarium import errors, wire
+import msgspec
+
+from angarium import errors
 from angarium.errors import AngariumError, error_for
+from angarium_server.frames.frame import encode
+from angarium_server.frames.homes import LeaseFrame
 from router.matching.shards import ShardState
 
 if TYPE_CHECKING:
+    from angarium_server.frames.homes import LeasedFrame
     from router.guaranteed.endpoints import Endpoint
     from router.guaranteed.lane_usage import LaneUsage
     from router.guaranteed.lanes import Lanes
@@ -78,8 +83,9 @@ class LaneQuestions:
         if not self._lanes.is_ready(lane.lane_id, lane.home):
             return
         question.home = lane.home
-        body = [self._shards.incarnation, reference, lane.lane_id, question.verb, question.arguments]
-        self._shards.send(self._shards.shards[lane.home], [wire.LEASE, wire.pack(body)])
+        arguments = msgspec.Raw(encode(question.arguments))
+        frame = LeaseFrame(self._shards.incarnation, reference, lane.lane_id, question.verb, arguments)
+        self._shards.send(self._shards.shards[lane.home], frame.frames())
 
     def home_ready(self, index: int) -> None:
         """A home came, or has a lane that it took over: ask what waits for it."""
@@ -88,9 +94,9 @@ class LaneQuestions:
             if question.lane.home == index and question.home != index:
                 self._send(reference, question)
 
-    def answered(self, shard: Shard, header: list[Any], now: float) -> None:
-        """Take LEASED `[incarnation, reference, code, value]`."""
-        _, reference, code, value = header
+    def answered(self, answer: LeasedFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
+        """Take LEASED."""
+        reference, code, value = answer.reference, answer.code, answer.value
         question = self._questions.get(reference)
         if question is None or question.home != shard.index:
             return

@@ -28,6 +28,7 @@ from router.matching.shards import Confirmation
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from angarium_server.frames.homes import LaneTotals
     from router.guaranteed.endpoint_filters import FilterName
     from router.matching.shards import Shards
     from router.sessions.directory import Attributes, Vpn
@@ -403,10 +404,10 @@ class Endpoints:
         if before and before != count:
             self.on_repartition(endpoint)
 
-    def report(self, home: int, totals: list[list[Any]]) -> None:
-        """Take what a home tells of its lanes: `[[lane_id, messages, bytes, oldest_stored_ms, unacked], ...]`."""
+    def report(self, home: int, totals: Sequence[LaneTotals]) -> None:
+        """Take what a home tells of its lanes."""
         for entry in totals:
-            found = self._lanes.get(entry[0])
+            found = self._lanes.get(entry.lane)
             if found is None or found[1].home != home:
                 continue
             found[1].report(entry)

@@ -7,9 +7,12 @@ told. A router that was not there at the change does not know it, and admits not
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from angarium import wire
+
+if TYPE_CHECKING:
+    from angarium_server.frames.homes import LaneTotals
 
 
 class LaneUsage:
@@ -75,19 +78,18 @@ class LaneUsage:
         self.messages = self.bytes = self.unacked = 0
         self.is_complete = self.is_reported = False
 
-    def report(self, entry: list[Any]) -> None:
-        """Take what its home tells: an entry of `totals` (docs/node-protocol.md)."""
-        _, self.messages, self.bytes, oldest_stored_ms, self.unacked, *more = entry
-        self.oldest_stored_ms = oldest_stored_ms or 0
+    def report(self, totals: LaneTotals) -> None:
+        """Take what its home tells."""
+        self.messages, self.bytes, self.unacked = totals.messages, totals.bytes, totals.unacked
+        self.oldest_stored_ms = totals.oldest_ms or 0
         self.is_reported = True
-        self.reader_group = str(more[2]) if len(more) > 2 else ""
-        is_complete = not more or bool(more[0])
-        if is_complete:
+        self.reader_group = totals.reader_group
+        if totals.complete:
             self.left_messages = self.left_bytes = 0
             self.is_known = True
         elif self.is_complete:
             self.is_known = False
-        self.is_complete = is_complete
+        self.is_complete = totals.complete
 
     def describe(self) -> dict[str, Any]:
         """Give what `angarium queue show` says of it; sizes in bytes, times in wall ms."""

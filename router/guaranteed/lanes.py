@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import wire
+from angarium_server.frames.homes import LanePut, LanesFrame
 from router.matching.shards import Confirmation, Shard, Shards, ShardState
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ class Lanes:
                 it is not waited for because of deletions, since it will be told what is left. Nor is a home that
                 takes lanes over: it confirms when the worker before it has ended.
         """
-        frames: dict[int, tuple[list[list[Any]], list[int]]] = {}
+        frames: dict[int, tuple[list[LanePut], list[int]]] = {}
         handed_over: dict[int, None] = {}
         for lane in puts:
             known = self.entries.get(lane.lane_id)
@@ -159,9 +160,7 @@ class Lanes:
             for shard, home in zip(shards, homes, strict=True)
         )
 
-    def _tell(
-        self, index: int, puts: list[list[Any]], deletes: list[int], confirmation: Confirmation
-    ) -> None:
+    def _tell(self, index: int, puts: list[LanePut], deletes: list[int], confirmation: Confirmation) -> None:
         home = self._home(index)
         shard = self._shard(index)
         number = home.number + 1  # if it is down, of the complete LANES for its successor
@@ -179,7 +178,7 @@ class Lanes:
     def _await_pending(
         self,
         puts: list[Lane],
-        frames: dict[int, tuple[list[list[Any]], list[int]]],
+        frames: dict[int, tuple[list[LanePut], list[int]]],
         confirmation: Confirmation,
     ) -> None:
         """Let a request that changes nothing wait for an earlier one that told the home the same."""
@@ -189,11 +188,11 @@ class Lanes:
                 self._wait(home, home.waiting[-1][0], confirmation)
 
     def _send(
-        self, home: _Home, shard: Shard, *, complete: bool, puts: list[list[Any]], deletes: list[int]
+        self, home: _Home, shard: Shard, *, complete: bool, puts: list[LanePut], deletes: list[int]
     ) -> None:
         home.number += 1
-        body = [self._shards.incarnation, home.number, complete, puts, deletes]
-        self._shards.send(shard, [wire.LANES, wire.pack(body)])
+        frame = LanesFrame(self._shards.incarnation, home.number, complete, puts, deletes)
+        self._shards.send(shard, frame.frames())
 
     def shard_started(self, shard: Shard) -> None:
         """A worker was sent START: its new incarnation is told all its lanes, once."""
@@ -264,12 +263,12 @@ class Lanes:
             assert all(self.entries[lane_id].home == index for lane_id in home.taken_over)
 
 
-def _of(frames: dict[int, tuple[list[list[Any]], list[int]]], home: int) -> tuple[list[list[Any]], list[int]]:
+def _of(frames: dict[int, tuple[list[LanePut], list[int]]], home: int) -> tuple[list[LanePut], list[int]]:
     return frames.setdefault(home, ([], []))
 
 
-def _put(lane: Lane) -> list[Any]:
-    return [lane.lane_id, lane.generation, lane.settings]
+def _put(lane: Lane) -> LanePut:
+    return LanePut(lane.lane_id, lane.generation, lane.settings)
 
 
 def _nothing() -> None:

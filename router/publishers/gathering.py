@@ -6,16 +6,17 @@ sent to it again; the question waits for it, since a record that is missing woul
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from angarium import wire
+from angarium_server.frames.homes import GatherFrame
 from router.sessions.producer_memory import merge_records
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from angarium_server.frames.homes import LaneRecord, RecordsFrame
     from router.admission.streams import Streams
-    from router.matching.shards import Shards
+    from router.matching.shards import Shard, Shards
     from router.sessions.producer_memory import Record
 
 #: Takes what all homes know, by lane, and the time.
@@ -35,7 +36,7 @@ class _Question:
         self.done = done
         #: Homes that did not answer, in the order of their numbers.
         self.missing: dict[int, None] = {}
-        self.answers: list[list[list[object]]] = []
+        self.answers: list[Sequence[LaneRecord]] = []
 
 
 class Gathering:
@@ -65,8 +66,8 @@ class Gathering:
     def _send(self, reference: int, index: int) -> None:
         if self._streams.is_up(index):
             question = self._questions[reference]
-            header = [self._shards.incarnation, reference, question.producer_id, question.forget]
-            self._streams.send(index, [wire.GATHER, wire.pack(header)])
+            frame = GatherFrame(self._shards.incarnation, reference, question.producer_id, question.forget)
+            self._streams.send(index, frame.frames())
 
     def home_ready(self, index: int) -> None:
         """A home is back: ask it again what it did not answer."""
@@ -74,14 +75,14 @@ class Gathering:
             if index in question.missing:
                 self._send(reference, index)
 
-    def answered(self, index: int, reference: int, records: list[Any], now: float) -> None:
-        """A home answered (RECORDS)."""
-        question = self._questions.get(reference)
-        if question is None or index not in question.missing:
+    def answered(self, answer: RecordsFrame, shard: Shard, _batches: list[bytes], now: float) -> None:
+        """A home answered."""
+        question = self._questions.get(answer.reference)
+        if question is None or shard.index not in question.missing:
             return
-        del question.missing[index]
-        question.answers.append(records)
-        self._finish(reference, now)
+        del question.missing[shard.index]
+        question.answers.append(answer.records)
+        self._finish(answer.reference, now)
 
     def _finish(self, reference: int, now: float) -> None:
         question = self._questions[reference]

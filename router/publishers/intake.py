@@ -26,6 +26,7 @@ from router.publishers.stages import Stages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from angarium_server.frames.homes import CommittedFrame, HomeFrame
     from router.asking.requests import Requests
     from router.delivery.dispatcher import Dispatcher
     from router.ground.ground import Ground
@@ -105,11 +106,10 @@ class Intake:
 
     # -- from homes ------------------------------------------------------------------------------------------
 
-    def home_reported(self, shard: Shard, header: list[Any], now: float) -> None:
-        """Take HOME `[incarnation, router_incarnation, number, stored_number, totals, spool]`."""
-        _, _, _, stored, totals, spool = header
-        changed = self.streams.home_reported(shard, stored, totals, spool)
-        self.stages.held([stage for stages in spool[12:] for stage in stages])
+    def home_reported(self, home: HomeFrame, shard: Shard, now: float) -> None:
+        """Take HOME."""
+        changed = self.streams.home_reported(shard, home)
+        self.stages.held(list(home.spool.stages))
         self.allowances.home_ready(shard.index)
         self.gathering.home_ready(shard.index)
         self._look(changed, now)
@@ -125,25 +125,16 @@ class Intake:
         self.moves.homes_reported(now)
         self.settling.go_on(now)
 
-    def committed(self, shard: Shard, header: list[Any], now: float) -> None:
-        """Take COMMITTED `[incarnation, accepted, stored, totals, spool]`."""
-        _, accepted, stored, totals, spool = header
+    def committed(self, frame: CommittedFrame, shard: Shard, now: float) -> None:
+        """Take COMMITTED."""
         had_unknown = bool(self.usage.unknown)
-        self._look(self.streams.committed(shard, accepted, stored, totals, spool), now)
+        self._look(self.streams.committed(shard, frame), now)
         home = self.usage.home(shard.index)
         self.allowances.reported(shard.index, home.allowance, home.delivered_unacked, home.wanted)
         if had_unknown:
             self._homes_may_be_complete(now)
         if self.settling.is_open:
             self.settling.go_on(now)
-
-    def records(self, shard: Shard, header: list[Any], now: float) -> None:
-        """Take RECORDS `[incarnation, reference, records]`."""
-        self.gathering.answered(shard.index, header[1], header[2], now)
-
-    def move(self, shard: Shard, header: list[Any], batch: bytes, now: float) -> None:
-        """Take MOVE `[incarnation, lane_id, first, target, rows, origins, pasts]` and its batch."""
-        self.moves.asked(shard, header, batch, now)
 
     def _look(self, changed: list[Any], now: float) -> None:
         self.thresholds.look(changed)

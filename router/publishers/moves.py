@@ -16,6 +16,8 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
+from angarium_server.frames.frame import MalformedFrameError, read
+from angarium_server.frames.homes import MovedFrame, StoreProducer
 from router.admission.judging import CopyTally, MoveTally, Verdict, judge, lane_of
 from router.admission.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
 from router.admission.streams import Store, add_group, tell_nacks
@@ -26,6 +28,7 @@ from router.sessions.producer_memory import Memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from angarium_server.frames.homes import MoveFrame
     from router.admission.rows import Row
     from router.admission.streams import Streams
     from router.admission.usage import Pool, Usage
@@ -61,12 +64,13 @@ class Move:
         "upto",
     )
 
-    def __init__(self, shard: Shard, header: list[Any], batch: bytes) -> None:
-        _, self.lane_id, self.first, self.target, _, self.origins, self.publishers, self.pasts, self.file = (
-            header
-        )
+    def __init__(self, shard: Shard, frame: MoveFrame, batch: bytes) -> None:
+        self.lane_id, self.first, self.target, self.file = frame.lane, frame.first, frame.target, frame.file
+        self.origins, self.publishers, self.pasts = frame.origins, frame.publishers, frame.pasts
         self.batch = batch
-        self.rows: list[Row] = decode_rows(batch)
+        self.rows: list[Row] = read(decode_rows, [wire.MOVE, batch])
+        if not self.rows:
+            raise MalformedFrameError("a MOVE has no rows")
         #: The home that asked, and its incarnation: another one asks again.
         self.home = shard.index
         self.incarnation = shard.incarnation
@@ -129,10 +133,12 @@ class Moves:
                 lines.pop(lane_id, None)
         self._held = [move for move in self._held if move.lane_id not in gone]
 
-    def asked(self, shard: Shard, header: list[Any], batch: bytes, now: float) -> None:
-        """A home wants rows moved (MOVE)."""
+    def asked(self, frame: MoveFrame, shard: Shard, batches: list[bytes], now: float) -> None:
+        """A home wants rows moved."""
+        if len(batches) != 1:
+            raise MalformedFrameError("a MOVE has one batch")
         lines = self._lines.setdefault(shard.index, {})
-        move = Move(shard, header, batch)
+        move = Move(shard, frame, batches[0])
         line = lines.get(move.lane_id)
         if line is None or line.move is not None:  # with one under way it starts over
             self._held = [one for one in self._held if line is None or one is not line.move]
@@ -211,8 +217,8 @@ class Moves:
 
     def _target(self, move: Move) -> Endpoint | None:
         if move.target[0] == LANE_HOME:
-            return self._endpoints.by_id.get(move.target[1])
-        kind, vpn_name, name = move.target
+            return self._endpoints.by_id.get(int(move.target[1]))
+        kind, vpn_name, name = map(str, move.target)
         return self._endpoints.find(vpn_name, kind, name)
 
     def _admit(self, memory: Memory, move: Move, target: Endpoint) -> Verdict:
@@ -271,7 +277,7 @@ class Moves:
     ) -> None:
         memory.take(len(move.rows), move.upto, [(nack.sequence, nack.code) for nack in move.nacks])
         tell_nacks(stores, verdict.touched, memory)
-        head = [memory.id, move.first]
+        head = StoreProducer(memory.id, move.first)
         self._streams.store(
             stores,
             head,
@@ -312,9 +318,9 @@ class Moves:
         shard = self._shards.shards[move.home]
         if shard.incarnation != move.incarnation or not self._streams.is_up(move.home):
             return
-        refused = [[nack.sequence, nack.code] for nack in move.nacks]
-        body = [self._shards.incarnation, move.lane_id, move.first, move.upto, refused]
-        self._streams.send(move.home, [wire.MOVED, wire.pack(body)])
+        refused = [(nack.sequence, nack.code) for nack in move.nacks]
+        frame = MovedFrame(self._shards.incarnation, move.lane_id, move.first, move.upto, refused)
+        self._streams.send(move.home, frame.frames())
 
     def __len__(self) -> int:
         return sum(line.move is not None for lines in self._lines.values() for line in lines.values())

@@ -34,7 +34,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from angarium import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    from angarium_server.frames.homes import LaneRecord
 
 
 class Record(NamedTuple):
@@ -51,21 +53,15 @@ class Record(NamedTuple):
         return max(self.lasts.values(), default=0)
 
 
-def merge_records(answers: Iterable[list[list[object]]]) -> dict[int, Record]:
-    """Give lane id -> record from what the homes answered: `[[lane_id, lasts, refused], ...]` each.
-
-    `lasts` is `[[partitions, last sequence], ...]`, `refused` `[[sequence, code], ...]`.
-    """
+def merge_records(answers: Iterable[Sequence[LaneRecord]]) -> dict[int, Record]:
+    """Give lane id -> record from what the homes answered."""
     records: dict[int, Record] = {}
     for answer in answers:
-        for lane_id, lasts, refused in answer:
-            assert isinstance(lane_id, int)
-            assert isinstance(lasts, list)
-            assert isinstance(refused, list)
-            record = records.setdefault(lane_id, Record({}, {}))  # two homes know a lane while it moves
-            for count, last in lasts:
+        for one in answer:
+            record = records.setdefault(one.lane, Record({}, {}))  # two homes know a lane while it moves
+            for count, last in one.lasts:
                 record.lasts[count] = max(last, record.lasts.get(count, 0))
-            record.refused.update((int(sequence), int(code)) for sequence, code in refused)
+            record.refused.update(one.refused)
     return records
 
 
@@ -143,13 +139,13 @@ class Memory:
         """Tell whether something was refused of late."""
         return bool(self._nacks)
 
-    def untold(self, lane_id: int) -> list[list[int]]:
-        """Give the nacks that go into the record of a lane now: `[[sequence, code], ...]`."""
+    def untold(self, lane_id: int) -> list[tuple[int, int]]:
+        """Give the nacks that go into the record of a lane now: sequences and codes."""
         if not self._nacks:
             return []
         told = self._told.get(lane_id, -1)
         self._told[lane_id] = self._rows
-        return [[sequence, code] for sequence, code, rows in self._nacks if rows >= told]
+        return [(sequence, code) for sequence, code, rows in self._nacks if rows >= told]
 
     def validate(self) -> None:
         """Check the sentences above."""

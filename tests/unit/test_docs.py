@@ -21,7 +21,7 @@ import pytest
 
 from angarium import errors
 from angarium.errors import DOCUMENTATION
-from angarium_server.frames import matching
+from angarium_server.frames import homes, matching
 from cluster import objects
 from cluster.commands.cli import command_tree
 from cluster.commands.node import documentation
@@ -61,7 +61,7 @@ def test_a_page_is_what_the_code_says(script: ModuleType, name: str) -> None:
     assert read(name) == script.PAGES[name](), "run scripts/docs"
 
 
-@pytest.mark.parametrize("frames", [matching.FRAMES], ids=["matching"])
+@pytest.mark.parametrize("frames", [matching.FRAMES, homes.FRAMES], ids=["matching", "homes"])
 def test_every_field_of_every_frame_is_in_a_table(
     script: ModuleType, frames: tuple[type[Frame], ...]
 ) -> None:

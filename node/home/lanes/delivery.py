@@ -15,12 +15,12 @@ No I/O, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from angarium import errors, wire
 from angarium_server.black_box import DELIVER
+from angarium_server.frames.frame import encode
+from angarium_server.frames.homes import FlowMessagesFrame, FlowPart
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 #: A frame takes no further part when it is so large: the router must get to other frames in between.
 FRAME_BYTES: Final = 1 << 20
 FRAME_PARTS: Final = 128
-_encode = msgspec.msgpack.Encoder().encode
-#: Partition, rows, runs [first position, n], counts, stored wall ms (or one per row), origins.
-Part = tuple[int, int, list[tuple[int, int]], "list[int] | None", "int | list[int]", "list[Any] | None"]
 #: Messages handed out in one tick, and lanes that are served: frames of the router must get their turn.
 ROWS_PER_TICK: Final = 20_000
 LANES_PER_TICK: Final = 1_000
@@ -50,7 +47,7 @@ class Parcel(NamedTuple):
     """Rows of one block for one flow, ready to be sent."""
 
     flow: int
-    part: Part
+    part: FlowPart
     batch: bytes
     #: What they cost of the flow's credit in bytes.
     bytes: int
@@ -63,7 +60,7 @@ class _Frame:
 
     def __init__(self, flow: int) -> None:
         self.flow = flow
-        self.parts: list[Part] = []
+        self.parts: list[FlowPart] = []
         self.batches: list[bytes] = []
         #: Spool bytes, and bytes of the batches.
         self.bytes = 0
@@ -106,8 +103,8 @@ class Delivery:
             return []
         frames = []
         for frame in self._frames:
-            head = _encode((self._incarnation, frame.flow, frame.parts, frame.bytes))
-            frames.append([wire.FLOW_MESSAGES, head, *frame.batches])
+            head = FlowMessagesFrame(self._incarnation, frame.flow, frame.parts, frame.bytes)
+            frames.append([wire.FLOW_MESSAGES, encode(head), *frame.batches])
         self._frames = []
         self._open = {}
         return frames
@@ -128,7 +125,7 @@ class Delivery:
             sizes = segment.sizes
             size = sum([sizes[i] for i in indices])
         ages, origins = segment.ages, segment.origins
-        part = (
+        part = FlowPart(
             held.partition,
             rows,
             runs,
@@ -160,7 +157,7 @@ class Delivery:
         frame.batches.append(parcel.batch)
         frame.bytes += parcel.bytes
         frame.size += len(parcel.batch)
-        self._counts["rows_sent"] += parcel.part[1]
+        self._counts["rows_sent"] += parcel.part.rows
         self._counts["bytes_sent"] += parcel.bytes
 
     def stats(self) -> dict[str, int]:

@@ -8,49 +8,26 @@ No I/O, no clock; `node.home.home` uses this.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 import msgspec
-from msgspec import Meta
 
 from angarium import errors, wire
 from angarium_server.black_box import DELIVER, BlackBox
+from angarium_server.frames.homes import Bind, Credit, FlowEventFrame, Settle, Unbind
 from node.endpoints.flow import FlowEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from angarium_server.frames.homes import FlowFrame
     from node.home.lanes.outbox import Outbox
     from node.home.spool.held_lanes import HeldLane, HeldLanes
 
-_Natural = Annotated[int, Meta(ge=0)]
-_Positive = Annotated[int, Meta(ge=1)]
-_Range: TypeAlias = tuple[_Positive, _Positive]
-
-
-class FlowHeader(NamedTuple):
-    """The header of FLOW; what the arguments are depends on the verb."""
-
-    router: int
-    verb: str
-    flow: _Positive
-    arguments: msgspec.Raw
-
-
-class _Bind(NamedTuple):
-    lane_id: int
-    browse: bool
-    selector: str | None
-    messages: _Natural
-    bytes: _Natural
-    options: dict[str, Any]
-
-
-decode_flow: Final = msgspec.msgpack.Decoder(FlowHeader).decode
-_decode_bind = msgspec.msgpack.Decoder(_Bind).decode
-_decode_unbind = msgspec.msgpack.Decoder(tuple[_Natural | None]).decode
-_decode_credit = msgspec.msgpack.Decoder(tuple[_Natural, _Natural]).decode
-_decode_settle = msgspec.msgpack.Decoder(tuple[int, list[_Range]]).decode
+_decode_bind = msgspec.msgpack.Decoder(Bind).decode
+_decode_unbind = msgspec.msgpack.Decoder(Unbind).decode
+_decode_credit = msgspec.msgpack.Decoder(Credit).decode
+_decode_settle = msgspec.msgpack.Decoder(Settle).decode
 
 
 class FlowVerbs:
@@ -68,7 +45,7 @@ class FlowVerbs:
             "settle": self._settle,
         }
 
-    def carry_out(self, header: FlowHeader, now: float, wall_ms: int) -> bool:
+    def carry_out(self, header: FlowFrame, now: float, wall_ms: int) -> bool:
         """Do what a FLOW says; False if it is none that a router of ours sends."""
         verb = self._verbs.get(header.verb)
         if verb is None:
@@ -83,17 +60,17 @@ class FlowVerbs:
 
     def _bind(self, flow: int, arguments: msgspec.Raw, now: float, _wall_ms: int) -> None:
         bind = _decode_bind(arguments)
-        held = self._lanes.get(bind.lane_id)
+        held = self._lanes.get(bind.lane)
         if held is None:
-            detail = f"lane {bind.lane_id} is not here"
+            detail = f"lane {bind.lane} is not here"
             self.tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.UNKNOWN_ENDPOINT, detail)])
             return
         if held.importing and "end" in bind.options:
             # What is not here yet would be missing in the range.
-            detail = f"lane {bind.lane_id} is being taken over"
+            detail = f"lane {bind.lane} is being taken over"
             self.tell([FlowEvent(flow, wire.FLOW_CLOSED, errors.HOME_NOT_READY, detail)])
             return
-        self._box.begin(DELIVER, bind.lane_id)
+        self._box.begin(DELIVER, bind.lane)
         events = held.lane.bind(
             flow,
             browse=bind.browse,
@@ -112,7 +89,7 @@ class FlowVerbs:
         held = self._lanes.flows.get(flow)
         if held is None:
             return
-        (hand_off_ms,) = _decode_unbind(arguments)
+        hand_off_ms = _decode_unbind(arguments).hand_off_ms
         self._touch(held, held.lane.unbind(flow, hand_off_ms, now, wall_ms))
         if flow not in held.lane.flows:
             self._lanes.flows.pop(flow, None)
@@ -120,17 +97,18 @@ class FlowVerbs:
     def _credit(self, flow: int, arguments: msgspec.Raw, _now: float, _wall_ms: int) -> None:
         held = self._lanes.flows.get(flow)
         if held is not None:
-            held.lane.credit(flow, *_decode_credit(arguments))
+            credit = _decode_credit(arguments)
+            held.lane.credit(flow, credit.messages, credit.bytes)
             self._lanes.touched[held] = None
 
     def _settle(self, flow: int, arguments: msgspec.Raw, now: float, wall_ms: int) -> None:
-        outcome, ranges = _decode_settle(arguments)
+        said = _decode_settle(arguments)
         held = self._lanes.flows.get(flow)
         if held is None:
             detail = f"flow {flow} is not here"
             self.tell([FlowEvent(flow, wire.FLOW_SETTLE_REFUSED, errors.NOT_DELIVERED, detail)])
             return
-        self._touch(held, held.lane.settle(flow, outcome, ranges, now, wall_ms))
+        self._touch(held, held.lane.settle(flow, said.outcome, said.ranges, now, wall_ms))
 
     def _touch(self, held: HeldLane, events: list[FlowEvent]) -> None:
         self._lanes.touched[held] = None
@@ -142,7 +120,7 @@ class FlowVerbs:
         for event in events:
             if event.event == wire.FLOW_CLOSED:
                 self._lanes.flows.pop(event.flow, None)
-            self._outbox.say(wire.FLOW_EVENT, event)
+            self._outbox.say(FlowEventFrame(self._outbox.incarnation, *event))
 
     def end_all(self, now: float, wall_ms: int) -> None:
         """End all flows without a word: their router is gone, or this home stops."""

@@ -45,17 +45,6 @@ if TYPE_CHECKING:
 RECORDS_PER_WRITE: Final = 2_000
 
 
-class LanesHeader(NamedTuple):
-    """The header of LANES."""
-
-    router: int
-    number: int
-    complete: bool
-    #: Lane, generation, settings.
-    puts: list[tuple[int, int, dict[str, Any]]]
-    deletes: list[int]
-
-
 class LaneDeleted(NamedTuple):
     """The row of a lane is off the disk; records and moves of it may still be there."""
 

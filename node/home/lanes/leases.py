@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from angarium import errors, wire
+from angarium import errors
+from angarium_server.frames.homes import LeasedFrame
 from node.backlog.segment import POSITION_MAX
 from node.home.spool.writing import Task
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from angarium_server.frames.homes import LeaseFrame
     from node.home.lanes.flow_verbs import FlowVerbs
     from node.home.lanes.outbox import Outbox
     from node.home.spool.held_lanes import HeldLane, HeldLanes
@@ -33,16 +35,6 @@ WAITING_MAX: Final = 10_000
 
 _Natural = Annotated[int, Meta(ge=0, le=POSITION_MAX)]
 _Positive = Annotated[int, Meta(ge=1, le=POSITION_MAX)]
-
-
-class LeaseHeader(NamedTuple):
-    """The header of LEASE; what the arguments are depends on the verb."""
-
-    router: int
-    reference: int
-    lane_id: int
-    verb: str
-    arguments: msgspec.Raw
 
 
 class _Open(NamedTuple):
@@ -83,7 +75,7 @@ _FIGURES: Final = ("count", "find_time", "figures")
 class LeaseAnswer(NamedTuple):
     """What a question is answered with when it is durable."""
 
-    header: LeaseHeader
+    header: LeaseFrame
     value: Any
 
 
@@ -104,7 +96,7 @@ class Leases:
         self._flows = flows
         self._outbox = outbox
         #: Questions about lanes that are being taken over, in order.
-        self.waiting: list[LeaseHeader] = []
+        self.waiting: list[LeaseFrame] = []
         self._now = 0.0
         self._wall_ms = 0
         self._verbs: dict[str, Callable[[HeldLane, msgspec.Raw], Any]] = {
@@ -123,11 +115,11 @@ class Leases:
         """Forget what waits: its router is gone."""
         self.waiting = []
 
-    def take(self, header: LeaseHeader, now: float, wall_ms: int) -> None:
+    def take(self, header: LeaseFrame, now: float, wall_ms: int) -> None:
         """Take a LEASE."""
         self._now, self._wall_ms = now, wall_ms
         self._counts["lease_questions"] += 1
-        held = self._lanes.get(header.lane_id)
+        held = self._lanes.get(header.lane)
         if held is not None and held.importing:
             self.waiting.append(header)
             if len(self.waiting) > WAITING_MAX:
@@ -136,7 +128,7 @@ class Leases:
             return
         try:
             if held is None:
-                raise errors.error_for(errors.UNKNOWN_ENDPOINT, f"lane {header.lane_id} is not here")
+                raise errors.error_for(errors.UNKNOWN_ENDPOINT, f"lane {header.lane} is not here")
             self._carry_out(header, held)
         except errors.AngariumError as error:
             self._refuse(header, error)
@@ -147,7 +139,7 @@ class Leases:
         for header in waiting:
             self.take(header, now, wall_ms)
 
-    def _carry_out(self, header: LeaseHeader, held: HeldLane) -> None:
+    def _carry_out(self, header: LeaseFrame, held: HeldLane) -> None:
         verb = self._verbs.get(header.verb)
         if verb is None:
             raise errors.error_for(errors.INVALID_ARGUMENT, f"LEASE {header.verb!r}")
@@ -172,10 +164,13 @@ class Leases:
     def answer(self, answer: LeaseAnswer) -> None:
         """Answer a question that the router of now has asked; another one has other references."""
         if answer.header.router == self._pending.router:
-            self._outbox.say(wire.LEASED, (answer.header.reference, 0, answer.value))
+            self._say(answer.header.reference, 0, answer.value)
 
-    def _refuse(self, header: LeaseHeader, error: errors.AngariumError) -> None:
-        self._outbox.say(wire.LEASED, (header.reference, error.code, error.detail))
+    def _refuse(self, header: LeaseFrame, error: errors.AngariumError) -> None:
+        self._say(header.reference, error.code, error.detail)
+
+    def _say(self, reference: int, code: int, value: Any) -> None:
+        self._outbox.say(LeasedFrame(self._outbox.incarnation, reference, code, value))
 
     # -- verbs -----------------------------------------------------------------------------------------------
 

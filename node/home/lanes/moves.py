@@ -24,9 +24,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgpack
-import msgspec
 
 from angarium import errors, wire
+from angarium_server.frames.frame import encode
+from angarium_server.frames.homes import MoveFrame
 from node.home.spool import layout
 from node.home.spool.writing import Task
 from storage.spool import Table
@@ -67,7 +68,6 @@ _CAUSES: Final = {"expired": "ttl_expired", "redeliveries": "max_redelivery_exce
 _FORMAT: Final = 1
 
 _pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Intent:
@@ -391,8 +391,18 @@ class Moves:
             return
         self._counts["moves_sent"] += 1
         intent.sent_upto = intent.first + rows[-1][wire.ROW_INDEX]
-        head = (held.lane_id, intent.first, intent.target, len(rows), origins)
-        self._outbox.move(wire.MOVE, (*head, publishers, pasts, file), _encode(rows))
+        move = MoveFrame(
+            self._outbox.incarnation,
+            held.lane_id,
+            intent.first,
+            intent.target,
+            len(rows),
+            origins,
+            publishers,
+            pasts,
+            file,
+        )
+        self._outbox.move(move, encode(rows))
 
     def count(self, held: HeldLane) -> None:
         """Count what of a move is in the figures of its lane; messages of it may have gone otherwise."""

@@ -6,34 +6,35 @@ No I/O, no clock; the parts of `node.home.parts` put in, `node.home.home` takes 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
+if TYPE_CHECKING:
+    from angarium_server.frames.frame import Frame
+    from angarium_server.frames.homes import MoveFrame
 
 #: Events that the shell has not taken; the oldest is lost first.
 EVENTS_MAX: Final = 100
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Outbox:
     """Frames and events that nobody has taken yet."""
 
     def __init__(self, incarnation: int) -> None:
-        self._incarnation = incarnation
+        #: Of the worker, which each frame names.
+        self.incarnation = incarnation
         #: For the router, in order.
         self.frames: list[list[bytes]] = []
         #: They follow the totals of their turn, by which the router counts what is moved.
         self._moves: list[list[bytes]] = []
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS_MAX)
 
-    def say(self, operation: bytes, fields: tuple[Any, ...]) -> None:
-        """Send a frame with a header of the incarnation and some fields."""
-        self.frames.append([operation, _encode((self._incarnation, *fields))])
+    def say(self, frame: Frame) -> None:
+        """Send a frame without batches."""
+        self.frames.append(frame.frames())
 
-    def move(self, operation: bytes, fields: tuple[Any, ...], batch: bytes) -> None:
+    def move(self, frame: MoveFrame, batch: bytes) -> None:
         """Send rows that are moved, behind everything else of this turn but deliveries."""
-        self._moves.append([operation, _encode((self._incarnation, *fields)), batch])
+        self._moves.append(frame.frames(batch))
 
     def event(self, severity: str, event: str, text: str, **more: Any) -> None:
         """Tell operators of something."""

@@ -13,6 +13,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
+from angarium_server.frames.homes import LaneTotals
 from node.backlog.settings import settings_map
 from node.home.spool import layout
 from storage.spool import Table
@@ -235,13 +236,8 @@ class HeldLane:
 
     # -- figures ---------------------------------------------------------------------------------------------
 
-    def totals(self) -> tuple[Any, ...]:
-        """Give what the router is told: lane, messages, bytes, wall ms of the oldest, unacknowledged.
-
-        A sixth field says whether that is all: until somebody has counted it a worker before holds more of the lane.
-        A seventh one says what of it is on its way to another endpoint, an eighth which reader group has leased it.
-        Those at the end that have nothing to say are left out.
-        """
+    def totals(self) -> LaneTotals:
+        """Give what the router is told of the lane."""
         lane = self.lane
         messages, size = self.added[0] - self.lost[0], self.added[1] - self.lost[1]
         for segment in self.waiting:
@@ -250,14 +246,11 @@ class HeldLane:
         if self.left is not None:
             messages += self.left[0]
             size += self.left[1]
-        figures = self.lane_id, messages, size, lane.oldest_stored_ms, lane.unacked
         is_complete = not self.importing or self.left is not None
         lease = lane.leasing.lease
-        if lease is not None:
-            return *figures, is_complete, self.moving, lease.group
-        if self.moving is not None:
-            return *figures, is_complete, self.moving
-        return figures if is_complete else (*figures, False)
+        group = "" if lease is None else lease.group
+        figures = (messages, size, lane.oldest_stored_ms, lane.unacked)
+        return LaneTotals(self.lane_id, *figures, is_complete, self.moving, group)
 
     def validate(self) -> None:
         """Check what the comments of the attributes promise."""

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgpack
 
 from angarium import wire
+from angarium_server.frames.homes import LaneRecord
 from node.home.spool import layout
 from storage.spool import Table
 
@@ -202,10 +203,10 @@ class Records:
         """Note rows of a producer that were refused, as (sequence, code)."""
         self._touch(lane_id, producer).refuse(verdicts, _window(stage))
 
-    def gather(self, producer: int) -> list[tuple[int, list[tuple[int, int]], list[tuple[int, int]]]]:
-        """Give what all lanes know of a producer: lane, `Record.lasts`, refused sequences with their codes."""
+    def gather(self, producer: int) -> list[LaneRecord]:
+        """Give what all lanes know of a producer."""
         return [
-            (lane_id, record.lasts, [(sequence, code) for sequence, code, _ in record.refused])
+            LaneRecord(lane_id, record.lasts, [(sequence, code) for sequence, code, _ in record.refused])
             for lane_id, record in self._records.get(producer, {}).items()
         ]
 

@@ -23,11 +23,12 @@ from node.home.spool.layout import StagedKey
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from angarium_server.frames.homes import StoreFrame
     from node.backlog.segment import Segment
     from node.home.spool.blocks import Blocks
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.records import Records
-    from node.home.spool.stores import Store, StoreHeader
+    from node.home.spool.stores import Store
     from node.home.spool.writing import Writing
 
 
@@ -92,7 +93,7 @@ class Staging:
 
     # -- stages end ------------------------------------------------------------------------------------------
 
-    def decide(self, store: Store, header: StoreHeader, now: float) -> None:
+    def decide(self, store: Store, header: StoreFrame, now: float) -> None:
         """Give the rows of stages positions, or let go of them; the STORE takes what it is to write."""
         for stage in header.release:
             self._release(store, stage, header.wall_ms)

@@ -22,16 +22,13 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections import deque
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Meta
 
 from angarium import errors, wire
 from node.backlog.segment import (
     BLOCK_ROWS_MAX,
-    TIME_MAX_MS,
-    TRIES_MAX,
     Segment,
     give_past,
     make_segment,
@@ -43,46 +40,13 @@ from node.matching.batch import Row
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from angarium_server.frames.homes import Origin, StoreFrame
     from node.home.spool.blocks import Block, Blocks
     from node.home.spool.held_lanes import HeldLane, HeldLanes
     from node.home.spool.records import Records
 
-_Natural = Annotated[int, Meta(ge=0)]
-_Positive = Annotated[int, Meta(ge=1)]
-_Origin: TypeAlias = tuple[str, str, str]
-_Group: TypeAlias = tuple[list[_Natural], _Natural, list[_Origin | None] | None]
-_Refusals: TypeAlias = tuple[_Natural, list[tuple[int, int]]]
-_Count: TypeAlias = tuple[_Natural, _Positive]
-_Time: TypeAlias = Annotated[int, Meta(ge=0, le=TIME_MAX_MS)]
-_Past: TypeAlias = tuple[Annotated[int, Meta(ge=0, le=TRIES_MAX)], _Time, _Time, _Time]
 #: Relaxed STOREs that wait for their write; with more they are written at once. It bounds the row "stored".
 RELAXED_MAX: Final = 2_000
-
-
-class StoreHeader(NamedTuple):
-    """The header of STORE."""
-
-    router: int
-    number: _Positive
-    relaxed: bool
-    #: Producer and the sequence of index 0; nil for direct messages that an endpoint wants.
-    producer: tuple[_Positive, int] | None
-    groups: list[_Group]
-    refused: list[_Refusals]
-    wall_ms: _Natural
-    #: Number of the client that published the rows, or of moved rows index -> number; 0: nobody knows.
-    publisher: _Natural | dict[int, _Natural] = 0
-    #: How many partitions there were, of lanes of endpoints that had more than one.
-    counts: tuple[_Count, ...] = ()
-    #: Index -> what the row had behind it in another partition, `node.backlog.segment.Past`.
-    pasts: dict[int, _Past] | None = None
-    #: The spool file of the rows.
-    file: _Natural = 0
-    #: The stage that the rows belong to; 0: none.
-    stage: _Natural = 0
-    #: Stages whose rows their lanes get, and stages that nobody wants any more.
-    release: tuple[_Positive, ...] = ()
-    drop: tuple[_Positive, ...] = ()
 
 
 class Store:
@@ -101,7 +65,7 @@ class Store:
         "wall_ms",
     )
 
-    def __init__(self, header: StoreHeader) -> None:
+    def __init__(self, header: StoreFrame) -> None:
         self.router = header.router
         self.number = header.number
         #: Rises with every STORE of this process.
@@ -121,7 +85,6 @@ class Store:
         self.due = 0.0
 
 
-decode_store = msgspec.msgpack.Decoder(StoreHeader).decode
 _decode_rows = msgspec.msgpack.Decoder(list[Row]).decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -137,7 +100,7 @@ class _Body(NamedTuple):
     #: The group of each row; None if there is one group.
     owners: list[int] | None
     #: Where rows were moved from; None: none was.
-    origins: list[_Origin | None] | None
+    origins: list[Origin | None] | None
 
 
 class StoreMaker:
@@ -150,7 +113,7 @@ class StoreMaker:
         #: Rows that no lane of this home takes any more.
         self.rows_dropped = 0
 
-    def make(self, header: StoreHeader, batches: Sequence[bytes]) -> Store:
+    def make(self, header: StoreFrame, batches: Sequence[bytes]) -> Store:
         """Give a STORE its block, positions and segments, and note what its producer stored.
 
         Raises:
@@ -161,18 +124,19 @@ class StoreMaker:
         if body is not None:
             self._fill(store, header, body)
         if header.producer is not None:
-            for lane_id, verdicts in header.refused:
-                if self._lanes.get(lane_id) is not None:
-                    self._records.refuse(lane_id, header.producer[0], verdicts, stage=header.stage)
+            for one in header.refused:
+                if self._lanes.get(one.lane) is not None:
+                    self._records.refuse(one.lane, header.producer.id, one.refusals, stage=header.stage)
         return store
 
-    def _open(self, header: StoreHeader, batches: Sequence[bytes]) -> _Body | None:
+    def _open(self, header: StoreFrame, batches: Sequence[bytes]) -> _Body | None:
         """Merge the groups that somebody here takes; None if there is none."""
         if len(batches) != len(header.groups):
             raise _malformed(f"{len(batches)} batches for {len(header.groups)} groups")
-        groups: list[tuple[list[HeldLane], list[Row], bytes, list[_Origin | None] | None]] = []
-        for (lane_ids, count, origins), batch in zip(header.groups, batches, strict=True):
-            held = [lane for lane in map(self._lanes.get, lane_ids) if lane is not None]
+        groups: list[tuple[list[HeldLane], list[Row], bytes, list[Origin | None] | None]] = []
+        for group, batch in zip(header.groups, batches, strict=True):
+            held = [lane for lane in map(self._lanes.get, group.lanes) if lane is not None]
+            count, origins = group.rows, group.origins
             if not held:
                 self.rows_dropped += count
             elif count:
@@ -185,13 +149,13 @@ class StoreMaker:
             return _Body(batch, rows, lanes, None, origins)
         return _merge(lanes, [(rows, batch, origins) for _, rows, batch, origins in groups])
 
-    def _fill(self, store: Store, header: StoreHeader, body: _Body) -> None:
+    def _fill(self, store: Store, header: StoreFrame, body: _Body) -> None:
         rows = body.rows
         store.bytes = len(body.batch)
         block = store.block = self._blocks.create(body.batch, len(rows), header.file)
         # Lanes that get the same rows share what never changes.
         made: dict[tuple[int, ...], Segment] = {}
-        counts = dict(header.counts)
+        counts = {one.lane: one.partitions for one in header.counts}
         for held, (groups, indices) in _rows_by_lane(body).items():
             first = 0 if store.stage else held.tail + 1
             twin = made.get(groups)
@@ -204,9 +168,10 @@ class StoreMaker:
             if not store.stage:
                 held.tail += segment.count
             if header.producer is not None:
-                producer, base = header.producer
-                count = counts.get(held.lane_id, 1)
-                self._records.store(held.lane_id, producer, count, base, rows, indices, stage=header.stage)
+                producer, count = header.producer, counts.get(held.lane_id, 1)
+                self._records.store(
+                    held.lane_id, producer.id, count, producer.first, rows, indices, stage=header.stage
+                )
         whole = next((one for one in made.values() if one.count == len(rows)), None)
         block.size = sum(map(spool_size, rows)) if whole is None else whole.live_bytes
 
@@ -217,7 +182,7 @@ def spool_size(row: Row) -> int:
 
 
 def _segment(
-    held: HeldLane, first: int, block: Block, body: _Body, indices: list[int] | None, header: StoreHeader
+    held: HeldLane, first: int, block: Block, body: _Body, indices: list[int] | None, header: StoreFrame
 ) -> Segment:
     origins = body.origins
     if origins is not None and indices is not None:
@@ -292,7 +257,7 @@ def _merge(lanes: list[list[HeldLane]], groups: list[tuple[list[Row], bytes, lis
         batch = wire.join_batches([(len(rows), batch) for rows, batch, _ in groups])
     else:
         batch = _encode(merged)
-    origins: list[_Origin | None] | None = None
+    origins: list[Origin | None] | None = None
     if any(given is not None for _, _, given in groups):
         origins = []
         for _, group, i, _ in tagged:

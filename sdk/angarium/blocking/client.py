@@ -17,7 +17,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from angarium import errors
-from angarium.blocking.flow import SharedReader, Flow
+from angarium.blocking.flow import Flow, SharedReader
 from angarium.blocking.portal import Closing, Mirrored, Portal, opens, waits
 from angarium.blocking.producer import Producer, Stage
 from angarium.blocking.reader_group import RangeBatches, ReaderGroup

@@ -360,7 +360,7 @@ class DrivenHome:
         self.accepted, self.stored = accepted, stored
         self._read_spool(spool)
         self.committed.append(header[1:])
-        self.totals.update((one[0], one[1:]) for one in totals)
+        self.totals.update((one[0], _told(one)) for one in totals)
 
     def _read_home(self, header: list[Any]) -> None:
         _, router, number, stored, totals, spool = header
@@ -369,7 +369,7 @@ class DrivenHome:
         assert (router, number) == (self.router, self.lanes_number)
         self.homes.append(header[1:])
         self.accepted = self.stored = stored
-        self.totals = {one[0]: one[1:] for one in totals}
+        self.totals = {one[0]: _told(one) for one in totals}
         self.allow(self.allowance)
 
     def _read_spool(self, spool: list[Any]) -> None:
@@ -386,6 +386,16 @@ class DrivenHome:
             lane: (max((last for _, last in lasts), default=0), dict(refused))
             for lane, lasts, refused in records
         }
+
+
+def _told(totals: list[Any]) -> list[Any]:
+    """Give what is said of a lane, without what is as usual at its end: complete, not moving, not leased."""
+    figures = totals[1:]
+    for usual in ("", None, True):
+        if len(figures) == 4 or figures[-1] != usual:
+            break
+        figures.pop()
+    return figures
 
 
 def settings_of(name: str = "q", **changed: Any) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from angarium import errors, wire
+from angarium_server.frames.homes import StoreFrame
 from node.home.lanes.delivery import runs_of
 from node.home.spool import layout
 from node.home.spool.blocks import SpoolFiles
-from node.home.spool.stores import RELAXED_MAX, PendingStores, Store, StoreHeader
+from node.home.spool.stores import RELAXED_MAX, PendingStores, Store
 
 # -- spool files ---------------------------------------------------------------------------------------------
 
@@ -50,7 +51,7 @@ def test_the_router_is_told_which_files_came_and_went() -> None:
 
 
 def store(number: int, *, relaxed: bool = False, router: int = 7) -> Store:
-    return Store(StoreHeader(router, number, relaxed, None, [], [], 0))
+    return Store(StoreFrame(router, number, relaxed, None, [], [], 0))
 
 
 def streaming(row: layout.StoredRow | None = None) -> PendingStores:

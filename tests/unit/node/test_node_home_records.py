@@ -215,7 +215,8 @@ def test_records_against_a_list_of_everything_that_happened() -> None:
                 verdicts[sequence] = 0
             order.append(sequence)
             records.validate()
-        ((_, lasts, refused),) = records.gather(PRODUCER)
+        (known,) = records.gather(PRODUCER)
+        lasts, refused = known.lasts, known.refused
         assert lasts == [(1, max(sequence for sequence, code in verdicts.items() if not code))]
         told = dict(refused)
         for sequence in order[-REFUSED_MAX:]:

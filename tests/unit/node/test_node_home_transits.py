@@ -14,8 +14,8 @@ def told(driven: DrivenHome) -> list[list[int]]:
     """Give what the router would be told of the lane: messages and bytes, and what of it moves."""
     held = driven.home.lanes.get(LANE)
     assert held is not None
-    _, messages, size, _, _, *more = held.totals()
-    return [[messages, size], *map(list, more[1:])]
+    totals = held.totals()
+    return [[totals.messages, totals.bytes], *([] if totals.moving is None else [list(totals.moving)])]
 
 
 def test_what_moves_is_told_until_it_is_deleted_for_sure() -> None:
@@ -84,7 +84,7 @@ def test_the_end_of_a_move_is_told_before_the_next_one_of_the_lane() -> None:
                 order.append("move")
             elif frame[0] == wire.COMMITTED:
                 totals = wire.unpack(frame[1])[3]
-                order.extend("over" for one in totals if one[0] == LANE and len(one) == 5)
+                order.extend("over" for one in totals if one[0] == LANE and one[6] is None)
         return frames
 
     driven.home.take_frames = take_frames  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from angarium import errors, slots, wire
 from angarium.errors import AngariumError, error_for
 from angarium_server.access import TopicRules
+from angarium_server.frames.homes import FlowEventFrame, FlowMessagesFrame, FlowPart, LanesConfirmFrame
 from cluster import objects
 from router.asking.asks import Asks
 from router.asking.requests import Requests
@@ -84,9 +85,10 @@ class FakeHome:
 
     def confirm(self, number: int, *, complete: bool) -> None:
         if complete:
-            self.rig.consuming.home(self.shard, [self.incarnation, INCARNATION, number, 0, [], []])
+            self.rig.consuming.home(self.shard, number)
         else:
-            self.rig.consuming.home_said(self.shard, wire.LANES_CONFIRM, [self.incarnation, number], 0.0)
+            confirm = LanesConfirmFrame(self.incarnation, number)
+            self.rig.consuming.lanes_confirmed(confirm, self.shard, [], 0.0)
 
     def _flow(self, verb: str, flow: int, arguments: list[Any]) -> None:
         self.flow_frames.append((verb, flow, arguments))
@@ -114,7 +116,8 @@ class FakeHome:
         self.event(flow, wire.FLOW_CLOSED, code)
 
     def event(self, flow: int, event: int, code: int = 0, detail: str = "") -> None:
-        self.rig.flows.event(self.shard, [self.incarnation, flow, event, code, detail], self.rig.now)
+        frame = FlowEventFrame(self.incarnation, flow, event, code, detail)
+        self.rig.flows.event(frame, self.shard, [], self.rig.now)
 
     def send(self, flow: int, messages: int = 1, size: int = 100, partition: int = 0) -> None:
         """Send messages in one frame; a home keeps to its credit, but for one message's bytes."""
@@ -123,10 +126,10 @@ class FakeHome:
         assert credit[1] > 0
         credit[0] -= messages
         credit[1] -= messages * size
-        part = [partition, messages, [[self._position + 1, messages]], None, 1, None]
+        part = FlowPart(partition, messages, [(self._position + 1, messages)], None, 1, None)
         self._position += messages
-        header = [self.incarnation, flow, [part], messages * size]
-        self.rig.flows.messages(self.shard, header, [b"\x90"])
+        frame = FlowMessagesFrame(self.incarnation, flow, [part], messages * size)
+        self.rig.flows.messages(frame, self.shard, [b"\x90"], self.rig.now)
         self.rig.settle()
 
     def flow_at(self, endpoint: Endpoint, partition: int = 0) -> int:

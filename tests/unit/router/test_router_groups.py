@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
+from angarium_server.frames.homes import LeasedFrame
 from router.flows.groups import share_out
 from router.flows.lane_questions import ANSWER_TIMEOUT_S
 from tests.unit.router.flow_rig import BIG, FakeClient, FakeHome, Rig
@@ -44,8 +45,8 @@ def questions(home: FakeHome) -> list[tuple[int, str, list[Any]]]:
 def answer(home: FakeHome, value: Any, code: int = 0, *, at: int = -1) -> None:
     """Answer one of the questions that were taken."""
     reference = home.asked[at][0]
-    header = [home.incarnation, reference, code, value]
-    home.rig.consuming.home_said(home.shard, wire.LEASED, header, home.rig.now)
+    frame = LeasedFrame(home.incarnation, reference, code, value)
+    home.rig.consuming.questions.answered(frame, home.shard, [], home.rig.now)
     home.rig.settle()
 
 

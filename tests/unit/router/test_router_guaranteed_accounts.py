@@ -7,6 +7,7 @@ import random
 import pytest
 
 from angarium import wire
+from angarium_server.frames.homes import LaneRecord
 from router.admission.rows import (
     Row,
     are_distinct,
@@ -20,7 +21,7 @@ from router.admission.rows import (
 from router.admission.spool_files import SpoolFiles
 from router.admission.thresholds import Alarm
 from router.ground.effects import EmitEvent, Outbox
-from router.sessions.producer_memory import Memory, merge_records
+from router.sessions.producer_memory import Memory, Record, merge_records
 
 FILE = wire.SPOOL_FILE_BYTES
 
@@ -34,9 +35,14 @@ ROWS = [
 SEVEN, EIGHT = 7 << wire.LANE_BITS, 8 << wire.LANE_BITS
 
 
+def _records(*answers: tuple[int, list[tuple[int, int]], list[tuple[int, int]]]) -> dict[int, Record]:
+    """Give what homes know that have one lane each."""
+    return merge_records([[LaneRecord(*one)] for one in answers])
+
+
 class TestMemory:
     def test_a_record_says_what_is_held_and_what_was_refused(self) -> None:
-        memory = Memory(1, 255, merge_records([[[SEVEN, [[1, 10]], [[5, 50310]]]], [[EIGHT, [[1, 6]], []]]]))
+        memory = Memory(1, 255, _records((SEVEN, [(1, 10)], [(5, 50310)]), (EIGHT, [(1, 6)], [])))
         assert memory.highest == 10
         assert memory.is_known(10)
         assert not memory.is_known(11)
@@ -49,10 +55,10 @@ class TestMemory:
     def test_a_row_is_held_by_the_lane_that_it_belonged_to_under_any_number_of_partitions(self) -> None:
         """Hash 7: lane 1 of 2, lane 1 of 3, lane 3 of 4. Hash 8: lane 0 of 2, lane 2 of 3, lane 0 of 4."""
         lanes = [
-            [SEVEN, [[2, 7], [3, 12]], []],
-            [SEVEN + 1, [[2, 9]], []],
-            [SEVEN + 2, [[3, 11]], []],
-            [SEVEN + 3, [[4, 10]], []],
+            LaneRecord(SEVEN, [(2, 7), (3, 12)], []),
+            LaneRecord(SEVEN + 1, [(2, 9)], []),
+            LaneRecord(SEVEN + 2, [(3, 11)], []),
+            LaneRecord(SEVEN + 3, [(4, 10)], []),
         ]
         memory = Memory(1, 255, merge_records([lanes]))
         assert [memory.is_held(sequence, 7, 7) for sequence in (9, 10, 11)] == [True, True, False]
@@ -61,17 +67,17 @@ class TestMemory:
         memory.validate()
 
     def test_a_lane_that_moves_may_be_known_to_two_homes(self) -> None:
-        records = merge_records([[[7, [[1, 10], [2, 3]], [[5, 1]]]], [[7, [[2, 12], [1, 4]], [[11, 2]]]]])
+        records = _records((7, [(1, 10), (2, 3)], [(5, 1)]), (7, [(2, 12), (1, 4)], [(11, 2)]))
         assert records[7].lasts == {1: 10, 2: 12}
         assert records[7].refused == {5: 1, 11: 2}
 
     def test_refusals_above_everything_that_is_stored_are_known(self) -> None:
-        assert Memory(1, 255, merge_records([[[7, [[1, 3]], [[9, 1]]]]])).highest == 9
+        assert Memory(1, 255, _records((7, [(1, 3)], [(9, 1)]))).highest == 9
         assert Memory(1, 255, {}, known=4).highest == 4
         assert Memory(1, 255).highest == 0
 
     def test_records_are_let_go_when_new_sequences_come(self) -> None:
-        memory = Memory(1, 255, merge_records([[[SEVEN, [[1, 10]], []]]]))
+        memory = Memory(1, 255, _records((SEVEN, [(1, 10)], [])))
         memory.take(5, 10, [])
         assert memory.is_held(10, 7, 0)
         memory.take(1, 11, [])
@@ -81,10 +87,10 @@ class TestMemory:
     def test_a_nack_is_told_to_each_lane_once(self) -> None:
         memory = Memory(1, 10)
         memory.take(5, 5, [(3, 50310)])
-        assert memory.untold(7) == [[3, 50310]]
+        assert memory.untold(7) == [(3, 50310)]
         memory.take(2, 7, [(6, 40007), (7, 40007)])
-        assert memory.untold(7) == [[6, 40007], [7, 40007]]
-        assert memory.untold(8) == [[3, 50310], [6, 40007], [7, 40007]]
+        assert memory.untold(7) == [(6, 40007), (7, 40007)]
+        assert memory.untold(8) == [(3, 50310), (6, 40007), (7, 40007)]
         assert memory.untold(7) == []
         memory.validate()
 
@@ -103,7 +109,7 @@ class TestMemory:
         memory = Memory(1, 3)
         memory.take(3, 3, [(1, 1), (2, 1), (3, 1)])
         memory.take(2, 5, [(4, 1), (5, 1)])
-        assert memory.untold(7) == [[3, 1], [4, 1], [5, 1]]
+        assert memory.untold(7) == [(3, 1), (4, 1), (5, 1)]
         memory.validate()
 
 

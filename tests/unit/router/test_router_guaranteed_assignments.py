@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from angarium import errors, wire
+from angarium_server.frames.homes import LaneTotals
 from router.flows.flow import more
 from tests.unit.router.flow_rig import BIG, FakeClient, Rig
 
@@ -100,7 +101,7 @@ def test_more_partitions_are_given_away_and_fewer_handed_off(
     flow = client.bind("q")["flow"]
     rig.controller.put("q", partition_count=5, homes=[0] * 5)
     assert client.taken(wire.INDICATION)[-1][3] == [0, 1, 2, 3, 4]
-    rig.endpoints.report(0, [[lane.lane_id, 1, 100, 1, 0] for lane in parted.lanes])
+    rig.endpoints.report(0, [LaneTotals(lane.lane_id, 1, 100, 1, 0) for lane in parted.lanes])
     rig.controller.put("q", partition_count=2)
     assert client.taken(wire.INDICATION)[-1][3] == [0, 1]
     assert len(rig.homes[0].lanes) == 5, "their homes move what is in them"

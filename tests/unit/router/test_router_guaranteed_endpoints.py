@@ -9,6 +9,7 @@ import pytest
 from angarium import errors, wire
 from angarium.topic import Filter, matches, parse_filter
 from angarium_server.access import TopicRules
+from angarium_server.frames.homes import LaneTotals
 from cluster import objects
 from router.asking.requests import REQUESTS_MAX
 from router.guaranteed import endpoint_filters
@@ -252,8 +253,10 @@ def test_an_endpoint_counts_what_its_homes_report_and_what_is_on_its_way(make_ri
     rig = make_rig(2)
     endpoint = rig.controller.put("q", access_type="non-exclusive", partition_count=2, homes=[0, 1])
     first, second = endpoint.lanes
-    rig.endpoints.report(0, [[first.lane_id, 5, 500, 1234, 2]])
-    rig.endpoints.report(1, [[second.lane_id, 1, 100, 999, 0], [first.lane_id, 77, 77, 77, 77]])
+    rig.endpoints.report(0, [LaneTotals(first.lane_id, 5, 500, 1234, 2)])
+    rig.endpoints.report(
+        1, [LaneTotals(second.lane_id, 1, 100, 999, 0), LaneTotals(first.lane_id, 77, 77, 77, 77)]
+    )
     second.inflight_messages, second.inflight_bytes = 2, 200
     assert (endpoint.messages, endpoint.bytes, endpoint.unacked) == (8, 800, 2)
     described = endpoint.describe()
@@ -265,7 +268,7 @@ def test_an_endpoint_counts_what_its_homes_report_and_what_is_on_its_way(make_ri
 def test_lanes_above_a_lowered_partition_count_stay_and_are_seen_until_they_are_empty(rig: Rig) -> None:
     """They know what producers published to them, which is asked when it is sent again."""
     endpoint = rig.controller.put("q", access_type="non-exclusive", partition_count=3)
-    rig.endpoints.report(0, [[lane.lane_id, 4, 400, 1, 0] for lane in endpoint.lanes])
+    rig.endpoints.report(0, [LaneTotals(lane.lane_id, 4, 400, 1, 0) for lane in endpoint.lanes])
     kept = endpoint.lanes[0]
     rig.controller.put("q", partition_count=1)
     assert endpoint.lanes == [kept], "the usage of a lane stays one object"
@@ -273,7 +276,7 @@ def test_lanes_above_a_lowered_partition_count_stay_and_are_seen_until_they_are_
     assert endpoint.messages == 12
     told = {lane_id & 1023: one["partitions"] for lane_id, (_, one) in rig.homes[0].lanes.items()}
     assert told == {0: 1, 1: 1, 2: 1}, "the homes of the others move their messages"
-    rig.endpoints.report(0, [[endpoint.retiring[1].lane_id, 0, 0, 0, 0]])
+    rig.endpoints.report(0, [LaneTotals(endpoint.retiring[1].lane_id, 0, 0, 0, 0)])
     rig.settle()
     assert [lane["partition"] for lane in endpoint.describe()["lanes"]] == [0, 1]
     assert [lane_id & 1023 for lane_id in rig.homes[0].lanes] == [0, 1, 2]

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from angarium import wire
+from angarium_server.frames.homes import LaneTotals
 from tests.unit.router.flow_rig import BIG, FakeClient, Rig
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Machine(RuleBasedStateMachine):
         homes += [(len(homes) + n) % HOMES for n in range(max(0, count - len(homes)))]
         fixed = {"owner": "default", "access_type": "non-exclusive", "partition_rebalance_delay_s": 1}
         endpoint = self.rig.controller.put(name, homes=homes, **{**fixed, **attributes})
-        totals = [[lane.lane_id, 0, 0, 0, 0] for lane in endpoint.all_lanes()]
+        totals = [LaneTotals(lane.lane_id, 0, 0, 0, 0) for lane in endpoint.all_lanes()]
         for home in self.rig.homes:  # all is empty, so what retires goes at once
             self.rig.endpoints.report(home, totals)
         self.rig.settle()

@@ -217,7 +217,7 @@ def test_what_comes_from_a_closed_partition_keeps_its_past_and_is_stored_once_wh
     node.queue("q", "a", home=[1, 1, 1, 0], partition_count=4, access_type="non-exclusive")
     node.change("q", partition_count=3)
     keys = [f"k{n}" for n in range(9)]
-    pasts = {n: [n, 1_000 + n] for n in range(9)}
+    pasts = {n: [n, 1_000 + n, 0, 0] for n in range(9)}
     target = ["lane-home", node.endpoint("q").id]
     payloads = [key.encode() for key in keys]
     move(node, "q", target, *payloads, partition=3, keys=keys, pasts=pasts)
