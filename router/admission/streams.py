@@ -218,15 +218,15 @@ class Streams:
             pending: what waits for it.
             relaxed: whether it may be written later.
             publisher: number of the client that published it, or index -> number; 0: nobody knows.
-            pasts: index -> attempts and spooling time of what comes from a closed partition.
+            pasts: index -> what a row of a closed partition had behind it.
             file: the spool file in which the rows are already; None: they are new.
             stage: number of the stage that the rows belong to; 0: none.
-            release, drop: stages whose rows go to their lanes, and stages that go.
+            release: stages whose rows go to their lanes.
+            drop: stages that go.
         """
         for index, store in stores.items():
-            stream = self._stream(index)
+            stream, chosen = self._stream(index), self._file(index, store.size, file)
             stream.number += 1
-            chosen = self._file(index, store.size, file)
             header = StoreFrame(
                 self._shards.incarnation,
                 stream.number,
