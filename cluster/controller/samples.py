@@ -31,7 +31,7 @@ class Samples:
             self.newest = []
             return
         gathering = self._board.gather_view(None, now)
-        asked = {place: self._board.ask(place, "stats", None, gathering) for place in labels}
+        asked = {place: self._board.ask(place, _operation(place), None, gathering) for place in labels}
 
         def finish(answers: dict[int, Any]) -> None:
             self.newest = [
@@ -56,3 +56,9 @@ class Samples:
                 places = sorted(place for place in self._board.peers if place[0] == role.name)
                 found.update({place: {"index": str(place[1])} for place in places})
         return found
+
+
+def _operation(place: Place) -> str:
+    figures = ROLES[place[0]].figures
+    assert figures is not None, f"{place} has none"
+    return figures.operation

@@ -44,7 +44,7 @@ class InForce(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What `/metrics` shows of the answers to `stats`: every number of the map."""
+    """What `/metrics` shows of a process: every number of the map that it answers, once a second."""
 
     #: What goes up and down; every other number counts from the start of its process.
     gauges: frozenset[str]
@@ -52,6 +52,8 @@ class Figures:
     splits: Mapping[str, str] = field(default_factory=dict)
     #: Labels of a process, taken from what it is told to do; without any it is its index.
     labels: tuple[str, ...] = ()
+    #: What is asked; another one than `stats` where these would cost too much so often.
+    operation: str = "stats"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

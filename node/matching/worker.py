@@ -480,8 +480,14 @@ class Worker:
             "incarnation": self.incarnation,
             "router_incarnation": self.router_incarnation,
             "epoch": self.epoch,
-            "faults": self.faults,
             "last_frame_at_s": self.last_frame_at,
+            **self.figures(),
+        }
+
+    def figures(self) -> dict[str, Any]:
+        """Give what is worth a look each second, and costs little."""
+        return {
+            "faults": self.faults,
             "rules": len(self._rules),
             "batches_waiting": len(self._paused),
             **self._counts,

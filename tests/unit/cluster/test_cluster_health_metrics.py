@@ -10,6 +10,7 @@ from cluster.controller.health.checks import examine
 from cluster.controller.health.http import Request
 from cluster.controller.health.metrics import CONTENT_TYPE, GAUGES, Sample, metrics
 from cluster.controller.health.pages import METRICS, page
+from cluster.controller.switchboard import effects
 from tests.unit.cluster.controller_world import World
 from tests.unit.documented_figures import documented
 
@@ -134,6 +135,22 @@ def test_the_page_is_served_as_what_it_is() -> None:
 def test_a_controller_that_knows_nothing_yet_has_a_page() -> None:
     world = World()
     assert "angarium_node_ready 0" in world.controller.metrics(world.now).splitlines()
+
+
+def test_workers_are_asked_each_second_for_what_costs_little() -> None:
+    world = World()
+    for role, index in (("router", 0), ("worker", 0), ("worker", 1)):
+        world.hello(role, index)
+    world.wait(0.1)
+    seen = world.wait(1.1)
+    asked = [(one.identity, one.operation) for one in seen if isinstance(one, effects.Request)]
+    assert [operation for identity, operation in asked if identity.startswith(b"worker")] == ["figures"] * 2
+    world.answer(seen, {"spool": {}}, {"rows": 5, "filters": 2, "refused": {"40301": 3}}, None)
+    page = world.controller.metrics(world.now).splitlines()
+    assert 'angarium_worker_rows_total{index="0"} 5' in page
+    assert 'angarium_worker_filters{index="0"} 2' in page
+    assert 'angarium_worker_refused_total{index="0",code="40301"} 3' in page
+    assert not [line for line in page if line.startswith('angarium_worker_rows_total{index="1"}')]
 
 
 def test_what_goes_up_and_down_is_documented() -> None:

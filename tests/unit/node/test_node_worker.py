@@ -14,6 +14,7 @@ from angarium_server.access import TopicRules
 from node.config import WorkerConfig
 from node.matching.batch import REPORTED_MAX
 from node.matching.worker import Worker
+from tests.unit.documented_figures import documented, wrong_kinds
 from tests.unit.node.fake_router import (
     ALWAYS,
     INCARNATION,
@@ -68,6 +69,13 @@ def test_a_batch_whose_rows_all_go_to_one_plain_set_is_answered_whole(router: Ro
     assert list(answer.plain) == [(1, 2)]
     assert router.match(rows_of("a/c", "a/d")).whole
     assert router.worker.stats()["whole_batches"] == 2
+
+
+def test_what_a_worker_shows_each_second_is_documented(router: Router) -> None:
+    figures = router.worker.figures()
+    assert wrong_kinds("worker", figures) == []
+    kinds = documented()["worker"]
+    assert kinds.gauges | kinds.counters == set(figures)
 
 
 def test_a_set_is_defined_by_the_first_result_that_uses_it(router: Router) -> None:
