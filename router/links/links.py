@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from angarium import errors, wire
 from angarium.errors import AngariumError
 from router.guaranteed.endpoints import QUEUE
-from router.links.exports import VpnExports
+from router.links.exports import STEP_MAX, VpnExports
 from router.links.gate import Gate
 from router.links.imports import Imports, decode_imports
 from router.links.peers import Peers
@@ -75,31 +75,23 @@ class Links:
         #: The sessions of neighbours, in the order of their login.
         self.sessions: dict[Session, Neighbour] = {}
         self.peers = Peers(self.sessions, egress)
+        #: What a step of counting may cost.
+        self.step_max = STEP_MAX
         #: VPN number -> what it exports; exactly those with a session.
         self._exports: dict[int, VpnExports] = {}
 
     # -- sessions --------------------------------------------------------------------------------------------
 
     def opened(self, session: Session, neighbour: Neighbour) -> None:
-        """A neighbour logged in: it is told what we want of it, piece by piece."""
+        """A neighbour logged in: it is told what we want of it, piece by piece, once that is counted."""
         self.sessions[session] = neighbour
         exports = self._exports.get(session.vpn.id)
         if exports is None:
-            exports = self._begin(session.vpn.id)
+            self._exports[session.vpn.id] = VpnExports(session.vpn.id, self._interest.filters)
+            self._interest.on_member = self._member_changed
             session.vpn.has_neighbours = True
-        neighbour.untold = deque(exports.patterns())
-
-    def _begin(self, vpn_id: int) -> VpnExports:
-        """Count what everybody wants in a Message VPN that has its first neighbour."""
-        exports = self._exports[vpn_id] = VpnExports()
-        for a_filter in self._interest.filters.values():
-            if a_filter.vpn_id == vpn_id:
-                for member, texts in a_filter.members.items():
-                    for text in texts:
-                        exports.count(a_filter, member, text, 1)
-        exports.settle()
-        self._interest.on_member = self._member_changed
-        return exports
+        elif not exports.is_counting:
+            neighbour.untold = deque(exports.patterns())
 
     def ended(self, session: Session, error: AngariumError | None) -> None:
         """The session of a neighbour is over; what it wanted is taken back in the next turns of the loop."""
@@ -189,7 +181,7 @@ class Links:
     def _member_changed(self, a_filter: Filter[Any], member: Any, text: str, step: int) -> None:
         exports = self._exports.get(a_filter.vpn_id)
         if exports is not None:
-            exports.count(a_filter, member, text, step)
+            exports.change(a_filter, member, text, step)
 
     def tick(self, now: float) -> float:
         """Do what gathered in a turn of the loop; gives when to call again, infinite if nothing waits."""
@@ -197,14 +189,29 @@ class Links:
         if not self.sessions and not self.imports:
             return float("inf")
         self.imports.step()
+        waits = self._count_more()
         for vpn_id, exports in self._exports.items():
             if exports.has_changes:
                 self._tell_changes(vpn_id, exports.changes())
-        waits = False
         for session, neighbour in self.sessions.items():
-            if neighbour.untold is not None:
+            if neighbour.untold is not None and not self._exports[session.vpn.id].is_counting:
                 waits |= self._tell_more(session, neighbour)
         return now if waits or self.imports else self.stored.tick(now)
+
+    def _count_more(self) -> bool:
+        """Do the next step of counting where a first neighbour has come; true if there is another one."""
+        left = self.step_max
+        for vpn_id, exports in self._exports.items():
+            if exports.is_counting and left > 0:
+                left -= exports.go_on(left)
+                if not exports.is_counting:
+                    self._counted(vpn_id, exports)
+        return any(exports.is_counting for exports in self._exports.values())
+
+    def _counted(self, vpn_id: int, exports: VpnExports) -> None:
+        for session, neighbour in self.sessions.items():
+            if session.vpn.id == vpn_id:
+                neighbour.untold = deque(exports.patterns())
 
     def _tell_changes(self, vpn_id: int, entries: list[tuple[str, int]]) -> None:
         for start in range(0, len(entries), wire.MAX_WISHES_PER_FRAME):
@@ -294,8 +301,8 @@ class Links:
             assert session.link is neighbour
             assert not session.closed
             assert all(neighbour.imports.values())
-        for exports in self._exports.values():
-            exports.validate()
+        for vpn_id, exports in self._exports.items():
+            exports.validate(vpn_id, self._interest.filters)
         self.imports.validate()
 
 

@@ -18,6 +18,7 @@ from angarium_server.connections.tls import Peer
 from cluster import objects
 from router.ground.effects import EmitEvent, SendClient, SendWorker, VerifyPassword
 from router.ground.ground import Ground
+from router.links.exports import SUBSCRIPTION_COST
 from router.router import Router
 from router.sessions.directory import AclProfile
 from router.subscriptions.subscriptions import STEP_MAX
@@ -169,6 +170,7 @@ class SimulatedNode:
         # One filter at a time, or as many as come.
         step = self._rng.choice([1, STEP_MAX])
         router.subscriptions.step_max = router.endpoints.filters.step_max = step
+        router.links.step_max = step * SUBSCRIPTION_COST
         return router
 
     def configure_router(self, router: Router) -> None:
