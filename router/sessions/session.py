@@ -71,7 +71,6 @@ class Subscription(NamedTuple):
     filter: Filter[Session]
     #: What its client was charged for it.
     bytes: int
-    noexport: bool
     #: The client name of the subscription manager that added it, or empty for the client itself.
     origin: str
 

@@ -11,6 +11,7 @@ behind (`departures`). Whoever asks while a step has something left is served at
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -18,8 +19,8 @@ import msgspec
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
+from angarium.topic import NOEXPORT_PREFIX, overlaps, parse_filter
 from angarium.topic import Filter as ParsedFilter
-from angarium.topic import overlaps, parse_filter
 from angarium_server.costs import subscription_bytes
 from angarium_server.shapes import shape_of, shape_of_filter
 from router.sessions.session import Subscription
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
 INBOX_PREFIX = "#P2P/INB/"
 #: Filters that are added or taken away in one step: 2 to 3 ms.
 STEP_MAX: Final = 160
+#: Gives the number that it is given, of equal ones the same object: a number of its own takes 32 bytes, and a million
+#: subscriptions have a few sizes.
+_shared: Final = lru_cache(maxsize=1_000)(int)
 
 
 _Flags = Annotated[int, msgspec.Meta(ge=0, le=wire.SUBSCRIBE_DELIVER_ALWAYS)]
@@ -235,7 +239,7 @@ class Subscriptions:
         self._interest.join(a_filter, session, text)
         origin = "" if actor is session else actor.client_name
         session.subscriptions[text, deliver_always] = Subscription(
-            text, deliver_always, a_filter, size, parsed.noexport, origin
+            text, deliver_always, a_filter, _shared(size), origin
         )
         session.vpn.subscriptions += 1
         if shape is not None:
@@ -345,6 +349,6 @@ def describe_subscription(session: Session, subscription: Subscription) -> dict[
         "filter": subscription.text,
         "share": share,
         "dto_priority": "DA" if always else f"P{session.local_priority}",
-        "noexport": subscription.noexport,
+        "noexport": subscription.text.startswith(NOEXPORT_PREFIX),
         "origin": f"manager {subscription.origin}" if subscription.origin else "client",
     }

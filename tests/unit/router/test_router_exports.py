@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from wired_mesh import WiredLink, WiredMesh
 
 from angarium.topic import parse_filter
 from router.links.exports import SUBSCRIPTION_COST, VpnExports
 from router.sessions.interest import Interest
+from tests.unit.router.wired_mesh import WiredLink, WiredMesh
 
 pytestmark = pytest.mark.requirement("R278")
 
