@@ -64,7 +64,7 @@ class _Rig:
         """Let everything come to rest."""
         self._stage.wait(SETTLED_S)
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
         """Have all loops turn that would sleep while nothing comes."""
         for node in self._nodes:
             for of_client in (False, True):
@@ -88,7 +88,7 @@ class _Rig:
             await act()
         self.settle()
         with Tracer().tracing() as idle:
-            self._turn()
+            self.turn()
             self._stage.wait(IDLE_S)
         walks = []
         for _ in range(WALKS):
@@ -126,6 +126,7 @@ async def _direct(rig: _Rig, topics: list[str]) -> Recorded:
         else:
             await rig.do(publisher.publish_many([(topic, b"hello") for topic in topics]))
         await rig.do(take())
+        rig.turn()  # by chance no worker would be between two steps in one of the walks
 
     recorded = await rig.walk(act)
     await rig.do(messages.aclose())
