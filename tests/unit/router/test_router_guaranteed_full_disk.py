@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from angarium import errors, wire
+from angarium import errors
 
 if TYPE_CHECKING:
     from tests.unit.router.publish_rig import PublishNode
@@ -21,12 +21,7 @@ def fill(node: PublishNode, index: int = 0, *, is_full: bool = True) -> None:
 
 def tell_room(node: PublishNode, index: int, room_bytes: int) -> None:
     """Let a home say how much may be on its way to it, with everything stored that it got."""
-    home, stored = node.homes[index], node.homes[index].disk.stored
-    home.send(
-        wire.COMMITTED,
-        [home.incarnation, stored, stored, [], [*home.spool(), *[0] * 6, room_bytes]],
-    )
-    node.settle()
+    node.homes[index].tell_space(room_bytes)
 
 
 @pytest.mark.requirement("R281")
@@ -135,10 +130,7 @@ class TestRoomForWhatIsUnderWay:
         other.publish("a", ("a", self.BODY))
         assert [len(store[4]) for store in spooling.homes[0].stores] == [1, 1]
         assert spooling.router.stats()["spool"]["rounds_waiting"] == 2
-        home = spooling.homes[0]
-        home.commits = True
-        home.waiting, waiting = type(home.waiting)(), home.waiting
-        home.disk.stored = waiting[-1][0]
+        spooling.homes[0].commits = True
         tell_room(spooling, 0, 0)
         assert publisher.acked() == (6, [[5, FULL], [6, FULL]])
         assert other.acked() == (2, [[1, FULL], [2, FULL]])

@@ -8,6 +8,7 @@ import pytest
 
 from angarium import errors
 from router.ground.config import SpoolLimits
+from tests.unit.router.publish_rig import answer_to, ask
 from tests.unit.router.test_router_guaranteed_limits import codes, rows
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ class Handover:
         self.publisher: Publisher = node.publisher()
 
     def begin(self) -> None:
-        self.node.homes[0].importing.add(self.lane)
         self.node.put("queue", "q", homes=[0])
 
     def end_old(self) -> None:
@@ -39,10 +39,7 @@ class Handover:
 
     def take_over(self) -> None:
         """Worker 0 has everything, and says so."""
-        old, new = self.node.disks[1], self.node.disks[0]
-        new.lanes[self.lane] = old.lanes.pop(self.lane) + new.lanes.get(self.lane, [])
-        self.node.homes[0].importing.clear()
-        self.node.homes[0].tell([self.lane])
+        self.node.hand_over()
 
     def publish(self, count: int) -> list[int]:
         self.publisher.publish(*rows(count))
@@ -83,6 +80,7 @@ def test_what_was_on_its_way_to_the_old_home_counts_too(handover: Handover) -> N
 
 def test_what_a_worker_stored_and_did_not_say_before_it_died_may_be_there(handover: Handover) -> None:
     node = handover.node
+    other = node.publisher("other")
     node.homes[1].commits = False
     handover.publish(60)
     node.homes[1].commit_silently()
@@ -90,7 +88,6 @@ def test_what_a_worker_stored_and_did_not_say_before_it_died_may_be_there(handov
     node.kill_worker(1)
     handover.end_old()
     assert handover.publisher.client.closed_with() == errors.SHARD_UNAVAILABLE
-    other = node.publisher("other")
     other.publish(*rows(41))
     assert codes(other) == [errors.SPOOL_OVER_QUOTA]
     handover.take_over()
@@ -104,7 +101,6 @@ def test_what_a_worker_did_not_store_counts_no_more_when_all_is_known(handover: 
     handover.begin()
     node.kill_worker(1)
     handover.end_old()
-    node.disks[1].lanes[handover.lane] = []
     handover.take_over()
     assert node.endpoint("q").messages == 0
     assert len(node.router.intake.usage.files) == 0
@@ -115,12 +111,13 @@ def test_a_router_that_was_not_there_admits_nothing_before_all_is_counted(handov
     handover.begin()
     handover.end_old()
     handover.node.restart_router()
-    handover.node.homes[0].importing.add(handover.lane)
-    handover.node.homes[0].report()
+    client = handover.node.client()
+    number = ask(client, "producer.open", name="other", window=255, resume=False)
+    assert answer_to(client, number) is None, "what a producer stored is not known either"
+    handover.take_over()
+    assert answer_to(client, number) is not None
     publisher = handover.node.publisher()
     publisher.publish(*rows(41), first=publisher.last + 1)
-    assert publisher.acked() == (0, [])
-    handover.take_over()
     assert codes(publisher) == [errors.SPOOL_OVER_QUOTA]
     assert len(handover.node.stored("q")) == 100
 
@@ -131,12 +128,12 @@ def test_a_new_home_that_begins_anew_is_waited_for(handover: Handover) -> None:
     handover.publish(60)
     handover.begin()
     handover.end_old()
-    node.homes[0].importing.clear()
-    node.homes[0].tell([handover.lane])
-    node.silent.add(0)
-    home = node.restart_worker(0)
-    home.importing.add(handover.lane)
-    home.report()
+    node.lets_adopt = True
+    node.now += 1.0
+    for _ in range(2):
+        node.homes[0].tick()
+    node.lets_adopt = False
+    node.restart_worker(0)
     handover.publisher.publish(*rows(41))
     assert handover.publisher.acked() == (0, [])
     handover.take_over()
@@ -147,15 +144,16 @@ def test_a_lane_that_is_deleted_meanwhile_holds_nobody_up(handover: Handover) ->
     handover.begin()
     handover.end_old()
     handover.node.restart_router()
-    handover.node.homes[0].importing.add(handover.lane)
-    handover.node.homes[0].report()
     handover.node.queue("r", "a")
-    publisher = handover.node.publisher()
-    publisher.publish("a")
-    assert publisher.acked() == (0, [])
+    client = handover.node.client()
+    number = ask(client, "producer.open", name="other", window=255, resume=False)
+    assert answer_to(client, number) is None
     handover.node.drop("q")
     handover.node.router.intake.sweep(handover.node.now, handover.node.router.flows.ends.at_home)
     handover.node.settle()
+    assert answer_to(client, number) is not None
+    publisher = handover.node.publisher("other")
+    publisher.publish("a")
     assert publisher.acked() == (1, [])
 
 
@@ -169,9 +167,8 @@ def test_a_retired_partition_is_not_empty_because_its_new_home_has_not_read_it(
     lane = node.endpoint("q").lanes[1].lane_id
     held = len(node.disks[1].lanes[lane])
     assert held
-    node.homes[0].importing.add(lane)
     node.put("queue", "q", partition_count=1, homes=[0, 0])
-    node.homes[0].tell([lane])
+    node.homes[0].tell(lane)
     assert [one["lane_id"] for one in node.endpoint("q").describe()["lanes"]][1:] == [lane]
     assert node.endpoint("q").messages == 60
 

@@ -8,100 +8,20 @@ from typing import Any
 import pytest
 
 from angarium import errors, wire
-from node.config import WorkerConfig
-from node.home.home import Home
-from node.home.operations import Answer
-from node.matching.worker import Worker
-from tests.simulation.simulated_disk import SimulatedDisk
 from tests.unit.router.publish_rig import PublishNode
 from tests.unit.router.wired_node import snapshot
 
-WALL_MS = 1_700_000_000_000
-
-
-class RealHome:
-    """A home as its process runs it: each write ends before the next frame, unless it is held."""
-
-    def __init__(self, node: HomeNode, index: int, incarnation: int, disk: SimulatedDisk) -> None:
-        self.node = node
-        self.index = index
-        self.incarnation = incarnation
-        self.disk = disk
-        self.home = Home(disk, incarnation)
-        self.commits = True
-        for _ in self.home.recover(node.now, self.wall_ms):
-            pass
-
-    @property
-    def wall_ms(self) -> int:
-        return WALL_MS + int(self.node.now * 1000)
-
-    def take(self, frames: list[bytes]) -> None:
-        self.home.handle(frames, self.node.now, self.wall_ms)
-        self.work()
-
-    def work(self) -> None:
-        """Do what is due, and write unless writes are held."""
-        for _ in range(1000):
-            due = self.home.tick(self.node.now, self.wall_ms)
-            for frames in self.home.take_frames():
-                self.node.from_home(self.index, self.incarnation, frames)
-            write = self.home.take_write() if self.commits else None
-            if write is not None:
-                self.disk.commit(write[1])
-                self.home.written(write[0], self.node.now, self.wall_ms)
-            elif due is None or due > self.node.now:
-                return
-
-    def write_silently(self) -> None:
-        """Write what there is; the process dies before it knows."""
-        write = self.home.take_write()
-        if write is not None:
-            self.disk.commit(write[1])
-
-    def ask(self, operation: str, **arguments: Any) -> Any:
-        value = self.home.request(operation, arguments, self.node.now, self.wall_ms)
-        self.work()
-        while isinstance(value, Answer):
-            (answer,) = [one for one in self.home.take_answers() if one is value]
-            value = answer.value
-        return value
-
 
 class HomeNode(PublishNode):
-    """A node with real homes."""
+    """A node whose homes live on when the router ends, and whose time goes on."""
 
-    def __init__(self, workers: int = 1, **options: Any) -> None:
-        self.real_disks = {index: SimulatedDisk() for index in range(8)}
-        super().__init__(workers, **options)
-
-    def start_worker(self, index: int) -> None:
-        self._incarnation += 1
-        self.workers[index] = Worker(index, self._incarnation, WorkerConfig())
-        self.homes[index] = RealHome(self, index, self._incarnation, self.real_disks[index])  # type: ignore[assignment]
-        self._to_router(index, self.workers[index].ready_frames())
-        self.settle()
-
-    def _to_worker(self, index: int, frames: list[bytes]) -> None:
-        if frames[0] == wire.START and index in self.homes:
-            self.homes[index].take(frames)
-        super()._to_worker(index, frames)
-
-    def restart_router(self) -> None:
-        self.router.validate()
-        self.router = self.make_router(len(self.router.shards.shards), self.router.shards.incarnation + 1)
-        self.clients.clear()
-        extra = [[kind, vpn, name, attributes] for (kind, vpn, name), attributes in self._objects.items()]
-        self.router.operators.configure([*self._rows, *extra], self.now)
-        for index, worker in list(self.workers.items()):
-            worker.connected()
-            self._to_router(index, worker.ready_frames())
-        self.settle()
+    def end_home(self, index: int) -> None:
+        """It lives on."""
 
     def work(self, seconds: float = 0.1) -> None:
         self.now += seconds
         for home in list(self.homes.values()):
-            home.work()  # type: ignore[attr-defined]
+            home.work()
         self.settle()
 
     def check_limits(self) -> None:
@@ -112,8 +32,8 @@ class HomeNode(PublishNode):
         found = []
         for lane in self.endpoint(name).all_lanes():
             home = self.homes[lane.home]
-            for row in home.ask("endpoint.messages", lane_id=lane.lane_id, after=0, limit=1000):  # type: ignore[attr-defined]
-                message = home.ask("endpoint.message", lane_id=lane.lane_id, position=row["position"])  # type: ignore[attr-defined]
+            for row in home.ask("endpoint.messages", lane_id=lane.lane_id, after=0, limit=1000):
+                message = home.ask("endpoint.message", lane_id=lane.lane_id, position=row["position"])
                 found.append({**row, **message})
         return found
 
@@ -134,7 +54,7 @@ def make_home_node() -> Any:
     for node in made:
         node.router.validate()
         for home in node.homes.values():
-            home.home.validate()  # type: ignore[attr-defined]
+            home.home.validate()
 
 
 @pytest.mark.requirement("R163")
@@ -291,7 +211,7 @@ class _Writer:
     def kill(self) -> None:
         index = self.chance.randrange(len(self.node.router.shards.shards))
         if self.chance.random() < 0.5:
-            self.node.homes[index].write_silently()  # type: ignore[attr-defined]
+            self.node.homes[index].commit_silently()
         self.node.restart_worker(index)
 
     def restart_router(self) -> None:

@@ -158,8 +158,6 @@ class Trouble:
             home.commits = self.chance.random() < 0.5
             if home.commits:
                 home.commit()
-            elif home.waiting:
-                home.commit(self.chance.choice(home.waiting)[0])
 
     def consume(self) -> None:
         name = f"q{self.chance.randrange(QUEUES)}"

@@ -114,7 +114,7 @@ def test_messages_without_acknowledgement(make_publish_node: Any) -> None:
         ((0, 0), ["SYSTEM_AD_DELIVERED_UNACKED_MSGS_HIGH_CLEAR"]),
     ):
         for index, home in node.homes.items():
-            home.send(wire.COMMITTED, [home.incarnation, 0, 0, [], home.spool(unacked[index])])
+            home.send(wire.COMMITTED, [home.incarnation, 0, 0, [], [[], [], 0, 0, unacked[index]]])
         assert names(node) == expected
 
 

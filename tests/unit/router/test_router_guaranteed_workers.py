@@ -374,6 +374,7 @@ class TestScaling:
         assert len(node.router.shards.shards) == 1
         assert publisher.client.closed_with() == errors.SHARD_UNAVAILABLE, "its home had not stored the first"
         assert node.sequences("q") == [], "and nothing after it was taken"
+        node.hand_over()
         again = publisher.reopen()
         again.publish(here, there, here, first=1)
         assert again.acked() == (3, [])
@@ -391,11 +392,9 @@ class TestScaling:
         node.homes[1].commit_silently()
         node.put("queue", "q", homes=[0])
         node.kill_worker(1)
-        lane = node.lane("q")
-        node.disks[0].lanes[lane] = node.disks[1].lanes.pop(lane)  # the hand-over
-        node.disks[0].records.update(node.disks[1].records)
         node.router.scaling.begin(1, node.now)
         node.settle()
+        node.hand_over()
         again = publisher.reopen()
         assert again.last == 2
         again.publish(here, here, here, first=1)
@@ -415,6 +414,7 @@ class TestScaling:
         node.kill_worker(2)
         node.router.scaling.begin(2, node.now)
         node.settle()
+        node.hand_over()
         assert [body[2:] for body in node.homes[0].moved] == [[1, 1, []]]
         assert node.payloads("target") == [b"1"]
 
