@@ -14,16 +14,7 @@ A process is started as `python -m <package> --runtime DIR --index I --incarnati
     <runtime>/workers      ROUTER of the router: the workers
     <runtime>/router.json, <runtime>/worker.json, <runtime>/controller.json   what `load_config` reads
 
-Frames on the first two are one MessagePack array each:
-
-    up to the supervisor     ["heartbeat", role, index, incarnation, state, progress, info]
-                             ["stop"] | ["scale", workers] | ["processes", role, indices] (controller only)
-    down from it             ["table", [[role, index, incarnation, state, pid], ...], node]
-    up to the controller     ["hello", role, index, incarnation, pid]
-                             ["event", {...}] | ["reply", id, ok, value]
-                             ["ask", number, operation, arguments]
-    down from it             ["request", id, operation, arguments] | ["answer", number, ok, value]
-                             anything else goes to `on_control`
+Frames on the first two are those of `angarium_server.frames.control`.
 
 A request may be answered later: its handler returns a `Later`, which is given to `reply` when the answer is known.
 """
@@ -46,7 +37,23 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 import zmq
 
-from angarium import errors, wire
+from angarium import errors
+from angarium_server.frames.control import (
+    Ask,
+    Control,
+    Event,
+    FromController,
+    Heartbeat,
+    Hello,
+    Processes,
+    Reply,
+    Request,
+    Scale,
+    StopNode,
+    Table,
+    TableRow,
+)
+from angarium_server.frames.frame import encode
 from angarium_server.memory import keep_freed_memory
 from angarium_server.watch import Handler, Watch
 
@@ -88,13 +95,15 @@ EXIT_ORPHANED: Final = 3
 _PR_SET_PDEATHSIG: Final = 1
 _LOG_FORMAT: Final = "%(asctime)s {name} %(levelname)s %(message)s"
 
+_decode_table = msgspec.msgpack.Decoder(Table).decode
+_decode_control: Callable[[bytes], FromController] = msgspec.msgpack.Decoder(FromController).decode
 _log = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT")
+T = TypeVar("T")
 RequestHandler = Callable[[str, Any], Any]
 #: Gets (ok, value) as `Process.ask` says.
 AnswerHandler = Callable[[bool, Any], None]
-TableRow = list[Any]
 
 
 class Later:
@@ -112,7 +121,7 @@ class Later:
 class _Asked(NamedTuple):
     """An `ask` that is not answered yet."""
 
-    frame: list[Any]
+    frame: Ask
     callback: AnswerHandler
     deadline: float
 
@@ -173,9 +182,8 @@ class Process:
         self._info: dict[str, Any] = {}
         self._watch = Watch()
         self._request_handler: RequestHandler | None = None
-        self._table_handler: Callable[[list[TableRow]], None] | None = None
+        self._table_handler: Callable[[Sequence[TableRow]], None] | None = None
         self._node_handler: Callable[[dict[str, Any]], None] | None = None
-        self._control_handler: Callable[[list[Any]], None] | None = None
         #: Events not yet handed to a connected controller, oldest first.
         self._pending_events: deque[dict[str, Any]] = deque(maxlen=PENDING_EVENTS_MAX)
         #: Number -> ask without an answer, the oldest first, so that deadlines rise.
@@ -238,17 +246,13 @@ class Process:
         """Have `handler(operation, arguments)` answer the controller; it may raise an AngariumError."""
         self._request_handler = handler
 
-    def on_table(self, handler: Callable[[list[TableRow]], None]) -> None:
+    def on_table(self, handler: Callable[[Sequence[TableRow]], None]) -> None:
         """Have `handler(rows)` called on change and each second; rows as in the frames above."""
         self._table_handler = handler
 
     def on_node(self, handler: Callable[[dict[str, Any]], None]) -> None:
         """Have `handler(node)` called with what is known of the node: all for the controller."""
         self._node_handler = handler
-
-    def on_control(self, handler: Callable[[list[Any]], None]) -> None:
-        """Have `handler(frame)` called with what the controller sends besides requests."""
-        self._control_handler = handler
 
     # -- telling ---------------------------------------------------------------------------------------------
 
@@ -284,7 +288,7 @@ class Process:
             return
         number = self._next_ask
         self._next_ask += 1
-        frame = ["ask", number, operation, arguments]
+        frame = Ask(number, operation, arguments)
         if not _can_be_packed(frame):
             detail = f"{operation} has arguments that cannot be told the controller"
             callback(False, [errors.INVALID_ARGUMENT, detail])  # noqa: FBT003 - the form of every answer
@@ -302,15 +306,15 @@ class Process:
 
     def request_stop(self) -> None:
         """Ask the supervisor to stop the node in order (used by the controller)."""
-        self._send(self._supervisor, ["stop"])
+        self._send(self._supervisor, StopNode())
 
     def request_scale(self, workers: int) -> None:
         """Ask the supervisor for another number of workers (used by the controller)."""
-        self._send(self._supervisor, ["scale", workers])
+        self._send(self._supervisor, Scale(workers))
 
     def request_processes(self, role: str, indices: list[int]) -> None:
         """Ask the supervisor for processes of a role with these indices and no others (used by the controller)."""
-        self._send(self._supervisor, ["processes", role, indices])
+        self._send(self._supervisor, Processes(role, indices))
 
     # -- the loop --------------------------------------------------------------------------------------------
 
@@ -370,7 +374,7 @@ class Process:
         if self._control is None:
             return
         if now >= self._next_hello:
-            hello = ["hello", self.role, self.index, self.incarnation, os.getpid()]
+            hello = Hello(self.role, self.index, self.incarnation, os.getpid())
             told = self._send(self._control, hello)
             self._next_hello = now + (HELLO_INTERVAL_S if told else HELLO_RETRY_S)
             self._send_events()
@@ -392,22 +396,22 @@ class Process:
         socket.connect(f"ipc://{self.runtime_dir}/{name}")
         return socket
 
-    def _send(self, socket: zmq.Socket[bytes], frame: list[Any]) -> bool:
+    def _send(self, socket: zmq.Socket[bytes], frame: Control) -> bool:
         """Send without waiting; False if there is nobody or its queue is full."""
         self._watch.touch(socket)
         try:
-            socket.send(wire.pack(frame), zmq.NOBLOCK)
+            socket.send(frame.packed(), zmq.NOBLOCK)
         except zmq.Again:
             return False
         return True
 
     def _send_heartbeat(self) -> None:
-        state = [self.role, self.index, self.incarnation, self._state, self._progress, self._info]
-        self._send(self._supervisor, ["heartbeat", *state])
+        name = (self.role, self.index, self.incarnation)
+        self._send(self._supervisor, Heartbeat(*name, self._state, self._progress, self._info))
 
     def _send_events(self) -> None:
         pending = self._pending_events
-        while pending and self._control is not None and self._send(self._control, ["event", pending[0]]):
+        while pending and self._control is not None and self._send(self._control, Event(pending[0])):
             pending.popleft()
 
     def _send_asks(self) -> None:
@@ -429,9 +433,9 @@ class Process:
             detail = f"it did not answer within {ASK_TIMEOUT_S:g} s"
             self._answered(number, False, [errors.CONTROLLER_UNAVAILABLE, detail])  # noqa: FBT003 - as above
 
-    def _note_controller(self, rows: list[TableRow]) -> None:
+    def _note_controller(self, rows: Sequence[TableRow]) -> None:
         """Refuse what was asked of a controller that is gone: its successor does not know of it."""
-        incarnation = next((row[2] for row in rows if row[0] == "controller"), self._controller)
+        incarnation = next((row.incarnation for row in rows if row.role == "controller"), self._controller)
         earlier, self._controller = self._controller, incarnation
         if earlier in (0, incarnation):
             return
@@ -445,27 +449,23 @@ class Process:
             asked.callback(ok, value)
 
     def _read_supervisor(self) -> bool:
-        frames = _receive(self._supervisor)
+        frames = _receive(self._supervisor, _decode_table)
         for frame in frames:
-            kind, rows, node = frame
-            assert kind == "table", f"the supervisor sent {kind!r}"
-            self._note_controller(rows)
+            self._note_controller(frame.rows)
             if self._table_handler is not None:
-                self._table_handler(rows)
+                self._table_handler(frame.rows)
             if self._node_handler is not None:
-                self._node_handler(node)
+                self._node_handler(frame.node)
         return bool(frames)
 
     def _read_control(self) -> bool:
         assert self._control is not None
-        frames = _receive(self._control)
+        frames = _receive(self._control, _decode_control)
         for frame in frames:
-            if frame[0] == "request":
-                self._take_request(*frame[1:])
-            elif frame[0] == "answer":
-                self._answered(*frame[1:])
-            elif self._control_handler is not None:
-                self._control_handler(frame)
+            if isinstance(frame, Request):
+                self._take_request(frame.number, frame.operation, frame.arguments)
+            else:
+                self._answered(frame.number, frame.ok, frame.value)
         return bool(frames)
 
     def _take_request(self, number: int, operation: str, arguments: Any) -> None:
@@ -482,7 +482,7 @@ class Process:
             _log.error("the answer to request %d cannot be packed", number)
             ok, value = False, [errors.INTERNAL, "the answer cannot be packed"]
         if self._control is not None:
-            self._send(self._control, ["reply", number, ok, value])
+            self._send(self._control, Reply(number, ok, value))
 
     def _answer(self, operation: str, arguments: Any) -> tuple[bool, Any]:
         """Give (ok, value); a refusal has the value [code, detail], a promise is a `Later`."""
@@ -549,19 +549,22 @@ def utc_now() -> str:
 def _can_be_packed(value: Any) -> bool:
     """Tell whether a value can be sent; one that cannot must not end the process that was to send it."""
     try:
-        wire.pack(value)
+        encode(value)
     except (TypeError, ValueError, OverflowError):
         return False
     return True
 
 
-def _receive(socket: zmq.Socket[bytes]) -> list[Any]:
-    frames: list[Any] = []
+def _receive(socket: zmq.Socket[bytes], decode: Callable[[bytes], T]) -> list[T]:
+    """Take what is there; a frame that is none is a fault of the process that sent it, and is dropped."""
+    frames: list[T] = []
     for _ in range(CONTROL_FRAMES_PER_ROUND):
         try:
-            frames.append(wire.unpack(socket.recv(zmq.NOBLOCK)))
+            frames.append(decode(socket.recv(zmq.NOBLOCK)))
         except zmq.Again:
             break
+        except (ValueError, RecursionError) as error:
+            _log.error("a frame cannot be read and is dropped: %s", error)
     return frames
 
 

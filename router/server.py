@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from angarium_server.connections.connection import Connection
     from angarium_server.connections.tls import Peer
+    from angarium_server.frames.control import TableRow
     from router.ground.config import RouterConfig
 
 _log = logging.getLogger("router")
@@ -331,14 +332,14 @@ class RouterServer:
 
     # -- the supervisor and the controller -------------------------------------------------------------------
 
-    def _table(self, rows: list[list[Any]]) -> None:
-        ended = [row for row in rows if row[0] == "worker" and row[3] not in ("ready", "starting")]
+    def _table(self, rows: Sequence[TableRow]) -> None:
+        ended = [row for row in rows if row.role == "worker" and row.state not in ("ready", "starting")]
         if ended:  # what they said last comes first: it may say why
             self._read_workers()
             self._process.touch(self._workers)
         now = time.monotonic()
-        for _, index, incarnation, _, _ in ended:
-            self._router.worker_lost(index, incarnation, now)
+        for row in ended:
+            self._router.worker_lost(row.index, row.incarnation, now)
         self._carry_out()
 
     def _node(self, node: dict[str, Any]) -> None:

@@ -23,6 +23,8 @@ import zmq
 
 from angarium import __version__, errors, wire
 from angarium_server.connections.addresses import is_loopback
+from angarium_server.frames import control
+from angarium_server.frames.control import ToController
 from angarium_server.process import Process, load_config, utc_now
 from cluster.configuration.admin import admin_files
 from cluster.configuration.config import NodeConfig, cluster_secret, read_passwords
@@ -70,7 +72,7 @@ from cluster.join.vault import Vault
 from storage.config_store import ConfigStore, Entry, is_there
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from cluster.controller.health import http
 
@@ -87,6 +89,7 @@ _NUMBER_BITS: Final = 52
 #: A process says hello each second; a router that is not there at all is not waited for longer.
 ROUTER_WAIT_S: Final = 1.5
 
+_decode_control: Callable[[bytes], ToController] = msgspec.msgpack.Decoder(ToController).decode
 _log = logging.getLogger(ROLE)
 
 
@@ -219,30 +222,26 @@ class ControllerServer:
             except zmq.Again:
                 return False
             try:
-                kind, *content = wire.unpack(frame)
-            except errors.AngariumError as error:
+                decoded = _decode_control(frame)
+            except (ValueError, RecursionError) as error:
                 _log.error("a frame of %r cannot be read and is dropped: %s", identity, error)
                 continue
-            self._do(self._take(identity, kind, content))
+            self._do(self._take(identity, decoded))
         return True
 
-    def _take(self, identity: bytes, kind: str, content: list[Any]) -> list[Effect]:
+    def _take(self, identity: bytes, frame: ToController) -> list[Effect]:
         controller, now = self._controller, time.monotonic()
-        match kind:
-            case "hello":
-                role, index, incarnation, pid = content
+        match frame:
+            case control.Hello(role, index, incarnation, pid):
                 return controller.hello(identity, (role, index), incarnation, pid, now)
-            case "event":
-                return controller.event(content[0])
-            case "ask":
-                number, operation, arguments = content
-                if operation == "issuer.refresh":
-                    return controller.issuers.asked(identity, number, arguments["name"], now)
+            case control.Event(event):
+                return controller.event(event)
+            case control.Ask(number, "issuer.refresh", arguments):
+                return controller.issuers.asked(identity, number, arguments["name"], now)
+            case control.Ask(number, operation, arguments):
                 return controller.asked(identity, number, operation, arguments)
-            case "reply":
-                number, ok, value = content
+            case control.Reply(number, ok, value):
                 return controller.answered(number, value) if ok else controller.refused(number, *value)
-        raise AssertionError(f"{identity!r} sent {kind!r}")
 
     def _read_admin(self) -> bool:
         for _ in range(FRAMES_PER_ROUND):
@@ -328,7 +327,7 @@ class ControllerServer:
             case Request():
                 return self._request(effect)
             case Answer(identity, number, ok, value):
-                self._answer(identity, ["answer", number, ok, value])
+                self._answer(identity, control.Answer(number, ok, value))
             case Reply(asker, number, ok, value):
                 self._reply(asker, [number, ok, value])
             case Record(event):
@@ -391,7 +390,7 @@ class ControllerServer:
             self._reply(effect.asker, [effect.number, True, {"data": piece, "size": size}])
 
     def _request(self, effect: Request) -> list[Effect]:
-        frame = wire.pack(["request", effect.number, effect.operation, effect.arguments])
+        frame = control.Request(effect.number, effect.operation, effect.arguments).packed()
         self._process.touch(self._control)
         try:
             self._control.send_multipart([effect.identity, frame], zmq.NOBLOCK)
@@ -401,10 +400,10 @@ class ControllerServer:
             return self._controller.unanswered(effect.number)
         return []
 
-    def _answer(self, identity: bytes, answer: list[Any]) -> None:
+    def _answer(self, identity: bytes, answer: control.Answer) -> None:
         self._process.touch(self._control)
         try:
-            self._control.send_multipart([identity, wire.pack(answer)], zmq.NOBLOCK)
+            self._control.send_multipart([identity, answer.packed()], zmq.NOBLOCK)
         except zmq.ZMQError as error:
             if error.errno not in (zmq.EHOSTUNREACH, zmq.EAGAIN):
                 raise

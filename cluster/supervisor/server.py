@@ -36,8 +36,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import zmq
 
-from angarium import wire
 from angarium_server import black_box, launch
+from angarium_server.frames.control import Heartbeat, Processes, Scale, StopNode, Table, ToSupervisor
 from angarium_server.process import (
     LOG_LEVEL_VARIABLE,
     SUPERVISOR_PID_VARIABLE,
@@ -97,6 +97,7 @@ _PRIVATE_UMASK: Final = 0o077
 
 _LEVELS: Final = {"info": logging.INFO, "notice": logging.INFO, "warning": logging.WARNING}
 
+_decode: Callable[[bytes], ToSupervisor] = msgspec.msgpack.Decoder(ToSupervisor).decode
 _log = logging.getLogger("supervisor")
 
 
@@ -272,15 +273,22 @@ class Server:
                 identity, frame = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            kind, *content = wire.unpack(frame)
-            if kind == "heartbeat":
-                self._heartbeat(identity, content)
-            elif kind == "scale":
-                self._scale(int(content[0]))
-            elif kind == "processes":
-                self._do(self._supervisor.want(content[0], content[1], time.monotonic()))
-            else:
-                assert kind == "stop", f"a process sent {kind!r}"
+            try:
+                decoded = _decode(frame)
+            except (ValueError, RecursionError) as error:
+                _log.error("a frame of %r cannot be read and is dropped: %s", identity, error)
+                continue
+            self._take(identity, decoded)
+
+    def _take(self, identity: bytes, frame: ToSupervisor) -> None:
+        match frame:
+            case Heartbeat():
+                self._heartbeat(identity, frame)
+            case Scale():
+                self._scale(frame.workers)
+            case Processes():
+                self._do(self._supervisor.want(frame.role, frame.indices, time.monotonic()))
+            case StopNode():
                 self._signalled = "asked by the admin API"
 
     def _scale(self, workers: int) -> None:
@@ -293,13 +301,13 @@ class Server:
         _log.info("the node changes to %d workers", workers)
         self._do(self._supervisor.scale(workers, time.monotonic()))
 
-    def _heartbeat(self, identity: bytes, content: list[Any]) -> None:
-        role, index, incarnation, state, progress, info = content
+    def _heartbeat(self, identity: bytes, beat: Heartbeat) -> None:
+        role, index, incarnation, info = beat.role, beat.index, beat.incarnation, beat.info
         place = self._supervisor.places.get((role, index))
         if place is None or place.incarnation != incarnation:
             return
         self._identities[role, index] = identity
-        told = (state, progress, info)
+        told = (beat.state, beat.progress, info)
         self._do(self._supervisor.heartbeat(role, index, incarnation, told, time.monotonic()))
         if role == CONTROLLER.name:
             node = self._data.node
@@ -398,7 +406,7 @@ class Server:
             node = self._describe() if role == CONTROLLER.name else {"workers": self._supervisor.workers}
             # A process that is just ending or does not read is not waited for.
             with contextlib.suppress(zmq.ZMQError):
-                self._socket.send_multipart([identity, wire.pack(["table", table, node])], zmq.NOBLOCK)
+                self._socket.send_multipart([identity, Table(table, node).packed()], zmq.NOBLOCK)
 
     def _describe(self) -> dict[str, Any]:
         """Give what the controller has to know to report on the node."""

@@ -28,6 +28,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+from angarium_server.frames.control import TableRow
 from cluster.roles.role import Indices
 from cluster.roster.table import ROLES, ROUTER, STOP_ORDER, WORKER
 
@@ -167,9 +168,9 @@ class Place:
         """Give role and index as logs and events spell them."""
         return f"{self.role}.{self.index}"
 
-    def row(self) -> list[Any]:
+    def row(self) -> TableRow:
         """Give the row of the table that every process gets."""
-        return [self.role, self.index, self.incarnation, self.state, self.pid]
+        return TableRow(self.role, self.index, self.incarnation, self.state, self.pid)
 
     def validate(self) -> None:
         """Assert what the attribute comments say."""
@@ -367,8 +368,8 @@ class Supervisor:
         dues = [place.due - now for place in self.places.values() if place.state == RESTARTING]
         return max(0.0, min([TICK_MAX_S, *dues]))
 
-    def table(self) -> list[list[Any]]:
-        """Give the rows [role, index, incarnation, state, pid] that every process gets."""
+    def table(self) -> list[TableRow]:
+        """Give the rows that every process gets."""
         return [place.row() for place in self.places.values()]
 
     def validate(self) -> None:

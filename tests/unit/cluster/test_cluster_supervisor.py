@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from angarium_server.frames.control import TableRow
 from cluster.supervisor import supervisor as s
 from cluster.supervisor.supervisor import Supervisor
 
@@ -310,7 +311,7 @@ def test_a_node_without_live_processes_stops_at_once() -> None:
 
 
 def test_the_table_has_a_row_of_five_for_every_place(node: Node) -> None:
-    assert node.machine.table()[1] == ["router", 0, 101, "ready", 2]
+    assert node.machine.table()[1] == TableRow("router", 0, 101, "ready", 2)
 
 
 @pytest.mark.parametrize("seed", range(20))
