@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import lmdb
 
 from storage import pages
-from storage.headroom import STEP_BYTES_MIN, NoRoomError, Room, Usage
+from storage.headroom import STEP_BYTES_MIN, NoRoomError, SpaceGuard, Usage
 from storage.spool import DATA_FILE
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class ConfigFile:
             self._tables = {section: self._environment.open_db(section.value) for section in Section}
             self._check_format()
             self._descriptor = os.open(directory / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
-            self._room = Room(self._descriptor, MAP_BYTES, self._usage)
+            self._space = SpaceGuard(self._descriptor, MAP_BYTES, self._usage)
         except lmdb.Error as error:
             self._environment.close()
             raise ConfigDamageError(f"LMDB says {error}") from error
@@ -143,7 +143,7 @@ class ConfigFile:
             NoRoomError: there is no room on the disk or in the map; nothing was written.
             lmdb.Error: nobody knows whether it was written.
         """
-        self._room.take([(int(section in refusable), key, value) for section, key, value in rows], 1)
+        self._space.take([(int(section in refusable), key, value) for section, key, value in rows], 1)
         try:
             with self._environment.begin(write=True) as transaction:
                 for section, key, value in (*rows, self._count(transaction)):
@@ -155,14 +155,14 @@ class ConfigFile:
             raise NoRoomError(str(error)) from None
         except lmdb.Error as error:
             # A write of which a full disk took a part is an I/O error to LMDB; the head is written last.
-            if self._room.has_reserve():
+            if self._space.has_reserve():
                 raise
             raise NoRoomError(str(error)) from None
 
     def has_room(self) -> bool:
         """Tell whether something new finds room, and whoever else writes here, so far as is known before it comes."""
         disk = os.statvfs(self.directory)
-        return self._room.has_reserve() and disk.f_bavail * disk.f_frsize >= STEP_BYTES_MIN
+        return self._space.has_reserve() and disk.f_bavail * disk.f_frsize >= STEP_BYTES_MIN
 
     def copy_to(self, directory: Path) -> None:
         """Write a compact copy into an empty directory that exists.

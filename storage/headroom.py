@@ -61,7 +61,7 @@ class Usage(NamedTuple):
     index_bytes: int
 
 
-class Room:
+class SpaceGuard:
     """Says before each commit whether there is room for it, and makes some."""
 
     def __init__(

@@ -10,6 +10,10 @@ Values are not read: they carry checksums (`storage.spool`, `storage.maintenance
 with the number of keys only. `check_file` reads the heads of big values too, of which LMDB takes how many pages
 become free with a value.
 
+A process of its own in which LMDB reads every key, and whose death is the verdict, would need less code and find less:
+LMDB shows nobody the list of free pages, so a page that is in use and on that list would be overwritten. It would also
+cost each start of a worker the start of an interpreter.
+
 The format is that of LMDB 0.9, data version 1, as its mdb.c and lmdb.h define it
 (https://github.com/LMDB/lmdb/tree/mdb.master/libraries/liblmdb). The file must not be written meanwhile.
 """

@@ -34,7 +34,7 @@ import lmdb
 
 from angarium import errors
 from storage import pages
-from storage.headroom import NoRoomError, Room, Usage
+from storage.headroom import NoRoomError, SpaceGuard, Usage
 from storage.sync import sync_path
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class LmdbSpool:
         if lock is not None:
             self._find_tails()
             self._descriptor = os.open(directory / DATA_FILE, os.O_RDWR | os.O_CLOEXEC)
-            self._room = Room(self._descriptor, map_bytes, self._usage, has_ahead=True)
+            self._space = SpaceGuard(self._descriptor, map_bytes, self._usage, has_ahead=True)
 
     def _open_added(self, environment: Any, *, may_create: bool) -> None:
         """Open the tables that may be missing; to a reader one that is missing is empty."""
@@ -174,14 +174,14 @@ class LmdbSpool:
     @property
     def room_bytes(self) -> int:
         """See `Spool.room_bytes`; any thread may ask."""
-        return self._room.room_bytes
+        return self._space.room_bytes
 
     def commit(self, changes: Sequence[Change]) -> None:
         """See `Spool.commit`."""
         assert self._owner == os.getpid(), "the spool is used across a fork"
         assert self._lock is not None, "the spool is open for reading only, or closed"
         try:
-            self._room.take(changes, Table.BLOCKS)
+            self._space.take(changes, Table.BLOCKS)
         except NoRoomError as error:
             raise SpoolFullError(f"{self.directory}: {error}") from None
         try:

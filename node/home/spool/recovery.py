@@ -59,7 +59,7 @@ class Recovery:
         self._make_lane = make_lane
         #: Whether the process before stopped in order.
         self.was_clean = False
-        #: What META says of the stream.
+        #: What META says of the STOREs.
         self.stored = layout.StoredRow(0, 0, (), 1)
         #: Segments on disk that belong to no lane; the last of each block has the block.
         self.left_over: list[Dead] = []

@@ -14,7 +14,7 @@ from storage.headroom import (
     RESERVE_BYTES,
     STEP_BYTES_MIN,
     NoRoomError,
-    Room,
+    SpaceGuard,
     Usage,
 )
 
@@ -73,7 +73,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return limits
 
 
-def store(room: Room, file: File, count: int = 1) -> None:
+def store(room: SpaceGuard, file: File, count: int = 1) -> None:
     """Commit blocks; LMDB then takes new pages for them."""
     for number in range(count):
         room.take([(BLOCKS, b"%d" % number, BODY), (OTHER, b"s", bytes(300))], BLOCKS)
@@ -82,7 +82,7 @@ def store(room: Room, file: File, count: int = 1) -> None:
 
 
 def test_the_file_has_room_on_disk_ahead_of_every_commit(file: File) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     assert file.on_disk >= file.end + RESERVE_BYTES
     for _ in range(500):
         store(room, file)
@@ -91,19 +91,19 @@ def test_the_file_has_room_on_disk_ahead_of_every_commit(file: File) -> None:
 
 
 def test_a_new_spool_takes_little(file: File) -> None:
-    Room(file.descriptor, MAP_BYTES, file.look)
+    SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     assert file.size <= file.end + RESERVE_BYTES + STEP_BYTES_MIN
 
 
 def test_lmdb_is_asked_seldom(file: File) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     store(room, file, 1_000)
     assert file.looks < 100
 
 
 def test_what_is_used_again_costs_no_room(file: File) -> None:
     """The file does not grow for commits that take pages that others gave back."""
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     before = file.size
     for number in range(1_000):
         room.take([(BLOCKS, b"%d" % number, BODY), (BLOCKS, b"old", None)], BLOCKS)
@@ -111,7 +111,7 @@ def test_what_is_used_again_costs_no_room(file: File) -> None:
 
 
 def test_a_full_disk_refuses_blocks_and_nothing_else(file: File, disk: dict[str, int]) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     disk["bytes"] = file.size
     with pytest.raises(NoRoomError, match="a commit wants"):
         store(room, file, 1_000)
@@ -125,7 +125,7 @@ def test_a_full_disk_refuses_blocks_and_nothing_else(file: File, disk: dict[str,
 
 
 def test_a_full_disk_takes_blocks_where_others_were(file: File, disk: dict[str, int]) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     disk["bytes"] = file.size
     with pytest.raises(NoRoomError):
         store(room, file, 1_000)
@@ -138,7 +138,7 @@ def test_a_full_disk_takes_blocks_where_others_were(file: File, disk: dict[str, 
 
 
 def test_when_there_is_room_again_everything_goes_on(file: File, disk: dict[str, int]) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     disk["bytes"] = file.size
     with pytest.raises(NoRoomError):
         store(room, file, 1_000)
@@ -148,7 +148,7 @@ def test_when_there_is_room_again_everything_goes_on(file: File, disk: dict[str,
 
 @pytest.mark.parametrize("code", [errno.EDQUOT, errno.EFBIG])
 def test_a_quota_is_a_full_disk(file: File, disk: dict[str, int], code: int) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     disk.update(bytes=file.size, errno=code)
     with pytest.raises(NoRoomError):
         store(room, file, 1_000)
@@ -156,19 +156,19 @@ def test_a_quota_is_a_full_disk(file: File, disk: dict[str, int], code: int) -> 
 
 def test_a_file_system_that_cannot_allocate_ahead_is_no_full_one(file: File, disk: dict[str, int]) -> None:
     disk.update(bytes=0, errno=errno.EOPNOTSUPP)
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     store(room, file, 100)
 
 
 def test_a_step_that_the_disk_does_not_take_is_made_smaller(file: File, disk: dict[str, int]) -> None:
     file.end = file.used = 20 << 20
     disk["bytes"] = file.end + RESERVE_BYTES + 500_000
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     store(room, file, 3)
 
 
 def test_the_end_of_the_map_leaves_a_reserve_too(file: File) -> None:
-    room = Room(file.descriptor, 32 << 20, file.look)
+    room = SpaceGuard(file.descriptor, 32 << 20, file.look)
     with pytest.raises(NoRoomError):
         store(room, file, 1_000)
     assert (32 << 20) - file.end >= RESERVE_BYTES
@@ -180,24 +180,24 @@ def test_the_end_of_the_map_leaves_a_reserve_too(file: File) -> None:
 
 def test_a_spool_that_is_larger_than_its_map_only_shrinks(file: File) -> None:
     file.end = file.used = 8 << 20
-    room = Room(file.descriptor, 4 << 20, file.look)
+    room = SpaceGuard(file.descriptor, 4 << 20, file.look)
     with pytest.raises(NoRoomError):
         room.take([(BLOCKS, b"x", BODY)], BLOCKS)
     room.take([(BLOCKS, b"x", None)], BLOCKS)
 
 
 def test_thousands_of_deletions_want_no_more_than_the_index(file: File, disk: dict[str, int]) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     disk["bytes"] = file.size
     purge = [(OTHER, b"%d" % number, None) for number in range(12_000)]
     room.take([*purge, (BLOCKS, b"x", bytes(COMMIT_BYTES))], BLOCKS)
 
 
 def test_opening_on_a_full_disk_keeps_what_is_allocated(file: File, disk: dict[str, int]) -> None:
-    Room(file.descriptor, MAP_BYTES, file.look)
+    SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     disk["bytes"] = file.size
     file.used = file.end
-    room = Room(file.descriptor, MAP_BYTES, file.look)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look)
     store(room, file)
 
 
@@ -205,7 +205,7 @@ def test_opening_on_a_full_disk_keeps_what_is_allocated(file: File, disk: dict[s
 def test_room_is_low_before_it_is_full_and_what_is_under_way_still_fits(
     file: File, disk: dict[str, int]
 ) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
     assert file.on_disk >= file.end + RESERVE_BYTES + AHEAD_BYTES_MIN
     assert not room.is_low
     disk["bytes"] = file.size
@@ -223,7 +223,7 @@ def test_what_consumers_free_ends_it_when_it_is_more_than_the_reserve(
 ) -> None:
     file.end = file.used = 20 << 20
     disk["bytes"] = file.end + RESERVE_BYTES
-    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
     for freed, is_low in ((0, True), (AHEAD_BYTES_MIN * 9 // 8, True), (AHEAD_BYTES_MIN * 3 // 2, False)):
         file.used = file.end - freed
         room.take([(OTHER, b"x", None)], BLOCKS)
@@ -231,7 +231,7 @@ def test_what_consumers_free_ends_it_when_it_is_more_than_the_reserve(
 
 
 def test_when_there_is_room_again_it_is_low_no_more(file: File, disk: dict[str, int]) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
     disk["bytes"] = file.size
     while not room.is_low:
         store(room, file)
@@ -247,14 +247,14 @@ def test_the_reserve_is_a_part_of_a_large_file(
     file.end = file.used = 128 << 20
     disk["bytes"] = file.end + RESERVE_BYTES + (left_mb << 20)
     os.truncate(file.descriptor, file.end)
-    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
     room.take([(BLOCKS, b"x", BODY)], BLOCKS)
     assert room.is_low == is_low
 
 
 def test_a_spool_that_is_opened_on_a_full_disk_is_low(file: File, disk: dict[str, int]) -> None:
     disk["bytes"] = file.end + RESERVE_BYTES
-    assert Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True).is_low
+    assert SpaceGuard(file.descriptor, MAP_BYTES, file.look, has_ahead=True).is_low
 
 
 def test_a_file_that_grew_to_the_end_of_its_disk_takes_messages_when_half_of_it_is_free(
@@ -265,7 +265,7 @@ def test_a_file_that_grew_to_the_end_of_its_disk_takes_messages_when_half_of_it_
     file.used = file.end // 2 + STEP_BYTES_MIN
     disk["bytes"] = file.end + RESERVE_BYTES // 8
     os.truncate(file.descriptor, disk["bytes"])
-    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
     with pytest.raises(NoRoomError):
         room.take([(BLOCKS, b"x", BODY)], BLOCKS)
     file.used = file.end // 2 - STEP_BYTES_MIN
@@ -279,7 +279,7 @@ def test_what_may_be_under_way_finds_room_on_a_disk_that_is_full(
     file: File, disk: dict[str, int], size: int
 ) -> None:
     """As one commit, or as several."""
-    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
     disk["bytes"] = file.size
     body = bytes(size)
     while room.room_bytes > 2 * size:
@@ -291,7 +291,7 @@ def test_what_may_be_under_way_finds_room_on_a_disk_that_is_full(
 
 
 def test_what_may_be_under_way_grows_with_the_file(file: File) -> None:
-    room = Room(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
+    room = SpaceGuard(file.descriptor, MAP_BYTES, file.look, has_ahead=True)
     before = room.room_bytes
     assert before >= AHEAD_BYTES_MIN // 4
     store(room, file, 3_000)

@@ -478,7 +478,7 @@ def _only_if_allocated(write):  # type: ignore[no-untyped-def]
     def checked(spool, changes):  # type: ignore[no-untyped-def]
         write(spool, changes)
         end = (spool._environment.info()["last_pgno"] + 1) * 4096
-        assert end <= spool._room._allocated, "LMDB wrote where the disk may have no room"
+        assert end <= spool._space._allocated, "LMDB wrote where the disk may have no room"
 
     return checked
 
