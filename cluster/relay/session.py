@@ -15,6 +15,8 @@ import msgspec
 from angarium import wire
 from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State, read_deliver
 from angarium.wire import header, malformed
+from angarium_server.frames import links
+from angarium_server.frames.frame import decoder, encode
 from cluster.relay.frames import read_acked, read_messages
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ IMPORTS_PENDING_MAX: Final = 4
 
 _Natural = Annotated[int, msgspec.Meta(ge=0)]
 Entries = list[tuple[str, int]]
-_decode_exports: Final = msgspec.msgpack.Decoder(tuple[_Natural, Entries]).decode
+_decode_exports: Final = decoder(links.ExportsFrame)
 _decode_open_deliver: Final = msgspec.msgpack.Decoder(
     tuple[_Natural, list[tuple[_Natural, str | None]], _Natural, list[_Natural]]
 ).decode
@@ -44,9 +46,10 @@ _decode_answer: Final = msgspec.msgpack.Decoder(dict[str, Any]).decode
 _decode_told: Final = msgspec.msgpack.Decoder(tuple[_Natural, _Natural, _Natural, Any]).decode
 _FOUR_FIELDS: Final = wire.array_head(4)
 _SIX_FIELDS: Final = wire.array_head(6)
-_decode_imported: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
+_decode_number: Final = msgspec.msgpack.Decoder(tuple[_Natural]).decode
+_decode_imported: Final = decoder(links.ImportedFrame)
 _Report = Annotated[bytes, msgspec.Meta(max_length=wire.MAX_REPORT_BYTES)]
-_decode_peers: Final = msgspec.msgpack.Decoder(tuple[_Report]).decode
+_decode_peers: Final = decoder(links.PeersFrame)
 
 
 class Inside(NamedTuple):
@@ -148,7 +151,7 @@ class LinkSession(ClientSession):
     def report(self, report: bytes) -> None:
         """Hand over what the controller of the other node tells."""
         if self.state is State.OPEN:
-            self._send(wire.PEERS, wire.pack((report,)))
+            self._send(wire.PEERS, encode(links.PeersFrame(report)))
 
     def can_tell(self) -> bool:
         """Tell whether another IMPORTS may be sent."""
@@ -158,7 +161,7 @@ class LinkSession(ClientSession):
         """Tell the router what the other side wants; the caller has asked `can_tell`."""
         assert self.can_tell(), "too many imports"
         self._pending.append(kind)
-        self._send(wire.IMPORTS, wire.pack((self._next_import, kind, entries)))
+        self._send(wire.IMPORTS, encode(links.ImportsFrame(self._next_import, kind, entries)))
         self._next_import += 1
 
     def passed_on(self, rows: int, size_bytes: int) -> None:
@@ -238,13 +241,14 @@ class LinkSession(ClientSession):
         return _events(Passed(parts, rows, size_bytes, is_unsorted, dropped, opened, inside))
 
     def _on_exports(self, frames: list[bytes]) -> list[Event]:
-        return _events(Exported(*header(_decode_exports, frames, parts=0)))
+        exports = header(_decode_exports, frames, parts=0)
+        return _events(Exported(exports.kind, exports.entries))
 
     def _on_report(self, frames: list[bytes]) -> list[Event]:
-        return _events(Reported(*header(_decode_peers, frames, parts=0)))
+        return _events(Reported(header(_decode_peers, frames, parts=0).report))
 
     def _on_pong(self, frames: list[bytes]) -> list[Event]:
-        (number,) = header(_decode_imported, frames, parts=0)
+        (number,) = header(_decode_number, frames, parts=0)
         if number == self._last_ping:
             self._answered_ping = number
             self._lag_s = self._received_at - self._pinged_at

@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from angarium import errors, wire
 from angarium.errors import AngariumError, error_for
 from angarium.topic import parse_filter
+from angarium_server.frames.frame import decoder
+from angarium_server.frames.links import ImportsFrame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +30,7 @@ if TYPE_CHECKING:
     from router.sessions.neighbour import Neighbour
     from router.sessions.session import Session
 
-_Natural = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
-_Kind = Annotated[int, msgspec.Meta(ge=wire.EXPORTS_SNAPSHOT, le=wire.EXPORTS_CHANGES)]
-_Wish = Annotated[int, msgspec.Meta(ge=0, le=4 << wire.WISH_DTO_SHIFT | 3)]
-_Entries = Annotated[list[tuple[str, _Wish]], msgspec.Meta(max_length=wire.MAX_WISHES_PER_FRAME)]
-#: Request, kind, entries.
-decode_imports = msgspec.msgpack.Decoder(tuple[_Natural, _Kind, _Entries]).decode
+decode_imports = decoder(ImportsFrame)
 
 #: Wishes that are done in one step: 2 to 3 ms.
 STEP_MAX: Final = 160

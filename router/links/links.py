@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
 from angarium.errors import AngariumError
+from angarium_server.frames.links import ExportsFrame, ImportedFrame
 from router.guaranteed.endpoints import QUEUE
 from router.links.exports import STEP_MAX, VpnExports
 from router.links.gate import Gate
@@ -150,7 +151,8 @@ class Links:
         Raises:
             InvalidRequestError: it is malformed (40001).
         """
-        request, kind, entries = wire.decode_header(decode_imports, header)
+        imports = wire.decode_header(decode_imports, header)
+        request, kind, entries = imports.request, imports.kind, imports.entries
         neighbour = self.sessions[session]
         waiting = 2  # for the workers, and for the controller
 
@@ -159,7 +161,7 @@ class Links:
             waiting -= 1
             if waiting or session.closed:
                 return
-            self._egress.answer(session, [wire.IMPORTED, wire.pack([request])])
+            self._egress.answer(session, ImportedFrame(request).frames())
             if kind == wire.EXPORTS_COMPLETE and not neighbour.is_synchronised:
                 self._synchronised(session, neighbour)
 
@@ -216,11 +218,11 @@ class Links:
     def _tell_changes(self, vpn_id: int, entries: list[tuple[str, int]]) -> None:
         for start in range(0, len(entries), wire.MAX_WISHES_PER_FRAME):
             part = entries[start : start + wire.MAX_WISHES_PER_FRAME]
-            header = wire.pack([wire.EXPORTS_CHANGES, part])
+            frames = ExportsFrame(wire.EXPORTS_CHANGES, part).frames()
             for session, neighbour in self.sessions.items():
                 if session.vpn.id == vpn_id:
                     neighbour.exported += len(part)
-                    self._egress.answer(session, [wire.EXPORTS, header])
+                    self._egress.answer(session, frames)
 
     def _tell_more(self, session: Session, neighbour: Neighbour) -> bool:
         """Tell a neighbour the next piece of the snapshot; true if it wants the next one in the next turn."""
@@ -234,7 +236,7 @@ class Links:
         entries = [(pattern, wish) for pattern in patterns if (wish := exports.wish(pattern))]
         kind = wire.EXPORTS_SNAPSHOT if neighbour.untold else wire.EXPORTS_COMPLETE
         neighbour.exported += len(entries)
-        self._egress.answer(session, [wire.EXPORTS, wire.pack([kind, entries])])
+        self._egress.answer(session, ExportsFrame(kind, entries).frames())
         if kind == wire.EXPORTS_COMPLETE:
             neighbour.untold = None
         return neighbour.untold is not None

@@ -8,19 +8,18 @@ neighbour said goes with its session: the controller remembers, and knows how ol
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Final
 
 from angarium import wire
+from angarium_server.frames.frame import decoder
+from angarium_server.frames.links import PeersFrame
 
 if TYPE_CHECKING:
     from router.delivery.egress import Egress
     from router.sessions.neighbour import Neighbour
     from router.sessions.session import Session
 
-_Report = Annotated[bytes, msgspec.Meta(max_length=wire.MAX_REPORT_BYTES)]
-_decode_peers: Final = msgspec.msgpack.Decoder(tuple[_Report]).decode
+_decode_peers: Final = decoder(PeersFrame)
 
 
 class Peers:
@@ -37,17 +36,17 @@ class Peers:
         Raises:
             InvalidRequestError: it is malformed, or larger than the limit (40001).
         """
-        (report,) = wire.decode_header(_decode_peers, header)
-        self._sessions[session].report = (report, now)
+        peers = wire.decode_header(_decode_peers, header)
+        self._sessions[session].report = (peers.report, now)
 
     def tell(self, report: bytes) -> None:
         """Tell every neighbour, on the first of its sessions that reads; who does not gets the next report."""
-        header = wire.pack([report])
+        frames = PeersFrame(report).frames()
         told: dict[str, None] = {}
         for session, neighbour in self._sessions.items():
             if neighbour.node not in told and self._egress.is_reading(session):
                 told[neighbour.node] = None
-                self._egress.answer(session, [wire.PEERS, header])
+                self._egress.answer(session, frames)
 
     def heard(self, now: float) -> list[dict[str, Any]]:
         """Give the newest report of each neighbour that has a session, with its age in seconds."""

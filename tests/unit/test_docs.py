@@ -21,7 +21,7 @@ import pytest
 
 from angarium import errors
 from angarium.errors import DOCUMENTATION
-from angarium_server.frames import homes, matching
+from angarium_server.frames import homes, links, matching
 from cluster import objects
 from cluster.commands.cli import command_tree
 from cluster.commands.node import documentation
@@ -55,17 +55,20 @@ def script() -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    "name", ["commands.md", "errors.md", "attributes.md", "configuration.md", "node-protocol.md"]
+    "name",
+    ["commands.md", "errors.md", "attributes.md", "configuration.md", "node-protocol.md", "link-protocol.md"],
 )
 def test_a_page_is_what_the_code_says(script: ModuleType, name: str) -> None:
     assert read(name) == script.PAGES[name](), "run scripts/docs"
 
 
-@pytest.mark.parametrize("frames", [matching.FRAMES, homes.FRAMES], ids=["matching", "homes"])
+@pytest.mark.parametrize(
+    "frames", [matching.FRAMES, homes.FRAMES, links.FRAMES], ids=["matching", "homes", "links"]
+)
 def test_every_field_of_every_frame_is_in_a_table(
     script: ModuleType, frames: tuple[type[Frame], ...]
 ) -> None:
-    page = read("node-protocol.md")
+    page = read("node-protocol.md") + read("link-protocol.md")
     tables = {name for names in re.findall(r"<!-- fields ([\w ]+) -->", page) for name in names.split()}
     described = {
         script.frame_name(kind) for kind in frames if set(kind.__struct_fields__) - {"router", "incarnation"}
