@@ -153,6 +153,7 @@ class CountedMesh(WiredMesh):
         """Give what an action costs, on the links of one node or on all."""
         self.cost = Cost()
         for pair, link in self.links.items():
+            assert isinstance(link, CountedLink)
             link.cost = self.cost if only in ("", *pair) else Cost()
         action()
         return self.cost

@@ -77,7 +77,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             module = super()._split_scope(nodeid)
             folder, _, name = module.rpartition("/")
-            return folder if folder.endswith("tests/spark") and name != OWN_JAVA else module
+            return str(folder if folder.endswith("tests/spark") and name != OWN_JAVA else module)
 
     return Scheduling(config, log)
 

@@ -52,7 +52,8 @@ class TokenMaker:
 
     @property
     def pem(self) -> bytes:
-        return self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        found: bytes = self.key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        return found
 
     @property
     def jwk(self) -> dict[str, Any]:

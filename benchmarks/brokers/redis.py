@@ -23,7 +23,7 @@ class Redis(Broker):
     name = "redis"
     client_module = "benchmarks.clients.redis"
     #: Unlimited output buffers, so that a slow subscriber shows as time and not as loss.
-    options = ("--client-output-buffer-limit", "pubsub", "0", "0", "0")
+    options: tuple[str, ...] = ("--client-output-buffer-limit", "pubsub", "0", "0", "0")
 
     def missing(self) -> str:
         """Give what is not installed, or nothing."""

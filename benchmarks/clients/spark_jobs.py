@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _PARTITIONS: Final = 2
-_JOB_TIMEOUT_S: Final = 600.0
+_JOB_TIMEOUT_S: Final = 600
 
 
 def session(folder: str) -> SparkSession:

@@ -38,7 +38,8 @@ async def connect(wish: Wish) -> Publish:
     except BaseException:
         await client.close()
         raise
-    return client.publish
+    publish: Publish = client.publish
+    return publish
 
 
 def spell(topic: str) -> str:

@@ -317,7 +317,7 @@ class Desk:
     def clear(self) -> None:
         """Stop the nodes that pages have left."""
         for file in self._folder.glob("**/node.json"):
-            command = [self._binaries / "angarium", "down", "--data", file.parent]
+            command = [str(self._binaries / "angarium"), "down", "--data", str(file.parent)]
             subprocess.run(command, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -257,9 +258,10 @@ def test_queues_and_messages_survive_a_restart_and_a_change_of_workers(own_node:
         rows = shell.run("queue", "list", "--json").rows
         return {row["name"]: row["messages_spooled"] for row in rows if not row["name"].startswith("#")}
 
+    def holds(name: str) -> bool:
+        return payloads(shell, name) == [f"{name}-a", f"{name}-b"]
+
     wait_for(lambda: counts() == {"one": 2, "two": 2, "three": 2}, "all at the worker that is left")
     for queue in ("one", "two", "three"):
-        wait_for(
-            lambda name=queue: payloads(shell, name) == [f"{name}-a", f"{name}-b"], f"the content of {queue}"
-        )
+        wait_for(partial(holds, queue), f"the content of {queue}")
     assert {row["homes"][0] for row in shell.run("queue", "list", "--json").rows} == {0}

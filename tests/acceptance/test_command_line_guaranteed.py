@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -276,9 +277,13 @@ def test_lines_go_on_over_the_death_of_every_process_and_of_the_node(own_node: S
     path, acked = lines_file(shell, count), shell.folder / "acked"
     arguments = ["--queue", "--lines", str(path), "--producer", "p", "--retry-for", "60", "--json"]
     publisher = shell.start("pub", "q", *arguments, "--acked-file", str(acked), "--rate", "1500")
+
+    def has_progressed(lines: int) -> bool:
+        return acked_lines(acked) >= lines
+
     for number, role in enumerate(("worker", "router", "worker", "controller", "supervisor")):
-        wait_for(lambda number=number: acked_lines(acked) >= 700 * (number + 1), "progress")
-        signal_all(wait_for(lambda role=role: pids_of(shell, role), f"{role} runs"))
+        wait_for(partial(has_progressed, 700 * (number + 1)), "progress")
+        signal_all(wait_for(partial(pids_of, shell, role), f"{role} runs"))
     shell.run("up", "--detach")
     done = shell.finish(publisher)
     assert done.object.items() >= {"published": count, "acknowledged": count, "nacked": 0}.items()

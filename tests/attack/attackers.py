@@ -106,7 +106,8 @@ class Attacker:
 def frames(attacker: Attacker, _turn: int) -> None:
     """Noise, damaged frames and good frames of odd values."""
     rng, client = attacker.rng, attacker.client()
-    speaker = rng.choice([OddClient(rng), OddSpeaker(rng, 0)])
+    speakers: list[OddClient | OddSpeaker] = [OddClient(rng), OddSpeaker(rng, 0)]
+    speaker = rng.choice(speakers)
     for _ in range(200):
         client.socket.send_multipart(noise(rng) if rng.random() < 0.2 else speaker.frames())
         attacker.counts["frames"] += 1

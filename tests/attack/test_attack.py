@@ -82,7 +82,7 @@ def test_a_kind_that_is_not_known_is_misuse() -> None:
         capture_output=True,
         text=True,
         check=False,
-        cwd=campaign.PROGRAM.parents[2],
+        cwd=campaign.ROOT,
     )
     assert done.returncode == 2
     assert all(kind in done.stderr for kind in attackers.KINDS)

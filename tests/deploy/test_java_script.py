@@ -20,7 +20,7 @@ case "$*" in *install*{package}) cp {folder}/java.new {folder}/java;; *install*)
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Path:
     """Give a folder that is the whole PATH, with nothing but the tools of the script."""
     for tool in TOOLS:
         found = shutil.which(tool)
@@ -52,24 +52,24 @@ def missing(path: Path, **environment: str) -> str:
 
 
 @pytest.mark.parametrize("version", ["17.0.15", "21", "25.0.1"])
-def test_java_that_is_new_enough_is_used(path, version):
+def test_java_that_is_new_enough_is_used(path: Path, version: str) -> None:
     program(path, "java", java(version))
     assert missing(path) == "[]"
 
 
 @pytest.mark.parametrize("version", ["1.8.0_412", "11.0.2"])
-def test_old_java_is_told_in_one_line(path, version):
+def test_old_java_is_told_in_one_line(path: Path, version: str) -> None:
     program(path, "java", java(version))
     line = missing(path)
     assert line.startswith("[Spark needs Java 17 or later: install openjdk-17-jre-headless")
     assert "\n" not in line
 
 
-def test_no_java_is_told_in_one_line(path):
+def test_no_java_is_told_in_one_line(path: Path) -> None:
     assert missing(path).startswith("[Spark needs Java 17 or later")
 
 
-def test_java_home_comes_before_the_path(path, tmp_path_factory):
+def test_java_home_comes_before_the_path(path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     home = tmp_path_factory.mktemp("jdk")
     (home / "bin").mkdir()
     program(home / "bin", "java", java("17.0.1"))
@@ -78,14 +78,14 @@ def test_java_home_comes_before_the_path(path, tmp_path_factory):
 
 
 @pytest.mark.parametrize("package", ["openjdk-17-jre-headless", "openjdk-21-jre-headless"])
-def test_root_installs_what_the_distribution_has(path, package):
+def test_root_installs_what_the_distribution_has(path: Path, package: str) -> None:
     program(path, "id", "#!/bin/sh\necho 0\n")
     program(path, "java.new", java("21.0.1"))
     program(path, "apt-get", APT.format(folder=path, package=package))
     assert missing(path) == "[]"
 
 
-def test_sudo_without_password_installs(path):
+def test_sudo_without_password_installs(path: Path) -> None:
     program(path, "id", "#!/bin/sh\necho 1000\n")
     program(path, "sudo", '#!/bin/sh\nshift\n[ "$1" = true ] || exec "$@"\n')
     program(path, "java.new", java("17.0.1"))
@@ -102,7 +102,9 @@ def test_sudo_without_password_installs(path):
     ],
     ids=["no sudo", "sudo with password", "as it is"],
 )
-def test_nothing_is_installed_where_it_may_not(path, files, environment):
+def test_nothing_is_installed_where_it_may_not(
+    path: Path, files: dict[str, str], environment: dict[str, str]
+) -> None:
     for name, text in files.items():
         program(path, name, text)
     program(path, "apt-get", APT.format(folder=path, package="openjdk-17-jre-headless"))

@@ -47,8 +47,7 @@ class Operator:
 
     def make(self, kind: str, vpn: str, name: str, **attributes: Any) -> Row:
         """Create an object."""
-        where = {"kind": kind, "vpn": vpn, "name": name}
-        found: Row = self.admin.call("objects.create", **where, attributes=attributes)
+        found: Row = self.admin.call("objects.create", kind=kind, vpn=vpn, name=name, attributes=attributes)
         return found
 
     def update(self, kind: str, vpn: str, name: str, **attributes: Any) -> None:

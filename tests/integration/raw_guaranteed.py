@@ -43,7 +43,7 @@ class Got(NamedTuple):
     flow: int
     partition: int
     position: int
-    count: int
+    tries: int
     topic: str
     payload: bytes
     origin: Any

@@ -184,7 +184,7 @@ def test_errors_are_those_of_the_call_that_caused_them(router: Router, client: b
     with pytest.raises(angarium.InvalidRequestError, match="40007"):
         client.publish("a", b"x" * (2 << 20))
     with pytest.raises(angarium.InvalidRequestError, match="40018"):
-        client.publish("a", b"", mode="eternal")
+        client.publish("a", b"", mode="eternal")  # type: ignore[arg-type]
     with pytest.raises(angarium.InvalidRequestError, match="40004"):
         client.publish_many([("a", b""), ("", b"")])
     with pytest.raises(ZeroDivisionError):

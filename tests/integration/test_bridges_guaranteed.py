@@ -94,7 +94,7 @@ def numbers(count: int) -> list[bytes]:
 
 def drain(operator: Operator, name: str, vpn: str = "default") -> list[Message]:
     """Consume everything a queue holds."""
-    found = []
+    found: list[Message] = []
     with (
         blocking.connect(operator.node.url, vpn=vpn) as client,
         client.consume(name) as flow,

@@ -109,7 +109,7 @@ def test_what_was_published_before_an_illegal_message_leaves(router: Router) -> 
             with pytest.raises(angarium.InvalidRequestError, match="40007"):
                 await client.publish("a", b"x" * (2 << 20))
             with pytest.raises(angarium.InvalidRequestError, match="40018"):
-                await client.publish("a", b"", mode="eternal")
+                await client.publish("a", b"", mode="eternal")  # type: ignore[arg-type]
             await client.flush()
 
     run(test())

@@ -43,7 +43,7 @@ class Ends:
         """Connect, and give both sides."""
         line = self.line()
         taken = await asyncio.to_thread(self.peer.accept_open)
-        await until(lambda: line.transport._protocol.is_open)  # type: ignore[union-attr]
+        await until(lambda: line.transport._protocol.is_open)
         return line, taken
 
 

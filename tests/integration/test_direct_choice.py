@@ -16,7 +16,6 @@ from tests.integration.raw_guaranteed import RawGuaranteed, RawProducer, kept, t
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium import Message
 
 pytestmark = pytest.mark.slow
 
@@ -170,7 +169,7 @@ def test_a_consumer_tells_what_it_accepted_when_its_threshold_is_reached(
             queue, ack="manual", max_unacked=10, ack_threshold_percent=50, ack_delay_ms=60_000
         ) as flow,
     ):
-        messages: list[Message] = [flow.receive(LIMIT_S) for _ in range(10)]
+        messages = [flow.receive(LIMIT_S) for _ in range(10)]
         flow.accept(messages[:4])
         with pytest.raises(errors.TimeoutExpiredError):
             flow.receive(QUIET_S)

@@ -353,9 +353,13 @@ def test_callbacks_of_a_flow_run_at_once(node: Node, queue: str) -> None:
 
 def test_callbacks_of_a_flow_run_at_once_in_threads(node: Node, queue: str) -> None:
     together = threading.Barrier(3)
+
+    def meet(_message: object) -> None:
+        together.wait(LIMIT_S)
+
     with blocking.connect(node.url) as client:
         client.create_queue(queue)
-        with client.consume(queue, lambda message: together.wait(LIMIT_S) and None, concurrency=3) as flow:
+        with client.consume(queue, meet, concurrency=3) as flow:
             for number in range(6):
                 client.publish(queue=queue, payload=b"%d" % number)
             wait_until(lambda: client.show_queue(queue)["messages"] == 0, "three at a time")

@@ -486,7 +486,7 @@ def test_endpoints_are_created_shown_changed_and_deleted(node: Node, queue: str)
             with pytest.raises(angarium.UnauthorizedError, match="40102"):
                 await client.create_queue(queue, ignore_exists=True, max_ttl_s=61)
             with pytest.raises(angarium.InvalidRequestError, match="40015"):
-                await client.create_queue(f"{queue}-b", max_ttl_hours=1)
+                await client.create_queue(f"{queue}-b", max_ttl_hours=1)  # type: ignore[call-arg]
             shown = await client.show_queue(queue)
             assert (shown["attributes"]["max_ttl_s"], shown["attributes"]["permission"]) == (60, "consume")
             await client.add_queue_subscription(queue, f"{queue}/a", f"{queue}/b/>")

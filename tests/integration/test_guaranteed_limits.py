@@ -355,7 +355,7 @@ def test_a_client_that_grants_without_end_and_reads_nothing_leaves_its_messages_
     wait_until(lambda: not attacked.endpoint(queue)["delivered_unacked"], "the greedy one is gone")
     flow = client.bind(queue, credit=(1, 1 << 20))
     (first,) = client.messages(flow, 1)
-    assert (first.position, first.count) == (1, 1)
+    assert (first.position, first.tries) == (1, 1)
     attacked.delete("queue", queue)
 
 

@@ -38,7 +38,7 @@ def run_job(attacked: AttackedSpool, operation: str, name: str, **arguments: Any
 
     def is_over() -> bool:
         found.update(attacked.ask("jobs.show", jobs=jobs))
-        return found["state"] != "running"
+        return bool(found["state"] != "running")
 
     wait_until(is_over, f"{operation} is over")
     return found
@@ -90,7 +90,7 @@ def test_a_last_value_queue_holds_the_newest_and_what_is_out_but_no_more(
     attacked.expect_held(queue, 2)
     client.settle(flow, ranges([old]), wire.OUTCOME_FAILED)
     (new,) = client.messages(flow, 1)
-    assert (new.payload, new.count) == (b"19", 0), "the old one does not come again"
+    assert (new.payload, new.tries) == (b"19", 0), "the old one does not come again"
     client.settle(flow, ranges([new]))
     attacked.expect_held(queue, 0)
     attacked.expect_counters(queue, last_value_replaced=20)
@@ -175,7 +175,7 @@ def test_what_the_selector_of_a_topic_endpoint_leaves_out_goes_while_nobody_cons
     attacked: AttackedSpool, client: RawGuaranteed
 ) -> None:
     name, topic = attacked.create("topic-endpoint", new_name("choosy")), new_name("graded")
-    wish = {"kind": "topic-endpoint", "topic": topic, "selector": "JMSPriority > 4"}
+    wish: dict[str, Any] = {"kind": "topic-endpoint", "topic": topic, "selector": "JMSPriority > 4"}
     client.done("flow.unbind", flow=client.bind(name, **wish))
     rows = [
         (n, topic, wire.MODE_PERSISTENT, [0, 0, 9 if n % 2 else 1, None], None, b"%d" % n) for n in range(100)
@@ -317,7 +317,7 @@ def test_a_message_is_tried_as_often_as_it_may_and_then_is_dead(
     flow = client.bind(queue)
     for attempt in range(limit + 1):
         (bad, *good) = sorted(client.messages(flow, 1 if attempt else 2), key=lambda one: one.position)
-        assert (bad.payload, bad.count) == (b"bad", attempt)
+        assert (bad.payload, bad.tries) == (b"bad", attempt)
         if good:
             client.settle(flow, ranges(good))
         client.settle(flow, ranges([bad]), wire.OUTCOME_FAILED)
@@ -351,7 +351,7 @@ def test_a_redelivery_waits_as_long_as_it_should(attacked: AttackedSpool, client
     for count in range(3):
         (got,) = client.messages(flow, 1)
         waits.append(time.monotonic() - settled)
-        assert got.count == count
+        assert got.tries == count
         settled = time.monotonic()
         client.settle(flow, ranges([got]), wire.OUTCOME_FAILED)
     assert waits[1] >= 0.15

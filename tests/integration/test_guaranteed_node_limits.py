@@ -173,7 +173,7 @@ def test_what_a_killed_worker_had_delivered_is_free_when_it_is_back(
         small.node.kill("worker", home)
         assert len(other.messages(second, 1)) == 1
         again = client.messages(flow, UNACKED_MAX - 1)
-        assert [(one.position, one.count) for one in again] == [(n, 1) for n in range(1, UNACKED_MAX)]
+        assert [(one.position, one.tries) for one in again] == [(n, 1) for n in range(1, UNACKED_MAX)]
         client.none_within(wire.MESSAGES, QUIET_S)
         wait_until(lambda: unsettled(small) == UNACKED_MAX, "the node knows")
 

@@ -72,7 +72,7 @@ def test_acknowledgements_that_come_after_a_partition_has_moved_are_refused(atta
         assert one.indication(flow, wire.FLOW_SETTLE_REFUSED)[0] == errors.PARTITION_LOST
         attacked.expect_errors(errors.PARTITION_LOST, counted + 1)
         again = other.messages(second, len(lost))
-        assert [(one.payload, one.count) for one in again] == [(one.payload, 1) for one in lost]
+        assert [(one.payload, one.tries) for one in again] == [(one.payload, 1) for one in lost]
         one.settle(
             flow,
             [
@@ -110,7 +110,7 @@ def test_what_was_delivered_before_is_marked_after_its_partition_went(
     client.done("flow.unbind", flow=flow)
     resize(attacked, queue, 1)
     again = client.messages(client.bind(queue), len(KEYS))
-    assert {one.count for one in again} == {1}
+    assert {one.tries for one in again} == {1}
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 7), (0, 2), (3, 1), (2, 0)])

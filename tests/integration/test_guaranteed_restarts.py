@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -94,11 +94,11 @@ def test_a_node_that_comes_back_has_all_that_it_had(
     out = [one.position for one in got if one.position not in (3, 4, 5, 9, 10)]
     assert [one.position for one in again] == [*out, *range(31, 101)]
     assert payloads(again) == [b"%d" % (one.position - 1) for one in again]
-    assert {one.count for one in again[: len(out)]} == {1}, "what was out is marked"
+    assert {one.tries for one in again[: len(out)]} == {1}, "what was out is marked"
     assert payloads(client.messages(client.bind(first), 2)) == [b"high", b"low"]
     assert payloads(client.messages(client.bind(last), 1)) == [b"4"]
     assert sorted(map(int, payloads(client.messages(client.bind(parts), 50)))) == [*range(50)]
-    te = {"kind": "topic-endpoint", "topic": "te/>", "selector": "JMSPriority > 4"}
+    te: dict[str, Any] = {"kind": "topic-endpoint", "topic": "te/>", "selector": "JMSPriority > 4"}
     assert payloads(client.messages(client.bind(endpoint, **te), 5)) == numbers(5, 5)
     assert payloads(client.messages(client.bind(waiting), 1)) == [b"later"]
     (corpse,) = client.messages(client.bind(dead), 1)
@@ -174,7 +174,7 @@ def test_a_backlog_goes_with_its_queue_when_its_worker_leaves(lone: LoneSpool) -
         waiting = other.bind(queues[-1])
         client.close()
         rest = other.messages(waiting, 90)
-        assert [(one.position, one.count > 0) for one in rest] == [(n, True) for n in range(11, 101)]
+        assert [(one.position, one.tries > 0) for one in rest] == [(n, True) for n in range(11, 101)]
         again = RawProducer(other, name="backlog")
         assert again.last == producer.last, "records of producers went along"
         assert again.fill(queues[0], b"next") == [0]

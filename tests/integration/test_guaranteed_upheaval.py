@@ -118,7 +118,7 @@ def test_a_shut_endpoint_takes_or_gives_nothing_and_says_so(
     assert producer.fill(queue, b"no") == [errors.ENDPOINT_SHUTDOWN]
     attacked.expect_discards("endpoint-disabled", discarded + 1)
     got = client.messages(client.bind(queue), 4)
-    assert [(one.payload, one.count) for one in got] == [(b"0", 1), (b"1", 1), (b"2", 1), (b"3", 0)]
+    assert [(one.payload, one.tries) for one in got] == [(b"0", 1), (b"1", 1), (b"2", 1), (b"3", 0)]
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_what_a_consumer_that_died_had_goes_to_the_next_one_in_order(
         client.close()
         again = other.messages(waiting, 7, timeout_s=10.0)
     assert payloads(again) == [b"0", b"3", b"4", b"5", b"6", b"7", b"9"]
-    assert {one.count for one in again} == {1}
+    assert {one.tries for one in again} == {1}
     assert len(got) == 10
 
 
@@ -407,7 +407,7 @@ def test_a_temporary_queue_stays_for_a_client_that_comes_back_and_for_nobody_els
             assert back.welcome["resumed"]
             assert producer.fill(name, b"2") == [0], "it takes messages meanwhile"
             flow = back.bind(name, temporary=True)
-            assert [(one.payload, one.count) for one in back.messages(flow, 2)] == [(b"1", 1), (b"2", 0)]
+            assert [(one.payload, one.tries) for one in back.messages(flow, 2)] == [(b"1", 1), (b"2", 0)]
             back.done("flow.unbind", flow=flow)
             wait_until(lambda: producer.fill(name, b"3") == [errors.UNKNOWN_ENDPOINT], "it is gone")
             assert stranger.bind(name, temporary=True)
@@ -432,7 +432,7 @@ def test_another_topic_empties_a_topic_endpoint_and_not_while_others_use_it(atta
     name = attacked.create(
         "topic-endpoint", new_name("te"), permission="delete", max_bind_count=5, access_type="non-exclusive"
     )
-    of_te = {"kind": "topic-endpoint"}
+    of_te: dict[str, Any] = {"kind": "topic-endpoint"}
     with attacked.client() as one, attacked.client() as other:
         flow = one.bind(name, topic="old/>", **of_te)
         producer = RawProducer(one)

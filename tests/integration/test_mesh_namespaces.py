@@ -16,6 +16,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,6 +215,10 @@ def test_nodes_of_two_addresses_are_one_cluster_and_a_dead_host_loses_nothing() 
         assert got == [message.payload for message in numbers(0, 100)]
 
 
+def is_down(node: NodeElsewhere) -> bool:
+    return node.link_state().startswith("down")
+
+
 @pytest.mark.requirement("R218")
 def test_a_pulled_cable_loses_and_doubles_nothing(hosts: Hosts, nodes: dict[str, NodeElsewhere]) -> None:
     a, b = nodes["a"], nodes["b"]
@@ -235,7 +240,7 @@ def test_a_pulled_cable_loses_and_doubles_nothing(hosts: Hosts, nodes: dict[str,
         hosts.plug("down")
         here.publish_many(numbers(100, 100))  # acknowledged: they wait for the link
         for node in (a, b):
-            wait_for("noticing", lambda node=node: node.link_state().startswith("down"))
+            wait_for("noticing", partial(is_down, node))
             assert "SYSTEM_LINK_DOWN" in node.events()
         here.publish_many(numbers(200, 100))
         assert a.spooled("#link/b") == 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -162,7 +162,7 @@ def test_errors_come_while_staging(lone: LoneSpool, client: blocking.Client) -> 
     assert caught.value.code == errors.MESSAGE_TOO_LARGE
 
 
-def row_of(lone: LoneSpool, *command: str, **fields: str) -> dict[str, str]:
+def row_of(lone: LoneSpool, *command: str, **fields: str) -> dict[str, Any]:
     """Give the row that a list of the command line has of something."""
     rows = [json.loads(line) for line in lone.node.run(*command, "--json").splitlines()]
     (found,) = [row for row in rows if all(row[name] == value for name, value in fields.items())]
@@ -335,11 +335,15 @@ def test_a_backup_has_what_is_staged_and_what_was_committed(tmp_path: Path) -> N
 
 
 def test_commits_while_the_number_of_workers_changes_are_whole(lone: LoneSpool) -> None:
+    def scale() -> None:
+        for number in (1, 2, 1):
+            lone.scale(number)
+
     queues = [lone.queue() for _ in range(4)]
     rows = [row for queue in queues for row in to(queue, *numbers(20))]
     with blocking.connect(lone.node.url, timeout_s=30.0) as client:
         stages = [staged(client, *rows) for _ in range(12)]
-        scaling = threading.Thread(target=lambda: (lone.scale(1), lone.scale(2), lone.scale(1)))
+        scaling = threading.Thread(target=scale)
         scaling.start()
         for batch, stage in enumerate(stages):
             assert client.commit_stages([stage], "scaling", batch) is True

@@ -130,7 +130,7 @@ def test_the_types_name_the_attributes_and_choices_of_the_node(
     for name, hint in hints.items():
         if known[name].type_name == "choice":
             choices = set(get_args(hint))
-            assert hint == Literal[tuple(get_args(hint))]  # type: ignore[valid-type]
+            assert hint == Literal[tuple(get_args(hint))]
             assert choices == set(known[name].range_text.split(" or ")), name
         else:
             assert hint is plain[known[name].type_name], name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,7 +95,7 @@ def test_a_socket_that_its_handler_found_empty_signals_what_comes_next(bench: Be
 def test_what_came_before_a_socket_was_watched_is_served(bench: Bench) -> None:
     socket, sender = bench.pair()
     sender.send(b"1")
-    assert socket.getsockopt(zmq.EVENTS) & zmq.POLLIN  # which uses up the signal
+    assert int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN  # which uses up the signal
     bench.watch.add(socket, lambda: bench.take_all(socket, "it"))
     assert bench.wait() == ["it 1"]
 
@@ -104,7 +105,7 @@ def test_a_send_may_use_up_a_signal_and_is_told_by_a_touch(bench: Bench) -> None
     bench.watch.add(socket, lambda: bench.take_all(socket, "it"))
     assert bench.wait(0.0) == []
     sender.send(b"1")
-    assert socket.getsockopt(zmq.EVENTS) & zmq.POLLIN
+    assert int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN
     assert bench.wait(0.0) == []
     bench.watch.touch(socket)
     assert bench.wait() == ["it 1"]
@@ -117,7 +118,7 @@ def test_a_handler_that_sends_on_another_socket_does_not_let_that_be_slept_over(
     def pass_on() -> bool:
         bench.take_all(first, "first")
         second_sender.send(b"meanwhile")
-        assert second.getsockopt(zmq.EVENTS) & zmq.POLLIN  # what a send may do
+        assert int(second.getsockopt(zmq.EVENTS)) & zmq.POLLIN  # what a send may do
         bench.watch.touch(second)
         return False
 
@@ -168,7 +169,7 @@ def test_what_an_earlier_handler_removed_is_not_served(bench: Bench, in_doubt: b
 
     for name, other in (("first", "second"), ("second", "first")):
         watched[name] = ends[name][0]
-        bench.watch.add(ends[name][0], lambda name=name, other=other: handle(name, other))
+        bench.watch.add(ends[name][0], partial(handle, name, other))
     if not in_doubt:
         assert bench.wait(0.0) == []
     for _, sender in ends.values():

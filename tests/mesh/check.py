@@ -145,7 +145,8 @@ class MeshCheck:
             rng = random.Random(f"{name} {self._seed}")
             place, rate = self._places[node], self._options.rate
             self._publishers.append(Publisher(self.logs, name, place, self.troubles, names, rng, rate))
-        for party in (*self._watchers, *self._consumers, *self._publishers):
+        parties: list[Watcher | Consumer | Publisher] = [*self._watchers, *self._consumers, *self._publishers]
+        for party in parties:
             await party.start()
             stack.push_async_callback(party.close)
         await self._hear(QUIET_S)
@@ -171,8 +172,10 @@ class MeshCheck:
         deadline = time.monotonic() + timeout_s
         while (missing := self._missing()) and time.monotonic() < deadline:
             await asyncio.sleep(0.1)
-        for party in (*self._publishers, *self._watchers):
-            party.recent = None
+        for publisher in self._publishers:
+            publisher.recent = None
+        for watcher in self._watchers:
+            watcher.recent = None
         return missing
 
     def _missing(self) -> list[Finding]:

@@ -11,7 +11,8 @@ from angarium import errors
 from tests.simulation.event_history import FOREVER, ConnectionRecord, SubscriptionRecord
 
 if TYPE_CHECKING:
-    from angarium.client.protocol.session import Answered, ClientSession
+    from angarium.client.protocol.events import Answered
+    from angarium.client.protocol.session import ClientSession
     from tests.simulation.event_history import History
     from tests.simulation.simulated_network import Loop
 

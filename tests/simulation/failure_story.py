@@ -46,7 +46,7 @@ def life_of(outcome: Outcome, what: str) -> list[Line]:
     """Give everything that happened to a guaranteed message, and the endpoints that had to do with it."""
     if outcome.mesh is not None:
         return mesh_story.life_of(outcome.mesh, what)
-    lines = []
+    lines: list[Line] = []
     for guaranteed in outcome.all_guaranteed:
         lines += guaranteed_story.life_of(guaranteed, what)
         lines += guaranteed_story.endpoints(guaranteed, what)

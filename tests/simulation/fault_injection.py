@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tests.simulation.event_history import History
     from tests.simulation.simulated_client import SimulatedClient
@@ -32,7 +32,7 @@ class Faults:
         rng: random.Random,
         node: SimulatedNode,
         history: History,
-        clients: list[SimulatedClient],
+        clients: Sequence[SimulatedClient],
         vpns: list[str],
     ) -> None:
         self._loop = loop
@@ -60,7 +60,8 @@ class Faults:
         return 0.02 + self._rng.random() ** 2 * SHORT_MAX_S
 
     def _client(self) -> SimulatedClient:
-        return self._rng.choice(self._clients)
+        client: SimulatedClient = self._rng.choice(self._clients)
+        return client
 
     def _worker(self) -> int:
         return self._rng.randrange(self._node.supervisor.target)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Message,
         SubscriptionRecord,
     )
+    from tests.simulation.mesh.demoted_rules import Asked
 
 
 class Violation(NamedTuple):
@@ -41,7 +42,7 @@ class Matcher:
         self._found: dict[tuple[str, str], list[SubscriptionRecord]] = {}
         self._pairs: dict[tuple[str, str], bool] = {}
 
-    def find(self, message: Message) -> list[SubscriptionRecord]:
+    def find(self, message: Message | Asked) -> list[SubscriptionRecord]:
         """Give every subscription of the message's Message VPN whose filter matches it, at whatever time."""
         key = message.publisher.vpn, message.topic
         found = self._found.get(key)

@@ -12,11 +12,16 @@ import multiprocessing
 import os
 import sys
 import time
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tests.simulation import failure_story, scenario
 from tests.simulation.guaranteed import guaranteed_scenario
 from tests.simulation.mesh import mesh_scenario
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.simulation.scenario import Outcome
 
 #: Stories of more failures than this tell nothing new.
 STORIES_MAX = 10
@@ -24,7 +29,7 @@ STORIES_MAX = 10
 DIRECT, GUARANTEED, MESH, ALL = "direct", "guaranteed", "mesh", "all"
 WORLDS = (DIRECT, GUARANTEED, MESH)
 #: What plays a world, and how the names of its seeds begin.
-PLAYS = {
+PLAYS: Final[dict[str, tuple[str, Callable[[str], Outcome]]]] = {
     DIRECT: ("", lambda seed: scenario.run(seed)),
     GUARANTEED: ("g", lambda seed: guaranteed_scenario.run(seed)),
     MESH: ("m", lambda seed: mesh_scenario.run(seed)),
@@ -54,7 +59,7 @@ def run_one(task: tuple[int, int, str]) -> Result:
         number,
         outcome.steps,
         len(history.messages) + (len(records[0].publications) if records else 0),
-        sum(len(one.deliveries) for one in (*history.connections, *flows)),
+        sum(len(one.deliveries) for one in history.connections) + sum(len(one.deliveries) for one in flows),
         len(history.faults),
         failure_story.tell(outcome) if outcome.violations else "",
     )

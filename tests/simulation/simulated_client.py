@@ -10,20 +10,17 @@ from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
 from angarium import errors, wire
-from angarium.client.protocol.session import (
+from angarium.client.protocol.events import (
     Answered,
-    ClientSession,
     Closed,
     Delivered,
-    EgressWindow,
     Event,
-    Hello,
     Noticed,
     Opened,
     Retired,
-    State,
     TableChanged,
 )
+from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State
 from angarium.message import Row, pack_rows
 from angarium.slots import Round, RowGatherer
 from tests.simulation.client_interest import ClientInterest, Wish

@@ -73,7 +73,8 @@ def some_messages(count: int) -> list[dict[str, Any]]:
 def latency(one: dict[str, Any]) -> int | None:
     if one["sender_timestamp"] is None:
         return None
-    return round((one["spooled_timestamp"] - one["sender_timestamp"]) / timedelta(milliseconds=1))
+    taken: timedelta = one["spooled_timestamp"] - one["sender_timestamp"]
+    return round(taken / timedelta(milliseconds=1))
 
 
 def quantile(values: Sequence[int], share: float) -> int | None:

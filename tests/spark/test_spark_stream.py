@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import DataFrame, Row, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
     from angarium_server.testing import Node
 
@@ -333,7 +333,7 @@ def test_a_worker_and_a_router_that_are_killed_under_a_query_cost_no_message(
     client.create_queue("killed")
     publish(client, "killed", 6_000)
     job = Job(spark, node, tmp_path, queue="killed", maxMessagesPerTrigger="1000", minPartitions="2")
-    kills = {1: ("worker", 0), 2: ("worker", 1), 3: ("router",)}
+    kills = {1: ("worker", 0), 2: ("worker", 1), 3: ("router", 0)}
 
     def kill(frame: DataFrame, number: int) -> None:
         if number in kills:

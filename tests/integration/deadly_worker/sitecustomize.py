@@ -34,7 +34,7 @@ def _arm() -> None:
         return hand_out(self, *arguments)
 
     Worker._look_up = deadly_look_up  # type: ignore[method-assign]
-    Lane.hand_out = deadly_hand_out  # type: ignore[method-assign]
+    Lane.hand_out = deadly_hand_out  # type: ignore[method-assign,assignment]
 
 
 if _is_worker():

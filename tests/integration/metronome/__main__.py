@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from angarium import errors
-from angarium_server.process import Process, TableRow, load_config
+from angarium_server.process import Process, load_config
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from angarium_server.frames.control import TableRow
 
 ROLE: Final = "metronome"
 #: Its end takes so long, that others can be seen to wait for it.
@@ -42,9 +47,9 @@ class Metronome:
             self._due += self._runtime.interval_s
         return self._due - now
 
-    def take_table(self, rows: list[TableRow]) -> None:
+    def take_table(self, rows: Sequence[TableRow]) -> None:
         """Note how the other processes do."""
-        self._states = {row[0]: row[3] for row in rows}
+        self._states = {row.role: row.state for row in rows}
 
     def answer(self, operation: str, _arguments: Any) -> Any:
         """Answer the controller."""

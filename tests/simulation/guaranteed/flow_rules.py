@@ -187,7 +187,7 @@ def marks(index: GuaranteedIndex) -> Iterator[Violation]:
     for place, got in index.got.items():
         for one in got:
             is_direct = index.history.publication(one.delivery.what) is None
-            if one.delivery.count == 0 and not (is_direct and place not in index.stored):
+            if one.delivery.tries == 0 and not (is_direct and place not in index.stored):
                 moved = one.delivery.what in index.rehomed and index.origin_of(one.delivery.what) is not None
                 # What came from another endpoint may come from there again.
                 within = moved and one.delivery.origin is None
@@ -215,7 +215,7 @@ def first_order(index: GuaranteedIndex) -> Iterator[Violation]:
             before = last.get(lane)
             if flow.is_browser and index.had_homes(lane) > 1:
                 continue  # a browser begins again at another home
-            if delivery.count == 0:
+            if delivery.tries == 0:
                 if before is not None and before.place[1] >= position:
                     text = f"{flow} got {delivery.what!r} from {delivery.place} behind {before.place}"
                     yield Violation("order", text, whats=(before.what, delivery.what))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from angarium.client.protocol.events import Acknowledged, Arrived, Indicated, Opened, Replied, TableChanged
 from angarium.message import Message
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
     Reply = Callable[[Any, errors.AngariumError | None], None]
 
-MODES = ("persistent", "persistent", "non-persistent")
+MODES: Final[tuple[Literal["persistent", "non-persistent"], ...]] = (
+    "persistent",
+    "persistent",
+    "non-persistent",
+)
 
 
 class GuaranteedClient(SimulatedClient):
@@ -140,16 +144,20 @@ class GuaranteedClient(SimulatedClient):
             if isinstance(event, TableChanged) and not self.plan.is_stale:
                 for producer in self.producers:
                     producer.rows.set_table(event.epoch, event.slots)
-        for one in (*self.producers, *self.writers):
-            one.pump()
+        for producer in self.producers:
+            producer.pump()
+        for writer in self.writers:
+            writer.pump()
 
     def _opened(self, record: ConnectionRecord, event: Opened) -> None:
         self.welcome = event.welcome
         super()._opened(record, event)
         for producer in self.producers:
             producer.connected(event.welcome)
-        for one in (*self.flows, *self.readers, *self.writers):
-            one.connected()
+        parties: list[SimulatedFlow | SimulatedReader | SimulatedWriter]
+        parties = [*self.flows, *self.readers, *self.writers]
+        for party in parties:
+            party.connected()
 
     def _end(self, code: int | None, *, is_noticed: bool) -> None:
         if self.connection is not None:
@@ -160,15 +168,19 @@ class GuaranteedClient(SimulatedClient):
                 producer.lost()
             for flow in self.flows:
                 flow.lost(code)
-            for one in (*self.readers, *self.writers):
-                one.lost()
+            for reader in self.readers:
+                reader.lost()
+            for writer in self.writers:
+                writer.lost()
         super()._end(code, is_noticed=is_noticed)
 
     def crash(self, *, is_noticed: bool) -> None:
         """The process dies without BYE and comes back as a new one."""
         super().crash(is_noticed=is_noticed)
-        for one in (*self.producers, *self.writers):
-            one.crashed()
+        for producer in self.producers:
+            producer.crashed()
+        for writer in self.writers:
+            writer.crashed()
 
     def _resume(self) -> None:
         super()._resume()
@@ -213,7 +225,7 @@ class GuaranteedClient(SimulatedClient):
     @property
     def is_guaranteed_settled(self) -> bool:
         """Tell whether every producer and flow is open, and nothing of theirs is under way."""
-        return all(one.is_settled for one in (*self.producers, *self.flows))
+        return all(one.is_settled for one in self.producers) and all(one.is_settled for one in self.flows)
 
     def validate(self) -> None:
         """Let the parts check themselves."""

@@ -314,8 +314,10 @@ class GuaranteedScenario:
             for flow in client.flows:
                 flow.is_draining = True
                 flow.settle_some(len(flow.held))
-            for one in (*client.readers, *client.writers):
-                one.is_wanted = False
+            for reader in client.readers:
+                reader.is_wanted = False
+            for writer in client.writers:
+                writer.is_wanted = False
 
     def _rest(self) -> None:
         """Let disks, homes and router agree with messages in them; then all homes may have to read their disks."""

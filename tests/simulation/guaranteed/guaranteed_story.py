@@ -56,7 +56,7 @@ def life_of(history: GuaranteedHistory, what: str) -> Iterator[Line]:
                 browsed = " to browse" if flow.is_browser else ""
                 yield (
                     delivery.at,
-                    f"{what} came to {flow} from {delivery.place}, count {delivery.count}{browsed}",
+                    f"{what} came to {flow} from {delivery.place}, count {delivery.tries}{browsed}",
                 )
         for settle in flow.settles:
             for place in settle.places:

@@ -276,7 +276,7 @@ def _client(
         name=name,
         vpn=vpn,
         username=USERNAME,
-        window=worlds.ClientPlan._field_defaults["window"],
+        window=ClientPlan._field_defaults["window"],
         is_cutting=rng.random() < 0.7,
         is_stale=rng.random() < 0.1,
     )

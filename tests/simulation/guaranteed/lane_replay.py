@@ -131,8 +131,9 @@ class LaneReplay:
         if isinstance(event, Stored):
             self._live[event.place[1]] = None
         elif isinstance(event, Gone):
-            for known in (self._live, self._settled, self._out):
-                known.pop(event.place[1], None)  # type: ignore[attr-defined]
+            self._live.pop(event.place[1], None)
+            self._settled.pop(event.place[1], None)
+            self._out.pop(event.place[1], None)
         elif isinstance(event, Bound):
             if not event.is_browser:
                 self._flows[event.flow] = event.worker
@@ -142,7 +143,7 @@ class LaneReplay:
             self._die(event.worker)
         elif isinstance(event, HomeSettled):
             self._settle(event)
-        elif not event.is_browser:
+        elif isinstance(event, Emitted) and not event.is_browser:
             return self._emit(event)
         return ""
 

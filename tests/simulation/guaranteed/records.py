@@ -275,7 +275,7 @@ class FlowDelivery(NamedTuple):
     #: What is in its payload, see `PUBLICATION_MARK`.
     what: str
     #: Earlier delivery attempts; more than 0 is "redelivered".
-    count: int
+    tries: int
     at: float
     origin: tuple[str, str, str] | None
 

@@ -86,13 +86,13 @@ class SimulatedStore:
             elif kind == "Stage":
                 self._put(self.stages, tuple(fields[:3]), None if fields[3] is None else Stage(*fields))
             elif kind == "Deletion":
-                self._put(self.deletions, fields[0], None if fields[1] else Deletion(*fields))
+                self._put(self.deletions, int(fields[0]), None if fields[1] else Deletion(*fields))
             elif kind == "Sink":
                 self._put(self.sinks, tuple(fields[:3]), None if fields[3] is None else Sink(*fields))
             else:
                 self._put(self.objects, tuple(fields[:3]), fields[3])
 
-    def _put(self, table: dict[Key, Any], key: Any, value: Any) -> None:
+    def _put(self, table: dict[Any, Any], key: Any, value: Any) -> None:
         if value is None:
             table.pop(key, None)
         else:

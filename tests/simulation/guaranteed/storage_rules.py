@@ -15,10 +15,16 @@ from tests.simulation.guaranteed.records import endpoint_of
 from tests.simulation.history_index import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tests.simulation.guaranteed.index import GuaranteedIndex
-    from tests.simulation.guaranteed.records import Attributes, EndpointRecord, Publication, Stored
+    from tests.simulation.guaranteed.records import (
+        Attributes,
+        EndpointRecord,
+        FlowRecord,
+        Publication,
+        Stored,
+    )
 
 
 def completeness(index: GuaranteedIndex) -> Iterator[Violation]:
@@ -107,7 +113,7 @@ def may_vanish_unwritten(endpoint: EndpointRecord) -> bool:
     )
 
 
-def _flows_of(index: GuaranteedIndex, endpoint: EndpointRecord) -> Iterator:
+def _flows_of(index: GuaranteedIndex, endpoint: EndpointRecord) -> Iterator[FlowRecord]:
     return (flow for flow in index.history.flows if flow.endpoint_id == endpoint.id)
 
 
@@ -148,10 +154,10 @@ def refusals(index: GuaranteedIndex) -> Iterator[Violation]:
             yield Violation("refused", text, whats=(_name(publication),))
     for flow in index.history.flows:
         for delivery in flow.deliveries:
-            publication = index.history.publication(delivery.what)
+            sent = index.history.publication(delivery.what)
             if (
-                publication is not None
-                and publication.refused_at < FOREVER
+                sent is not None
+                and sent.refused_at < FOREVER
                 and publication.number not in index.ambiguous
                 and index.history.endpoints[flow.endpoint_id].deleted_at > publication.refused_at
             ):
@@ -233,7 +239,7 @@ def _may_be_full(_publication: Publication, _attributes: Attributes) -> bool:
 #: A router hears of room after a look of the home, which may be replaced meanwhile.
 ROOM_TOLD_S: Final = 5.0
 #: Code -> whether these attributes of an endpoint are a reason for it.
-_CAUSES = {
+_CAUSES: Final[dict[int, Callable[[Publication, Attributes], bool]]] = {
     errors.SPOOL_OVER_QUOTA: _may_be_full,
     errors.SPOOL_FILES_EXCEEDED: _may_be_full,
     errors.ENDPOINT_SHUTDOWN: lambda _, attributes: not attributes.get("ingress_enabled", True),
@@ -372,9 +378,12 @@ def moves(index: GuaranteedIndex) -> Iterator[Violation]:
             endpoint = index.endpoint(one.place)
             if one is not index.stored[one.place]:
                 continue
-            if endpoint is not None and is_moved(one, endpoint) and one.origin[2] != "copied":  # type: ignore[index]
-                key = (endpoint.vpn, *one.origin[:2], endpoint.id)  # type: ignore[index]
-                counts[key] = counts.get(key, 0) + 1  # type: ignore[index]
+            if endpoint is None or one.origin is None or not is_moved(one, endpoint):
+                continue
+            kind, name, reason = one.origin
+            if reason != "copied":
+                key = (endpoint.vpn, kind, name, endpoint.id)
+                counts[key] = counts.get(key, 0) + 1
         for (vpn, kind, name, target), count in counts.items():
             sources = [
                 one

@@ -44,7 +44,7 @@ def test_a_second_delivery_without_a_mark_is_found_out(written: Written) -> None
     written.unbind(first)
     written.consume(second, place_of(one, 1), count=1)
     assert written.rules() == []
-    second.deliveries[0] = second.deliveries[0]._replace(count=0)
+    second.deliveries[0] = second.deliveries[0]._replace(tries=0)
     assert written.rules() == ["unmarked"]
 
 

@@ -5,7 +5,8 @@ Each is played with several seeds, which differ in the delays of the network and
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,6 +15,9 @@ from node.home.home import Home, HomeLimits
 from router.sessions.producer_memory import Memory
 from tests.simulation.guaranteed.stage import Stage, names
 from tests.simulation.simulated_worker import SimulatedWorker
+
+if TYPE_CHECKING:
+    from tests.simulation.guaranteed.records import Publication
 
 SEEDS = [f"story {number}" for number in range(6)]
 FIFTY = ["t/1"] * 50
@@ -28,7 +32,7 @@ def seed(request: pytest.FixtureRequest) -> str:
 def test_an_acknowledged_tail_survives_a_kill(seed: str) -> None:
     stage = Stage(seed, write_max_s=0.05, orders={"subscriptions": ["t/>"]})
     producer = stage.producer()
-    sent = []
+    sent: list[Publication] = []
     while not any(one.is_acked for one in sent):
         sent += stage.publish(producer, *["t/1"] * 5)
         stage.wait(0.003)
@@ -247,10 +251,11 @@ def test_a_disk_that_fails_again_and_again_costs_no_publisher_its_session(
     assert stage.finish() == []
 
 
-class Dice:
+class Dice(random.Random):
     """Always throws the same."""
 
     def __init__(self, number: float) -> None:
+        super().__init__(0)
         self._number = number
 
     def random(self) -> float:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tests.simulation.guaranteed.index import GuaranteedIndex
-    from tests.simulation.guaranteed.records import Stored
+    from tests.simulation.guaranteed.records import Place, Stored
     from tests.simulation.guaranteed.writer_records import Attempt, Batch, WriterRecord
 
 
@@ -57,7 +57,7 @@ def _whole(
 
 def _copies(index: GuaranteedIndex, what: str) -> list[Stored]:
     """Give where a row was stored for its queue, without what was moved from there, each place once."""
-    found = {}
+    found: dict[Place, Stored] = {}
     for one in index.copies.get(what, ()):
         endpoint = index.endpoint(one.place)
         if endpoint is not None and not is_moved(one, endpoint):

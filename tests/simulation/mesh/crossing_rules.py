@@ -20,6 +20,7 @@ from tests.simulation.history_index import Violation
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.simulation.event_history import ConnectionRecord
     from tests.simulation.guaranteed.records import Attributes, EndpointRecord, Publication
     from tests.simulation.mesh.mesh_history import MeshHistory
 
@@ -328,7 +329,7 @@ def copies(index: CrossingIndex) -> Iterator[Violation]:
 
 def chosen(index: CrossingIndex) -> Iterator[Violation]:
     """One client of the mesh at most gets the direct copy of a guaranteed deliver-to-one message (R78)."""
-    got: dict[int, list] = {}
+    got: dict[int, list[ConnectionRecord]] = {}
     for records in index.history.nodes.values():
         for connection, number, _, at in records.history.copies:
             publication = index.history.publications[number]

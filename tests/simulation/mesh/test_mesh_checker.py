@@ -99,8 +99,9 @@ class Changed:
         for event in self.history.nodes[node].guaranteed.home_events:
             if isinstance(event, Stored) and event.what == what and event.place[0] == lane:
                 count += 1
-                event = edit(event)
-            if event is not None:
+                changed = edit(event)
+                events += [] if changed is None else [changed]
+            else:
                 events.append(event)
         assert count == 1
         self.history.nodes[node].guaranteed.home_events[:] = events

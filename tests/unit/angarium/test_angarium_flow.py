@@ -241,7 +241,12 @@ def test_accepted_messages_wait_for_a_short_time_only() -> None:
         node.messages(1, 1, numbered(1, 3))
         (await flow.receive()).accept()
         frames: list[Any] = []
-        await node.until(lambda: frames.extend(settles(node)) or frames)
+
+        def has_settled() -> bool:
+            frames.extend(settles(node))
+            return bool(frames)
+
+        await node.until(has_settled)
         assert frames == [[1, wire.OUTCOME_ACCEPTED, [[0, 1, 1]]]]
 
     run(test())

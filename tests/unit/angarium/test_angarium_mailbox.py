@@ -69,7 +69,8 @@ def test_what_is_dropped_agrees_with_counting_by_hand() -> None:
     rng = random.Random(7)
     for _ in range(200):
         limit = rng.randint(1, 20)
-        box, kept, next_number, dropped = mailbox(buffer_messages=limit), [], 0, 0
+        box, next_number, dropped = mailbox(buffer_messages=limit), 0, 0
+        kept: list[int] = []
         for _ in range(30):
             if rng.random() < 0.3:
                 chunk = box.take()

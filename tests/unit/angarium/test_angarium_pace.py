@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from angarium import wire
 from angarium.client.consuming import outcomes
@@ -65,7 +65,7 @@ def test_what_a_flow_may_not_say_now_it_says_together_later() -> None:
         assert node.sent() == []
         assert bucket.waits >= 2, "one for credit, one for outcomes"
         bucket._frames = float(outcomes.FRAMES_BURST)
-        frames = []
+        frames: list[tuple[bytes, Any]] = []
         while len(frames) < 2:
             await asyncio.sleep(0.001)
             frames += [(frame.operation, frame.header[:2]) for frame in node.sent()]

@@ -21,7 +21,7 @@ class DecidedWriter(BatchWriter):
 
 def test_a_batch_that_runs_again_is_counted_once(tmp_path: Path) -> None:
     """Spark runs the last batch of a stream again if it was stopped before it noted the end."""
-    writer = DecidedWriter(LocalFiles(str(tmp_path)), "job", levels=1, directories_max=10)
+    writer = DecidedWriter(LocalFiles(tmp_path), "job", levels=1, directories_max=10)
     rows: Any = None
     for batch in (0, 1, 1, 2):
         writer.write(rows, batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def test_the_package_can_be_imported_without_pyspark() -> None:
 
 
 def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(errors.UnavailableError, match=r"pip install 'angarium\[spark\]'") as caught:
         session.check_installed()
     assert caught.value.code == errors.NOT_INSTALLED
@@ -43,7 +44,7 @@ def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(errors.UnavailableError, match="install Java 17 or later") as caught:
         session.check_installed()
@@ -51,7 +52,7 @@ def test_without_java_the_error_says_what_to_install(tmp_path: Path, monkeypatch
 
 
 def test_a_java_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", 'java version "1.8.0_391"')))
     with pytest.raises(errors.UnavailableError, match="Java 8 is too old for Spark"):
         session.check_installed()

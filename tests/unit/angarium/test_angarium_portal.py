@@ -14,7 +14,7 @@ from angarium import errors
 from angarium.blocking.portal import Closing, Facade, Mirrored, Portal, opens, waits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 WAIT_S = 10.0
 
@@ -122,11 +122,15 @@ def test_after_its_end_nobody_waits_for_the_thread(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("angarium.blocking.portal.LOOK_INTERVAL_S", 0.01)
     portal = Portal()
     portal.stop()
-    for ask in (lambda: portal.call(asyncio.sleep(0)), lambda: portal.start(list)):
+    told: list[Any] = []
+    asks: list[Callable[[], None]] = [
+        lambda: portal.call(asyncio.sleep(0)),
+        lambda: portal.start(told.append, 0),
+    ]
+    for ask in asks:
         with pytest.raises(errors.ConnectionLostError) as caught:
             ask()
         assert caught.value.code == errors.CLIENT_CLOSED
-    told: list[Any] = []
     portal.post(told.append, 1)
     assert told == []
     with pytest.raises(errors.ConnectionLostError):

@@ -505,7 +505,7 @@ def test_publish_many_takes_messages_and_refuses_direct_ones() -> None:
     async def test() -> None:
         node = SpokenNode()
         producer = await open_producer(node)
-        mixed = [Message("a", mode="persistent"), ("b", b""), Message("c")]
+        mixed: list[Message | tuple[str, bytes]] = [Message("a", mode="persistent"), ("b", b""), Message("c")]
         task = asyncio.ensure_future(producer.publish_many(mixed))
         await node.steps()
         node.acked(1, 2)

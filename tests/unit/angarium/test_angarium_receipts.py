@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,8 @@ from tests.unit.angarium.spoken_node import SpokenNode, open_producer, run
 @pytest.mark.requirement("R277")
 def test_receipts_reports_and_callbacks_tell_what_no_endpoint_took() -> None:
     async def test() -> None:
-        node, heard = SpokenNode(), []
+        node = SpokenNode()
+        heard: list[Any] = []
         producer = await open_producer(node, on_ack=heard.append)
         receipts = [await producer.send("t") for _ in range(4)]
         await node.steps()

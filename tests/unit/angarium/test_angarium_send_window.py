@@ -31,6 +31,9 @@ class FakeClaim:
     def settle(self, messages: int) -> None:
         self.heard += ["stored"] * messages
 
+    def miss(self, messages: int) -> None:
+        raise AssertionError("every message of these tests finds an endpoint")
+
     def refuse(self, sequence: int, error: errors.AngariumError) -> None:
         self.heard.append(f"refused {sequence}")
 

@@ -10,27 +10,24 @@ from hypothesis import strategies as st
 
 from angarium import errors, wire
 from angarium.client.protocol import session
-from angarium.client.protocol.session import (
+from angarium.client.protocol.events import (
     Answered,
-    ClientSession,
     Closed,
     Delivered,
-    EgressWindow,
-    Hello,
     Noticed,
     Opened,
     Retired,
-    State,
     TableChanged,
     Welcome,
 )
+from angarium.client.protocol.session import ClientSession, EgressWindow, Hello, State
 from angarium.message import Row, pack_rows
 from angarium.slots import Round, slot_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium.client.protocol.session import Event
+    from angarium.client.protocol.events import Event
 
 WELCOME = {
     "session": "1",

@@ -243,7 +243,7 @@ def test_what_is_before_a_wrong_message_stays_gathered(
 
 def test_a_guaranteed_message_is_given_back_because_it_goes_through_a_producer(gatherer: RowGatherer) -> None:
     message = Message("a", mode="persistent")
-    messages = iter([("a", b"1"), message, ("c", b"3")])
+    messages: Iterator[Message | tuple[str, bytes]] = iter([("a", b"1"), message, ("c", b"3")])
     assert gatherer.fill(messages) is message
     assert gatherer.fill(messages) is None
     assert [row[5] for row in rows_of(gatherer.take())] == [b"1", b"3"]

@@ -93,7 +93,7 @@ def test_a_subscription_in_the_router(form: str) -> None:
         parsed = parse_filter(text)
         made = interest.create(1, parsed, False, bytes(1024))
         interest.join(made, session, text)
-        subscriptions[text, False] = Subscription(text, False, made, 1, False, "")  # type: ignore[arg-type]
+        subscriptions[text, False] = Subscription(text, False, made, 1, "")  # type: ignore[arg-type]
 
     text = form.format(COUNT)
     _expect(costs.subscription_bytes(text, text, 0) - ("*" not in text) * costs.filter_bytes(text), make)

@@ -6,6 +6,8 @@ import asyncio
 import io
 import json
 import os
+import resource
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,7 +77,7 @@ def test_rows_of_a_peer_that_is_not_installed_say_what_installs_it(
 def test_a_size_for_which_the_shell_has_no_descriptors_is_not_begun_and_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(suite.resource, "getrlimit", lambda _: (256, 1_024))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (256, 1_024))
     monkeypatch.setattr(Broker, "launch", lambda *_: pytest.fail("a broker was started"))
     rows = suite.Crowds(tmp_path, Settings(peers=(), rows="5,000 clients, memory")).run()
     assert [row.error for row in rows] == [
@@ -206,7 +208,7 @@ def serve(
 ) -> list[dict[str, Any]]:
     """Give what a process with three clients answers to orders."""
     lines = "".join(json.dumps(order) + "\n" for order in orders)
-    monkeypatch.setattr(group_module.sys, "stdin", io.StringIO(lines))
+    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
     monkeypatch.setattr(group_module, "RETRY_S", 0)
     asyncio.run(Group(task(clients=3), broker.connect, lambda topic: topic.replace("/", ".")).serve())
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 import click
@@ -223,7 +224,7 @@ def test_a_command_of_another_package_is_found_by_its_entry_point(monkeypatch: p
             return click.Command("elsewhere", help="From elsewhere.")
 
     monkeypatch.setattr(
-        cli.metadata, "entry_points", lambda group: [Plugin] if group == cli.ENTRY_POINT_GROUP else []
+        metadata, "entry_points", lambda group: [Plugin] if group == cli.ENTRY_POINT_GROUP else []
     )
     context = click.Context(cli.cli)
     assert "elsewhere" in cli.cli.list_commands(context)

@@ -21,12 +21,15 @@ from tests.unit.cluster.running_nodes import RunningNodes, running_nodes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Where nobody listens.
+NOBODY = "tcp://127.0.0.1:1"
+
 
 @pytest.fixture(autouse=True)
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing of the surroundings be found by chance, not even at the usual port of this host."""
     surroundings.empty(tmp_path, monkeypatch)
-    monkeypatch.setattr(connection, "DEFAULT_URL", "tcp://127.0.0.1:1")
+    monkeypatch.setattr(connection, "DEFAULT_URL", NOBODY)
 
 
 @pytest.fixture
@@ -160,7 +163,7 @@ def test_a_data_directory_that_was_named_must_hold_a_node_that_runs(nodes: Runni
 def test_who_waits_for_a_node_that_comes_back_may_begin_before_it(nodes: RunningNodes) -> None:
     nodes.kill(nodes.start(Path.cwd() / "away", "tcp://127.0.0.1:7"))
     assert options("--data", "away", "--retry-for", "60").url == "tcp://127.0.0.1:7"
-    assert options("--retry-for", "60").url == connection.DEFAULT_URL
+    assert options("--retry-for", "60").url == NOBODY
 
 
 def test_the_current_context_says_where_and_who(prod: Context) -> None:

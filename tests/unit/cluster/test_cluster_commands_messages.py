@@ -32,9 +32,13 @@ def publication(origin: source.Source, template: str = "t", **options: Any) -> m
     return messages._Publication(origin, source.topic_maker(template), options, rate, None)
 
 
+def show_nothing(done: int, total: int | None = None) -> None:
+    """Be the progress bar of a command whose output nobody sees."""
+
+
 def pump(what: messages._Publication) -> tuple[FakeClient, messages.Published]:
     client, result = FakeClient(), messages.Published()
-    asyncio.run(messages._pump(cast("Any", client), what, result, lambda _: None, 5.0))
+    asyncio.run(messages._pump(cast("Any", client), what, result, show_nothing, 5.0))
     return client, result
 
 
@@ -66,7 +70,7 @@ def test_a_node_that_takes_no_messages_is_given_up() -> None:
 
     what, result = publication(source.RepeatSource(b"", 1)), messages.Published()
     with pytest.raises(AngariumError, match="40801"):
-        asyncio.run(messages._pump(cast("Any", StuckClient()), what, result, lambda _: None, 0.01))
+        asyncio.run(messages._pump(cast("Any", StuckClient()), what, result, show_nothing, 0.01))
     assert result.published == 0
 
 

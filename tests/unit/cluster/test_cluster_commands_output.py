@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -91,7 +92,7 @@ def test_a_ready_file_appears_whole(tmp_path: Path) -> None:
 def test_a_progress_bar_appears_only_when_the_work_takes_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     drawn: list[Any] = []
-    monkeypatch.setattr(output.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(output._Bar, "_appear", lambda _: (FakeBar(drawn), 0))
     bar = output._Bar("publishing", 10)
     bar(1)
@@ -108,7 +109,7 @@ def test_a_progress_bar_appears_only_when_the_work_takes_a_while(monkeypatch: py
 def test_a_progress_bar_may_learn_late_of_how_much_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     now = output.PROGRESS_DELAY_S
     drawn: list[Any] = []
-    monkeypatch.setattr(output.time, "monotonic", lambda: now)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     monkeypatch.setattr(output._Bar, "_appear", lambda _: (FakeBar(drawn), 0))
     bar = output._Bar("verify", None)
     now += output.PROGRESS_DELAY_S

@@ -48,7 +48,7 @@ def names(top: Top) -> list[str]:
 def test_a_rate_is_what_came_between_two_looks() -> None:
     top = Top(QUEUES)
     top.look(status(), [queue("orders", 100, 40)], 10.0)
-    assert top.rows[0]["in_per_s"] is None
+    assert [row["in_per_s"] for row in top.rows] == [None]
     top.look(status(), [queue("orders", 1_100, 540), queue("new", 5, 0)], 12.0)
     assert (top.rows[0]["in_per_s"], top.rows[0]["out_per_s"]) == (500.0, 250.0)
     assert top.rows[1]["in_per_s"] is None, "it was not there before"

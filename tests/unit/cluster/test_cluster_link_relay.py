@@ -8,6 +8,7 @@ import pytest
 
 from angarium import slots, wire
 from angarium.client.protocol.session import Hello
+from angarium.topic import slot_of
 from cluster.relay.direct import Relay
 from cluster.relay.session import IMPORTS_PENDING_MAX, Exported, Imported, LinkSession, Passed
 
@@ -130,7 +131,7 @@ def test_rounds_are_cut_by_the_table_of_the_router_that_takes_them() -> None:
         for (worker, count), batch in zip(parts, frames[2:], strict=True):
             part = wire.unpack(batch)
             assert len(part) == count
-            owners = {slots.slot_table(4)[slots.slot_of(row[wire.ROW_TOPIC])] for row in part}
+            owners = {slots.slot_table(4)[slot_of(row[wire.ROW_TOPIC])] for row in part}
             assert owners == {worker}
             assert part == sorted(part)
 
@@ -193,7 +194,7 @@ def test_wishes_wait_for_the_other_side_and_for_its_answers() -> None:
     relay.open(target)
     first = [wire.unpack(frames[1]) for frames in sent(target)]
     assert first == [[n + 1, wire.EXPORTS_SNAPSHOT, [[f"t/{n}", 4]]] for n in range(IMPORTS_PENDING_MAX)]
-    kinds = []
+    kinds: list[bool] = []
     for number in range(7):
         (answer,) = target.receive([wire.IMPORTED, wire.pack([number + 1])], 0.0)
         assert isinstance(answer, Imported)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
@@ -214,7 +215,7 @@ def test_the_event_of_a_process_that_cannot_start_says_why(node: Node) -> None:
     node.exit("worker")
     node.wait(1.0)
     place = node.machine.places["worker", 0]
-    told = ("starting", "cannot work: error 50322", {})
+    told: tuple[str, str, dict[str, Any]] = ("starting", "cannot work: error 50322", {})
     node.do(node.machine.heartbeat("worker", 0, place.incarnation, told, node.now))
     (event,) = [one for one in node.exit("worker") if isinstance(one, s.Tell)]
     assert "said last: cannot work: error 50322" in event.text

@@ -303,7 +303,8 @@ class LaneMachine(RuleBasedStateMachine):
             self.nothing_is_left()
 
     def prefix(self, consumer: Consumer, wanted: list[Message]) -> list[int]:
-        room, size, positions = consumer.room(), consumer.sent_bytes, []
+        room, size = consumer.room(), consumer.sent_bytes
+        positions: list[int] = []
         for one in wanted:
             if len(positions) < room and size < consumer.bytes:
                 positions.append(one.position)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from angarium import errors
+from angarium import errors, wire
 from node.home.spool.records import COUNTS_MAX, REFUSED_MAX, Record, Records
+from node.matching.batch import Row
 from storage.spool import Table
 from tests.unit.node.driven_home import (
     LANE,
@@ -135,17 +136,16 @@ def test_verdicts_for_lanes_that_are_not_here_leave_nothing() -> None:
 # -- one record ----------------------------------------------------------------------------------------------
 
 
-class _Row:
-    def __init__(self, index: int) -> None:
-        self.index = index
+def _row(index: int) -> Row:
+    return Row(index, "t", wire.MODE_PERSISTENT, None, None, b"")
 
 
 def test_a_refusal_is_forgotten_when_the_window_has_passed_it() -> None:
     record = Record()
     record.refuse([(1, QUOTA)])
-    record.store(1, 2, [_Row(i) for i in range(REFUSED_MAX - 1)], None)  # type: ignore[list-item]
+    record.store(1, 2, [_row(i) for i in range(REFUSED_MAX - 1)], None)
     assert [one[0] for one in record.refused] == [1]
-    record.store(1, 2 + REFUSED_MAX, [_Row(0)], None)  # type: ignore[list-item]
+    record.store(1, 2 + REFUSED_MAX, [_row(0)], None)
     assert record.refused == []
 
 
@@ -153,7 +153,7 @@ def test_a_gap_in_the_sequences_forgets_nothing() -> None:
     """Applications choose sequences: 1,000 may be refused, and 2,000 the next one that is stored."""
     record = Record()
     record.refuse([(1_000, QUOTA)])
-    record.store(1, 2_000, [_Row(0), _Row(1_000_000)], None)  # type: ignore[list-item]
+    record.store(1, 2_000, [_row(0), _row(1_000_000)], None)
     assert record.last == 1_002_000
     assert [one[0] for one in record.refused] == [1_000]
 
@@ -161,13 +161,13 @@ def test_a_gap_in_the_sequences_forgets_nothing() -> None:
 def test_a_record_knows_the_last_sequence_of_each_number_of_partitions() -> None:
     record = Record()
     for sequence, count in ((1, 2), (2, 2), (5, 3), (6, 1), (9, 3)):
-        record.store(count, sequence, [_Row(0)], None)  # type: ignore[list-item]
+        record.store(count, sequence, [_row(0)], None)
         record.validate()
     assert dict(record.lasts) == {2: 2, 1: 6, 3: 9}
     assert Record.unpack(record.pack(), PRODUCER).lasts == record.lasts
     older = Record()
-    older.store(2, 1, [_Row(2)], None)  # type: ignore[list-item]
-    older.store(4, 4, [_Row(0)], None)  # type: ignore[list-item]
+    older.store(2, 1, [_row(2)], None)
+    older.store(4, 4, [_row(0)], None)
     record.precede(older)
     record.validate()
     assert dict(record.lasts) == {2: 3, 1: 6, 3: 9, 4: 4}
@@ -177,11 +177,11 @@ def test_a_record_knows_the_last_sequence_of_each_number_of_partitions() -> None
 def test_of_many_numbers_of_partitions_the_one_that_was_left_longest_ago_is_forgotten() -> None:
     record = Record()
     for count in range(1, COUNTS_MAX + 3):
-        record.store(count, 10 * count, [_Row(0)], None)  # type: ignore[list-item]
+        record.store(count, 10 * count, [_row(0)], None)
         record.validate()
     assert [count for count, _ in record.lasts] == list(range(3, COUNTS_MAX + 3))
     fresh = Record()
-    fresh.store(1, 1_000, [_Row(0)], None)  # type: ignore[list-item]
+    fresh.store(1, 1_000, [_row(0)], None)
     fresh.precede(record)
     fresh.validate()
     assert [count for count, _ in fresh.lasts] == [*range(4, COUNTS_MAX + 3), 1]
@@ -211,7 +211,7 @@ def test_records_against_a_list_of_everything_that_happened() -> None:
                 records.refuse(LANE, PRODUCER, [(sequence, QUOTA)])
                 verdicts[sequence] = QUOTA
             else:
-                records.store(LANE, PRODUCER, 1, sequence, [_Row(0)], None)  # type: ignore[list-item]
+                records.store(LANE, PRODUCER, 1, sequence, [_row(0)], None)
                 verdicts[sequence] = 0
             order.append(sequence)
             records.validate()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from node.home.spool import repacking
 from node.home.spool.repacking import SMALL_BLOCKS, SMALL_ROWS, merge_segments
 from storage.spool import Table
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, row_of, settings_of, started
+
+if TYPE_CHECKING:
+    from node.backlog.segment import Origin
 
 LANES = {LANE: settings_of("q"), OTHER: settings_of("other")}
 BIG = bytes(1_000)
@@ -384,7 +388,8 @@ def _segment(first: int, block: int, rows: list[list[object]], rng: random.Rando
     for index, topic, flags, _, properties, payload in rows:
         meta = rng.choice((None, (5_000, 0, None, None), (0, 700, 9, "k"), (0, 0, 2, None)))
         typed.append(Row(index, topic, flags, meta, properties, payload))  # type: ignore[arg-type]
-    origins = rng.choice((None, [("queue", "old", "moved")] * len(typed)))
+    moved: list[Origin | None] = [("queue", "old", "moved")] * len(typed)
+    origins = rng.choice((None, moved))
     segment = make_segment(LANE, first, 7, typed, None, 1_000 + block * 10, origins=origins)
     if rng.random() < 0.5:
         segment.tries = bytearray(rng.randint(0, 3) for _ in range(segment.count))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from angarium import errors, wire
@@ -21,7 +23,7 @@ from tests.unit.node.lane_driver import (
     row,
 )
 
-SPREAD = {"access_type": "non-exclusive"}
+SPREAD: dict[str, Any] = {"access_type": "non-exclusive"}
 
 
 make = pytest.fixture(checked_drivers)

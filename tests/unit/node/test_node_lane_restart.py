@@ -417,7 +417,8 @@ def test_a_segment_costs_the_same_however_many_rows_it_has(settings: dict[str, A
 @pytest.mark.slow
 def test_the_whole_index_of_a_lane_stays_within_64_bytes_per_message(make: type[Driver]) -> None:
     """The limit holds with the time index, the flow's set and the reader: everything that a lane keeps."""
-    for fields, limit in (({}, 16), ({"ttl": 60_000, "delay": 5, "priority": 3}, 48)):
+    timed: dict[str, Any] = {"ttl": 60_000, "delay": 5, "priority": 3}
+    for fields, limit in (({}, 16), (timed, 48)):
         driver = make(max_unacked=1_000_000, respect_priority=True)
         rows = [row(i, **fields) for i in range(100)]
         driver.bind(1)

@@ -13,7 +13,7 @@ from node.endpoints.lane import Lane, Sources
 from node.endpoints.reader import EXAMINED_MAX, SKIPPED_MAX
 from tests.unit.node.lane_driver import ACTIVE, CLOSED, FAILED, LANE_ID, Driver, all_of, checked_drivers, row
 
-SPREAD = {"access_type": "non-exclusive"}
+SPREAD: dict[str, Any] = {"access_type": "non-exclusive"}
 
 make = pytest.fixture(checked_drivers)
 

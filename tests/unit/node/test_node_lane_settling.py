@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from angarium import errors, wire
@@ -17,7 +19,10 @@ from tests.unit.node.lane_driver import (
     row,
 )
 
-SPREAD = {"access_type": "non-exclusive"}
+if TYPE_CHECKING:
+    from node.endpoints.flow import FlowEvent
+
+SPREAD: dict[str, Any] = {"access_type": "non-exclusive"}
 
 make = pytest.fixture(checked_drivers)
 
@@ -31,7 +36,7 @@ def delivered(make: type[Driver], count: int = 10, **settings: object) -> Driver
     return driver
 
 
-def codes(events: list[tuple[int, int, int, str]]) -> list[tuple[int, int]]:
+def codes(events: list[FlowEvent]) -> list[tuple[int, int]]:
     return [(event, code) for _, event, code, _ in events]
 
 

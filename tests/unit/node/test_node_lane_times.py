@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from node.backlog.lifetimes import SERVED_MAX
@@ -269,7 +271,7 @@ def test_delayed_messages_keep_their_delay_over_a_restart(make: type[Driver]) ->
 def test_a_hundred_thousand_messages_with_delays_of_their_own(make: type[Driver]) -> None:
     """Each call costs what is due then, and every message comes once, not before its time."""
     driver = make(max_unacked=1_000_000)
-    due = {}
+    due: dict[int, int] = {}
     for block in range(1000):
         delays = [10 + (block * 100 + i) * 7919 % 60_000 for i in range(100)]
         first = driver.put(*[row(i, delay=delay) for i, delay in enumerate(delays)]).first
@@ -287,7 +289,7 @@ def test_a_hundred_thousand_messages_with_delays_of_their_own(make: type[Driver]
 
 # --- selector of a topic endpoint -------------------------------------------------------------------------------
 
-TOPIC_ENDPOINT = {"kind": "topic-endpoint", "selector": "a"}
+TOPIC_ENDPOINT: dict[str, Any] = {"kind": "topic-endpoint", "selector": "a"}
 
 
 @pytest.mark.requirement("R145", "R146", "R147", "R148")

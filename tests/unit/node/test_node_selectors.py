@@ -263,7 +263,7 @@ def test_a_hostile_pattern_costs_no_backtracking() -> None:
     ],
 )
 def test_words_are_keywords_only_where_one_may_stand(text: str) -> None:
-    assert selects(text, **{"like": 5, "NOT": 1, "a": 5, "b": True, "is": None})
+    assert selects(text, row_with({"like": 5, "NOT": 1, "a": 5, "b": True, "is": None}))
 
 
 @pytest.mark.requirement("R278")

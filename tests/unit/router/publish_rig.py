@@ -156,7 +156,7 @@ class PublishNode(WiredNode):
     # -- objects ---------------------------------------------------------------------------------------------
 
     def queue(
-        self, name: str, *subscriptions: str, home: int = 0, vpn: str = "default", **changes: Any
+        self, name: str, *subscriptions: str, home: int | list[int] = 0, vpn: str = "default", **changes: Any
     ) -> Any:
         return self.put("queue", name, vpn=vpn, home=home, subscriptions=list(subscriptions), **changes)
 
@@ -335,7 +335,8 @@ class Publisher:
 
     def told(self) -> list[list[Any]]:
         """Take all ACKED of this producer."""
-        found, kept = [], deque()
+        found: list[list[Any]] = []
+        kept: deque[list[bytes]] = deque()
         for frames in self.client.received:
             body = wire.unpack(frames[1]) if frames[0] == wire.ACKED else [None]
             if body[0] == self.handle:

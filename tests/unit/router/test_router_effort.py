@@ -251,9 +251,12 @@ def test_sets_that_were_defined_before_the_answer_deliver_like_others(
     some.subscribe("a/*")
     told: list[bytes] = []
     carry = node._to_router
-    monkeypatch.setattr(
-        node, "_to_router", lambda index, frames: (told.append(frames[0]), carry(index, frames))
-    )
+
+    def watch(index: int, frames: list[bytes]) -> None:
+        told.append(frames[0])
+        carry(index, frames)
+
+    monkeypatch.setattr(node, "_to_router", watch)
     topics = ["a/b", "a/c", "x/b", "x/y", "a/b"]
     publisher.publish(*topics)
     assert wire.SETS in told

@@ -19,8 +19,8 @@ from router.admission.rows import (
     spool_bytes,
 )
 from router.admission.spool_files import SpoolFiles
-from router.admission.thresholds import Alarm
 from router.ground.effects import EmitEvent, Outbox
+from router.sessions.alarm import Alarm
 from router.sessions.producer_memory import Memory, Record, merge_records
 
 FILE = wire.SPOOL_FILE_BYTES

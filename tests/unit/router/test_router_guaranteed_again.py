@@ -313,8 +313,9 @@ class TestFencing:
         later = ask(two, "producer.open", name="busy")
         spooling.commit()
         assert answer_to(one, earlier) == (errors.PRODUCER_FENCED, "busy")
-        code, value = answer_to(two, later) or (1, None)
-        assert (code, value["last_sequence"]) == (0, 1)
+        answer = answer_to(two, later)
+        assert answer is not None
+        assert (answer[0], answer[1]["last_sequence"]) == (0, 1)
         assert len(spooling.router.intake.producers) == 1
 
     def test_a_session_may_fence_itself(self, spooling: PublishNode) -> None:

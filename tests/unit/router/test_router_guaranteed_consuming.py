@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-def queue_row(name: str, number: int, vpn: str = "default", **attributes: Any) -> Any:
+def queue_row(name: str, number: int, vpn: str = "default", **attributes: Any) -> list[Any]:
     complete = objects.complete("queue", {"id": number, "homes": [0], "owner": "default", **attributes})
     return ["queue", vpn, name, complete]
 
@@ -58,8 +58,8 @@ class FlowNode(WiredNode):
         wish = effect.arguments
         if effect.operation == "endpoint.create":
             creator = {"created_by": f"client:{wish['username']}", "durable": False, "client": wish["client"]}
-            row = queue_row(wish["name"], 1000 + len(self.asked), **creator)
-            self.router.operators.put_object(*row, self.now)
+            _, vpn, name, complete = queue_row(wish["name"], 1000 + len(self.asked), **creator)
+            self.router.operators.put_object("queue", vpn, name, complete, self.now)
         elif effect.operation == "endpoint.delete":
             self.router.operators.drop_object("queue", wish["vpn"], wish["name"], self.now)
         self.router.controller_answered(effect.ticket, True, {"created": True}, self.now)
@@ -248,8 +248,8 @@ def test_a_change_is_answered_when_it_is_in_force(flow_node: FlowNode) -> None:
     done: list[str] = []
     operators = flow_node.router.operators
     flow_node.pause(0)
-    row = queue_row("q", 1, subscriptions=["a"])
-    operators.put_object(*row, flow_node.now, lambda: done.append("filters"))
+    _, vpn, name, complete = queue_row("q", 1, subscriptions=["a"])
+    operators.put_object("queue", vpn, name, complete, flow_node.now, lambda: done.append("filters"))
     flow_node.settle()
     assert done == []
     flow_node.unpause(0)
@@ -267,7 +267,8 @@ def test_a_change_is_answered_when_it_is_in_force(flow_node: FlowNode) -> None:
     flow_node.settle()
     assert done == ["filters", "at once", "deleted"]
     operators.drop_object("queue", "default", "none", flow_node.now, lambda: done.append("nothing"))
-    operators.put_object(*queue_row("x", 9, vpn="none"), flow_node.now, lambda: done.append("no vpn"))
+    _, vpn, name, complete = queue_row("x", 9, vpn="none")
+    operators.put_object("queue", vpn, name, complete, flow_node.now, lambda: done.append("no vpn"))
     assert done[3:] == ["nothing", "no vpn"]
 
 
@@ -306,8 +307,8 @@ def test_operators_find_endpoints_by_pattern() -> None:
 
 def test_a_leaving_worker_that_restarts_does_not_lose_what_others_take_over() -> None:
     node = make_flow_node(2, queue_row("r", 2, homes=[1]))
-    moved = queue_row("r", 2, homes=[0])
-    node.router.operators.put_object(*moved, node.now)
+    _, vpn, name, complete = queue_row("r", 2, homes=[0])
+    node.router.operators.put_object("queue", vpn, name, complete, node.now)
     node.settle()
     node.pause(0)  # so that the change cannot end yet
     node.router.scaling.begin(1, node.now)
@@ -324,8 +325,8 @@ def test_a_leaving_worker_that_restarts_does_not_lose_what_others_take_over() ->
 def test_edited_subscriptions_are_those_that_a_whole_object_would_have(flow_node: FlowNode) -> None:
     node = flow_node
     done: list[None] = []
-    before = queue_row("q", 1, subscriptions=["a", "b"], client_subscriptions=["c", "d"])
-    node.router.operators.put_object(*before, node.now)
+    _, vpn, name, before = queue_row("q", 1, subscriptions=["a", "b"], client_subscriptions=["c", "d"])
+    node.router.operators.put_object("queue", vpn, name, before, node.now)
     edits = {"subscriptions": [["x"], ["a"]], "client_subscriptions": [["c", "y"], ["d", "never"]]}
     node.router.operators.edit_object("queue", "default", "q", edits, node.now, lambda: done.append(None))
     node.settle()
@@ -333,7 +334,7 @@ def test_edited_subscriptions_are_those_that_a_whole_object_would_have(flow_node
     queue = node.router.endpoints.find("default", "queue", "q")
     assert queue is not None
     assert queue.attributes == {
-        **before[3],
+        **before,
         "subscriptions": ["b", "x"],
         "client_subscriptions": ["c", "y"],
     }

@@ -248,7 +248,12 @@ def test_a_batch_that_one_queue_takes_whole_is_not_opened(spooling: PublishNode)
     publisher = spooling.publisher()
     taken: list[bytes] = []
     take = spooling.homes[0].take
-    spooling.homes[0].take = lambda frames: (taken.extend(frames[2:]), take(frames))[1]  # type: ignore[method-assign]
+
+    def watch(frames: list[bytes]) -> None:
+        taken.extend(frames[2:])
+        take(frames)
+
+    spooling.homes[0].take = watch  # type: ignore[method-assign]
     rows = [[index, "a/b", PERSISTENT, None, None, b"x"] for index in range(20)]
     publisher.send(rows, 1)
     assert taken == [wire.pack(rows)]

@@ -163,7 +163,7 @@ def test_direct_messages_wait_for_nobody(parted: PublishNode, publisher: Publish
     parted.hold()
     publisher.publish(*keyed(KEYS))
     parted.change("q", partition_count=3)
-    parted.client().publish(["a"])
+    parted.client().publish("a")
     waiting = [body for home in parted.homes.values() for body in home.waiting]
     assert [body[3] for body in waiting].count(None) == 1
     parted.commit()

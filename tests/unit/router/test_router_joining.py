@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,6 +14,8 @@ from router.ground.effects import BUNDLED_BYTES_MAX, JOINED_BYTES_MAX, SendWorke
 from tests.unit.router.wired_node import BIG, FakeClient, WiredNode, snapshot
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from router.sessions.session import Session
 
 pytestmark = pytest.mark.requirement("R226", "R227")
@@ -243,8 +246,13 @@ def test_lone_rounds_for_one_worker_share_a_message_there_and_back(make_node: An
     publishers = [node.client() for _ in range(5)]
     sent: list[list[bytes]] = []
     to_worker, to_router = node._to_worker, node._to_router
-    node._to_worker = lambda index, frames: (sent.append(frames), to_worker(index, frames))
-    node._to_router = lambda index, frames: (sent.append(frames), to_router(index, frames))
+
+    def note(carry: Callable[[int, list[bytes]], None], index: int, frames: list[bytes]) -> None:
+        sent.append(frames)
+        carry(index, frames)
+
+    node._to_worker = partial(note, to_worker)
+    node._to_router = partial(note, to_router)
     with Turn(node):
         for number, client in enumerate(publishers):
             client.publish((f"a/{number}", b"%d" % number), flush=True)

@@ -310,7 +310,10 @@ class TestForwarding:
         assert session.counters.get("discard.no-subscription-match", 0) == 0
 
     def test_message_vpns_are_apart(self) -> None:
-        rows = [("vpn", "", "other", {}), ("username", "other", "default", {})]
+        rows: list[tuple[str, str, str, dict[str, Any]]] = [
+            ("vpn", "", "other", {}),
+            ("username", "other", "default", {}),
+        ]
         nodes = {
             name: WiredNode(1, snapshot(link_object(other), *rows), name=name, identity=identity_of(name))
             for name, other in (("a", "b"), ("b", "a"))

@@ -81,7 +81,8 @@ def test_nobody_waits_for_longer_than_his_connection_may() -> None:
     """From the fourth failure on each comparison waits longer; who waits too long is found at `wake`, and once."""
     world = World(wait_max_s=8.0)
     numbers = [world.try_login("192.0.2.7") for _ in range(PER_NETWORK_MAX)]
-    compared, late = [], []
+    compared: list[int] = []
+    late: list[int] = []
     while len(compared) + len(late) < len(numbers):
         if (number := world.compare()) is not None:
             compared.append(number)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from tests.unit.router.test_router_links import link_hello
-from tests.unit.router.wired_mesh import WiredMesh, make_node
+from tests.unit.router.wired_mesh import WiredMesh, link_hello, make_node
 
 if TYPE_CHECKING:
     from tests.unit.router.wired_node import FakeClient, WiredNode

@@ -122,7 +122,7 @@ def test_claims_choose_username_message_vpn_and_profiles() -> None:
     assert (
         granted(settings=settings, preferred_username="ann", angarium={"vpn": ["orders"]}).acl_profile == ""
     )
-    several = {"preferred_username": "ann", "angarium": {"vpn": ["orders", "sales"]}}
+    several: dict[str, Any] = {"preferred_username": "ann", "angarium": {"vpn": ["orders", "sales"]}}
     assert granted("sales", settings=settings, **several).vpn == "sales"
     refused(granted, settings=settings, **several)
     for wrong in ([], "", 7, None, ["orders", 7], "secret"):

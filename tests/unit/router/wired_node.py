@@ -137,9 +137,11 @@ class FakeClient:
 
     def deliveries(self) -> list[tuple[int, list[Any], int]]:
         """Take the heads of all deliveries: (flags, parts, dropped)."""
-        heads = [tuple(wire.unpack(f[1])) for f in self.received if f[0] == wire.DELIVER]
+        heads: list[tuple[int, list[Any], int]] = [
+            tuple(wire.unpack(f[1])) for f in self.received if f[0] == wire.DELIVER
+        ]
         self.received = deque(f for f in self.received if f[0] != wire.DELIVER)
-        return heads  # type: ignore[return-value]
+        return heads
 
     def closed_with(self) -> int | None:
         """Give the code of CLOSED if the session was closed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import lmdb
 import msgpack
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-ENTRIES = [
+    from storage.config_store import Entry
+
+ENTRIES: Final[list[Entry]] = [
     Change("vpn", "", "default", {"enabled": True}),
     Change("acl", "default", "a", {"publish_topic_exceptions": ["public/>", "x" * 5_000]}),
     Counter("endpoint", 77),
@@ -172,10 +174,12 @@ def test_a_file_that_lost_commits_is_not_believed(place: Path) -> None:
     assert "1 commits" in notices[0]
 
 
-def test_a_crash_between_the_two_commits_leaves_the_first_file_right(place: Path) -> None:
+def test_a_crash_between_the_two_commits_leaves_the_first_file_right(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = ConfigStore(place)
     assert store._copy is not None
-    store._copy.write = lambda _rows: None  # type: ignore[method-assign]
+    monkeypatch.setattr(store._copy, "write", lambda *_: None)
     store.commit([Counter("endpoint", 78)])
     store.close()
     found, notices = look(place)

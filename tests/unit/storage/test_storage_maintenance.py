@@ -138,7 +138,7 @@ def test_a_bit_that_flipped_on_disk_is_found_in_every_table(directory: Path, tab
     environment = lmdb.open(str(directory), max_dbs=8, map_size=MAP_BYTES)
     rows = environment.open_db(table.name.lower().encode())
     with environment.begin(write=True, db=rows) as transaction:
-        value = bytearray(transaction.get(name))
+        value = bytearray(transaction.get(name) or b"")
         value[-1] ^= 0x10
         transaction.put(name, bytes(value))
     environment.close()

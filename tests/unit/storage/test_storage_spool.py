@@ -11,7 +11,7 @@ import sys
 import textwrap
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import lmdb
 import pytest
@@ -33,7 +33,7 @@ from storage.spool import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 MAP_BYTES = 64 << 20
 ROOT = Path(__file__).resolve().parents[3]
@@ -54,7 +54,11 @@ def filled(place: Path, blocks: int = 50) -> None:
 
 def refused(directory: Path, code: int = errors.SPOOL_DAMAGED) -> str:
     """The text of the refusal, which has to name the file, and what to do if it is damaged."""
-    for open_it in (lambda: open_spool(directory, MAP_BYTES), lambda: open_readonly(directory)):
+    openers: list[Callable[[], object]] = [
+        lambda: open_spool(directory, MAP_BYTES),
+        lambda: open_readonly(directory),
+    ]
+    for open_it in openers:
         with pytest.raises(errors.UnavailableError) as caught:
             open_it()
         assert caught.value.code == code
@@ -336,10 +340,10 @@ def test_a_row_that_was_changed_on_disk_is_not_believed(directory: Path, table: 
     environment = lmdb.open(str(directory), max_dbs=8, map_size=MAP_BYTES)
     rows = environment.open_db(table.name.lower().encode())
     with environment.begin(write=True, db=rows) as transaction:
-        stored = bytearray(transaction.get(key(1)))
+        stored = bytearray(transaction.get(key(1)) or b"")
         stored[-1] ^= 1
         transaction.put(key(1), bytes(stored))
-        transaction.put(key(3), transaction.get(key(2)))
+        transaction.put(key(3), transaction.get(key(2)) or b"")
     environment.close()
     spool = open_spool(directory, MAP_BYTES)
     for number in (1, 3):
@@ -474,8 +478,8 @@ def _fill(spool: LmdbSpool) -> int:
     return stored
 
 
-def _only_if_allocated(write):  # type: ignore[no-untyped-def]
-    def checked(spool, changes):  # type: ignore[no-untyped-def]
+def _only_if_allocated(write: Callable[[LmdbSpool, Any], None]) -> Callable[[LmdbSpool, Any], None]:
+    def checked(spool: LmdbSpool, changes: Any) -> None:
         write(spool, changes)
         end = (spool._environment.info()["last_pgno"] + 1) * 4096
         assert end <= spool._space._allocated, "LMDB wrote where the disk may have no room"

@@ -184,8 +184,13 @@ def test_both_do_what_dictionaries_do(
     part: tuple[bytes, bytes | None, int],
 ) -> None:
     directory = tmp_path_factory.mktemp("node") / "spool"
+
+    def open_again(old: Spool) -> Spool:
+        old.close()
+        return open_spool(directory, MAP_BYTES)
+
     reopened: list[tuple[Spool, Callable[[Spool], Spool]]] = [
-        (open_spool(directory, MAP_BYTES), lambda old: (old.close(), open_spool(directory, MAP_BYTES))[1]),
+        (open_spool(directory, MAP_BYTES), open_again),
         (SimulatedDisk(), lambda disk: disk),
     ]
     for made, reopen in reopened:

@@ -140,20 +140,21 @@ def matches(selector: str, message: Message) -> bool:
     class Stored:
         flags, meta, properties = row[2], row[3], row[4]
 
-    return compile_selector(selector).matches(Stored())  # type: ignore[arg-type]
+    return compile_selector(selector).matches(Stored())
 
 
 def sparks(kind: type[Any], value: Any, wanted: Any) -> bool:
     """What Spark would say of a value, NULL being no."""
     if value is None:
         return False
-    return {
+    said: dict[type[Any], bool] = {
         EqualTo: value == wanted,
         GreaterThan: value > wanted,
         GreaterThanOrEqual: value >= wanted,
         LessThan: value < wanted,
         LessThanOrEqual: value <= wanted,
-    }[kind]
+    }
+    return said[kind]
 
 
 _KINDS = (EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def test_the_option_queue_is_for_all_rows() -> None:
         ([TOPIC, field("priority", LongType())], {}, "column priority is int, not bigint"),
     ],
 )
-def test_what_is_wrong_is_named(columns: list[StructField], given: dict[str, str], part: str) -> None:
+def test_what_is_wrong_is_named(columns: list[StructField], given: dict[str, Any], part: str) -> None:
     assert part in refused(columns, **given)
 
 
