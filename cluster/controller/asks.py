@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from angarium import errors
-from cluster.controller.catalog.endpoints import ClientEndpoints, CreateWish
+from cluster.catalog.endpoints import ClientEndpoints, CreateWish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.controller.catalog.registries import Registries
-    from cluster.controller.catalog.stages import Decision
+    from cluster.catalog.registries import Registries
+    from cluster.catalog.stages import Decision
     from cluster.controller.operations.joining import JoinOperations
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.switchboard import ProcessAsker, Switchboard

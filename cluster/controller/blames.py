@@ -16,7 +16,7 @@ from cluster.controller.switchboard.switchboard import ROUTER
 from cluster.objects import ENDPOINT_KINDS
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.catalog import Catalog
+    from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.events import Event
     from cluster.controller.switchboard.switchboard import Switchboard

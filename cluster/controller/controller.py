@@ -3,7 +3,7 @@
 A pure state machine: admin requests, questions, answers and events of processes, news of the supervisor and the clock
 go in; effects come out: commit these changes, send this request, reply that, record this event.
 `cluster/controller/server.py` carries them out in order, so a change is durable before the router hears of it and
-before its author gets an answer. Which objects may exist is decided by `cluster.controller.catalog`.
+before its author gets an answer. Which objects may exist is decided by `cluster.catalog`.
 
 The admin API: `Admin.call(operation, **arguments)`. Most operations are in `cluster/controller/operations`: those on
 objects are listed in `objects.py` there, those on endpoints and messages in `endpoints.py`, those on the spool in
@@ -38,10 +38,10 @@ import msgspec
 
 from angarium import errors
 from cluster.bridge.role import BRIDGE
+from cluster.catalog import passwordless
 from cluster.controller import report
 from cluster.controller.asks import Asks
 from cluster.controller.blames import Blames
-from cluster.controller.catalog import passwordless
 from cluster.controller.health.checks import Health, examine
 from cluster.controller.health.metrics import metrics
 from cluster.controller.issuers.keys import IssuerKeys
@@ -79,7 +79,7 @@ from cluster.roster.table import CONTROLLER, ROLES, WORKER
 from storage.config_store import Counter
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.registries import Registries
+    from cluster.catalog.registries import Registries
     from cluster.controller.mesh.picture import Identity
     from cluster.controller.switchboard.events import Event
 

@@ -26,15 +26,15 @@ from angarium_server.connections.addresses import is_loopback
 from angarium_server.frames import control
 from angarium_server.frames.control import ToController
 from angarium_server.process import Process, load_config, utc_now
+from cluster.catalog import catalog as catalogs
+from cluster.catalog import passwordless, stages
+from cluster.catalog import producers as registries
+from cluster.catalog.deletions import Deletions
+from cluster.catalog.registries import Registries
+from cluster.catalog.shares import Percents
 from cluster.configuration.admin import admin_files
 from cluster.configuration.config import NodeConfig, cluster_secret, read_passwords
 from cluster.configuration.issuers import read_all
-from cluster.controller.catalog import catalog as catalogs
-from cluster.controller.catalog import passwordless, stages
-from cluster.controller.catalog import producers as registries
-from cluster.controller.catalog.deletions import Deletions
-from cluster.controller.catalog.registries import Registries
-from cluster.controller.catalog.shares import Percents
 from cluster.controller.controller import WORKERS, Controller
 from cluster.controller.health.pages import page
 from cluster.controller.health.server import HealthServer

@@ -9,7 +9,7 @@ import msgspec
 from router.links.gate import opens
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.catalog import Catalog
+    from cluster.catalog.catalog import Catalog
 
 
 class LinkConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

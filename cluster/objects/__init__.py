@@ -1,4 +1,4 @@
-"""What objects look like: kinds, attributes, names and defaults. `cluster.controller.catalog` has those that exist."""
+"""What objects look like: kinds, attributes, names and defaults. `cluster.catalog` has those that exist."""
 
 from cluster.objects.attributes import DEFAULT_NAME as DEFAULT_NAME
 from cluster.objects.attributes import MAX_NAME_BYTES as MAX_NAME_BYTES

@@ -3,7 +3,7 @@
 Each kind has a struct (`cluster/objects/access.py`, `cluster/objects/endpoints.py`) that says, once, every attribute
 with its type, range, default, a sentence and the name that the reference broker gives it; help texts,
 `docs/attributes.md` and the checks all come from there. This module knows what one object may look like. Which
-objects exist, and which refer to which, is the business of `cluster.controller.catalog`; what an object means to a
+objects exist, and which refer to which, is the business of `cluster.catalog`; what an object means to a
 client is the router's.
 
 Examples of `--set` and what becomes of them:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from cluster.catalog.catalog import Catalog
     from cluster.configuration.config import NodeConfig
-    from cluster.controller.catalog.catalog import Catalog
     from cluster.data.node_file import NodeFile
     from router.ground.config import Identity
 

@@ -16,8 +16,8 @@ import uuid
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from cluster.controller.catalog.catalog import COUNTER as ENDPOINT_COUNTER
-from cluster.controller.catalog.producers import COUNTER as PRODUCER_COUNTER
+from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
+from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER
 from storage.config_store import ConfigStore, Counter, is_there
 from storage.spool import KEY_DATA, Table, open_readonly, open_spool

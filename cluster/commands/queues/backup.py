@@ -23,7 +23,7 @@ import msgspec
 
 from angarium import errors
 from angarium_server.process import utc_now
-from cluster.controller.catalog.producers import COUNTER
+from cluster.catalog.producers import COUNTER
 from cluster.data.data_dir import CONFIG_FOLDER, SPOOL_FOLDER, DataDirectory
 from cluster.data.node_file import NODE_FILE
 from cluster.supervisor.stores import SPOOLS, stamp

@@ -23,7 +23,7 @@ from cluster.roster.table import WORKER
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.controller.catalog.catalog import Catalog
+    from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.switchboard import Asker, Switchboard
 

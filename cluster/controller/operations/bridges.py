@@ -13,7 +13,7 @@ from cluster.bridge.role import BRIDGE
 from cluster.controller.operations import arguments
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.catalog import Catalog
+    from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.processes import ObjectProcesses
     from cluster.controller.switchboard.switchboard import Asker, Switchboard
 

@@ -28,14 +28,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from angarium import errors, wire
-from cluster.controller.catalog.link_queues import is_carried, node_of
+from cluster.catalog.link_queues import is_carried, node_of
 from cluster.controller.operations import arguments, figures
 from cluster.controller.switchboard.switchboard import ROUTER, Place
 from cluster.roster.table import WORKER
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.catalog import Catalog
-    from cluster.controller.catalog.producers import Producers
+    from cluster.catalog.catalog import Catalog
+    from cluster.catalog.producers import Producers
     from cluster.controller.switchboard.switchboard import Asker, Switchboard
     from cluster.objects import Attributes
 

@@ -31,7 +31,7 @@ from cluster.join.vault import NO_TLS, SignOrder, Vaulted, VaultWork
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cluster.controller.catalog.catalog import Catalog
+    from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.effects import Effect
     from cluster.controller.switchboard.switchboard import Asker, ProcessAsker, Switchboard

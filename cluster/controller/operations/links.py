@@ -17,7 +17,7 @@ from cluster.link.role import LINK
 from router.links.gate import opens
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.catalog import Catalog
+    from cluster.catalog.catalog import Catalog
     from cluster.controller.mesh.picture import Picture
     from cluster.controller.switchboard.processes import ObjectProcesses
     from cluster.controller.switchboard.switchboard import Asker, Switchboard

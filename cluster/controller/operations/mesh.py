@@ -19,7 +19,7 @@ from cluster.controller.operations import arguments
 from cluster.controller.switchboard.switchboard import ROUTER
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.catalog import Catalog
+    from cluster.catalog.catalog import Catalog
     from cluster.controller.mesh.picture import Picture
     from cluster.controller.operations.links import LinkOperations
     from cluster.controller.switchboard.events import Event

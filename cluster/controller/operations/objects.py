@@ -20,7 +20,7 @@ from cluster.controller.operations import arguments
 from storage.config_store import Change
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.registries import Registries
+    from cluster.catalog.registries import Registries
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.switchboard import Asker, Switchboard
 

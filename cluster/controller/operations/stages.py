@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.controller.operations import arguments
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.stages import Stages
+    from cluster.catalog.stages import Stages
     from cluster.controller.switchboard.changes import Changes
     from cluster.controller.switchboard.switchboard import Asker, Switchboard
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cluster.controller.catalog import passwordless
-from cluster.controller.catalog.deletions import DELETIONS_TIDY
+from cluster.catalog import passwordless
+from cluster.catalog.deletions import DELETIONS_TIDY
 from cluster.controller.switchboard.effects import Commit
 from cluster.controller.switchboard.event_limits import clients_of
 from cluster.controller.switchboard.switchboard import ROUTER, AdminAsker, ProcessAsker
@@ -19,7 +19,7 @@ from storage.config_store import Change, Stage
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cluster.controller.catalog.registries import Registries
+    from cluster.catalog.registries import Registries
     from cluster.controller.switchboard.effects import Effect
     from cluster.controller.switchboard.switchboard import Asker, Gathering, Switchboard
     from cluster.objects import Attributes

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cluster.controller.switchboard.effects import RunProcesses
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.catalog import Catalog
+    from cluster.catalog.catalog import Catalog
     from cluster.controller.switchboard.switchboard import Place, Switchboard
     from cluster.roles.role import Role
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from angarium import errors, wire
 from cluster import objects
-from cluster.controller.catalog.catalog import COUNTER as ENDPOINT_COUNTER
-from cluster.controller.catalog.catalog import Catalog
-from cluster.controller.catalog.deletions import Deletions
-from cluster.controller.catalog.producers import COUNTER as PRODUCER_COUNTER
-from cluster.controller.catalog.producers import Producers
-from cluster.controller.catalog.registries import Registries
-from cluster.controller.catalog.stages import Stages
+from cluster.catalog.catalog import COUNTER as ENDPOINT_COUNTER
+from cluster.catalog.catalog import Catalog
+from cluster.catalog.deletions import Deletions
+from cluster.catalog.producers import COUNTER as PRODUCER_COUNTER
+from cluster.catalog.producers import Producers
+from cluster.catalog.registries import Registries
+from cluster.catalog.stages import Stages
 from cluster.controller.controller import Controller
 from cluster.controller.mesh.picture import Identity
 from cluster.controller.switchboard.effects import (

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cluster.controller.catalog.stages import Stages
+from cluster.catalog.stages import Stages
 from tests.simulation.guaranteed.test_guaranteed_mutations import is_found
 from tests.simulation.guaranteed.writer_records import WriterRecord
 from tests.simulation.guaranteed.written import Written
 from tests.simulation.written_history import VPN
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.stages import Decision
+    from cluster.catalog.stages import Decision
 
 pytestmark = pytest.mark.requirement("R221")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from angarium import errors
-from cluster.controller.catalog.catalog import Catalog
-from cluster.controller.catalog.deletions import Deletions
-from cluster.controller.catalog.producers import Producers
-from cluster.controller.catalog.registries import Registries
-from cluster.controller.catalog.shares import WHOLE, Percents
-from cluster.controller.catalog.stages import Stages
+from cluster.catalog.catalog import Catalog
+from cluster.catalog.deletions import Deletions
+from cluster.catalog.producers import Producers
+from cluster.catalog.registries import Registries
+from cluster.catalog.shares import WHOLE, Percents
+from cluster.catalog.stages import Stages
 from cluster.controller.controller import Controller
 from cluster.controller.mesh.picture import Identity
 from cluster.controller.switchboard import effects as c

@@ -8,7 +8,7 @@ import pytest
 
 from angarium import errors
 from cluster import objects
-from cluster.controller.catalog.catalog import Catalog
+from cluster.catalog.catalog import Catalog
 from cluster.security import passwords
 from storage.config_store import Change, Entry
 

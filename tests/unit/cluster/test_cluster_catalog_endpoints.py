@@ -8,8 +8,8 @@ import pytest
 
 from angarium import errors
 from cluster import objects
-from cluster.controller.catalog.catalog import COUNTER, Catalog
-from cluster.controller.catalog.endpoints import ClientEndpoints, Created, CreateWish
+from cluster.catalog.catalog import COUNTER, Catalog
+from cluster.catalog.endpoints import ClientEndpoints, Created, CreateWish
 from storage.config_store import Change, Counter, Entry
 
 

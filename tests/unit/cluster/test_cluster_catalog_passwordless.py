@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cluster import objects
-from cluster.controller.catalog import passwordless
-from cluster.controller.catalog.catalog import Catalog
+from cluster.catalog import passwordless
+from cluster.catalog.catalog import Catalog
 from storage.config_store import Change, Counter, Entry
 
 pytestmark = pytest.mark.requirement("R283")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from angarium import errors
-from cluster.controller.catalog.catalog import Catalog
-from cluster.controller.catalog.deletions import DELETIONS_TIDY, Deletions
+from cluster.catalog.catalog import Catalog
+from cluster.catalog.deletions import DELETIONS_TIDY, Deletions
 from cluster.controller.switchboard import effects as c
 from cluster.controller.switchboard.changes import TIDY_INTERVAL_S
 from node.backlog.settings import LaneSettings, settings_map
@@ -99,7 +99,7 @@ def test_of_very_many_records_the_router_is_asked_at_once() -> None:
 
 
 def test_records_are_bounded_and_the_oldest_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cluster.controller.catalog.deletions.DELETIONS_MAX", 2)
+    monkeypatch.setattr("cluster.catalog.deletions.DELETIONS_MAX", 2)
     catalog = Catalog([], str)
     catalog.take(catalog.missing_built_ins())
     catalog.take(catalog.create("queue", "default", "q", {}))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import errors
-from cluster.controller.catalog.producers import COUNTER, Producers
+from cluster.catalog.producers import COUNTER, Producers
 from storage.config_store import Counter, Producer
 
 if TYPE_CHECKING:

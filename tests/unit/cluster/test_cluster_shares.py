@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from angarium import errors
-from cluster.controller.catalog import stages as registry
-from cluster.controller.catalog.producers import Producers
-from cluster.controller.catalog.shares import Percents, Shares
-from cluster.controller.catalog.stages import Stages
+from cluster.catalog import stages as registry
+from cluster.catalog.producers import Producers
+from cluster.catalog.shares import Percents, Shares
+from cluster.catalog.stages import Stages
 from storage.config_store import Producer
 from tests.unit.cluster.controller_world import World, answers
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors
-from cluster.controller.catalog import stages as registry
-from cluster.controller.catalog.producers import COUNTER, Producers
-from cluster.controller.catalog.stages import Stages
+from cluster.catalog import stages as registry
+from cluster.catalog.producers import COUNTER, Producers
+from cluster.catalog.stages import Stages
 from cluster.controller.controller import AGE_INTERVAL_S
 from cluster.controller.switchboard.effects import Request
 from storage.config_store import ConfigStore, Counter, Sink
@@ -18,7 +18,7 @@ from tests.unit.cluster.controller_world import World, answers, requests
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cluster.controller.catalog.stages import Decision
+    from cluster.catalog.stages import Decision
     from storage.config_store import Entry
 
 pytestmark = pytest.mark.requirement("R221")

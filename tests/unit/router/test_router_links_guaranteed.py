@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium import errors, wire
-from cluster.controller.catalog.link_queues import queues_of
+from cluster.catalog.link_queues import queues_of
 from tests.unit.router.publish_rig import Publisher, PublishNode, request
 from tests.unit.router.wired_mesh import CLUSTER, SECRET, identity_of, link_object
 from tests.unit.router.wired_node import FakeClient, snapshot

@@ -8,8 +8,8 @@ import pytest
 
 from angarium import errors, wire
 from angarium.errors import AngariumError
-from cluster.controller.catalog.producers import Producers
-from cluster.controller.catalog.stages import Stages
+from cluster.catalog.producers import Producers
+from cluster.catalog.stages import Stages
 from tests.unit.router.publish_rig import Publisher, PublishNode, answer_to, ask, request
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from angarium import errors
 from angarium.topic import parse_filter
 from angarium_server.shapes import Shapes, shape_of
 from cluster import objects
-from cluster.controller.catalog import templates
-from cluster.controller.catalog.link_queues import MAX_LINK_SUBSCRIPTIONS, node_of
+from cluster.catalog import templates
+from cluster.catalog.link_queues import MAX_LINK_SUBSCRIPTIONS, node_of
 from cluster.objects.attributes import DEFAULT_NAME
 from cluster.objects.endpoints import EXCEPTION_MARK
 from node.selectors import compile_selector
@@ -29,7 +29,7 @@ from storage.config_store import Change
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cluster.controller.catalog.catalog import Catalog, Key
+    from cluster.catalog.catalog import Catalog, Key
     from storage.config_store import Entry
 
 #: Attributes that operators set and clients do not.

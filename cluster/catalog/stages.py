@@ -25,14 +25,14 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
-from cluster.controller.catalog.producers import COUNTER
-from cluster.controller.catalog.shares import WHOLE, Owner, Percents, Shares
+from cluster.catalog.producers import COUNTER
+from cluster.catalog.shares import WHOLE, Owner, Percents, Shares
 from storage.config_store import Counter, Entry, Sink, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Sequence
 
-    from cluster.controller.catalog.producers import Producers
+    from cluster.catalog.producers import Producers
 
 OPEN: Final = 0
 RELEASING: Final = 1

@@ -2,7 +2,7 @@
 
 Pure and in memory: a wish is turned into a list of changes, or refused; the controller makes the changes
 durable and then takes them over with `take`. A wish never changes anything itself, so a dry run and a refusal
-leave no trace. What clients wish of endpoints is in `cluster/controller/catalog/endpoints.py`.
+leave no trace. What clients wish of endpoints is in `cluster/catalog/endpoints.py`.
 
 An endpoint gets its identity here: an id that no other ever had, and a home for each of its lanes. A backup that is
 applied leaves the identity of endpoints that exist as it is, so nothing that they hold is lost by it (R97).
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors
 from cluster import objects
-from cluster.controller.catalog import link_queues, passwordless
-from cluster.controller.catalog.placement import Placement
+from cluster.catalog import link_queues, passwordless
+from cluster.catalog.placement import Placement
 from cluster.security import passwords
 from storage.config_store import Change, Counter, Entry
 
@@ -74,7 +74,7 @@ class Catalog:
         """
         self._hash_password = hash_password
         self._node = node
-        #: What was decided about `default`, a state of `cluster.controller.catalog.passwordless`.
+        #: What was decided about `default`, a state of `cluster.catalog.passwordless`.
         self.passwordless = passwordless_state
         self._subscription_exceptions = subscription_exceptions
         #: Attributes are complete and checked. Who an object refers to exists; who it belongs to exists.

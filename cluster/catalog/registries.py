@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from cluster.controller.catalog.catalog import Catalog
-    from cluster.controller.catalog.deletions import Deletions
-    from cluster.controller.catalog.producers import Producers
-    from cluster.controller.catalog.stages import Stages
+    from cluster.catalog.catalog import Catalog
+    from cluster.catalog.deletions import Deletions
+    from cluster.catalog.producers import Producers
+    from cluster.catalog.stages import Stages
 
 
 class Registries(NamedTuple):

@@ -17,7 +17,7 @@ from storage.config_store import Change, Deletion, Entry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from cluster.controller.catalog.catalog import Catalog
+    from cluster.catalog.catalog import Catalog
 
 #: Records; a worker that is down for long keeps them, and each is named to every home that starts.
 DELETIONS_MAX: Final = 100_000

@@ -16,7 +16,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from angarium import errors, wire
-from cluster.controller.catalog.shares import WHOLE, Percents, Shares
+from cluster.catalog.shares import WHOLE, Percents, Shares
 from storage.config_store import Counter, Entry, Producer
 
 if TYPE_CHECKING:
