@@ -63,9 +63,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort the tests by folder, long ones first; within a folder the order stays."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs marathons too."""
+    parser.addoption("--long", action="store_true", help="run marathons too: tests that are marked as long")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sort the tests by folder, long ones first, and leave marathons out; within a folder the order stays."""
     items.sort(key=_rank)
+    if not config.getoption("--long"):
+        marathons = [item for item in items if item.get_closest_marker("long")]
+        config.hook.pytest_deselected(items=marathons)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
 @pytest.hookimpl(optionalhook=True)

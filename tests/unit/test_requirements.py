@@ -51,9 +51,20 @@ def requirements() -> dict[str, Requirement]:
     return {requirement.number: requirement for requirement in found}
 
 
+def without_marathons(node: ast.AST) -> Iterator[ast.AST]:
+    """Walk a module without the tests that do not run by default."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and any(
+        ast.unparse(one) == "pytest.mark.long" for one in node.decorator_list
+    ):
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from without_marathons(child)
+
+
 def marks(tree: ast.AST) -> Iterator[str]:
     """Give the numbers in all `requirement(...)` calls of a module, in decorators or in a `pytestmark`."""
-    for node in ast.walk(tree):
+    for node in without_marathons(tree):
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
