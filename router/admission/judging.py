@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from router.admission.usage import Pool, Usage
     from router.guaranteed.endpoints import Endpoint
     from router.guaranteed.lane_usage import LaneUsage
-    from router.sessions.producer_memory import Memory
+    from router.sessions.producer import Memory
     from router.sessions.round import Round
     from router.sessions.session import Session
 

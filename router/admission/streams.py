@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint
     from router.guaranteed.lane_usage import LaneUsage
     from router.matching.shards import Shard, Shards
-    from router.sessions.producer_memory import Memory
+    from router.sessions.producer import Memory
 
 
 class Charge(NamedTuple):

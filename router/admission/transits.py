@@ -116,6 +116,9 @@ class Transits:
     def __init__(self) -> None:
         self._transits: dict[int, Transit] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._transits)
+
     def __iter__(self) -> Iterator[Transit]:
         return iter(self._transits.values())
 

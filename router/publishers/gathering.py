@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from angarium_server.frames.homes import GatherFrame
-from router.sessions.producer_memory import merge_records
+from router.sessions.producer import merge_records
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from angarium_server.frames.homes import LaneRecord, RecordsFrame
     from router.admission.streams import Streams
     from router.matching.shards import Shard, Shards
-    from router.sessions.producer_memory import Record
+    from router.sessions.producer import Record
 
 #: Takes what all homes know, by lane, and the time.
 Gathered = "Callable[[dict[int, Record], float], None]"

@@ -22,8 +22,7 @@ from router.admission.judging import CopyTally, MoveTally, Verdict, judge, lane_
 from router.admission.rows import decode_rows, encode_rows, partition_hash, salt_of, spool_bytes
 from router.admission.streams import Store, add_group, tell_nacks
 from router.admission.transits import Amount
-from router.sessions.producer import Nack
-from router.sessions.producer_memory import Memory
+from router.sessions.producer import Memory, Nack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from router.guaranteed.endpoints import Endpoint, Endpoints
     from router.matching.shards import Shard, Shards
     from router.publishers.gathering import Gathering
-    from router.sessions.producer_memory import Record
+    from router.sessions.producer import Record
 
 #: A target of this sort is another partition of the same endpoint.
 LANE_HOME: Final = "lane-home"

@@ -22,8 +22,7 @@ from angarium import errors, wire
 from angarium.errors import error_for
 from router.asking.asks import refusal
 from router.guaranteed.permissions import profile_of
-from router.sessions.producer import Producer
-from router.sessions.producer_memory import Memory
+from router.sessions.producer import Memory, Producer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from router.guaranteed.acks import Acks
     from router.publishers.gathering import Gathering
     from router.sessions.directory import Vpn
-    from router.sessions.producer_memory import Record
+    from router.sessions.producer import Record
     from router.sessions.session import Session
 
 #: Bytes of a producer's name.

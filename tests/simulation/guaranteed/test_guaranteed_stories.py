@@ -12,7 +12,7 @@ import pytest
 
 from angarium import errors, wire
 from node.home.home import Home, HomeLimits
-from router.sessions.producer_memory import Memory
+from router.sessions.producer import Memory
 from tests.simulation.guaranteed.stage import Stage, names
 from tests.simulation.simulated_worker import SimulatedWorker
 

@@ -18,10 +18,10 @@ from router.admission.rows import (
     salt_of,
     spool_bytes,
 )
-from router.admission.spool_files import SpoolFiles
+from router.admission.usage import SpoolFiles
 from router.ground.effects import EmitEvent, Outbox
 from router.sessions.alarm import Alarm
-from router.sessions.producer_memory import Memory, Record, merge_records
+from router.sessions.producer import Memory, Record, merge_records
 
 FILE = wire.SPOOL_FILE_BYTES
 
