@@ -319,11 +319,11 @@ class Home:
         told, kept = self.parts.changes.sort_out(orphans, deleted, self._now, self._wall_ms)
         self._flows.tell(told)
         if kept:
-            first = kept[0].lane.settings
+            fullest = max(kept, key=lambda held: held.lane.messages).lane.settings
             messages = sum(held.lane.messages for held in kept)
             text = (
-                f"{len(kept)} lanes with {messages} messages, of {first.kind} {first.name!r} first, are kept aside: "
-                "no object claims them; see 'angarium spool show'"
+                f"{len(kept)} lanes with {messages} messages, most of {fullest.kind} {fullest.name!r}, are kept aside: "
+                "no object claims them; see 'angarium spool aside list'"
             )
             newest = max(held.lane_id for held in kept) >> wire.LANE_BITS
             self._outbox.event("error", "SYSTEM_AD_LANES_KEPT_ASIDE", text, newest_endpoint=newest)

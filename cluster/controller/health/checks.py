@@ -4,7 +4,8 @@ Pure functions over what the supervisor and the router told the controller.
 
 - *alive*: the supervisor lets itself be heard. If not, nobody starts processes again, and the node has to be.
 - *started*: the node was ready once since `angarium up`. Reading a large spool may take minutes, and is no fault.
-- *ready*: every process takes work, the spool is read, and the node is not about to stop: clients may come.
+- *ready*: every process takes work, the spool is read, and the node is not about to stop: clients may come. A full disk
+  is told and not judged: consumers make room.
 
 Links are told and not judged: a node that is cut off from its neighbours serves its own clients.
 """
@@ -27,7 +28,10 @@ Row = dict[str, Any]
 
 
 class Check(NamedTuple):
-    """One thing that was looked at; the text says what is wrong and what to do, and is empty if nothing is."""
+    """One thing that was looked at; the text says what is wrong and what to do, and is empty if nothing is.
+
+    What has a text and is ok all the same keeps nobody away.
+    """
 
     name: str
     ok: bool
@@ -128,7 +132,9 @@ def _spool(spool: Row | None, node: Row) -> Check:
         return Check("spool", ok=False, text=text)
     if not spool.get("recovered"):
         return Check("spool", ok=False, text="is read, and what endpoints hold is still being told")
-    return Check("spool", ok=True)
+    full = ", ".join(map(str, spool.get("homes_full", ())))
+    text = f"takes nothing new: no room on the disk for worker {full}" if full else ""
+    return Check("spool", ok=True, text=text)
 
 
 def _link(row: Row) -> Check:

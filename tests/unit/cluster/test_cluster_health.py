@@ -62,6 +62,14 @@ def test_a_process_that_does_not_work_is_named_with_what_it_does() -> None:
     }
 
 
+@pytest.mark.requirement("R281")
+def test_a_full_disk_is_told_and_keeps_nobody_away() -> None:
+    health = examine(node(), {**READ, "homes_full": [0, 1]}, [], 0.5)
+    assert passed(health.ready)
+    (spool,) = [check for check in health.ready if check.name == "spool"]
+    assert spool.text == "takes nothing new: no room on the disk for worker 0, 1"
+
+
 def test_a_spool_that_is_not_read_keeps_the_node_from_being_ready() -> None:
     assert (
         "1 of 2 workers" in wrong(examine(node(), {"homes_ready": 1, "recovered": 0}, [], 0.5).ready)["spool"]

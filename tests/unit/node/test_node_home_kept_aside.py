@@ -48,6 +48,7 @@ def test_a_lane_that_nobody_claims_stays_on_disk_and_is_told(orphaned: DrivenHom
     (row,) = orphaned.ask("spool.aside")
     assert (row["lane_id"], row["name"], row["messages"], row["partition"]) == (LANE, "q", 5, 0)
     assert [event["event"] for event in orphaned.told] == ["SYSTEM_AD_LANES_KEPT_ASIDE"]
+    assert "5 messages, most of queue 'q'" in orphaned.told[0]["text"]
     assert orphaned.home.stats()["lanes_kept_aside"] == 1
     assert orphaned.disk.get(Table.LANES, layout.number_key(LANE)) is not None
     assert orphaned.disk.count(Table.SEGMENTS) == 2
