@@ -6,15 +6,18 @@ Tests use it to break the protocol. It keeps no rule of the protocol and reads o
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import zmq
 
 from angarium import errors, wire
+from angarium.client.transport import zmtp
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+#: What a client sends before its first message.
+HANDSHAKE: Final = zmtp.GREETING + zmtp.pack_command(b"READY", b"\x0bSocket-Type\0\0\0\x06DEALER")
 #: A node answers within milliseconds; a machine that others use may stand still for seconds.
 RECEIVE_S = 20.0
 #: What a polite client may ask for: plenty for every test.

@@ -32,9 +32,8 @@ from cluster.data.node_file import read_node_file
 from tests.attack.innocent import Innocent
 from tests.integration.certificates import Authority
 from tests.integration.numbered import wait_until
-from tests.integration.raw_client import RawClient, hello_header
-from tests.integration.test_reconnect_storm import HANDSHAKE
-from tests.integration.test_token_keys import KeyServer
+from tests.integration.raw_client import HANDSHAKE, RawClient, hello_header
+from tests.integration.token_keys import KeyServer
 from tests.token_issuer import AUDIENCE, ISSUER, TokenMaker, handmade, jwks
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ import pytest
 from angarium import Message, blocking, errors
 from cluster.data.node_file import read_node_file
 from tests.integration.certificates import Authority
+from tests.integration.mesh_messages import DEADLINE_S, has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from angarium_server.testing import Node
     from tests.integration.certificates import Pair
 
-DEADLINE_S = 15.0
 pytestmark = pytest.mark.slow
 
 
@@ -56,38 +56,6 @@ def renew_while_the_link_lives(mesh: Mesh, issue: Callable[[str], Pair], client:
     mesh.wait_for("b", "a", lambda row: row["state"] == "disabled")
     mesh["b"].run("link", "update", "a", "--set", "enabled=true")
     mesh.wait_up("b", "a")
-
-
-def publish_until(client: blocking.Client, topic: str, got: Callable[[], Any]) -> float:
-    """Publish until something arrives; gives the seconds that it took."""
-    started = time.monotonic()
-    while time.monotonic() - started < DEADLINE_S:
-        client.publish(topic, b"probe")
-        client.flush()
-        if got():
-            return time.monotonic() - started
-    raise AssertionError(f"nothing came on {topic}")
-
-
-def receive_all(subscription: Any, idle_s: float = 0.3) -> list[bytes]:
-    """Take what comes until nothing does."""
-    found = []
-    while True:
-        try:
-            found.append(subscription.receive(idle_s).payload)
-        except errors.TimeoutExpiredError:
-            return found
-
-
-def has_one(subscription: Any) -> Callable[[], bool]:
-    def got() -> bool:
-        try:
-            subscription.receive(0.005)
-        except errors.TimeoutExpiredError:
-            return False
-        return True
-
-    return got
 
 
 def remote_filters(mesh: Mesh, name: str, text: str) -> list[dict[str, Any]]:

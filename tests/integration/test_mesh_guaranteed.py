@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from angarium import Message, blocking, errors
+from angarium import blocking, errors
 from tests.integration.mesh_nodes import Mesh
+from tests.integration.mesh_queues import add_queue, drain, numbers, persistent, queue, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from angarium_server.testing import Node
 
-DEADLINE_S = 40.0
 pytestmark = pytest.mark.slow
 
 
@@ -30,49 +28,6 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mesh]:
     with Mesh(tmp_path_factory.mktemp("pair"), 2) as mesh:
         mesh.join()
         yield mesh
-
-
-def add_queue(mesh: Mesh, here: str, name: str, subscription: str, *more: str) -> None:
-    """Create a queue, and wait until the other node knows what it attracts."""
-    there = "a" if here == "b" else "b"
-    settings = [part for one in more for part in ("--set", one)]
-    mesh[here].run("queue", "create", name, "--subscription", subscription, *settings)
-    wait_for(lambda: subscription in queue(mesh[there], f"#link/{here}")["client_subscriptions"])
-
-
-def queue(node: Node, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(node.run("queue", "show", name, "--json"))
-    return found
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
-def persistent(topic: str, payload: bytes, **options: Any) -> Message:
-    return Message(topic, payload, mode="persistent", **options)
-
-
-def drain(node: Node, name: str) -> list[bytes]:
-    """Consume everything a queue holds."""
-    found = []
-    with (
-        blocking.connect(node.url) as client,
-        client.consume(name) as flow,
-        contextlib.suppress(errors.TimeoutExpiredError),
-    ):
-        while True:
-            message = flow.receive(1.0)
-            found.append(message.payload)
-            flow.accept(message)
-    return found
-
-
-def numbers(count: int) -> list[bytes]:
-    return [b"%d" % number for number in range(count)]
 
 
 @pytest.mark.requirement("R167", "R89")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from angarium import blocking
+from tests.integration.mesh_messages import has_one, publish_until, receive_all
 from tests.integration.mesh_nodes import Mesh
-from tests.integration.test_mesh import has_one, publish_until, receive_all
-from tests.integration.test_mesh_guaranteed import add_queue, drain, numbers, persistent
+from tests.integration.mesh_queues import add_queue, drain, numbers, persistent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from angarium_server.testing import Node
-from tests.integration.test_protocol_document import WORKERS, DocumentedClient, Row, pack, row, unpack
+from tests.integration.documented_client import WORKERS, DocumentedClient, Row, pack, row, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ from angarium.client.transport import zmtp
 from angarium_server.connections.framing import Framing, FramingLimits
 from angarium_server.testing import Node
 from cluster.admin.client import Admin
-from tests.integration.raw_client import hello_header
+from tests.integration.raw_client import HANDSHAKE, hello_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-HANDSHAKE = zmtp.GREETING + zmtp.pack_command(b"READY", b"\x0bSocket-Type\0\0\0\x06DEALER")
 LIMITS = FramingLimits(1 << 20, 1 << 20)
 #: Many for one test; 5,000 do as well.
 COUNT = 1_000

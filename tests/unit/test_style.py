@@ -171,6 +171,19 @@ def test_tests_import_each_other_by_full_names() -> None:
     assert wrong == []
 
 
+def test_no_module_imports_a_module_of_tests() -> None:
+    """What two of them share is a module of its own: who looks for a helper does not look among tests."""
+    tests = load("tests")
+    known = {module.name for module in tests}
+    wrong = [
+        f"{module.place(line)} imports {name}"
+        for module in tests + load("benchmarks")
+        for line, name in imported_names(module)
+        if resolve(name, known).rpartition(".")[2].startswith("test_")
+    ]
+    assert wrong == []
+
+
 def test_no_module_imports_in_a_circle(modules: list[Module]) -> None:
     known = {module.name for module in modules}
     graph = {

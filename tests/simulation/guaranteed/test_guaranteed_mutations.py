@@ -21,31 +21,12 @@ from router.admission import allowances
 from router.admission.usage import Account
 from router.guaranteed.endpoints import Endpoints
 from storage.spool import Table
-from tests.simulation.guaranteed import guaranteed_scenario
-from tests.simulation.simulate import name_of
+from tests.simulation.guaranteed.mutations import is_found
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from storage.spool import Change
-
-SERIES = 77
-#: Most faults show in the first ten seeds, all within these.
-SEEDS_MAX = 60
-
-
-def is_found(*rules: str, home_class: type[Home] = Home, first: int = 0) -> bool:
-    """Run seeds until one of the rules objects; of `broken: words` one that says these words.
-
-    `first` is a seed in which the fault has shown, and comes first: it only saves time.
-    """
-    for number in sorted(range(SEEDS_MAX), key=lambda number: number != first):
-        outcome = guaranteed_scenario.run(name_of(SERIES, number, "guaranteed"), home_class=home_class)
-        for violation in outcome.violations:
-            texts = [rule.partition(": ")[2] for rule in rules if rule.partition(": ")[0] == violation.rule]
-            if any(text in violation.text for text in texts):
-                return True
-    return False
 
 
 class AcknowledgesBeforeTheCommit(Home):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from node.endpoints.leasing import Leasing
+from tests.simulation.guaranteed.mutations import is_found
 from tests.simulation.guaranteed.reader_records import Plan, ReaderRecord
-from tests.simulation.guaranteed.test_guaranteed_mutations import is_found
 from tests.simulation.guaranteed.written import Written, place_of
 
 pytestmark = pytest.mark.requirement("R221")

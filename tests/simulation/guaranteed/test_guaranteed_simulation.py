@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -17,6 +16,7 @@ from angarium import wire
 from tests.simulation import failure_story, simulate
 from tests.simulation.event_history import FOREVER
 from tests.simulation.guaranteed import guaranteed_scenario
+from tests.simulation.guaranteed.fingerprint import fingerprint
 from tests.simulation.guaranteed.index import GuaranteedIndex
 from tests.simulation.guaranteed.lane_replay import is_owned, is_plain
 from tests.simulation.other_process import said_elsewhere
@@ -74,23 +74,6 @@ def judged(number: int) -> tuple[str, Counter[str]]:
 def test_every_run_keeps_the_promises_of_guaranteed_messaging(first_seed: int) -> None:
     stories = [judged(number)[0] for number in range(first_seed, first_seed + SEEDS_PER_TEST)]
     assert not any(stories), "\n\n".join(filter(None, stories))
-
-
-def fingerprint(outcome: Outcome) -> str:
-    """Give a short text that differs if anything in a history does."""
-    lines = []
-    for guaranteed in outcome.all_guaranteed:
-        lines += [
-            f"{one} {one.sends} {one.acked_at} {one.refused_at} {one.code}" for one in guaranteed.publications
-        ]
-        lines += [str(event) for event in guaranteed.home_events]
-        for flow in guaranteed.flows:
-            lines.append(
-                f"{flow} {flow.bound_at} {flow.closed_at} {flow.code} {flow.deliveries} {flow.settles}"
-            )
-        for endpoint in guaranteed.endpoints.values():
-            lines.append(f"{endpoint} {endpoint.changes} {endpoint.deleted_at} {endpoint.gone_at}")
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 @pytest.mark.slow

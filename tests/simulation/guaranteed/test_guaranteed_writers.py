@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cluster.catalog.stages import Stages
-from tests.simulation.guaranteed.test_guaranteed_mutations import is_found
+from tests.simulation.guaranteed.mutations import is_found
 from tests.simulation.guaranteed.writer_records import WriterRecord
 from tests.simulation.guaranteed.written import Written
 from tests.simulation.written_history import VPN

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.simulation import failure_story
-from tests.simulation.guaranteed.test_guaranteed_simulation import fingerprint
+from tests.simulation.guaranteed.fingerprint import fingerprint
 from tests.simulation.history_index import Index
 from tests.simulation.mesh import mesh_scenario
 from tests.simulation.mesh.crossing_rules import CrossingIndex

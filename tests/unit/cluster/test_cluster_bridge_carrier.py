@@ -10,8 +10,8 @@ from angarium import errors, wire
 from cluster.bridge.carrier import BridgeCarrier
 from cluster.bridge.crossing import Crossing
 from cluster.relay.frames import read_messages
-from tests.unit.cluster.test_cluster_link_relay import make_session, sent
-from tests.unit.cluster.test_cluster_link_spooled import NOW_MS, answer, requests
+from tests.unit.cluster.played_relay import make_session, sent
+from tests.unit.cluster.spooled_requests import NOW_MS, answer, requests
 
 QUEUE = "outgoing"
 

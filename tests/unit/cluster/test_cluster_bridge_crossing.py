@@ -11,7 +11,7 @@ from angarium import errors, trail, wire
 from angarium.message import Message, pack_rows, unpack_rows
 from cluster.bridge.crossing import TOO_MANY_HOPS, VISITED, Crossing
 from cluster.bridge.relay import BridgeRelay
-from tests.unit.cluster.test_cluster_link_relay import deliver, make_session, published, rows_of, take
+from tests.unit.cluster.played_relay import deliver, make_session, published, rows_of, take
 
 
 def crossing(max_hops: int = 8, *neighbours: str) -> Crossing:

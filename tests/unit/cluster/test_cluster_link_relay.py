@@ -7,67 +7,10 @@ from typing import Any
 import pytest
 
 from angarium import slots, wire
-from angarium.client.protocol.session import Hello
 from angarium.topic import slot_of
 from cluster.relay.direct import Relay
-from cluster.relay.session import IMPORTS_PENDING_MAX, Exported, Imported, LinkSession, Passed
-
-Rows = list[list[Any]]
-
-
-def make_session(workers: int = 1, rounds: int = 100, **limits: Any) -> LinkSession:
-    """A session that is open; what it sends is in `sent`."""
-    session = LinkSession(Hello("default", "#link", "secret"), 0.0)
-    welcome = {
-        "session": "1",
-        "client_name": "#link/x",
-        "vpn": "default",
-        "node": "x",
-        "token": b"",
-        "resumed": False,
-        "epoch": 3,
-        "slots": slots.slot_table(workers),
-        "workers": workers,
-        "rounds": rounds,
-        "bytes": 1 << 20,
-        "keepalive_ms": 1000,
-        "max_message_bytes": 1 << 20,
-        "max_batch_rows": 1_000,
-        "max_batch_bytes": 1 << 20,
-        "inbox": "",
-        **limits,
-    }
-    session.receive([wire.WELCOME, wire.pack(welcome)], 0.0)
-    sent(session)
-    return session
-
-
-def sent(session: LinkSession) -> list[list[bytes]]:
-    """Take what a session wants to send."""
-    outgoing = session.take_outgoing()
-    found = list(outgoing)
-    outgoing.clear()
-    return found
-
-
-def rows_of(*topics: str, first: int = 0) -> Rows:
-    return [[first + number, topic, 0, None, None, b"x"] for number, topic in enumerate(topics)]
-
-
-def deliver(session: LinkSession, *parts: Rows, unsorted: bool = False, dropped: int = 0) -> list[Any]:
-    flags = (wire.DELIVER_UNSORTED if unsorted else 0) | (wire.DELIVER_DISCARD_INDICATION if dropped else 0)
-    head = [flags, [[len(part), None] for part in parts], dropped]
-    return session.receive([wire.DELIVER, wire.pack(head), *map(wire.pack, parts)], 0.0)
-
-
-def published(session: LinkSession) -> list[tuple[Any, Rows]]:
-    """Take the rounds that a session sent: header, and rows of all parts by index."""
-    found = []
-    for frames in sent(session):
-        if frames[0] == wire.PUBLISH:
-            rows = [row for batch in frames[2:] for row in wire.unpack(batch)]
-            found.append((wire.unpack(frames[1]), sorted(rows)))
-    return found
+from cluster.relay.session import IMPORTS_PENDING_MAX, Exported, Imported, LinkSession
+from tests.unit.cluster.played_relay import deliver, make_session, published, rows_of, sent, take
 
 
 def joined(workers: int = 1, **limits: Any) -> tuple[LinkSession, LinkSession, Relay]:
@@ -75,12 +18,6 @@ def joined(workers: int = 1, **limits: Any) -> tuple[LinkSession, LinkSession, R
     relay = Relay(source)
     relay.open(target)
     return source, target, relay
-
-
-def take(relay: Relay, events: list[Any]) -> None:
-    for event in events:
-        assert isinstance(event, Passed), event
-        relay.passed(event)
 
 
 def test_a_batch_passes_unopened_to_a_router_with_one_worker() -> None:

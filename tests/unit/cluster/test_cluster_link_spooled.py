@@ -8,12 +8,12 @@ import pytest
 
 from angarium import errors, wire
 from cluster.relay.frames import read_messages
-from cluster.relay.session import LinkSession, Settled
+from cluster.relay.session import Settled
 from cluster.relay.spooled import GATHER_S, Carrier, aged
-from tests.unit.cluster.test_cluster_link_relay import make_session, sent
+from tests.unit.cluster.played_relay import make_session, sent
+from tests.unit.cluster.spooled_requests import NOW_MS, answer, requests
 
 QUEUE = "#link/b"
-NOW_MS = 1_000_000
 
 
 class Bench:
@@ -76,14 +76,6 @@ class Bench:
     def settled(self) -> list[list[Any]]:
         """Take what the queue was told: [outcome, ranges]."""
         return [wire.unpack(frames[1])[1:] for frames in sent(self.source) if frames[0] == wire.SETTLE]
-
-
-def requests(session: LinkSession) -> list[Any]:
-    return [wire.unpack(frames[1]) for frames in sent(session) if frames[0] == wire.REQUEST]
-
-
-def answer(session: LinkSession, number: int, value: dict[str, Any]) -> None:
-    session.receive([wire.ANSWER, wire.pack([number, 0, value])], 0.0)
 
 
 def test_the_sequence_of_a_message_is_its_position() -> None:

@@ -15,8 +15,8 @@ from node.home.spool import layout
 from node.home.spool.held_lanes import PROVISIONAL, RESERVED_LEAST
 from storage.spool import Table
 from tests.simulation.simulated_disk import SimulatedDisk
+from tests.unit.node.adopting_home import Folder
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, rows_of, settings_of, started
-from tests.unit.node.test_node_home_adoption import Folder
 
 pytestmark = pytest.mark.requirement("R221")
 

@@ -6,7 +6,7 @@ import pytest
 
 from storage.spool import Table
 from tests.unit.node.driven_home import LANE, PRODUCER, DrivenHome, rows_of, started
-from tests.unit.node.test_node_home_store import on_disk, payloads
+from tests.unit.node.stored_messages import on_disk, payloads
 
 
 @pytest.mark.requirement("R182")

@@ -10,8 +10,8 @@ from angarium import errors, wire
 from node.home.lanes import adoption
 from node.home.spool import layout
 from storage.spool import Table
+from tests.unit.node.adopting_home import LANES, new_home
 from tests.unit.node.driven_home import LANE, OTHER, ROUTER, DrivenHome, rows_of, settings_of, started
-from tests.unit.node.test_node_home_adoption import LANES, new_home
 
 pytestmark = pytest.mark.requirement("R221")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from angarium import errors, wire
@@ -21,23 +19,10 @@ from tests.unit.node.driven_home import (
     rows_of,
     settings_of,
 )
+from tests.unit.node.moving_messages import DEAD, LANES, ack, again, begun, reject_all
 
-DEAD = "#DEAD_MSG_QUEUE"
-QUEUE = settings_of("q", dead_message_queue=DEAD, max_redeliveries=1)
-LANES = {LANE: QUEUE, OTHER: settings_of("other"), DMQ: settings_of(DEAD, dead_message_queue=DEAD)}
 ELIGIBLE = 1 | wire.FLAG_DMQ_ELIGIBLE
 QUOTA = errors.SPOOL_OVER_QUOTA
-
-
-def begun(**changed: Any) -> DrivenHome:
-    driven = DrivenHome()
-    driven.start(ROUTER, {**LANES, LANE: {**QUEUE, **changed}})
-    return driven
-
-
-def again(driven: DrivenHome) -> None:
-    driven.kill()
-    driven.start(ROUTER, LANES)
 
 
 def figures(driven: DrivenHome, lane_id: int = LANE) -> dict[str, int]:
@@ -48,22 +33,6 @@ def figures(driven: DrivenHome, lane_id: int = LANE) -> dict[str, int]:
         for name in found
         if name.endswith(("_discard", "_to_dmq", "_failures")) and found[name]
     }
-
-
-def reject_all(driven: DrivenHome, count: int = 3, **row: Any) -> int:
-    flow = driven.bind()
-    driven.store(([LANE], rows_of(count, **row)))
-    driven.settle_down()
-    driven.settle(flow, (1, count), outcome=wire.OUTCOME_REJECTED)
-    driven.settle_down(0.05)
-    return flow
-
-
-def ack(driven: DrivenHome, number: int = -1, *refused: tuple[int, int]) -> None:
-    header, rows = driven.moves[number]
-    lane_id, first = header[:2]
-    driven.moved(lane_id, first, first + len(rows) - 1, *refused)
-    driven.settle_down(0.05)
 
 
 def test_who_published_a_message_goes_with_it() -> None:

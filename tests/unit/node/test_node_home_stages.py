@@ -9,6 +9,7 @@ import pytest
 from angarium import wire
 from node.home.spool import layout
 from storage.spool import Table
+from tests.unit.node.adopting_home import Folder
 from tests.unit.node.driven_home import (
     LANE,
     OTHER,
@@ -19,7 +20,6 @@ from tests.unit.node.driven_home import (
     rows_of,
     settings_of,
 )
-from tests.unit.node.test_node_home_adoption import Folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable

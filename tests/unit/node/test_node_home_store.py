@@ -22,17 +22,7 @@ from tests.unit.node.driven_home import (
     settings_of,
     started,
 )
-
-
-def payloads(driven: DrivenHome, flow: int) -> list[bytes]:
-    seen = driven.delivered[flow]
-    return [seen.rows[position][5] for position in seen.order]
-
-
-def on_disk(driven: DrivenHome) -> dict[str, int]:
-    tables = (Table.BLOCKS, Table.SEGMENTS, Table.STATES)
-    return {table.name.lower(): driven.disk.count(table) for table in tables}
-
+from tests.unit.node.stored_messages import on_disk, payloads
 
 # -- the way of a message ------------------------------------------------------------------------------------
 

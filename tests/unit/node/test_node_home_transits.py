@@ -5,7 +5,7 @@ from __future__ import annotations
 from angarium import errors, wire
 from node.home.lanes.moves import MOVE_ROWS
 from tests.unit.node.driven_home import LANE, ROUTER, DrivenHome, rows_of
-from tests.unit.node.test_node_home_moves import LANES, ack, again, begun, reject_all
+from tests.unit.node.moving_messages import LANES, ack, again, begun, reject_all
 
 SIZE = 64 + len(b"m0")
 

@@ -8,8 +8,8 @@ import pytest
 
 from angarium import errors
 from router.ground.config import SpoolLimits
+from tests.unit.router.limited_publishing import codes, rows
 from tests.unit.router.publish_rig import answer_to, ask
-from tests.unit.router.test_router_guaranteed_limits import codes, rows
 
 if TYPE_CHECKING:
     from tests.unit.router.publish_rig import Publisher, PublishNode

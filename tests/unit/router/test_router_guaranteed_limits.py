@@ -8,20 +8,8 @@ import pytest
 
 from angarium import errors, wire
 from router.ground.config import SpoolLimits
-from tests.unit.router.publish_rig import MB, Publisher, PublishNode
-
-#: Payload of a message that costs exactly 10,000 bytes of spool, so that 100 of them are one MB.
-BODY = bytes(10_000 - wire.SPOOL_OVERHEAD_BYTES)
-LOW, HIGH = wire.MODE_PERSISTENT, wire.MODE_PERSISTENT | 2 << wire.COS_SHIFT
-
-
-def rows(count: int, topic: str = "a", flags: int = LOW) -> list[tuple[str, bytes, int]]:
-    return [(topic, BODY, flags)] * count
-
-
-def codes(publisher: Publisher) -> list[int]:
-    """Take the codes of all nacks."""
-    return [code for _, code in publisher.acked()[1]]
+from tests.unit.router.limited_publishing import BODY, HIGH, LOW, codes, rows
+from tests.unit.router.publish_rig import MB, PublishNode
 
 
 class TestEachLimitByOne:

@@ -8,7 +8,7 @@ import pytest
 
 from angarium import errors, wire
 from router.ground.config import SpoolLimits
-from tests.unit.router.test_router_guaranteed_limits import BODY, codes, rows
+from tests.unit.router.limited_publishing import BODY, codes, rows
 
 if TYPE_CHECKING:
     from tests.unit.router.publish_rig import Publisher, PublishNode

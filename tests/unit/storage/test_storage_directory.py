@@ -10,7 +10,7 @@ import pytest
 
 from angarium import errors
 from storage.spool import DATA_FILE, LOCK_FILE, Table, open_readonly, open_spool, remove_spool
-from tests.unit.storage.test_storage_spool import MAP_BYTES, filled, refused
+from tests.unit.storage.filled_spool import MAP_BYTES, filled, refused
 
 
 @pytest.mark.parametrize("is_left", [True, False])
