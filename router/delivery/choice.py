@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from router.sessions.session import Session
 
 #: One session with a plain subscription, or the members of a share group with the texts of their subscriptions.
-Candidate = list[tuple["Session", list[str]]]
+Candidate = list[tuple["Session", tuple[str, ...]]]
 _Levels = dict[int, list[Candidate]]
 
 
@@ -38,7 +38,7 @@ def candidates(a_set: FilterSet[Session], publisher: Session) -> list[Candidate]
             and not session.closed
             and not (session is publisher and session.no_local)
         ):
-            levels.setdefault(_priority(session, publisher), []).append([(session, [])])
+            levels.setdefault(_priority(session, publisher), []).append([(session, ())])
     return levels[min(levels)] if levels else []
 
 

@@ -151,10 +151,14 @@ class Dispatcher:
             return
         opened.setdefault(neighbour, []).extend(wire.row_index(row) for row in rows)
         for row in rows:
-            self._give([(neighbour, [])], row, already, chosen)
+            self._give([(neighbour, ())], row, already, chosen)
 
     def _give(
-        self, group: list[tuple[Session, list[str]]], row: bytes, already: dict[Session, None], chosen: Chosen
+        self,
+        group: list[tuple[Session, tuple[str, ...]]],
+        row: bytes,
+        already: dict[Session, None],
+        chosen: Chosen,
     ) -> None:
         """Give a row to one member of a group, each equally likely (R19).
 

@@ -43,9 +43,9 @@ class Filter(Generic[S]):
         self.key = key
         #: The worker that holds it, or None for a filter with wildcards, which every worker holds.
         self.shard = shard
-        #: Session -> texts under which it subscribed (`a` and `#noexport/a` have one pattern); never empty
-        #: lists.
-        self.members: dict[S, list[str]] = {}
+        #: Session -> texts under which it subscribed (`a` and `#noexport/a` have one pattern); never empty. Nearly
+        #: always one: a tuple takes 40 bytes less than a list, and the garbage collector looks at it once only.
+        self.members: dict[S, tuple[str, ...]] = {}
         #: The number of the newest change of `members`.
         self.changed = 0
 
@@ -149,7 +149,8 @@ class Interest(Generic[S]):
 
     def join(self, a_filter: Filter[S], session: S, text: str) -> None:
         """Add a subscriber; sets that hold the filter are resolved again."""
-        a_filter.members.setdefault(session, []).append(text)
+        members = a_filter.members
+        members[session] = (*members[session], text) if session in members else (text,)
         self._touch(a_filter)
         if self.on_member is not None:
             self.on_member(a_filter, session, text, 1)
@@ -157,9 +158,11 @@ class Interest(Generic[S]):
     def leave(self, a_filter: Filter[S], session: S, text: str) -> bool:
         """Remove a subscriber; true if that was the last one and the filter is gone."""
         texts = a_filter.members[session]
-        texts.remove(text)
-        if not texts:
+        if len(texts) == 1:
             del a_filter.members[session]
+        else:
+            at = texts.index(text)
+            a_filter.members[session] = texts[:at] + texts[at + 1 :]
         self._touch(a_filter)
         if self.on_member is not None:
             self.on_member(a_filter, session, text, -1)
