@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _REQUEST_BYTES_MAX = 1 << 18
+#: Generous: a loaded machine is slow.
+COMMAND_TIMEOUT_S = 60.0
 #: Commands that need more than the server has, as Spark; they are imported when they are called.
 _NOT_IMPORTED = ("cluster.commands.pipeline",)
 
@@ -43,6 +45,13 @@ class CommandServer:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._starting = threading.Lock()
+
+    def run_text(self, arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        """Run a command of `testing.Node`."""
+        done = self.run(arguments, environment=environment, timeout_s=COMMAND_TIMEOUT_S)
+        return subprocess.CompletedProcess(
+            arguments, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
 
     def run(
         self,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 TESTS: Final = Path(__file__).resolve().parent
-#: Generous: a loaded machine is slow.
-COMMAND_TIMEOUT_S: Final = 60.0
 #: Modules here take up to a minute each; processes that share the tests take one module at a time.
 LONG: Final = ("spark", "acceptance", "mesh", "crash", "attack", "integration", "simulation")
 #: Objects that are made before garbage is looked for: of the CPU time of a simulation a fifth went into looking.
@@ -34,14 +31,8 @@ OWN_JAVA: Final = "test_spark_killed.py"
 def commands() -> Iterator[CommandServer]:
     """Give what runs the commands of `testing.Node`, whose polling would cost an interpreter for each look."""
     server = CommandServer()
-
-    def run(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        done = server.run(arguments, environment=environment, timeout_s=COMMAND_TIMEOUT_S)
-        out, err = done.stdout.decode(), done.stderr.decode()
-        return subprocess.CompletedProcess(arguments, done.returncode, out, err)
-
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(testing, "_run_command", run)
+        patch.setattr(testing, "_run_command", server.run_text)
         yield server
     server.close()
 

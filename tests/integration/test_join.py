@@ -234,6 +234,7 @@ def test_the_certificate_of_a_host_that_joined_is_renewed_as_the_guide_says(host
     assert short != first
     node.run("down")
     node.start()
+    node.wait_for("a word about the certificate", lambda status: status["certificates"])
     (told,) = node.status()["certificates"]
     assert f"{kept / 'node.pem'} ends on " in told
     assert put(keys_create(hosts, "b", days=365)) not in (first, short)

@@ -9,12 +9,17 @@ import shutil
 import time
 import urllib.request
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from angarium_server import launch
+from angarium_server import launch, testing
 from angarium_server.testing import Node
 from cluster.data.node_file import process_runs
+from tests.command_server import CommandServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +39,7 @@ STOP_S = 30.0
 
 
 @pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     """A node of a house with a metronome in it."""
     house = tmp_path / "house"
     for package in PACKAGES:
@@ -49,7 +54,10 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     assert sum(line.startswith("+") for line in changes) <= LINES_ELSEWHERE_MAX
     (house / TABLE).write_text(after, encoding="utf-8")
     monkeypatch.setattr(launch, "PARTS", house)
-    return Node(tmp_path / "data")
+    commands = CommandServer()  # those of the house
+    monkeypatch.setattr(testing, "_run_command", commands.run_text)
+    yield Node(tmp_path / "data")
+    commands.close()
 
 
 def figures(node: Node) -> dict[str, float]:

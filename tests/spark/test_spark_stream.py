@@ -273,6 +273,7 @@ def test_a_checkpoint_of_another_queue_is_refused(
     assert "a queue 'here' that was deleted" in job.failure(queue="here")
 
 
+@pytest.mark.long
 def test_partitions_that_come_and_go_while_a_query_runs_lose_and_double_nothing(
     spark: SparkSession, node: Node, client: blocking.Client, tmp_path: Path
 ) -> None:
