@@ -91,6 +91,7 @@ class Framing:
         """
         self._held += len(data)
         if self._held < self._wanted:
+            self.has_more = False
             if data:
                 self._check_greeting(data)
                 self._chunks.append(data)
@@ -152,7 +153,7 @@ class Framing:
                 parts = self._parts = []
                 self._message_bytes = self._commands = 0
                 if len(messages) == MESSAGES_MAX:
-                    self.has_more = True
+                    self.has_more = at < filled
                     break
         return at
 

@@ -83,6 +83,16 @@ def test_many_messages_come_in_turns() -> None:
     assert first + taken(framing, b"") == messages
 
 
+@pytest.mark.parametrize("behind", [b"", b"\0", b"\0\x05"])
+def test_what_came_at_once_ends_with_a_turn_or_shortly_behind_it(behind: bytes) -> None:
+    """Who is taken to have more is not read: that has to end."""
+    framing = opened()
+    messages = [[b"%d" % number] for number in range(MESSAGES_MAX)]
+    assert framing.received(packed(*messages) + behind) == messages
+    assert framing.received(b"") == []
+    assert not framing.has_more
+
+
 def test_the_identity_of_a_peer_is_not_looked_at() -> None:
     framing = Framing(LIMITS)
     body = b"\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\x05\0\0\0\0\x01"
